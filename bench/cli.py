@@ -43,7 +43,6 @@ from .mesh.spec import MeshSpec, split_hosts
 from .mesh.tables import print_hosts, print_matrix
 from .peers import PEERS
 from .places import LocalPlace, place_of
-from .recover.command import recover
 from .report import Sweep, findings, together
 from .run_table import peer_rows, print_run
 from .runners import Runners
@@ -334,7 +333,6 @@ cli.add_command(isolate)
 cli.add_command(channels)
 cli.add_command(checkpoints)
 cli.add_command(jobs)
-cli.add_command(recover)
 cli.add_command(scale)
 cli.add_command(scheduler)
 cli.add_command(exchange)

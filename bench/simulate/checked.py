@@ -44,9 +44,6 @@ from .history import (
 
 Record = list[Any]
 
-EFFECTS: Final[list[tuple[int, str]]] = []
-"""What sinks without a history have committed: subtask, and a name that no other attempt has."""
-
 _MEMORY: Final[list[list[Event]]] = []
 _LIVES: Final[list[str]] = []
 
@@ -57,7 +54,6 @@ def remembered() -> Iterator[list[Event]]:
     events: list[Event] = []
     _MEMORY.append(events)
     _LIVES.clear()
-    EFFECTS.clear()
     try:
         yield events
     finally:

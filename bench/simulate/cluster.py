@@ -14,64 +14,48 @@ import logging
 import os
 import random
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
 
 import trio
-import trio.testing
 
-from netstack.control.messages import (
-    CheckpointAcknowledged,
-    Message,
-    PartitionConsumable,
-    TaskFailed,
-    TaskFinished,
-    TaskStates,
-)
-from netstack.errors import ConfigError, NetstackError
 from netstack.jobmanager.config import JobManagerConfig
-from netstack.jobmanager.job_master import JobMaster
-from netstack.jobmanager.jobs import JobRecord
 from netstack.jobmanager.service import JobManager, open_jobmanager
 from netstack.runtime.authentication import Secret
 from netstack.runtime.causes import root_cause
 from netstack.runtime.network_environment import NetworkEnvironment
 from netstack.runtime.turns import measure_with
-from netstack.schedule.commit_phase import COMMITTED
-from netstack.schedule.graph.job_file import write_job
+from netstack.schedule.slots.slots import LoadBalanceMode
 from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
 from netstack.testing.ledger import check_environment
 from netstack.transport import provided
 
 from ..stopping import scratch_folder
-from . import scenario as kinds
 from .checked import remembered
+from .clock import JumpingClock
 from .determined import determined
+from .faults import Faults
 from .history import Event
 from .hosts import Host, files_in
 from .network import SCHEME, THIS_HOST, Network, Process
-from .operators import effect_problems, job, network, problems
-from .scenario import JOBMANAGER, Fault, Scenario, takes_checkpoints
+from .operators import Outside, outside
+from .scenario import JOBMANAGER, PORT, Scenario, second_of
+from .situations import counted, happened, told
+from .user import LONGEST_S, User
+from .written import network
 
 REMEMBERED: Final = 100
 """Events that are told of a simulation that fails."""
-
-LONGEST_S: Final = 1_000.0
-"""A job that has not ended after so long, by its own clock, never will."""
-
-STEPS_AT_MOST: Final = 150_000
-"""Turns of tasks; one that goes round and round without time passing is stopped."""
 
 _HEARTBEAT_S: Final = 5.0
 _LOOK_S: Final = 0.25
 _SECRET: Final = b"a secret that every simulated host has"
 _JOBMANAGER: Final = f"{SCHEME}://{JOBMANAGER}:6120"
-_REPEATED: Final = (CheckpointAcknowledged, PartitionConsumable, TaskFailed, TaskFinished, TaskStates)
 
 
 @final
@@ -87,6 +71,7 @@ class Outcome:
         clock_s: how long it took, by its own clock.
         deaths: lives that hosts lost.
         detail: traceback of the failure.
+        situations: how often each came about.
     """
 
     scenario: Scenario
@@ -96,6 +81,7 @@ class Outcome:
     clock_s: float
     deaths: int
     detail: str = ""
+    situations: dict[str, int] = field(default_factory=dict)
 
     @property
     def line(self) -> str:
@@ -118,15 +104,18 @@ def simulate(scenario: Scenario) -> Outcome:
 def _played(cluster: Cluster) -> Outcome:
     scenario = cluster.scenario
     failure = detail = ""
+    situations: Counter[str] = Counter()
     try:
         with (
             determined(scenario.seed),
             provided(SCHEME, cluster.network),
             cluster.listening(),
             remembered() as cluster.history,
+            outside() as world,
+            counted() as situations,
         ):
-            steps = _Steps(cluster.give_up)
-            trio.run(cluster.run, clock=trio.testing.MockClock(autojump_threshold=0), instruments=[steps])
+            cluster.begin(world)
+            trio.run(cluster.run, clock=JumpingClock(cluster.give_up))
     except BaseException as error:
         root = root_cause(error)
         if isinstance(root, KeyboardInterrupt):
@@ -144,6 +133,7 @@ def _played(cluster: Cluster) -> Outcome:
         cluster.clock_s,
         cluster.network.deaths,
         detail,
+        dict(situations),
     )
 
 
@@ -167,17 +157,20 @@ class Cluster:
         self._folder = folder
         self._began_s = 0.0
         self._environments: dict[NetworkEnvironment, Process] = {}
-        self._heard: deque[tuple[str, JobMaster, Message]] = deque(maxlen=200)
-        self._job_id = ""
+        self._users: list[User] = []
         self._given_up = ""
-        self._ending = trio.Event()
         self._scope = trio.CancelScope()
         shuffle = folder / "shuffle"
         shuffle.mkdir()
         secret = Secret(_SECRET)
         settings = replace(network(scenario), shuffle_directory=str(shuffle))
         jobmanager = JobManagerConfig(
-            listen=_JOBMANAGER, folder=str(folder / "jobs"), secret=secret, heartbeat_timeout_s=_HEARTBEAT_S
+            listen=_JOBMANAGER,
+            folder=str(folder / "jobs"),
+            secret=secret,
+            heartbeat_timeout_s=_HEARTBEAT_S,
+            checkpoint_roots=(str(folder),),
+            load_balance=LoadBalanceMode(scenario.load_balance),
         )
         self.jobmanager = Host(JOBMANAGER, self.network, partial(open_jobmanager, jobmanager), self.tell)
         self.taskmanagers = [
@@ -187,7 +180,7 @@ class Cluster:
                 partial(
                     open_taskmanager,
                     TaskManagerConfig(
-                        listen=f"{SCHEME}://{name}:6121",
+                        listen=f"{SCHEME}://{name}:{PORT}",
                         name=name,
                         jobmanager=_JOBMANAGER,
                         link_in_thread=False,
@@ -209,7 +202,17 @@ class Cluster:
         """Something happened."""
         line = f"{trio.current_time() - self._began_s:9.4f} {text}"
         self.events.append(line)
+        told(line)
         self.network.digest.update(line.encode())
+
+    def begin(self, world: Outside) -> None:
+        """The users, and what is outside."""
+        scenario = self.scenario
+        scenarios = [scenario, second_of(scenario)] if scenario.has_second else [scenario]
+        self._users = [
+            User(each, f"simulated-{scenario.seed}.{number}", self.jobmanager, self._folder / "jobs", world, self.tell)
+            for number, each in enumerate(scenarios)
+        ]
 
     def give_up(self, why: str) -> None:
         """Ends it in the middle, as a failure."""
@@ -246,11 +249,15 @@ class Cluster:
                 self._scope = nursery.cancel_scope
                 for host in self._hosts.values():
                     nursery.start_soon(host.live)
-                nursery.start_soon(self._look)
+                faults = Faults(self._hosts, self.network, self.tell, self._check)
+                nursery.start_soon(self._look, faults)
                 for fault in self.scenario.faults:
-                    nursery.start_soon(self._happen, fault)
-                record = await self._run_job()
-                self._check_result(record)
+                    nursery.start_soon(faults.happen, fault)
+                async with trio.open_nursery() as users:
+                    users.start_soon(self._users[0].play, self.history)
+                    for user in self._users[1:]:
+                        happened("second jobs")
+                        users.start_soon(user.play, [])
                 await self._check_nothing_left()
                 nursery.cancel_scope.cancel()
             assert not self._given_up, self._given_up
@@ -263,182 +270,16 @@ class Cluster:
         for environment in self._environments:
             environment.kept._folder.close()
 
-    # The job.
-
-    async def _run_job(self) -> JobRecord:
-        document = write_job(job(self.scenario).stream_graph())
-        with trio.move_on_after(LONGEST_S):
-            while True:
-                manager = await self._manager()
-                record = manager.jobs.records.get(self._job_id)
-                if record is None:
-                    await self._submit(manager, document)
-                elif record.end is not None:
-                    return record
-                with trio.move_on_after(_LOOK_S):
-                    await trio.sleep_forever() if record is None else await record.ended.wait()
-        states = self._states()
-        raise AssertionError(f"the job has not ended after {LONGEST_S:g} s: {states}")
-
-    async def _submit(self, manager: JobManager, document: Any) -> None:
-        """As a client does whose question was carried to the JobManager; who hears no answer looks, and asks again."""
-        found = [each.stored.job_id for each in manager.jobs.records.values()]
-        if found:
-            self._job_id = found[0]
-            return
-        host = self.jobmanager
-        done = trio.Event()
-
-        async def ask() -> None:
-            try:
-                self._job_id = await manager.jobs.submit(document)
-            except ConfigError:
-                raise
-            except (NetstackError, OSError) as error:
-                self.tell(f"the job was not taken: {error}")
-            except (
-                RuntimeError
-            ) as error:  # a service that is stopped ends its questions; this one was asked from outside
-                if host.is_up and host.process is process:
-                    raise
-                self.tell(f"nobody answers: {error}")
-            finally:
-                done.set()
-
-        async with trio.open_nursery() as nursery:
-            process = host.process
-
-            async def run(function: Any) -> Any:
-                return await host.disk.run(process, function)
-
-            THIS_HOST.set(process)
-            manager.in_thread = manager.jobs._in_thread = manager.jobs._owners._in_thread = run
-            nursery.start_soon(ask)
-            while not done.is_set() and process.is_alive:
-                with trio.move_on_after(0.05):
-                    await done.wait()
-            nursery.cancel_scope.cancel()
-
-    async def _manager(self) -> JobManager:
-        while not self.jobmanager.is_up:  # noqa: ASYNC110  # between two of its lives
-            await trio.sleep(_LOOK_S)
-        found: JobManager = self.jobmanager.service
-        return found
-
-    def _states(self) -> str:
-        manager: JobManager | None = self.jobmanager.service
-        record = None if manager is None else manager.jobs.records.get(self._job_id)
-        if record is None or record.master is None:
-            return "nobody runs it"
-        master = record.master
-        tasks = {
-            f"{host.name}": [scope.task_states() for scope in host.service.scopes]
-            for host in self.taskmanagers
-            if host.service is not None
-        }
-        return f"it is {master.scheduler.state.value}; {master.scheduler.statistics()}; {tasks}"
-
-    def _check_result(self, record: JobRecord) -> None:
-        assert record.end is not None
-        if (
-            record.end["state"] == "failed"
-            and COMMITTED in record.end["reason"]
-            and not takes_checkpoints(self.scenario)
-        ):
-            wrong = effect_problems(self.scenario, is_finished=False)
-            assert not wrong, wrong
-            return
-        assert record.end["state"] == "finished", f"the job is {record.end['state']}: {record.end['reason']}"
-        wrong = problems(self.scenario, record.end["results"], self.history)
-        assert not wrong, wrong
-
-    # What goes wrong.
-
-    async def _happen(self, fault: Fault) -> None:
-        if fault.is_at_end:
-            await self._ending.wait()
-        await trio.sleep(fault.at_s)
-        self.tell(f"FAULT {fault}")
-        host = self._hosts[fault.host]
-        others = [name for name in self._hosts if name != fault.host]
-        network = self.network
-        self._check()
-        match fault.kind:
-            case kinds.KILL | kinds.POWER:
-                host.die(silently=fault.kind == kinds.POWER, for_s=fault.for_s)
-            case kinds.STOP:
-                host.stop(for_s=fault.for_s)
-            case kinds.CUT:
-                network.cut(fault.host, fault.other)
-            case kinds.UNPLUG:
-                for name in others:
-                    network.stall(fault.host, name)
-                    network.stall(name, fault.host)
-                await trio.sleep(fault.for_s)
-                for name in others:
-                    network.heal(fault.host, name)
-                    network.heal(name, fault.host)
-            case kinds.HALF:
-                network.stall(fault.host, fault.other)
-                await trio.sleep(fault.for_s)
-                network.heal(fault.host, fault.other)
-            case kinds.DELAY:
-                network.set_delay(fault.host, fault.other, fault.amount)
-                await trio.sleep(fault.for_s)
-                network.set_delay(fault.host, fault.other, 0.001)
-            case kinds.SLOW:
-                host.process.slowness = fault.amount
-                await trio.sleep(fault.for_s)
-                host.process.slowness = 1.0
-            case kinds.DISK_SLOW:
-                host.disk.delay_s = fault.amount
-                await trio.sleep(fault.for_s)
-                host.disk.delay_s = 0.0
-            case kinds.DISK_FULL:
-                host.disk.room_bytes = int(fault.amount)
-                await trio.sleep(fault.for_s)
-                host.disk.room_bytes = None
-            case kinds.REPEAT:
-                said = [each for each in self._heard if each[0].startswith(fault.host)]
-                await trio.sleep(fault.for_s)
-                for taskmanager, master, message in said[-5:]:
-                    if master.end is None:
-                        master.heard(taskmanager, message)
-        self._check()
-
     # What must hold.
 
-    async def _look(self) -> None:
+    async def _look(self, faults: Faults) -> None:
         while True:
             await trio.sleep(_LOOK_S)
             self._check()
             manager: JobManager | None = self.jobmanager.service
             if manager is not None:
                 for master in manager.jobs.running.values():
-                    self._overhear(master)
-
-    def _overhear(self, master: JobMaster) -> None:
-        """What is said to a JobMaster is kept, to be repeated."""
-        if "heard" not in vars(master):
-            hear = master.heard
-
-            def heard(taskmanager: str, message: Message) -> None:
-                if isinstance(message, _REPEATED):
-                    self._heard.append((taskmanager, master, message))
-                if isinstance(message, TaskStates) and message.state == "waiting":
-                    self._ending.set()
-                hear(taskmanager, message)
-
-            master.heard = heard  # type: ignore[method-assign]
-            add = master.log.add
-
-            def note(at: float, what: str, text: str) -> None:
-                self.tell(f"{what}: {text}")
-                add(at, what, text)
-
-            master.log.add = note  # type: ignore[method-assign]
-            for happening in master.log.all():
-                self.tell(f"earlier, {happening.what}: {happening.text}")
+                    faults.overhear(master)
 
     def _check(self) -> None:
         for host in self.taskmanagers:
@@ -469,7 +310,7 @@ class Cluster:
             yield f"{manager.slots.total} slots are registered"
         if manager.slots.free != manager.slots.total:
             yield f"{manager.slots.total - manager.slots.free} slots"
-        if manager.blobs.keys(self._job_id):
+        if any(manager.blobs.keys(job_id) for user in self._users for job_id in user.jobs):
             yield "blobs"
         for host in self.taskmanagers:
             service: TaskManager = host.service
@@ -510,17 +351,3 @@ class _Handler(logging.Handler):
         if record.exc_info and record.exc_info[1] is not None:
             text += f": {record.exc_info[1]!r}"
         self._tell(f"{where}{dead}: {text}")
-
-
-@final
-class _Steps(trio.abc.Instrument):
-    """Stops what goes round without end."""
-
-    def __init__(self, give_up: Callable[[str], None]) -> None:
-        self._give_up = give_up
-        self._steps = 0
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self._steps += 1
-        if self._steps == STEPS_AT_MOST:
-            self._give_up(f"no end after {STEPS_AT_MOST} steps of tasks, the last one of {task.name}")

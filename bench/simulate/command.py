@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from ..flags import json_flag
 from ..stopping import stopped_by
 from .players import play
 from .scenario import Scenario
+from .situations import LEAST_SEEDS, SITUATIONS, missing
 
 _SHRINK_ATTEMPTS: Final = 200
 
@@ -50,7 +52,10 @@ def simulate(seeds: int, first: int, file: Path | None, shrink: int, processes: 
     Hosts are killed and lose their power, links are cut, slow, or dead in one direction, disks are full, reports come
     late and twice. A seed decides everything, so one that fails fails again, with the same line.
 
-    Exit code 1 when a job did not end with exactly its result, an invariant broke, or something was left behind.
+    Users rescale, cancel and make mistakes. Situations that have to come about are counted.
+
+    Exit code 1 when a job did not end with exactly its result, an invariant broke, something was left behind; or when
+    1000 seeds or more never came to one of the situations.
     """
     if not seeds:
         raise ConfigError("--seeds 0: the least is 1")
@@ -71,12 +76,18 @@ def simulate(seeds: int, first: int, file: Path | None, shrink: int, processes: 
     except KeyboardInterrupt:
         stopped = True
     failed = sorted((each for each in told if each["failure"]), key=lambda each: each["seed"])
+    situations = Counter[str]()
+    for each in told:
+        situations.update(each["situations"])
+    never = missing(situations) if file is None and len(told) >= LEAST_SEEDS else []
     result = {
         "simulations": len(told),
         "failed": failed,
         "faults": sum(each["faults"] for each in told),
         "deaths": sum(each["deaths"] for each in told),
         "clock_s": round(sum(each["clock_s"] for each in told), 3),
+        "situations": {name: situations[name] for name in SITUATIONS},
+        "never": never,
     }
     if as_json:
         console.print_json(result)
@@ -86,6 +97,10 @@ def simulate(seeds: int, first: int, file: Path | None, shrink: int, processes: 
             out.print(escape(each["line"]), soft_wrap=True, highlight=False)
         if file is not None and not failed and told:
             out.print(escape(told[0]["line"]), soft_wrap=True, highlight=False)
+        for name in SITUATIONS:
+            out.print(f"{situations[name]:8d}  {name}", highlight=False)
+        for name in never:
+            out.print(f"never came about: {name}", highlight=False)
         out.print(
             f"{len(told)} simulations, {result['faults']} faults, {result['deaths']} deaths,"
             f" {result['clock_s'] / 3600:.2f} hours by their clocks: {len(failed) or 'none'} failed",
@@ -93,7 +108,7 @@ def simulate(seeds: int, first: int, file: Path | None, shrink: int, processes: 
         )
     if stopped:
         errors.print(f"stopped by {stopped_by()} after {len(told)} of {len(asked)}")
-    return 1 if failed or stopped else 0
+    return 1 if failed or never or stopped else 0
 
 
 def print_failure(told: dict[str, Any], console: Console) -> None:

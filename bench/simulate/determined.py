@@ -17,6 +17,7 @@ import secrets
 from collections.abc import Iterator
 from typing import Any, Final
 
+import trio
 import trio._core._run
 
 _RUN: Final[Any] = trio._core._run
@@ -41,6 +42,7 @@ def determined(seed: int) -> Iterator[None]:
             (secrets, "token_hex", lambda size: chance.randbytes(size).hex()),
             (secrets, "token_bytes", chance.randbytes),
             (os, "fsync", _nothing),
+            (trio.to_thread, "run_sync", _no_thread),
         ):
             stack.callback(setattr, holder, name, getattr(holder, name))
             setattr(holder, name, instead)
@@ -52,3 +54,8 @@ def determined(seed: int) -> Iterator[None]:
 
 def _nothing(_descriptor: int) -> None:
     """No power fails here."""
+
+
+async def _no_thread(function: Any, *_: Any, **__: Any) -> None:
+    """A clock that jumps waits for no thread."""
+    raise AssertionError(f"{function} would run in a thread, not on the disk of a simulated host")

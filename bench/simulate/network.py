@@ -14,7 +14,7 @@ import hashlib
 import math
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextvars import ContextVar
 from typing import Final, final
 
@@ -32,6 +32,7 @@ DELAY_S: Final = 0.000_2
 """One way, where nothing is wrong."""
 
 _PIECES: Final = 0.2
+_SENDS: Final = 40
 
 
 @final
@@ -98,6 +99,17 @@ class _Direction:
 
 
 @final
+class _Wish:
+    """For a link between two of some hosts, at the moment when bytes are sent over it."""
+
+    def __init__(self, hosts: Collection[str], sends_left: int) -> None:
+        self.hosts = hosts
+        self.sends_left = sends_left
+        self.link: tuple[str, str] | None = None
+        self.granted = trio.Event()
+
+
+@final
 class Network(Transport):
     """All hosts and what is between them.
 
@@ -117,6 +129,7 @@ class Network(Transport):
         self.deaths = 0
         self._routes: dict[tuple[str, str], _Route] = {}
         self._listeners: dict[str, _SimulatedListener] = {}
+        self._wishes: list[_Wish] = []
 
     # What goes wrong.
 
@@ -133,6 +146,18 @@ class Network(Transport):
         route = self._route(source, target)
         route.stalls -= 1
         route.look()
+
+    async def link_in_use(self, hosts: Collection[str], longest_s: float) -> tuple[str, str] | None:
+        """Two of these hosts between which bytes are under way just now; None if there are none for so long.
+
+        Not the first that are sent: a new connection has something to lose only behind its greetings.
+        """
+        wish = _Wish(hosts, self.chance.randint(0, _SENDS))
+        self._wishes.append(wish)
+        with trio.move_on_after(longest_s):
+            await wish.granted.wait()
+        self._wishes.remove(wish)
+        return wish.link
 
     def cut(self, one: str, other: str) -> None:
         """Every connection between two hosts breaks; what was under way is lost."""
@@ -179,6 +204,15 @@ class Network(Transport):
         near.far, far.far = far, near
         listener.put(far)
         return near
+
+    def sent(self, source: str, target: str) -> None:
+        """Bytes are under way."""
+        for wish in self._wishes:
+            if wish.link is None and source in wish.hosts and target in wish.hosts:
+                wish.sends_left -= 1
+                if wish.sends_left < 0:
+                    wish.link = source, target
+                    wish.granted.set()
 
     def forget(self, listener: _SimulatedListener) -> None:
         """It was closed."""
@@ -234,6 +268,7 @@ class _SimulatedStream(ByteStream):
             out.flight.append((max(last, now + out.route.delay_s), data))
             out.size += len(data)
             out.changed.unpark_all()
+            self._network.sent(self.process.host, self.far.process.host)
         self._network.digest.update(b"%.6f %s %d\n" % (now, self.process.host.encode(), len(data)))
         return len(data)
 

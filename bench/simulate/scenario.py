@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 JOBMANAGER: Final = "jobmanager"
+PORT: Final = 6121
+"""Of every TaskManager; it is part of its name."""
 
 CUT = "cut"
 DELAY = "delay"
@@ -19,26 +21,51 @@ DISK_FULL = "disk full"
 DISK_SLOW = "disk slow"
 HALF = "half link"
 KILL = "kill"
+LIE = "lie"
 POWER = "power off"
 REPEAT = "repeat"
 SLOW = "slow host"
 STOP = "stop"
 UNPLUG = "unplug"
 
-KINDS: Final = (CUT, DELAY, DISK_FULL, DISK_SLOW, HALF, KILL, KILL, KILL, POWER, REPEAT, SLOW, STOP, UNPLUG)
+KINDS: Final = (CUT, CUT, DELAY, DISK_FULL, DISK_SLOW, HALF, KILL, KILL, KILL, LIE, POWER, REPEAT, SLOW, STOP, UNPLUG)
 """As often as they stand here."""
+
+SAVEPOINT = "savepoint"
+RESCALE = "rescale"
+CANCEL = "cancel"
+ACTS: Final = (SAVEPOINT, RESCALE, CANCEL)
 
 STREAMING: Final = "streaming"
 BLOCKING: Final = "blocking"
 HYBRID: Final = "hybrid"
+SELECTIVE: Final = "hybrid selective"
+ADAPTIVE: Final = "adaptive"
+"""Kept partitions, and what counts gets its parallelism when its input is there."""
 CHECKED: Final = "checked"
 """Streams too, of a job whose operators write a history that is checked (`history`)."""
 
-STAGES: Final = ("map", "filter", "double", "rebalance", "rescale", "union")
+STAGES: Final = (
+    "map",
+    "filter",
+    "double",
+    "rebalance",
+    "rescale",
+    "union",
+    "connect",
+    "broadcast",
+    "custom",
+    "side",
+    "mistake",
+    "mistake",
+)
+TWO_SOURCES: Final = ("union", "connect")
 MODES: Final = ("aligned", "unaligned", "timed")
 
-_STORM_S: Final = 12.0
-_LONGEST_FAULT_S: Final = 12.0
+_CALM_S: Final = 0.6
+"""Of a storm that has just begun, and of a job without a pace."""
+
+_LONGEST_FAULT_S: Final = 9.0
 
 
 @final
@@ -52,8 +79,10 @@ class Fault:
         kind: one of `KINDS`.
         host: whom it happens to; of links where bytes come from.
         other: of links the other end.
-        for_s: how long; of a death or a stop, until the next process is there.
-        amount: seconds of a delay, bytes that a full disk takes first, how much slower a host is.
+        for_s: how long; of a death or a stop, until the next process is there; of a cut, how long it waits for bytes to
+            be under way.
+        amount: seconds of a delay, bytes that a full disk takes first, how much slower a host is, how often in a row a
+            link is cut.
         is_at_end: whether it strikes while the job ends.
     """
 
@@ -74,6 +103,23 @@ class Fault:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """What the user of a job with checkpoints does.
+
+    Attributes:
+        at_s: when.
+        kind: `SAVEPOINT`; `RESCALE`, which stops the job with one and has it go on with another parallelism; `CANCEL`,
+            after which the job begins again from the newest checkpoint that was left.
+        widths: the parallelism of a job that goes on after `RESCALE`, as `Scenario.parallelism`.
+    """
+
+    at_s: float
+    kind: str
+    widths: tuple[int, ...] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """One simulation.
 
@@ -81,8 +127,7 @@ class Scenario:
         seed: of the order of tasks, the pieces in which bytes come, and everything else that is left to chance.
         taskmanagers: hosts `tm-0`, `tm-1`, ...
         slots: of each.
-        movement: `STREAMING` and `CHECKED` take checkpoints; `BLOCKING` and `HYBRID` keep what was written and restart
-            regions.
+        movement: `STREAMING` and `CHECKED` take checkpoints; the others keep what was written and restart regions.
         mode: of the checkpoints.
         interval_s: from one checkpoint to the next.
         stages: between the sources and what counts, one of `STAGES` each.
@@ -97,6 +142,12 @@ class Scenario:
         restart: kind of its restarts.
         resume_grace_s: how long a cut connection may be dialled again; 0: it has failed.
         faults: in order of time.
+        acts: in order of time.
+        is_placed: whether somebody has decided where its subtasks run: as far apart as can be.
+        load_balance: how tasks are spread otherwise.
+        speculates: whether slow tasks get a second attempt.
+        bad_commits: so many commits fail.
+        has_second: whether another job comes meanwhile.
     """
 
     seed: int
@@ -117,6 +168,12 @@ class Scenario:
     restart: str
     resume_grace_s: float = 0.0
     faults: tuple[Fault, ...] = ()
+    acts: tuple[Act, ...] = ()
+    is_placed: bool = False
+    load_balance: str = "none"
+    speculates: bool = False
+    bad_commits: int = 0
+    has_second: bool = False
 
     def __str__(self) -> str:
         way = f"{self.mode}, every {self.interval_s:g} s" if takes_checkpoints(self) else "kept partitions"
@@ -133,7 +190,9 @@ class Scenario:
     def from_dict(cls, values: dict[str, Any]) -> Scenario:
         """The inverse of `as_dict`."""
         lists = {name: tuple(values[name]) for name in ("stages", "parallelism")}
-        return cls(**{**values, **lists, "faults": tuple(Fault(**each) for each in values["faults"])})
+        lists["faults"] = tuple(Fault(**each) for each in values["faults"])
+        lists["acts"] = tuple(Act(**{**each, "widths": tuple(each["widths"])}) for each in values["acts"])
+        return cls(**{**values, **lists})
 
 
 def takes_checkpoints(scenario: Scenario) -> bool:
@@ -144,17 +203,46 @@ def takes_checkpoints(scenario: Scenario) -> bool:
 def random_scenario(seed: int) -> Scenario:
     """The scenario of a seed; the same one in every process."""
     chance = random.Random(seed)
-    records, batch = chance.choice((20, 100, 200)), chance.choice((1, 8, 40))
-    movement = chance.choice((STREAMING, STREAMING, STREAMING, BLOCKING, HYBRID, CHECKED))
+    records = chance.choice((20, 20, 60, 60, 100, 200, 400))
+    batch = max(chance.choice((1, 8, 40)), records // 25)
+    movement = chance.choice((*(STREAMING,) * 4, BLOCKING, HYBRID, SELECTIVE, ADAPTIVE, CHECKED))
     stages = () if movement == CHECKED else tuple(chance.choice(STAGES) for _ in range(chance.randint(0, 2)))
     taskmanagers = chance.randint(1, 4)
     slots = chance.randint(1, 3)
-    most = min(4, taskmanagers * slots)
+    most = min(3, taskmanagers * slots)
     hosts = [JOBMANAGER, *(f"tm-{number}" for number in range(taskmanagers))]
-    faults = sorted(
-        (_random_fault(chance, hosts) for _ in range(chance.choice((0, 1, 2, 4, 8, 16)))), key=lambda each: each.at_s
-    )
-    scenario = Scenario(
+    lasts_s = chance.choice((0.0, 0.3, 3.0, 6.0))
+    storm_s = _CALM_S + 1.5 * lasts_s
+    is_placed = movement == STREAMING and chance.random() < 0.4
+
+    def widths() -> tuple[int, ...]:
+        return tuple(chance.randint(1, most) for _ in range(3 + len(stages)))
+
+    def fault() -> Fault:
+        """A place names one life of a TaskManager: a job whose places are decided loses none."""
+        while True:
+            found = _random_fault(chance, hosts, storm_s)
+            if not is_placed or found.kind in (DISK_FULL, DISK_SLOW, REPEAT, SLOW):
+                return found
+            if found.kind == CUT and JOBMANAGER not in (found.host, found.other):
+                return found
+            if found.kind in (KILL, POWER, STOP) and found.host == JOBMANAGER:  # the next one knows of no places
+                return found
+
+    faults = [fault() for _ in range(chance.choice((0, 1, 2, 4, 8)))]
+    at_end = [
+        replace(
+            fault(),
+            at_s=round(chance.choice((0.002, 0.02, 0.2)) * chance.random(), 5),
+            is_at_end=True,
+        )
+        for _ in range(chance.choice((0, 0, 1, 2, 3)))
+    ]
+    acts = [
+        Act(at_s=round(chance.uniform(0.3, storm_s), 4), kind=chance.choice(ACTS), widths=widths())
+        for _ in range(chance.choice((0, 0, 1, 2)) if movement == STREAMING else 0)
+    ]
+    return Scenario(
         seed=seed,
         taskmanagers=taskmanagers,
         slots=slots,
@@ -162,33 +250,52 @@ def random_scenario(seed: int) -> Scenario:
         mode=chance.choice(MODES),
         interval_s=chance.choice((0.3, 1.0, 3.0)),
         stages=stages,
-        parallelism=tuple(chance.randint(1, most) for _ in range(3 + len(stages))),
+        parallelism=widths(),
         records=records,
         keys=chance.choice((1, 7, 40)),
-        pace_s=round(chance.choice((0.1, 3.0, 10.0)) * min(batch, records) / records, 6),
+        pace_s=round(lasts_s * min(batch, records) / records, 6),
         batch=batch,
         segment_bytes=chance.choice((256, 1024, 4096)),
         own_network=chance.random() < 0.3,
         debloats=chance.random() < 0.2,
         restart=chance.choice(("fixed_delay", "exponential")),
-        resume_grace_s=chance.choice((0.0, 0.0, 1.0, 4.0)),
-        faults=tuple(faults),
+        resume_grace_s=chance.choice((0.0, 1.0, 4.0)),
+        faults=(*sorted(faults, key=lambda each: each.at_s), *at_end),
+        acts=tuple(sorted(acts, key=lambda each: each.at_s)),
+        is_placed=is_placed,
+        load_balance=chance.choice(("none", "slots", "tasks" if movement == STREAMING and not is_placed else "none")),
+        speculates=movement in (BLOCKING, ADAPTIVE) and chance.random() < 0.5,
+        bad_commits=chance.choice((0, 0, 0, 1, 2)),
+        has_second=chance.random() < 0.1,
     )
-    at_end = tuple(
-        replace(
-            _random_fault(chance, hosts),
-            at_s=round(chance.choice((0.002, 0.02, 0.2)) * chance.random(), 5),
-            is_at_end=True,
-        )
-        for _ in range(chance.choice((0, 0, 1, 2, 3)))
-    )
-    return replace(scenario, faults=(*scenario.faults, *at_end))
 
 
-def _random_fault(chance: random.Random, hosts: list[str]) -> Fault:
+def second_of(scenario: Scenario) -> Scenario:
+    """The other job: a small one, that runs in what slots there are."""
+    return Scenario(
+        seed=scenario.seed,
+        taskmanagers=scenario.taskmanagers,
+        slots=scenario.slots,
+        movement=BLOCKING if scenario.seed % 2 else STREAMING,
+        mode=scenario.mode,
+        interval_s=1.0,
+        stages=(),
+        parallelism=(1, 1, 1),
+        records=20,
+        keys=7,
+        pace_s=0.2,
+        batch=4,
+        segment_bytes=scenario.segment_bytes,
+        own_network=False,
+        debloats=False,
+        restart="fixed_delay",
+    )
+
+
+def _random_fault(chance: random.Random, hosts: list[str], storm_s: float) -> Fault:
     kind = chance.choice(KINDS)
-    host, other = chance.sample(hosts, 2)
-    if kind == REPEAT and host == JOBMANAGER:
+    host, other = chance.sample(hosts if kind != CUT or len(hosts) < 3 or chance.random() < 0.3 else hosts[1:], 2)
+    if kind in (REPEAT, LIE) and host == JOBMANAGER:
         host = other
     is_link = kind in (CUT, DELAY, HALF)
     amount = {
@@ -196,9 +303,10 @@ def _random_fault(chance: random.Random, hosts: list[str]) -> Fault:
         DISK_FULL: float(chance.choice((0, 40, 1000))),
         DISK_SLOW: chance.choice((0.05, 0.5, 3.0)),
         SLOW: chance.choice((3.0, 30.0)),
+        CUT: chance.choice((1.0, 3.0, 10.0)),
     }.get(kind, 0.0)
     return Fault(
-        at_s=round(chance.uniform(0.0, _STORM_S) ** 1.5 / _STORM_S**0.5, 4),
+        at_s=round(chance.uniform(0.0, storm_s) ** 1.5 / storm_s**0.5, 4),
         kind=kind,
         host=host,
         other=other if is_link else "",
@@ -215,9 +323,14 @@ def smaller(scenario: Scenario) -> Iterator[Scenario]:
         for first in range(0, len(faults), size):
             yield replace(scenario, faults=faults[:first] + faults[first + size :])
         size //= 2
+    for index in range(len(scenario.acts)):
+        yield replace(scenario, acts=scenario.acts[:index] + scenario.acts[index + 1 :])
     for index in range(len(scenario.stages)):
         yield replace(
             scenario,
+            acts=tuple(
+                replace(each, widths=each.widths[: index + 1] + each.widths[index + 2 :]) for each in scenario.acts
+            ),
             stages=scenario.stages[:index] + scenario.stages[index + 1 :],
             parallelism=scenario.parallelism[: index + 1] + scenario.parallelism[index + 2 :],
         )
@@ -232,6 +345,11 @@ def smaller(scenario: Scenario) -> Iterator[Scenario]:
         {"segment_bytes": 4096},
         {"restart": "fixed_delay"},
         {"resume_grace_s": 0.0},
+        {"is_placed": False},
+        {"load_balance": "none"},
+        {"speculates": False},
+        {"bad_commits": 0},
+        {"has_second": False},
     ):
         changed = replace(scenario, **changes)
         if changed != scenario:

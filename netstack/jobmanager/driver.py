@@ -147,7 +147,8 @@ class JobDriver:
         """
         subtask = self.subtask(message.attempt)
         partitions = self._scheduler.topology.partitions_of_subtask(subtask)
-        if message.produced_bytes and len(message.produced_bytes) != len(partitions):
+        is_dynamic = self._scheduler.topology.job.is_dynamic
+        if (message.produced_bytes or is_dynamic) and len(message.produced_bytes) != len(partitions):
             raise RemoteProtocolError(
                 ErrorCode.MALFORMED_FRAME,
                 f"attempt {message.attempt} reports {len(message.produced_bytes)} partitions and has {len(partitions)}",

@@ -14,11 +14,12 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, final
 
-from ..checkpoint.snapshot import TaskSnapshot
+from ..checkpoint.folders import MANIFEST_NAME
+from ..checkpoint.snapshot import TaskSnapshot, decode_manifest, encode_manifest
 from ..checkpoint.storage import CheckpointStorage
 from ..errors import CheckpointError, CheckpointStorageError, StateMismatch
 from ..schedule.descriptors.information import EdgeId, JobInformation, edge_id
@@ -238,6 +239,9 @@ def adopt_savepoint(
         os.makedirs(target.parent, exist_ok=True)
         shutil.rmtree(part, ignore_errors=True)
         shutil.copytree(path, part)
+        manifest = decode_manifest((part / MANIFEST_NAME).read_bytes(), checkpoint_id)
+        # Of another folder's epoch, it would count as newer than all that is to follow here.
+        (part / MANIFEST_NAME).write_bytes(encode_manifest(replace(manifest, epoch=0)))
         os.replace(part, target)
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)

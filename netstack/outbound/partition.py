@@ -295,6 +295,11 @@ class ResultPartition:
         return len(self._acknowledged | self._consumed) == len(self.subpartitions)
 
     @property
+    def is_processed(self) -> bool:
+        """Whether every consumer has said that it has processed every record; whether a kept one is sealed."""
+        return self.store.is_sealed if self.store is not None else len(self._acknowledged) == len(self.subpartitions)
+
+    @property
     def is_readable(self) -> bool:
         """Whether it can be read by now: a blocking one when it is sealed."""
         return self.store is None or not self.kind.is_blocking or self.store.is_sealed

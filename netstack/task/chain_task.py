@@ -151,6 +151,7 @@ class ChainTask:
                 key_types=keyed.get(information.name, ()),
                 state_id=job.state_id(information.name),
                 open_gate=self._environment.open_gate,
+                by_index=all(gate.type.must_be_pipelined for gate in descriptor.gates),
             )
             self._bound[information.name] = BoundOperator(information, context, self._load)
         writers: list[RecordWriter[Any]] = []
@@ -413,19 +414,21 @@ class ChainTask:
     async def _work(self) -> None:
         chain, output = self._chain, self._output
         drain = await self._loop.run(self._input)
+        is_restored = drain
         if drain:
             others = (operator for operator in chain.operators if operator not in chain.sources)
             for operator in (*chain.sources, *others):
                 if not operator.bound.is_finished or chain.records_in:
+                    is_restored = False
                     await operator.bound.finish(operator.out)
                     self._loop.tell_first_output()
                     await chain.settle()
                 if operator.bound.result is not None:
                     self._results[operator.bound.name] = plain_copy(operator.bound.result)
         await output.drain()
-        await self._end(drain)
+        await self._end(drain, is_restored)
 
-    async def _end(self, drain: bool) -> None:
+    async def _end(self, drain: bool, is_restored: bool) -> None:
         """See the module."""
         output, checkpoints = self._output, self._running
         await output.end_of_data(drain=drain)
@@ -439,7 +442,7 @@ class ChainTask:
         await self._loop.settle_until(lambda: output.is_sealed)
         output.check_kept()
         if self._is_confirmed_at_the_end():
-            checkpoints.await_confirmation(drain=drain)
+            checkpoints.await_confirmation(drain=drain, is_restored=is_restored)
             if self._job.checkpoints is None:
                 await self._chain.prepare(AT_THE_END)
             if not checkpoints.is_confirmed:

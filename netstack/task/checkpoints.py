@@ -36,6 +36,7 @@ from ..runtime.threads import InThread
 from ..schedule.descriptors.information import EdgeId
 from ..shown import shown
 from .chain import OperatorChain
+from .commits import AT_THE_END
 from .input import TaskInput
 from .mailbox import Mailbox
 from .output import TaskOutput
@@ -164,6 +165,7 @@ class TaskCheckpoints:
         self._here_id = -1  # the newest that the coordinator itself has triggered here
         self._is_closed = False
         self._completed_id = -1
+        self._is_drained = False
         self._confirming: int | None = None
         self._aborted: dict[int, None] = {}
         self._stopping = -1
@@ -243,15 +245,18 @@ class TaskCheckpoints:
         """Whether channel state is still to come, for a checkpoint that began here. Its end wakes the mailbox."""
         return bool(self._pending)
 
-    def await_confirmation(self, *, drain: bool) -> None:
+    def await_confirmation(self, *, drain: bool, is_restored: bool = False) -> None:
         """The task has sent its last event, and waits for `is_confirmed`.
 
         Args:
             drain: whether operators have finished, so that only a checkpoint that begins from now on holds their ends.
                 Otherwise the job was stopped, and the savepoint that it stops with is the last one that began here.
+            is_restored: whether they had finished in the checkpoint that the task began from: later ones hold that too.
         """
-        self._confirming = self._last_id + drain
-        self.is_confirmed = self._completed_id >= self._confirming
+        self._is_drained = drain
+        if not drain or is_restored:
+            self._confirming = self._last_id + drain
+            self.is_confirmed = self._completed_id >= self._confirming
 
     def close(self) -> None:
         """The task has ended; it takes no new checkpoint."""
@@ -270,14 +275,16 @@ class TaskCheckpoints:
     async def _tell_completed(self, checkpoint_id: int) -> None:
         await self._chain.complete(checkpoint_id)
         self._completed_id = max(self._completed_id, checkpoint_id)
-        if self._confirming is not None and checkpoint_id >= self._confirming:
-            self.is_confirmed = True
+        is_reached = self._confirming is not None and checkpoint_id >= self._confirming
+        self.is_confirmed = self.is_confirmed or is_reached or checkpoint_id == AT_THE_END
 
     def _accept(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
         if barrier.checkpoint_id <= self._last_id or self._is_closed:
             raise CannotCheckpoint(AbortReason.SUBSUMED)
         if barrier.checkpoint_id in self._aborted:
             raise CannotCheckpoint(AbortReason.DECLINED)
+        if self._is_drained and self._confirming is None:  # one that began elsewhere may be told to be complete first
+            self._confirming = barrier.checkpoint_id
         self._last_id = barrier.checkpoint_id
         self._accepted.add(barrier.checkpoint_id)
         self._due.append(partial(self._begin, barrier, alignment))

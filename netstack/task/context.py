@@ -39,6 +39,7 @@ class OperatorContext:
     """
 
     __slots__ = (
+        "_by_index",
         "_is_keyed",
         "_key_types",
         "_open_gate",
@@ -69,8 +70,13 @@ class OperatorContext:
         key_types: Collection[type] = (),
         state_id: str = "",
         open_gate: OpenGate | None = None,
+        by_index: bool = True,
     ) -> None:
-        """Args: see the attributes; whether its inputs are keyed, the only types of their keys; what opens gates."""
+        """Args: see the attributes; whether its inputs are keyed, the only types of their keys; what opens gates.
+
+        `by_index`: whether a subtask's index says which key groups are its own. An adaptive job shares out results that
+        are kept by their sizes.
+        """
         self.operator = operator
         self.state_id = state_id or operator
         self.task = task
@@ -83,6 +89,7 @@ class OperatorContext:
         self._is_keyed = is_keyed
         self._key_types = frozenset(key_types)
         self._open_gate = open_gate
+        self._by_index = by_index
         self._states: dict[str, KeyedState | MixedKeyedState] = {}
         self._restored: dict[str, Mapping[Any, Any]] = {}
         self._restored_begins: dict[str, str] = {}
@@ -106,8 +113,9 @@ class OperatorContext:
 
         Raises:
             StateMismatch: a checkpoint has keys of another type there, or the state began with another type of value.
-            ConfigError: the operator is not behind `key_by`, or the default cannot be. Later, when a value is asked for
-                by a key whose records come to another subtask: it would be lost when the parallelism changes.
+            ConfigError: the operator is not behind `key_by`, or the default cannot be. Later, if its inputs are no kept
+                results, when a value is asked for by a key whose records come to another subtask: it would be lost when
+                the parallelism changes.
         """
         if not self._is_keyed:
             raise ConfigError(
@@ -159,6 +167,8 @@ class OperatorContext:
                 f" inputs are {_names(self._key_types)}: use what the function of key_by gives, and let it say what it"
                 " gives, or nothing"
             )
+        if not self._by_index:
+            return
         owner = operator_index(key_group(key, self.max_parallelism), self.parallelism, self.max_parallelism)
         if owner != self.subtask:
             raise ConfigError(

@@ -212,8 +212,8 @@ class TaskOutput:
 
     @property
     def is_consumed(self) -> bool:
-        """Whether every consumer has processed every record."""
-        return all(partition.all_acknowledged or partition.is_released for partition in self.partitions)
+        """Whether every consumer has processed every record; one that is gone has not, and is to run again."""
+        return all(partition.is_processed or partition.is_released for partition in self.partitions)
 
     @property
     def is_sealed(self) -> bool:

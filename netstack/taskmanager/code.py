@@ -18,6 +18,7 @@ import tempfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final, final
@@ -41,6 +42,12 @@ EVERYTHING: Final = "*"
 _KEY: Final = re.compile(r"code-[0-9a-f]{64}")
 
 
+@cache
+def _declared() -> tuple[str, ...]:
+    """The modules that installed packages declare; looked up once in a process."""
+    return tuple(sorted({f"{entry.value}:" for entry in entry_points(group=GROUP)}))
+
+
 @final
 class AllowList:
     """Names that may be run.
@@ -53,8 +60,7 @@ class AllowList:
     """
 
     def __init__(self, prefixes: Iterable[str] = ()) -> None:
-        declared = {f"{entry.value}:" for entry in entry_points(group=GROUP)}
-        self.prefixes = (*sorted(declared), *prefixes)
+        self.prefixes = (*_declared(), *prefixes)
         self._is_open = EVERYTHING in self.prefixes
         for prefix in self.prefixes:
             if prefix != EVERYTHING and (not prefix.endswith((".", ":")) or prefix[0] in ".:"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,36 @@ import trio
 import trio.testing
 
 from bench.cli import main
-from bench.simulate import cluster
-from bench.simulate.cluster import simulate
+from bench.simulate import command, faults, user
+from bench.simulate.clock import JumpingClock
+from bench.simulate.cluster import Outcome, simulate
+from bench.simulate.determined import determined
 from bench.simulate.network import DELAY_S, SCHEME, THIS_HOST, Network, Process
 from bench.simulate.operators import Source
 from bench.simulate.players import play
-from bench.simulate.scenario import KILL, STREAMING, Fault, Scenario, random_scenario, smaller
+from bench.simulate.scenario import (
+    ADAPTIVE,
+    BLOCKING,
+    CANCEL,
+    HYBRID,
+    KILL,
+    LIE,
+    RESCALE,
+    SAVEPOINT,
+    SELECTIVE,
+    STAGES,
+    STREAMING,
+    Act,
+    Fault,
+    Scenario,
+    random_scenario,
+    smaller,
+)
 from bench.simulate.shrink import shrink
+from bench.simulate.situations import SITUATIONS, missing
+from netstack.control.messages import Message, TaskFinished
 from netstack.errors import ConnectionLost
+from netstack.jobmanager.job_master import JobMaster
 from netstack.transport import ByteStream, provided, transport_for
 
 SMALL = Scenario(
@@ -82,8 +104,8 @@ def test_a_seed_is_the_same_scenario_and_the_same_run_in_every_process() -> None
 
 
 def test_what_is_wrong_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    def restore(self: Source, states: list[int]) -> None:
-        self._next = max(0, states[0] - 1)
+    def restore(self: Source, states: list[list[list[int]]]) -> None:
+        self._next = {split: max(0, number - 1) for state in states for split, number in state}
 
     monkeypatch.setattr(Source, "restore", restore)  # a source that goes back one record too far
     outcome = simulate(SMALL)
@@ -100,7 +122,7 @@ def test_a_job_that_never_ends_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> 
         await trio.sleep_forever()
 
     monkeypatch.setattr(Source, "read", read)
-    monkeypatch.setattr(cluster, "LONGEST_S", 20.0)
+    monkeypatch.setattr(user, "LONGEST_S", 20.0)
     outcome = simulate(replace(SMALL, faults=(), interval_s=100.0))
     assert "has not ended" in outcome.failure
 
@@ -115,6 +137,126 @@ def test_a_job_waits_for_a_full_disk_when_its_jobmanager_comes_back() -> None:
     assert not outcome.failure, "\n".join((*outcome.events, outcome.line))
     assert any("cannot be taken up again now" in event for event in outcome.events)
     assert any("is taken up again" in event for event in outcome.events)
+
+
+# ------------------------------------------------------------------------------------------------------- what users do
+
+CALM = replace(SMALL, faults=(), taskmanagers=3, parallelism=(2, 2, 2, 2))
+
+
+def played(scenario: Scenario, *situations: str) -> Outcome:
+    """One that has to come out well, and to these situations."""
+    outcome = simulate(scenario)
+    assert not outcome.failure, "\n".join((*outcome.events, outcome.detail, outcome.line))
+    assert not [each for each in situations if not outcome.situations.get(each)], outcome.situations
+    return outcome
+
+
+@pytest.mark.parametrize("movement", [STREAMING, BLOCKING, HYBRID, SELECTIVE, ADAPTIVE])
+@pytest.mark.parametrize("stage", sorted({*STAGES}))
+def test_every_stage_is_exact_in_every_movement(movement: str, stage: str) -> None:
+    situations = ("mistakes of users",) if stage == "mistake" else ()
+    played(replace(CALM, movement=movement, stages=(stage,), records=40, batch=8, pace_s=0.0), *situations)
+
+
+@pytest.mark.parametrize(
+    ("act", "situation"),
+    [
+        (Act(at_s=2.0, kind=SAVEPOINT), "savepoints"),
+        (
+            Act(at_s=2.0, kind=RESCALE, widths=(1, 3, 3, 1)),
+            "jobs that go on from a savepoint with another parallelism",
+        ),
+        (Act(at_s=2.0, kind=CANCEL), "cancelled jobs that begin again from a checkpoint"),
+    ],
+    ids=lambda each: each.kind if isinstance(each, Act) else "",
+)
+def test_what_a_user_does_to_a_job_leaves_its_result_exact(act: Act, situation: str) -> None:
+    played(replace(CALM, acts=(act, replace(act, at_s=3.0))), situation)
+
+
+def test_two_jobs_run_beside_each_other() -> None:
+    played(replace(CALM, has_second=True), "second jobs")
+
+
+def test_a_commit_that_fails_is_made_again() -> None:
+    played(replace(CALM, bad_commits=2), "commits that fail", "commits behind the end of the input")
+
+
+def test_a_slow_task_gets_a_second_attempt() -> None:
+    slow = Fault(at_s=0.1, kind="slow host", host="tm-1", for_s=9.0, amount=30.0)
+    scenario = replace(CALM, movement=BLOCKING, speculates=True, parallelism=(3, 2, 2, 2), faults=(slow,))
+    played(scenario, "second attempts of slow tasks", "tasks that are sent to no slow host")
+
+
+def test_nothing_comes_of_the_lies_of_a_taskmanager() -> None:
+    lies = tuple(Fault(at_s=1.5 + 0.25 * turn, kind=LIE, host=f"tm-{turn % 2}") for turn in range(8))
+    outcome = played(replace(SMALL, faults=(SMALL.faults[1], *lies)), "lies", "reports of attempts that are over")
+    assert outcome.situations["TaskManagers that are shut out for a lie"]
+
+
+def test_an_adaptive_task_that_does_not_say_what_it_wrote_ends_its_teller_and_not_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The job broke in the JobManager."""
+
+    def own(master: JobMaster, taskmanager: str, _: random.Random) -> Iterator[Message]:
+        for number, slot in master.tasks.places.items():
+            attempt = (*master.scheduler.topology.place_of(number), master.scheduler.attempt(number))
+            if slot.location.taskmanager == taskmanager:
+                yield TaskFinished(master.job_id, attempt, (), {}, None)
+
+    monkeypatch.setattr(faults, "lies", own)
+    lie = Fault(at_s=1.0, kind=LIE, host="tm-0")
+    outcome = played(replace(CALM, movement=ADAPTIVE, taskmanagers=1, slots=2, pace_s=1.0, faults=(lie,)), "lies")
+    assert outcome.situations["TaskManagers that are shut out for a lie"]
+
+
+def test_a_link_is_cut_while_bytes_are_under_way() -> None:
+    cuts = tuple(
+        Fault(at_s=0.5 * turn, kind="cut", host="tm-0", other="tm-1", for_s=1.0, amount=10.0) for turn in range(8)
+    )
+    situation = "connections that go on and send bytes again"
+    played(replace(CALM, is_placed=True, records=400, resume_grace_s=4.0, faults=cuts), situation)
+
+
+def test_a_producer_does_not_end_because_its_slow_consumer_lost_the_connection() -> None:
+    """The consumer had records in hand, and was told to take a checkpoint without them: its producers had ended."""
+    slow = [Fault(at_s=0.1, kind="slow host", host=f"tm-{number}", for_s=60.0, amount=30.0) for number in range(2)]
+    cut = Fault(at_s=0.8, kind="cut", host="tm-0", other="tm-1", for_s=0.001, amount=1.0)
+    job = replace(CALM, mode="aligned", taskmanagers=2, parallelism=(1, 1, 1, 1), pace_s=0.0, is_placed=True)
+    played(replace(job, bad_commits=1, segment_bytes=4096, faults=(*slow, cut)), "commits that fail")
+
+
+def test_a_campaign_that_misses_a_situation_says_which(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "LEAST_SEEDS", 2)
+    assert main(["simulate", "--seeds", "2", "--processes", "1"]) == 1
+    assert "never came about: connections that are given up" in capsys.readouterr().out
+    assert missing(dict.fromkeys(SITUATIONS, 1)) == []
+
+
+def test_nothing_runs_in_a_thread() -> None:
+    with determined(1), pytest.raises(AssertionError, match="would run in a thread"):
+        trio.run(trio.to_thread.run_sync, print)
+
+
+def test_the_clock_jumps_to_deadlines_and_stops_what_has_no_end() -> None:
+    why: list[str] = []
+
+    async def main() -> float:
+        with trio.CancelScope() as scope:
+            why.append("")
+            clock._give_up = lambda text: (why.append(text), scope.cancel())[0]
+            await trio.sleep(3600.0)
+            while True:
+                await trio.lowlevel.checkpoint()
+        return trio.current_time()
+
+    clock = JumpingClock(why.append)
+    assert trio.run(main, clock=clock) == 3600.0
+    assert "no end" in why[-1]
 
 
 def test_every_smaller_scenario_is_another_and_can_be_written_down() -> None:

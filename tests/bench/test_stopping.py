@@ -14,7 +14,6 @@ MEASUREMENTS = [
     "run --seconds 60",
     "simulate --seeds 5000",
     pytest.param("checkpoints --seconds 60 --output results", marks=pytest.mark.long),
-    pytest.param("recover --runs 20", marks=pytest.mark.long),
     pytest.param("shuffle --bytes 256MiB", marks=pytest.mark.long),
     pytest.param("jobs --tasks 2000", marks=pytest.mark.long),
 ]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from netstack.checkpoint.snapshot import TaskSnapshot
+from netstack.checkpoint.snapshot import Manifest, TaskSnapshot
+from netstack.checkpoint.storage import CheckpointStorage
 from netstack.errors import CheckpointStorageError, ConfigError, StateMismatch
-from netstack.jobmanager.savepoints import SavepointContents, check_savepoint
+from netstack.jobmanager.savepoints import SavepointContents, adopt_savepoint, check_savepoint
 from netstack.schedule import StreamEnvironment
 from netstack.schedule.descriptors.information import EdgeId
 from netstack.schedule.graph.job_file import job_of, write_job
@@ -118,3 +121,26 @@ def test_records_in_flight_that_every_subtask_is_to_get() -> None:
 def test_uids_are_unique() -> None:
     with pytest.raises(ConfigError, match="the state of operators 'source' and 'tally' would both be called 'source'"):
         job("tally", uid="source").stream_graph()
+
+
+def complete(storage: CheckpointStorage, checkpoint_id: int) -> str:
+    files = tuple(storage.write_task(checkpoint_id, TaskSnapshot("task", 0, {})) for _ in range(1))
+    return storage.complete(Manifest(checkpoint_id, datetime.now(UTC), {"task": 1}, files, is_savepoint=True)).path
+
+
+def test_a_savepoint_of_a_folder_that_had_many_masters_is_older_than_what_follows_it(tmp_path: Path) -> None:
+    """It was newer, by its epoch: a job that went on from it went back to it whenever it was taken up again."""
+    for _ in range(3):
+        (before := CheckpointStorage(tmp_path / "before")).take_over()
+    savepoint = complete(before, 7)
+    after = CheckpointStorage(tmp_path / "after")
+    after.take_over()
+    graph = job_of(write_job(job().stream_graph()))
+    assert adopt_savepoint(savepoint, after.folder, graph, generate_job(graph).job) == (7, ())
+    newest = after.newest()
+    assert newest is not None
+    assert newest.checkpoint_id == 7
+    complete(after, 8)
+    newest = after.newest()
+    assert newest is not None
+    assert newest.checkpoint_id == 8

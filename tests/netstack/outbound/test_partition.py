@@ -160,6 +160,7 @@ def test_all_acknowledged_counts_those_that_are_gone(stage: Stage) -> None:
     assert not partition.all_acknowledged
     views[1].release()
     assert partition.all_acknowledged
+    assert not partition.is_processed, "who is gone has not said so"
     assert stage.acknowledged == 3
 
 

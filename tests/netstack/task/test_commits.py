@@ -100,6 +100,21 @@ async def test_after_the_last_checkpoint_nothing_is_done_again(autojump_clock: M
     assert run.task("sum").statistics().records_out == 0
 
 
+async def test_a_checkpoint_that_began_before_a_restart_does_not_confirm_the_end(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """Stored late, on a slow disk, it ended tasks that it knew nothing of: their last records were never committed."""
+    async with running(two_phases(tmp_path)) as run:
+        await run.checkpoint(1)
+    LEDGER.clear()
+    async with running(two_phases(tmp_path), restore=1) as run:
+        await run.until(lambda: ["finish"] in LEDGER)
+        run.tasks["sink", 0].checkpoint_completed(1)
+        await run.wait()
+        assert run.final_checkpoints == [2]
+    assert committed()[-1] == 49
+
+
 async def test_a_source_hears_of_the_last_checkpoint_while_others_end(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:

@@ -168,3 +168,18 @@ def says_what_is_not_there(record: Any) -> Missing:  # type: ignore[name-defined
 )
 def test_the_type_of_an_edge_s_keys(function: Any, format: str, expected: type | None) -> None:
     assert key_type_of(function, format) is expected
+
+
+def test_kept_results_may_be_shared_out_by_size() -> None:
+    """An adaptive job gives a subtask as many key groups as there are bytes: asking for such a key failed the job."""
+    for by_index in (True, False):
+        contexts = [
+            OperatorContext("count", "task", subtask, 2, 128, 0, is_keyed=True, by_index=by_index) for subtask in (0, 1)
+        ]
+        refused = 0
+        for context in contexts:
+            try:
+                context.keyed_state("sums", 0)["key"] += 1
+            except ConfigError:
+                refused += 1
+        assert refused == by_index

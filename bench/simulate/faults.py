@@ -1,0 +1,151 @@
+"""What goes wrong in a simulation, when its time has come; and what is heard, to be said again.
+
+Takes: faults, the hosts and the network. Gives: nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final, final
+
+import trio
+
+from netstack.control.messages import (
+    CheckpointAcknowledged,
+    Message,
+    PartitionConsumable,
+    TaskFailed,
+    TaskFinished,
+    TaskStates,
+)
+from netstack.jobmanager.job_master import JobMaster
+from netstack.jobmanager.service import JobManager
+
+from . import scenario as kinds
+from .hosts import Host, Tell
+from .liar import lies
+from .network import Network
+from .scenario import JOBMANAGER, PORT, Fault
+from .situations import happened
+
+_REPEATED: Final = (CheckpointAcknowledged, PartitionConsumable, TaskFailed, TaskFinished, TaskStates)
+
+
+@final
+class Faults:
+    """Of one simulation.
+
+    Args:
+        hosts: by name.
+        network: between them.
+        tell: is told what happens.
+        check: looks at what must hold, before and after.
+    """
+
+    def __init__(self, hosts: Mapping[str, Host], network: Network, tell: Tell, check: Callable[[], None]) -> None:
+        self._hosts = hosts
+        self._taskmanagers = [host for name, host in hosts.items() if name != JOBMANAGER]
+        self._network = network
+        self._tell = tell
+        self._check = check
+        self._heard: deque[tuple[str, JobMaster, Message]] = deque(maxlen=200)
+        self._ending = trio.Event()
+
+    async def happen(self, fault: Fault) -> None:
+        """At its time."""
+        if fault.is_at_end:
+            await self._ending.wait()
+        await trio.sleep(fault.at_s)
+        self._tell(f"FAULT {fault}")
+        host = self._hosts[fault.host]
+        others = [name for name in self._hosts if name != fault.host]
+        network = self._network
+        self._check()
+        match fault.kind:
+            case kinds.KILL | kinds.POWER:
+                host.die(silently=fault.kind == kinds.POWER, for_s=fault.for_s)
+            case kinds.STOP:
+                host.stop(for_s=fault.for_s)
+            case kinds.CUT:
+                for _ in range(int(fault.amount) or 1):
+                    link = await network.link_in_use(self._link_of(fault), fault.for_s)
+                    network.cut(*(link or (fault.host, fault.other)))
+            case kinds.UNPLUG:
+                for name in others:
+                    network.stall(fault.host, name)
+                    network.stall(name, fault.host)
+                await trio.sleep(fault.for_s)
+                for name in others:
+                    network.heal(fault.host, name)
+                    network.heal(name, fault.host)
+            case kinds.HALF:
+                network.stall(fault.host, fault.other)
+                await trio.sleep(fault.for_s)
+                network.heal(fault.host, fault.other)
+            case kinds.DELAY:
+                network.set_delay(fault.host, fault.other, fault.amount)
+                await trio.sleep(fault.for_s)
+                network.set_delay(fault.host, fault.other, 0.001)
+            case kinds.SLOW:
+                host.process.slowness = fault.amount
+                await trio.sleep(fault.for_s)
+                host.process.slowness = 1.0
+            case kinds.DISK_SLOW:
+                host.disk.delay_s = fault.amount
+                await trio.sleep(fault.for_s)
+                host.disk.delay_s = 0.0
+            case kinds.DISK_FULL:
+                host.disk.room_bytes = int(fault.amount)
+                await trio.sleep(fault.for_s)
+                host.disk.room_bytes = None
+            case kinds.LIE:
+                self._lie(host)
+            case kinds.REPEAT:
+                said = [each for each in self._heard if each[0].startswith(fault.host)]
+                await trio.sleep(fault.for_s)
+                for taskmanager, master, message in said[-5:]:
+                    if master.end is None:
+                        master.heard(taskmanager, message)
+        self._check()
+
+    def _link_of(self, fault: Fault) -> tuple[str, ...]:
+        """Between which hosts a link is cut: if between TaskManagers, then one over which data move."""
+        if JOBMANAGER in (fault.host, fault.other):
+            return fault.host, fault.other
+        return tuple(host.name for host in self._taskmanagers)
+
+    def _lie(self, host: Host) -> None:
+        manager: JobManager | None = self._hosts[JOBMANAGER].service
+        if host.service is None or manager is None:
+            return
+        for scope in host.service.scopes:
+            master = manager.jobs.running.get(scope.job_id)
+            if master is not None and master.end is None:
+                for message in lies(master, f"{host.name}:{PORT}", self._network.chance):
+                    happened("lies")
+                    self._tell(f"LIE of {host.name}: {message}")
+                    scope._send(message)
+
+    def overhear(self, master: JobMaster) -> None:
+        """What is said to a JobMaster is kept, to be repeated."""
+        if "heard" not in vars(master):
+            hear = master.heard
+
+            def heard(taskmanager: str, message: Message) -> None:
+                if isinstance(message, TaskStates) and message.state == "waiting":
+                    self._ending.set()
+                hear(taskmanager, message)
+                if isinstance(message, _REPEATED):
+                    self._heard.append((taskmanager, master, message))
+
+            master.heard = heard  # type: ignore[method-assign]
+            add = master.log.add
+
+            def note(at: float, what: str, text: str) -> None:
+                self._tell(f"{what}: {text}")
+                add(at, what, text)
+
+            master.log.add = note  # type: ignore[method-assign]
+            for happening in master.log.all():
+                self._tell(f"earlier, {happening.what}: {happening.text}")

@@ -1,0 +1,71 @@
+"""A TaskManager that lies: what it says of a job is false, and nothing may come of it.
+
+Takes: a `JobMaster`; the TaskManager's name, without the number that it has when it comes again. Gives: messages to be
+sent over its own link.
+
+It tells of attempts that were never sent to it, of attempts that do not exist yet, of those that are over, and with
+values of the wrong kinds. What it says of its own attempts nobody could check, so it does not lie there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from netstack.control.codec import Attempt
+from netstack.control.messages import (
+    CheckpointAcknowledged,
+    CheckpointDeclined,
+    Message,
+    PartitionConsumable,
+    SlotEnded,
+    TaskFailed,
+    TaskFinished,
+    TaskStates,
+)
+from netstack.jobmanager.job_master import JobMaster
+
+from .operators import NUMBERER, SINK
+
+_FORGED = {SINK: [[0, 1_000_000, 1, 0]], NUMBERER: "forged"}
+
+
+def lies(master: JobMaster, taskmanager: str, chance: random.Random) -> Iterator[Message]:
+    """A few; harmless ones (of attempts that are over, which may come late from anybody) before those that are seen."""
+    scheduler = master.scheduler
+    over: list[Attempt] = []
+    foreign: list[Attempt] = []
+    for number, slot in sorted(master.tasks.places.items()):
+        vertex, index = scheduler.topology.place_of(number)
+        current = scheduler.attempt(number)
+        over += [(vertex, index, attempt) for attempt in range(current)]
+        if slot.location.taskmanager.partition("#")[0] != taskmanager:
+            foreign.append((vertex, index, current))
+        foreign.append((vertex, index, current + chance.randint(10, 12)))
+    chance.shuffle(over)
+    chance.shuffle(foreign)
+    for attempt in over[:4]:
+        yield _lie(master, attempt, chance)
+    if chance.random() < 0.5:
+        yield from (_lie(master, attempt, chance) for attempt in foreign[:1])
+    elif foreign and chance.random() < 0.5:
+        yield TaskStates(master.job_id, "retired", (foreign[0],))
+    elif chance.random() < 0.5:
+        yield TaskFinished(master.job_id, (99, 0, 0), (), _FORGED, None)
+
+
+def _lie(master: JobMaster, attempt: Attempt, chance: random.Random) -> Message:
+    job_id = master.job_id
+    last = master.last_checkpoint
+    checkpoint = chance.randint(1, 3) + (0 if last is None else last[0])
+    kinds: tuple[Message, ...] = (
+        TaskFinished(job_id, attempt, (), _FORGED, {"size_bytes": 1, "crc32": 1}),
+        TaskFinished(job_id, attempt, (), _FORGED, None),
+        TaskFailed(job_id, attempt, "Forged", "it is not true", False, "", False),
+        TaskStates(job_id, chance.choice(("running", "canceled", "waiting", "initializing")), (attempt,)),
+        CheckpointAcknowledged(job_id, attempt, checkpoint, 1, 1, {}),
+        CheckpointDeclined(job_id, attempt, checkpoint, "it does not want to"),
+        PartitionConsumable(job_id, attempt, 0),
+        SlotEnded(job_id, 0, (attempt,), "it is not true"),
+    )
+    return chance.choice(kinds)

@@ -1,0 +1,157 @@
+"""What has to happen in simulations, counted where it happens: a campaign that never gets there proves nothing.
+
+Takes: what is told (log lines, notes of jobs), calls of a few methods of the product. Gives: how often each situation
+came about.
+
+Rules: counting changes nothing that happens. In the compiled build classes cannot be watched from outside: what is
+counted there is missing from `SITUATIONS`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+from netstack.buffer.local_pool import LocalBufferPool
+from netstack.jobmanager.checkpoints import JobCheckpoints
+from netstack.jobmanager.job_master import JobMaster
+from netstack.outbound import subpartition
+from netstack.shuffle.store import PartitionStore
+
+LEAST_SEEDS: Final = 1_000
+"""A campaign of so many has to get to all of them."""
+
+_SEEN: Final[list[Counter[str]]] = [Counter()]
+
+
+def happened(what: str) -> None:
+    """One of `SITUATIONS`."""
+    _SEEN[-1][what] += 1
+
+
+# ------------------------------------------------------------------------------------------------- by what is told
+
+_TOLD: Final[Mapping[str, str]] = {
+    "connections that go on after a cut": r"goes on after ",
+    "connections that go on and send bytes again": r"goes on after .*; [1-9]\d* bytes are sent again",
+    "connections that are given up": r"the connection to .* is given up",
+    "jobs that another JobManager takes up": r"is taken up again$",
+    "jobs that wait for a full disk": r"cannot be taken up again now|cannot be stored|commit wait",
+    "TaskManagers that are shut out for a lie": r"TaskManager .* has gone: (MALFORMED|UNEXPECTED)_FRAME",
+    "second attempts of slow tasks": r"^ *[\d.]+ speculation: ",
+    "tasks that are sent to no slow host": r"^ *[\d.]+ blocklist: nothing new is sent to tm",
+    "checkpoints that are not completed": r"checkpoint \d+ .*(declined|abort|time)",
+    "hosts that cannot live": r" cannot live: ",
+}
+_TOLD_AS: Final = {name: re.compile(pattern) for name, pattern in _TOLD.items()}
+_REGIONS: Final = re.compile(r"(\d+) of (\d+) tasks, those of the regions")
+_ALONE: Final = "regions that restart alone"
+
+
+def told(line: str) -> None:
+    """Something was told."""
+    for name, pattern in _TOLD_AS.items():
+        if pattern.search(line):
+            happened(name)
+    region = _REGIONS.search(line)
+    if region is not None and region[1] != region[2]:
+        happened(_ALONE)
+
+
+# ---------------------------------------------------------------------------------------------------- by what is called
+
+
+def _acquired(found: object, pool: LocalBufferPool, *_: object) -> str:
+    return "buffers beyond a full pool" if found is not None and pool._requested > pool._size else ""
+
+
+def _copied(found: bytes, *_: object, **__: object) -> str:
+    return "barriers that overtake data" if found else ""
+
+
+def _viewed(_: object, store: Any, first: int, *__: object, **___: object) -> str:
+    seen = _VIEWED.setdefault(id(store), (store, set()))[1]
+    if first in seen:
+        return "kept subpartitions that are read again"
+    seen.add(first)
+    return ""
+
+
+_VIEWED: Final[dict[int, tuple[Any, set[int]]]] = {}
+
+
+def _placed(_: object, master: JobMaster, taskmanager: str, attempt: Any, *__: object) -> str:
+    is_old = master.scheduler.attempt(master._driver.subtask(attempt)) > attempt[2]
+    return "reports of attempts that are over" if is_old else ""
+
+
+def _stored_finals(*_: object) -> str:
+    return "checkpoints of jobs with tasks that have ended"
+
+
+_CALLS: Final[tuple[tuple[Any, str, Callable[..., str], tuple[str, ...]], ...]] = (
+    (LocalBufferPool, "try_acquire", _acquired, ("buffers beyond a full pool",)),
+    (subpartition, "copy_data", _copied, ("barriers that overtake data",)),
+    (PartitionStore, "create_view", _viewed, ("kept subpartitions that are read again",)),
+    (JobMaster, "_check_place", _placed, ("reports of attempts that are over",)),
+    (JobCheckpoints, "_store_finals", _stored_finals, ("checkpoints of jobs with tasks that have ended",)),
+)
+
+_OWN: Final = (
+    "mistakes of users",
+    "commits that fail",
+    "commits that were made before",
+    "commits behind the end of the input",
+    "jobs that failed because they were committing",
+    "parallelism above 1 that was decided when the input was there",
+    "savepoints",
+    "jobs that go on from a savepoint with another parallelism",
+    "cancelled jobs that begin again from a checkpoint",
+    "cancelled jobs that begin anew",
+    "second jobs",
+    "lies",
+)
+
+
+def _watched(inner: Callable[..., Any], seen: Callable[..., str]) -> Callable[..., Any]:
+    def outer(*arguments: Any, **named: Any) -> Any:
+        found = inner(*arguments, **named)
+        what = seen(found, *arguments, **named)
+        if what:
+            happened(what)
+        return found
+
+    return outer
+
+
+@contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """How often each situation comes about within the block."""
+    with ExitStack() as stack:
+        for holder, name, seen, _ in _CALLS:
+            inner = getattr(holder, name)
+            try:
+                setattr(holder, name, _watched(inner, seen))
+            except TypeError:
+                continue  # compiled
+            stack.callback(setattr, holder, name, inner)
+        stack.callback(_VIEWED.clear)
+        _SEEN.append(Counter())
+        stack.callback(_SEEN.pop)
+        yield _SEEN[-1]
+
+
+SITUATIONS: Final = (
+    *_TOLD,
+    _ALONE,
+    *_OWN,
+    *(name for holder, method, _, names in _CALLS for name in names if hasattr(getattr(holder, method), "__code__")),
+)
+
+
+def missing(seen: Mapping[str, int]) -> list[str]:
+    """Those that never came about."""
+    return [name for name in SITUATIONS if not seen.get(name)]

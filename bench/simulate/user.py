@@ -1,0 +1,259 @@
+"""The user of one job of a simulation: submits it, takes savepoints, rescales it, cancels it, and judges its end.
+
+Takes: a scenario, the JobManager's host. Gives: nothing; an error says what is wrong with the job.
+
+A user asks as a client does whose question was carried to the JobManager: what has to be stored goes to that host's
+disk, and who hears no answer, because the host has died, looks, and asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar, final
+
+import trio
+
+from netstack.checkpoint.storage import CheckpointStorage
+from netstack.errors import ConfigError, NetstackError
+from netstack.jobmanager.job_master import JobMaster
+from netstack.jobmanager.jobs import JobRecord
+from netstack.jobmanager.service import JobManager
+from netstack.runtime.threads import no_threads
+from netstack.schedule.commit_phase import COMMITTED
+from netstack.schedule.graph.job_file import write_job
+from netstack.schedule.graph.job_generator import generate_job
+from netstack.schedule.slots.fixed_placement import FixedPlacement
+
+from .history import Event
+from .hosts import Host, Tell
+from .network import THIS_HOST
+from .operators import SINK, Outside
+from .oracle import problems, wrong_commits
+from .scenario import CANCEL, PORT, RESCALE, Act, Scenario, takes_checkpoints
+from .situations import happened
+from .written import job
+
+LONGEST_S: Final = 1_000.0
+"""A job that has not ended after so long, by its own clock, never will."""
+
+_LOOK_S: Final = 0.25
+_CANCELED: Final = "canceled"
+
+_Answer = TypeVar("_Answer")
+
+
+@final
+class User:
+    """See the module.
+
+    Attributes:
+        jobs: ids of the jobs that were submitted, the present one last; empty before it is known.
+    """
+
+    def __init__(
+        self, scenario: Scenario, name: str, jobmanager: Host, folder: Path, world: Outside, tell: Tell
+    ) -> None:
+        """Of one job, and those that go on for it.
+
+        Args:
+            scenario: of the job.
+            name: of the job.
+            jobmanager: the host.
+            folder: of that JobManager.
+            world: what is outside.
+            tell: is told what happens.
+        """
+        self.jobs: list[str] = []
+        self._scenario = scenario
+        self._name = name
+        self._host = jobmanager
+        self._folder = folder
+        self._world = world
+        self._tell = tell
+        self._widths = scenario.parallelism
+        self._savepoint: str | None = None
+        self._is_known = False  # whether the last of `jobs` is the present one
+
+    async def play(self, history: list[Event]) -> None:
+        """Until the job has ended.
+
+        Raises:
+            AssertionError: it never ends, or not as it must.
+        """
+        began_s = trio.current_time()
+        for act in self._scenario.acts:
+            if await self._follow(began_s + act.at_s) is not None:
+                break
+            await self._do(act)
+        record = await self._follow(began_s + LONGEST_S)
+        if record is None:
+            raise AssertionError(f"the job has not ended after {LONGEST_S:g} s: {self._state()}")
+        self._check(record, history)
+
+    # What a user does.
+
+    async def _do(self, act: Act) -> None:
+        record = (await self._manager()).jobs.records.get(self._job_id)
+        if record is None or record.master is None:
+            return
+        self._tell(f"USER {act.kind} of {self._name}")
+        if act.kind == CANCEL:
+            await self._cancel()
+            return
+        report = await self._ask(lambda manager: self._saved(manager, stop=act.kind == RESCALE))
+        if report is not None:
+            happened("savepoints")
+        if act.kind == RESCALE:
+            await self._go_on(act.widths)
+
+    async def _saved(self, manager: JobManager, *, stop: bool) -> object:
+        master = manager.jobs.records[self._job_id].master
+        return None if master is None else await master.savepoint(stop=stop)
+
+    async def _cancel(self) -> None:
+        """And the job begins again from the newest checkpoint that it has left."""
+        while True:
+            manager = await self._manager()
+            record = manager.jobs.records[self._job_id]
+            if record.end is not None:
+                break
+            await self._ask(lambda manager: manager.jobs.cancel(manager.jobs.records[self._job_id]))
+        if record.end["state"] != _CANCELED:
+            return
+        found = CheckpointStorage(self._checkpoints).newest()
+        self._savepoint = None if found is None else found.path
+        happened("cancelled jobs that begin again from a checkpoint" if found else "cancelled jobs that begin anew")
+        self._is_known = False
+
+    async def _go_on(self, widths: tuple[int, ...]) -> None:
+        """A job that has stopped with a savepoint goes on from there; one that has not goes on as it is."""
+        record = await self._follow(trio.current_time() + 0.5)
+        if record is None or record.end is None or record.end["state"] != "finished" or record.end["results"].get(SINK):
+            return
+        found = CheckpointStorage(self._checkpoints).newest()
+        assert found is not None, "the job has stopped, and its savepoint is not there"
+        self._savepoint = found.path
+        self._widths = widths
+        self._is_known = False
+        happened("jobs that go on from a savepoint with another parallelism")
+
+    @property
+    def _job_id(self) -> str:
+        return self.jobs[-1] if self._is_known else ""
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self._folder / "checkpoints" / self._job_id
+
+    # Following it.
+
+    async def _follow(self, until_s: float) -> JobRecord | None:
+        """Submits the job if nobody has it, and waits. Returns its record if it has ended."""
+        while trio.current_time() < until_s:
+            manager = await self._manager()
+            record = manager.jobs.records.get(self._job_id)
+            if record is None:
+                await self._submit(manager)
+            elif record.end is not None:
+                return record
+            else:
+                with trio.move_on_at(min(until_s, trio.current_time() + _LOOK_S)):
+                    await record.ended.wait()
+        return None
+
+    async def _submit(self, manager: JobManager) -> None:
+        mine = [each.stored.job_id for each in manager.jobs.records.values() if each.name == self._name]
+        new = [job_id for job_id in mine if job_id not in self.jobs]
+        if not new:
+            graph = job(self._scenario, self._name, self._widths).stream_graph()
+            placement = _apart(self._scenario, graph) if self._scenario.is_placed else None
+            document = write_job(graph)
+            submit = partial(manager.jobs.submit, document, from_savepoint=self._savepoint, placement=placement)
+            found = await self._ask(lambda manager: submit())
+            if found is None:
+                await trio.sleep(_LOOK_S)
+                return
+            new = [found]
+        self.jobs.append(new[0])
+        self._is_known = True
+
+    async def _ask(self, question: Callable[[JobManager], Awaitable[_Answer]]) -> _Answer | None:
+        """The answer; None where there is none, or it is no."""
+        manager = await self._manager()
+        host = self._host
+        process = host.process
+        done = trio.Event()
+        answers: list[_Answer] = []
+
+        async def ask() -> None:
+            try:
+                answers.append(await question(manager))
+            except ConfigError as error:
+                if "does not run" not in str(error):
+                    raise
+            except (NetstackError, OSError) as error:
+                self._tell(f"the answer to the user is no: {error}")
+            except RuntimeError as error:  # a service that is stopped ends its questions; this came from outside
+                if host.is_up and host.process is process:
+                    raise
+                self._tell(f"nobody answers: {error}")
+            finally:
+                done.set()
+
+        async def run(function: Callable[[], Any]) -> Any:
+            return await host.disk.run(process, function)
+
+        async with trio.open_nursery() as nursery:
+            before = THIS_HOST.set(process)
+            with no_threads(run):
+                nursery.start_soon(ask)
+            THIS_HOST.reset(before)
+            while not done.is_set() and process.is_alive:
+                with trio.move_on_after(0.05):
+                    await done.wait()
+            nursery.cancel_scope.cancel()
+        return answers[0] if answers else None
+
+    async def _manager(self) -> JobManager:
+        while not self._host.is_up:  # noqa: ASYNC110  # between two of its lives
+            await trio.sleep(_LOOK_S)
+        found: JobManager = self._host.service
+        return found
+
+    # Its end.
+
+    def _check(self, record: JobRecord, history: list[Event]) -> None:
+        assert record.end is not None
+        committed = self._world.committed.get(self._name, {})
+        if (
+            record.end["state"] == "failed"
+            and COMMITTED in record.end["reason"]
+            and not takes_checkpoints(self._scenario)
+        ):
+            happened("jobs that failed because they were committing")
+            wrong = wrong_commits(self._scenario, committed, is_finished=False)
+        else:
+            assert record.end["state"] == "finished", f"the job is {record.end['state']}: {record.end['reason']}"
+            wrong = problems(self._scenario, record.end["results"], committed, history)
+        assert not wrong, wrong
+
+    def _state(self) -> str:
+        manager: JobManager | None = self._host.service
+        record = None if manager is None else manager.jobs.records.get(self._job_id)
+        master: JobMaster | None = None if record is None else record.master
+        return (
+            "nobody runs it" if master is None else f"{master.scheduler.state.value}; {master.scheduler.statistics()}"
+        )
+
+
+def _apart(scenario: Scenario, graph: Any) -> FixedPlacement:
+    """Each vertex begins on another TaskManager."""
+    count = scenario.taskmanagers
+
+    def places(first: int, parallelism: int) -> Iterator[str]:
+        return (f"tm-{(first + subtask) % count}:{PORT}" for subtask in range(parallelism))
+
+    vertices = generate_job(graph).job.vertices
+    return FixedPlacement({each.name: tuple(places(number, each.parallelism)) for number, each in enumerate(vertices)})
