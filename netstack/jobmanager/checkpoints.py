@@ -79,8 +79,8 @@ class CheckpointCommands(Protocol):
     def final_of(self, subtask: Subtask) -> TaskFile | None:
         """What an ended subtask left; None where it left nothing."""
 
-    def checkpoint_stored(self, checkpoint_id: int) -> None:
-        """It is complete: tasks may be told, and begin from it."""
+    def checkpoint_stored(self, checkpoint_id: int, *, job_goes_on: bool) -> None:
+        """It is complete: tasks may be told, and begin from it; unless it is a savepoint that the job goes on behind."""
 
     def checkpoint_aborted(self, checkpoint_id: int, reason: str, *, is_failure: bool) -> None:
         """It will never be complete; a failure if that is nobody's wish, nor what follows from another failure."""
@@ -242,11 +242,10 @@ class JobCheckpoints:
             goes_on: see `resume`.
         """
         self.resume(goes_on)
-        if self._requests or self._pending:  # whoever asked for those may have asked for the end of the job, too
-            while self._requests or self._pending:
-                self._ended_one = trio.Event()
-                await self._ended_one.wait()
-        elif not self._coordinator.is_covered:
+        while self._requests or self._pending:  # whoever asked for those may have asked for the end of the job, too
+            self._ended_one = trio.Event()
+            await self._ended_one.wait()
+        if not self._coordinator.is_covered:
             await self.request(savepoint=False).ended.wait()
 
     def stop(self) -> None:
@@ -346,7 +345,7 @@ class JobCheckpoints:
         self._pending[checkpoint_id].store_s = trio.current_time() - began_s
         self.waits_for = ""
         self._report(checkpoint_id, "")
-        self._commands.checkpoint_stored(checkpoint_id)
+        self._commands.checkpoint_stored(checkpoint_id, job_goes_on=instruction.job_goes_on)
         self._with(partial(self._coordinator.completed, checkpoint_id))
 
     async def _store_finals(self, instruction: StoreFinal) -> None:

@@ -314,7 +314,7 @@ class JobMaster:
 
     @property
     def last_checkpoint(self) -> tuple[int, str] | None:
-        """Number and folder of the newest complete checkpoint of this run; None without any."""
+        """Number and folder of the newest checkpoint of this run that a restart begins from; None without any."""
         return None if self._commands is None else self._commands.last_stored
 
     def path_of(self, checkpoint_id: int) -> str:

@@ -374,7 +374,7 @@ class Jobs:
         await self._own(record)
         if record.storage is None:
             return None
-        found = await self._in_thread(record.storage.newest)
+        found = await self._in_thread(partial(record.storage.newest, of_job=True))
         return None if found is None else found.checkpoint_id
 
     async def _start(self, record: JobRecord, restore: int | None) -> None:
