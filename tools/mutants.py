@@ -4,10 +4,10 @@ Takes: `tests/mutants/*.toml`. Gives: one line for each bug, and exit code 1 if 
 
     python tools/mutants.py                    all of them
     python tools/mutants.py --only credit      those whose name has this in it
-    python tools/mutants.py --share 10 --turn 3    every tenth, beginning with the fourth
+    python tools/mutants.py --share 10 --turn 3    every tenth, from the fourth on
 
-Rules: the tree is copied first, and only the copy is changed. A bug replaces text that its file has exactly once. The
-named tests pass in the copy as it is; with the bug planted some of them fail, in good time: a test module that cannot be
+Rules: the tree is copied, and only the copy is changed. A bug replaces text that its file has exactly once. The named
+tests pass in the copy as it is; with the bug planted some of them fail, in good time: a test module that cannot be
 imported any more has not caught anything.
 """
 

@@ -236,7 +236,7 @@ class CheckpointCoordinator:
         return self._abort(pending, AbortCause.DECLINED, f"{task}-{subtask} declined: {reason}", now_s)
 
     def completed(self, checkpoint_id: int, now_s: float) -> list[Instruction]:
-        """The manifest is stored. Older ones that are not complete yet are not needed any more, unless it is a savepoint.
+        """The manifest is stored. Older ones that are not complete yet are not needed any more, but for a savepoint's.
 
         Raises:
             LocalProtocolError: it was not asked for by a `Complete`.
@@ -346,7 +346,7 @@ class CheckpointCoordinator:
 
     @property
     def is_covered(self) -> bool:
-        """Whether a checkpoint is complete that began when nobody had anything to do any more, or that stops the job."""
+        """Whether a checkpoint is complete that stops the job, or that began when nobody had anything left to do."""
         return self._is_covered
 
     @property

@@ -1,4 +1,4 @@
-"""The bugs of `make mutants` can still be planted, and what runs them tells a test that found one from one that did not."""
+"""The bugs of `make mutants` can still be planted, and a test that found one is told from one that did not."""
 
 from __future__ import annotations
 

@@ -140,8 +140,7 @@ def make_plan(
         network: settings of every TaskManager.
 
     Raises:
-        ConfigError: it is no job that could be planned anywhere, a number is below 1, or more slots are taken than there
-            are.
+        ConfigError: it is no job that could be planned anywhere, a number is below 1, or more is taken than there is.
     """
     if taken and (taskmanagers is None or slots is None):
         raise ConfigError("slots that are taken need a cluster: give taskmanagers and slots, too")
@@ -164,7 +163,7 @@ def make_plan(
         taskmanagers = -(-required // slots)
     if len(taken) > taskmanagers or not all(0 <= count <= slots for count in taken):
         raise ConfigError(
-            f"taken={','.join(map(str, taken))}: give 0 to {slots} slots for each of at most {taskmanagers} TaskManagers"
+            f"taken={','.join(map(str, taken))}: give 0 to {slots} slots for each of {taskmanagers} TaskManagers"
         )
     used = (*taken, *[0] * (taskmanagers - len(taken)))
     placement, problem = None, ""

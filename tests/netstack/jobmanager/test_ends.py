@@ -265,22 +265,22 @@ async def test_a_savepoint_of_a_running_job_commits_nothing_and_no_restart_begin
 ) -> None:
     folder = tmp_path / "checkpoints"
     job = pipeline(checkpoints=CheckpointSettings(interval_s=10.0), checkpoint_folder=str(folder))
-    async with jobmanager(folder=str(tmp_path / "jobs")) as manager:
-        async with taskmanager(manager) as tm, client(manager) as user:
-            job_id = (await user.ask("submit", document=document(job)))["job_id"]
-            await tm.until(lambda: tm.triggered() == [1])
-            tm.store(1, folder)
-            await tm.until(lambda: tm.completed() == [1])
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(partial(user.ask, "savepoint", job_id=job_id, stop=False))
-                await tm.until(lambda: tm.triggered() == [1, 2])
-                tm.store(2, folder)
-            assert complete_ids(folder) == [1, 2]
-            tm.fail((0, 0, 0), "why")
-            await tm.until(lambda: len(tm.tasks) == 4 and (0, 0, 1) in tm.tasks)
-            assert {descriptor.restore for descriptor in tm.tasks.values()} == {1}
-            assert tm.completed() == [1]
-    async with jobmanager(folder=str(tmp_path / "jobs")) as manager, taskmanager(manager) as tm:
+    jobs = str(tmp_path / "jobs")
+    async with jobmanager(folder=jobs) as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(job)))["job_id"]
+        await tm.until(lambda: tm.triggered() == [1])
+        tm.store(1, folder)
+        await tm.until(lambda: tm.completed() == [1])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(user.ask, "savepoint", job_id=job_id, stop=False))
+            await tm.until(lambda: tm.triggered() == [1, 2])
+            tm.store(2, folder)
+        assert complete_ids(folder) == [1, 2]
+        tm.fail((0, 0, 0), "why")
+        await tm.until(lambda: len(tm.tasks) == 4 and (0, 0, 1) in tm.tasks)
+        assert {descriptor.restore for descriptor in tm.tasks.values()} == {1}
+        assert tm.completed() == [1]
+    async with jobmanager(folder=jobs) as manager, taskmanager(manager) as tm:
         await tm.until(lambda: len(tm.tasks) == 4)
         assert {descriptor.restore for descriptor in tm.tasks.values()} == {1}
         await tm.until(lambda: tm.triggered() == [3])

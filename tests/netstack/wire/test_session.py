@@ -1,4 +1,4 @@
-"""What a session keeps to send again: all that the peer has not got, nothing that it has, whatever positions it tells."""
+"""What a session sends again: all that the peer has not got, and nothing that it has, whatever positions it tells."""
 
 from __future__ import annotations
 
