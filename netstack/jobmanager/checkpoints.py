@@ -126,6 +126,7 @@ class JobCheckpoints:
 
     Attributes:
         history: the checkpoints that have ended, the oldest first; the last `HISTORY` of them.
+        failed: how many were declined, took too long, or could not be stored.
         waits_for: why the checkpoint that tasks end with is not there yet; empty where nothing was in its way.
     """
 
@@ -151,6 +152,7 @@ class JobCheckpoints:
             history: where reports go.
         """
         self.history = history
+        self.failed = 0
         self.waits_for = ""
         self._coordinator = coordinator
         self._storage = storage
@@ -317,6 +319,7 @@ class JobCheckpoints:
                 self._commands.checkpoint_aborted(
                     instruction.checkpoint_id, reason, is_failure=instruction.cause.is_failure
                 )
+                self.failed += instruction.cause.is_failure
                 if instruction.cause.is_failure and self._coordinator.is_final_due:
                     self.waits_for = f"the last checkpoint, which is tried again: {reason}"
                 self._report(instruction.checkpoint_id, reason)

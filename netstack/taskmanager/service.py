@@ -688,15 +688,9 @@ async def _remove_leftovers(folder: str | None) -> None:
 
 
 async def _serve_metrics(manager: TaskManager, address: str, nursery: trio.Nursery) -> None:
-    from ..runtime.prometheus import bind_metrics  # only who asks for it needs prometheus_client
+    from ..runtime.prometheus import bind_guarded  # only who asks for it needs prometheus_client
 
-    secret = manager.config.secret
-    if secret is None and not is_private(address if "://" in address else f"tcp://{address}"):
-        raise ConfigError(
-            f"metrics at {address} can be reached from other hosts, and there is no secret whose token a scraper could"
-            " show: give --secret-file FILE, or serve them at 127.0.0.1"
-        )
-    server = await bind_metrics(address, detailed=True, secret=secret)
+    server = await bind_guarded(address, manager.config.secret)
     manager.metrics_address = server.address
 
     async def serve() -> None:
