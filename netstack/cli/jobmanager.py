@@ -39,6 +39,12 @@ _DEFAULTS = JobManagerConfig()
     type=click.Path(file_okay=False, path_type=Path),
     help="Jobs and their checkpoints; the next JobManager on it goes on with them. If not given, they go with it.",
 )
+@click.option(
+    "--standby",
+    "is_standby",
+    is_flag=True,
+    help="Wait until the JobManager that has --folder is dead, or silent for 5 s; then go on with its jobs.",
+)
 @secret_flag
 @click.option(
     "--client-secret-file",
@@ -121,6 +127,7 @@ _DEFAULTS = JobManagerConfig()
 def jobmanager(
     listen: str,
     folder: Path | None,
+    is_standby: bool,
     secret_file: Path | None,
     client_secret_file: Path | None,
     load_balance: str,
@@ -143,6 +150,7 @@ def jobmanager(
     config = JobManagerConfig(
         listen=listen if "://" in listen else f"tcp://{listen}",
         folder=None if folder is None else str(folder.absolute()),
+        is_standby=is_standby,
         secret=None if secret_file is None else Secret.from_file(secret_file),
         client_secret=None if client_secret_file is None else Secret.from_file(client_secret_file),
         load_balance=LoadBalanceMode(load_balance),

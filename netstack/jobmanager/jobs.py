@@ -220,6 +220,7 @@ class Jobs:
                     await self._cannot_go_on(record, error)
 
     async def _take_up(self, record: JobRecord) -> None:
+        await self._in_thread(partial(self._manager.store.put_taken_up, record.stored.job_id))
         restore = await self._newest(record)
         if record.end is not None:  # canceled meanwhile
             self._disown(record)
@@ -362,7 +363,8 @@ class Jobs:
         """
         if record.storage is not None:
             await self._owners.claim(record.storage.folder, record.stored.job_id, record.name)
-            await self._in_thread(record.storage.take_over)
+            is_stolen = record.is_taken_up and self._manager.store.is_stolen
+            await self._in_thread(partial(record.storage.take_over, steal=is_stolen))
 
     def _disown(self, record: JobRecord) -> None:
         if record.storage is not None:
