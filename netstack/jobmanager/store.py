@@ -14,7 +14,7 @@ Takes: documents of jobs. Gives: the same, after any kill.
 Rules: a file is there whole or not at all: it is written beside, synchronised, and renamed. A damaged file is an error
 that names it; it never hides the other jobs. The calls block: whoever has an event loop runs them in a thread.
 
-A JobManager that was stopped and not killed keeps its lock. Another one then takes the folder from it (`steal`): it puts
+A JobManager that was stopped and not killed keeps its lock. Another one then takes the folder (`steal`): it puts
 a new lock in the place of the old one, then counts itself. Whoever writes looks afterwards whether he is still the
 newest; whoever takes over counts himself first and reads then. So nothing is told by the one that the other does not
 know; and what the older one still writes of a job that was taken up again is not read.
