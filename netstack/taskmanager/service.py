@@ -352,7 +352,7 @@ class TaskManager:
                 on_made=self._on_made,
             )
         self._jobs[job.job_id] = job
-        LOGGER.info("job %s (%s): its tasks may come", job.job_id, job.name)
+        self._log.log(logging.INFO, "opened", f"job {job.job_id} ({shown_text(job.name)}): its tasks may come")
         return job
 
     async def blob_part(self, ask: FetchBlob) -> BlobPart:
@@ -363,7 +363,8 @@ class TaskManager:
         """It is over."""
         del self._jobs[job.job_id]
         self._jobs_ended += 1
-        LOGGER.info("job %s (%s) closed: %s", job.job_id, job.name, job.reason or "over")
+        text = f"job {job.job_id} ({shown_text(job.name)}) closed: {job.reason or 'over'}"
+        self._log.log(logging.INFO, "closed", text)
 
     def drop_dataset(self, message: DropDataset) -> None:
         """Nobody needs a dataset any more."""
