@@ -52,6 +52,12 @@ _DEFAULTS = JobManagerConfig()
     help="Another secret, for those who submit and ask: whoever has only this is no TaskManager.",
 )
 @click.option(
+    "--shared",
+    "is_shared",
+    is_flag=True,
+    help="Whoever has the clients' secret may cancel and save the jobs of others, too.",
+)
+@click.option(
     "--load-balance",
     type=click.Choice([mode.value for mode in LoadBalanceMode]),
     default=LoadBalanceMode.NONE.value,
@@ -130,6 +136,7 @@ def jobmanager(
     is_standby: bool,
     secret_file: Path | None,
     client_secret_file: Path | None,
+    is_shared: bool,
     load_balance: str,
     slot_timeout_s: float,
     heartbeat_timeout_s: float,
@@ -153,6 +160,7 @@ def jobmanager(
         is_standby=is_standby,
         secret=None if secret_file is None else Secret.from_file(secret_file),
         client_secret=None if client_secret_file is None else Secret.from_file(client_secret_file),
+        is_shared=is_shared,
         load_balance=LoadBalanceMode(load_balance),
         slot_timeout_s=slot_timeout_s,
         heartbeat_timeout_s=heartbeat_timeout_s,

@@ -94,6 +94,7 @@ class ControlLink:
         peer: who is at the other end, for messages; once it has greeted, with its name.
         place: where the other end is, `host:port`.
         heartbeat_timeout_s: silence for so long is a lost peer.
+        is_client_only: whether the other end has proven the clients' secret, and not that of the cluster.
     """
 
     def __init__(self, stream: ByteStream, *, heartbeat_timeout_s: float, share: LoopShare | None = None) -> None:
@@ -101,6 +102,7 @@ class ControlLink:
         self._frames = FrameStream(stream, limit_bytes=GREETING_BYTES, share=share)
         self.peer = self.place = stream.peer
         self.heartbeat_timeout_s = heartbeat_timeout_s
+        self.is_client_only = False
         self.pongs: dict[int, _Awaited] = {}
         self.heard_s = -math.inf
         """When the other end said something last, on trio's clock; signs of life included."""

@@ -29,6 +29,7 @@ class JobManagerConfig:
         secret: shared with TaskManagers and clients; None lets everybody in, and needs a loopback address.
         client_secret: another one, for clients: whoever proves it asks and submits, and is no TaskManager. `secret`
             lets clients in as well.
+        is_shared: whether everybody who proves `client_secret` may cancel and save all jobs, and not only his own.
         load_balance: how tasks are spread over TaskManagers.
         slot_timeout_s: how long tasks wait for slots before they fail.
         slot_idle_timeout_s: how long a job keeps a slot that it does not need.
@@ -58,6 +59,7 @@ class JobManagerConfig:
     name: str = ""
     secret: Secret | None = None
     client_secret: Secret | None = None
+    is_shared: bool = False
     load_balance: LoadBalanceMode = LoadBalanceMode.NONE
     slot_timeout_s: float = 300.0
     slot_idle_timeout_s: float = 50.0

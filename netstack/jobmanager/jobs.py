@@ -117,6 +117,7 @@ class Jobs:
         allow_non_restored_state: bool = False,
         code: Mapping[str, str] | None = None,
         builds: Mapping[str, str] | None = None,
+        owner: str = "",
         placement: FixedPlacement | None = None,
         coordinator: JobCoordinator | None = None,
     ) -> str:
@@ -128,6 +129,7 @@ class Jobs:
             allow_non_restored_state: state there of operators that the job does not have is left behind.
             code: package -> SHA-256 of what was sent with it.
             builds: package -> hash of its code where it was submitted.
+            owner: see `StoredJob`.
             placement: which TaskManager each subtask runs on; not kept beyond this process, as the next one.
             coordinator: takes part in the job from inside this process.
 
@@ -150,7 +152,7 @@ class Jobs:
             pieces = sum(each.subpartitions for each in dataset.partitions)
             operator["source_size"] = {"bytes": dataset.bytes, "splits": pieces}
             parameters |= {"format": dataset.format, "partitions": [asdict(each) for each in dataset.partitions]}
-        stored = StoredJob(job_id, document, time.time(), None, dict(code or {}), dict(builds or {}))
+        stored = StoredJob(job_id, document, time.time(), None, dict(code or {}), dict(builds or {}), owner=owner)
         record = self._read(stored, placement, coordinator)
         for digest in record.stored.code.values():
             await self._in_thread(partial(self._manager.store.code_bytes, digest))

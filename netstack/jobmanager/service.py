@@ -279,7 +279,8 @@ class JobManager:
         elif greeting.role == CLIENT:
             upload = Upload(self._uploads, link.place.rpartition(":")[0])
             try:
-                answers = Asks(self, upload, link.peer).answers
+                is_bound = link.is_client_only and not self.config.is_shared
+                answers = Asks(self, upload, link.peer, is_bound=is_bound).answers
                 await answer_questions(link, answers, LOGGER, who="this JobManager", max_asks=self.config.max_asks)
             finally:
                 upload.give_way()
@@ -448,6 +449,7 @@ class JobManager:
             "pid": os.getpid(),
             "heartbeat_timeout_s": self.config.heartbeat_timeout_s,
             "name": self.config.name or socket.gethostname(),
+            "has_owners": self.config.client_secret is not None and not self.config.is_shared,
         }
 
 

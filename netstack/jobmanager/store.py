@@ -67,6 +67,7 @@ class StoredJob:
         restore: the checkpoint in its folder that it begins from; None begins empty.
         code: package -> SHA-256 of what was sent with it.
         builds: package -> hash of the code that the job's functions are in, where it was submitted.
+        owner: SHA-256 of the key of who submitted it; empty: nobody's alone.
         end: how it ended; None while it runs.
         is_committing: whether it takes no checkpoints, and has begun to commit; it cannot begin again.
         not_restored: operators whose state in `restore` it left behind, because it does not have them.
@@ -81,6 +82,7 @@ class StoredJob:
     end: Mapping[str, Any] | None = None
     is_committing: bool = False
     not_restored: tuple[str, ...] = ()
+    owner: str = ""
 
 
 @final
@@ -144,6 +146,7 @@ class JobStore:
                 "submitted_at": job.submitted_at,
                 "restore": job.restore,
                 "not_restored": list(job.not_restored),
+                "owner": job.owner,
                 "code": job.code,
                 "builds": job.builds,
                 "document": job.document,
@@ -311,6 +314,7 @@ class JobStore:
                 _read_end(self._newest(name, "end.json")),
                 self._newest(name, "committing.json") is not None,
                 tuple(document.get("not_restored", ())),
+                str(document.get("owner", "")),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise JobStoreError(f"{path} does not describe a job: {error!r}") from error

@@ -30,5 +30,5 @@ async def test_a_taskmanager_of_another_release_comes_when_it_is_upgraded(
         config = TaskManagerConfig(listen="memory://newer", jobmanager=manager.address, link_in_thread=False)
         async with open_taskmanager(config):
             with trio.fail_after(30.0):
-                while not [*manager.taskmanagers.all()]:
+                while not [*manager.taskmanagers.all()]:  # noqa: ASYNC110 - nobody tells
                     await trio.sleep(0.1)
