@@ -5,6 +5,7 @@
 #   make docs     the documentation's site, build/site; warnings are errors
 #   make check     lint, types, and the tests that the change reaches, the nearest first: a minute
 #   make test      everything a change has to pass: lint, types, tests
+#   make mutants   plants known bugs, one at a time, and checks that the tests named beside them fail; some minutes
 #
 # More arguments: make sweep ARGS="--help"    make test PYTEST_ARGS="-k credit -x"
 
@@ -22,7 +23,7 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 1 : 4))
 # Containers often set it; then each of the hundreds of processes that the tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: sweep compiled test check test-compiled core-tests lint types pytest format clean docs
+.PHONY: sweep compiled test check test-compiled core-tests lint types pytest mutants format clean docs
 
 sweep: .venv/.compiled
 	@$(BIN)/netstack-bench sweep $(ARGS)
@@ -40,6 +41,9 @@ types: .venv/.installed-dev
 
 pytest: .venv/.installed-dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+
+mutants: .venv/.installed-dev
+	$(BIN)/python tools/mutants.py $(ARGS)
 
 # What touches the data path, on its compiled build; `make test` runs all of it in Python where nothing was compiled.
 CORE_TESTS := $(addprefix tests/netstack/,buffer record outbound inbound wire runtime shuffle testing) tests/spec \

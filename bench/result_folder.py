@@ -5,7 +5,6 @@ Takes: `--output`, a result. Gives: `<name>.html` and `<name>.json`.
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, TypeVar, final
 import click
 
 from netstack.errors import ConfigError
+from netstack.json_text import json_text
 from netstack.units import three_digits
 
 from .words import plain
@@ -76,7 +76,7 @@ class ResultFolder:
         page = self.path / f"{self.name}.html"
         command = shlex.join(("netstack-bench", *arguments))
         page.write_text(build_page(command=command, made=f"{self.began:%Y-%m-%d %H:%M}"), encoding="utf-8")
-        page.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        page.with_suffix(".json").write_text(json_text(result, indent=2) + "\n", encoding="utf-8")
         return page
 
 

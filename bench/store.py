@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from netstack.errors import ConfigError, NetstackError
+from netstack.json_text import json_text
 from netstack.shown import shown_error
 
 from .columns import COLUMNS, STRUCTS
@@ -138,7 +139,7 @@ class Store:
 
     def write_sweep(self, facts: Mapping[str, Any]) -> None:
         """Keeps what was asked beside what was measured."""
-        text = json.dumps(facts, indent=2) + "\n"
+        text = json_text(facts, indent=2) + "\n"
         write_file(self.folder, SWEEP, lambda path: path.write_text(text, encoding="utf-8"))
 
     def write_parquet(self) -> Path:

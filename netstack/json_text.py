@@ -24,13 +24,16 @@ _MAX_INT_BITS: Final = 8192
 """Python refuses to write longer ints in decimal (4,300 digits)."""
 
 
-def json_text(document: object, *, indent: int | None = None, compact: bool = False) -> str:
+def json_text(
+    document: object, *, indent: int | None = None, compact: bool = False, most_characters: int | None = None
+) -> str:
     """One JSON document, without a line end.
 
     Args:
         document: any value.
         indent: spaces for each level; None writes one line.
         compact: no spaces, and nothing but ASCII: for programs.
+        most_characters: of a document whose text is longer, about so many are shown (`shortened`); None: all of it.
     """
     separators = (",", ":") if compact else None
     try:
@@ -38,6 +41,8 @@ def json_text(document: object, *, indent: int | None = None, compact: bool = Fa
     except (TypeError, ValueError, RecursionError):
         document = _plain(document, MAX_DEPTH, _Room(math.inf))
         text = json.dumps(document, indent=indent, separators=separators, ensure_ascii=compact)
+    if most_characters is not None and len(text) > most_characters:
+        return json_text(shortened(document, most_characters // 2), indent=indent, compact=compact)
     if not text.isascii():
         try:
             text.encode()

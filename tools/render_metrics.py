@@ -18,7 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from netstack.runtime.catalogue import CATALOGUE, Metric  # noqa: E402 - the tree beside this file, installed or not
+from netstack.jobmanager.metrics import CATALOGUE as OF_JOBMANAGER  # noqa: E402 - the tree beside this file
+from netstack.runtime.catalogue import CATALOGUE, Metric  # noqa: E402
 
 DOCUMENT = "netstack/METRICS.md"
 BEGIN, END = "<!-- metrics -->\n", "<!-- /metrics -->\n"
@@ -36,6 +37,7 @@ def render() -> str:
             "Detailed: with `open_task_manager(..., detailed_metrics=True)` or `samples(statistics, detailed=True)`",
             [metric for metric in CATALOGUE if metric.is_detailed],
         ),
+        ("Of a JobManager: `netstack jobmanager --metrics ADDR:PORT`", list(OF_JOBMANAGER)),
     ):
         lines += [
             f"## {title}",

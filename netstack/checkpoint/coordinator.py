@@ -13,6 +13,8 @@ Rules:
 - A task that waits has sent its last event and ends when a checkpoint is complete that began after that. It is
   triggered directly, since it sends no barriers, and so are its consumers. When nothing else runs among the tasks that
   it is connected with, that checkpoint is triggered at once, and again until one is complete: the final one.
+- A savepoint that does not stop the job is the user's alone, as Flink's (FLIP-203): it confirms nobody's end, and older
+  checkpoints under way go on.
 - While a part of the job restarts nothing is triggered, and what was under way is aborted: `pause`, then `resume`.
   Whoever calls drops what attempts report that are over.
 """
@@ -104,6 +106,10 @@ class _Pending:
     @property
     def checkpoint_id(self) -> int:
         return self.barrier.checkpoint_id
+
+    @property
+    def job_goes_on(self) -> bool:
+        return self.is_savepoint and not self.stops
 
     def statistics(
         self, state: CheckpointState, duration_s: float | None = None, reason: str = ""
@@ -215,7 +221,7 @@ class CheckpointCoordinator:
         pending.is_storing = True
         files = tuple(file for _, file in sorted(pending.files.items()))
         parallelism = {task.name: task.parallelism for task in self._tasks.values()}
-        return [Complete(checkpoint_id, parallelism, files, pending.is_savepoint)]
+        return [Complete(checkpoint_id, parallelism, files, pending.is_savepoint, pending.job_goes_on)]
 
     def declined(self, checkpoint_id: int, task: str, subtask: int, reason: str, now_s: float) -> list[Instruction]:
         """A subtask cannot take part; the checkpoint is aborted, if that is still possible.
@@ -230,7 +236,7 @@ class CheckpointCoordinator:
         return self._abort(pending, AbortCause.DECLINED, f"{task}-{subtask} declined: {reason}", now_s)
 
     def completed(self, checkpoint_id: int, now_s: float) -> list[Instruction]:
-        """The manifest is stored. Older ones that are not complete yet are not needed any more.
+        """The manifest is stored. Older ones that are not complete yet are not needed any more, but for a savepoint's.
 
         Raises:
             LocalProtocolError: it was not asked for by a `Complete`.
@@ -239,10 +245,12 @@ class CheckpointCoordinator:
         self._completed += 1
         self._failures_in_a_row = 0
         self._final_pause_s = 0.0
-        self._is_covered = self._is_covered or pending.is_last
+        self._end(pending, CheckpointState.COMPLETED, "", now_s)
+        if pending.job_goes_on:
+            return []
+        self._is_covered = self._is_covered or pending.is_last or pending.stops
         for subtask in pending.confirms:
             self._awaiting.pop(subtask, None)
-        self._end(pending, CheckpointState.COMPLETED, "", now_s)
         instructions: list[Instruction] = []
         for older in [*self._pending.values()]:
             if older.checkpoint_id < checkpoint_id and not older.is_storing:
@@ -338,7 +346,7 @@ class CheckpointCoordinator:
 
     @property
     def is_covered(self) -> bool:
-        """Whether a checkpoint is complete that began when nobody had anything to do any more."""
+        """Whether a checkpoint is complete that stops the job, or that began when nobody had anything left to do."""
         return self._is_covered
 
     @property

@@ -145,16 +145,20 @@ class Complete:
         parallelism: how many subtasks each task has.
         files: one for each subtask.
         is_savepoint: whether it was asked for and is kept.
+        job_goes_on: whether it is a savepoint that does not stop the job; see `Manifest`.
     """
 
     checkpoint_id: int
     parallelism: Mapping[str, int]
     files: tuple[TaskFile, ...]
     is_savepoint: bool
+    job_goes_on: bool = False
 
     def manifest(self, created_at: datetime) -> Manifest:
         """What to store."""
-        return Manifest(self.checkpoint_id, created_at, self.parallelism, self.files, self.is_savepoint)
+        return Manifest(
+            self.checkpoint_id, created_at, self.parallelism, self.files, self.is_savepoint, self.job_goes_on
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,8 @@ class Manifest:
         parallelism: how many subtasks each task had.
         files: exactly one for every subtask, in any order.
         is_savepoint: whether it was asked for, and is therefore not removed when newer ones come.
+        job_goes_on: whether it is a savepoint that did not stop its job: nothing was committed for it, and the job
+            itself does not begin from it after a failure.
         epoch: of the master that completed it; the storage sets it.
 
     Raises:
@@ -117,6 +119,7 @@ class Manifest:
     parallelism: Mapping[str, int]
     files: tuple[TaskFile, ...]
     is_savepoint: bool = False
+    job_goes_on: bool = False
     epoch: int = 0
 
     def __post_init__(self) -> None:
@@ -243,6 +246,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "version": VERSION,
         "checkpoint": manifest.checkpoint_id,
         "kind": "savepoint" if manifest.is_savepoint else "checkpoint",
+        "job_goes_on": manifest.job_goes_on,
         "created_at": manifest.created_at.isoformat(),
         "epoch": manifest.epoch,
         "parallelism": dict(manifest.parallelism),
@@ -287,6 +291,7 @@ def decode_manifest(data: bytes, checkpoint_id: int) -> Manifest:
                 for file in document["files"]
             ),
             is_savepoint=document["kind"] == "savepoint",
+            job_goes_on=document.get("job_goes_on") is True,
             epoch=int(document["epoch"]),
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, LocalProtocolError) as error:

@@ -204,11 +204,14 @@ class CheckpointStorage:
 
     # Reading.
 
-    def newest(self) -> CompletedCheckpoint | None:
+    def newest(self, *, of_job: bool = False) -> CompletedCheckpoint | None:
         """The newest complete checkpoint: of the newest epoch, and there of the highest number. All of it is decoded.
 
         A newer one that is damaged, half written or of a master that was fenced is named with its reason in `refused`
         and in a warning of the logger `netstack`.
+
+        Args:
+            of_job: for the job itself, which does not begin from savepoints that it went on behind.
 
         Returns:
             None without any.
@@ -222,9 +225,12 @@ class CheckpointStorage:
             if self._folders.is_empty(checkpoint_id):
                 continue  # its files were removed; the folder was not
             try:
-                manifests.append(self._manifest(checkpoint_id))
+                manifest = self._manifest(checkpoint_id)
             except CheckpointStorageError as error:
                 reasons[checkpoint_id] = str(error)
+            else:
+                if not (of_job and manifest.job_goes_on):
+                    manifests.append(manifest)
         manifests.sort(key=lambda manifest: (manifest.epoch, manifest.checkpoint_id))
         found: Manifest | None = None
         while manifests and found is None:
@@ -290,8 +296,8 @@ class CheckpointStorage:
     def prune(self, *, incomplete: bool = False) -> list[int]:
         """Removes checkpoints that nobody needs.
 
-        These are complete ones beyond `keep`, and what is incomplete or damaged and older than the newest complete one,
-        which always stays; so do savepoints. What the disk refuses to remove is logged and left.
+        These are complete ones beyond `keep`, and what is incomplete or damaged and older than the newest that the job
+        may go on from, which always stays; so do savepoints. What the disk refuses to remove is logged and left.
 
         Args:
             incomplete: also what is newer than the newest complete one and incomplete; only while nobody writes
@@ -317,7 +323,7 @@ class CheckpointStorage:
         for checkpoint_id in reversed(ids):
             manifest = self._manifest_if_any(checkpoint_id)
             is_good = manifest is not None and self._is_good(manifest)
-            if is_good and newest is None:
+            if manifest is not None and is_good and newest is None and not manifest.job_goes_on:
                 newest = checkpoint_id
             if manifest is not None and manifest.is_savepoint:
                 self._folders.remove_temporary(checkpoint_id)

@@ -16,6 +16,7 @@ import trio
 
 from ..jobmanager.client import DEFAULT_ADDRESS
 from ..jobmanager.config import JobManagerConfig
+from ..jobmanager.metrics import serve_metrics
 from ..jobmanager.service import open_jobmanager
 from ..runtime.authentication import Secret
 from ..schedule.descriptors.blob_store import OffloadRule
@@ -38,11 +39,23 @@ _DEFAULTS = JobManagerConfig()
     type=click.Path(file_okay=False, path_type=Path),
     help="Jobs and their checkpoints; the next JobManager on it goes on with them. If not given, they go with it.",
 )
+@click.option(
+    "--standby",
+    "is_standby",
+    is_flag=True,
+    help="Wait until the JobManager that has --folder is dead, or silent for 5 s; then go on with its jobs.",
+)
 @secret_flag
 @click.option(
     "--client-secret-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Another secret, for those who submit and ask: whoever has only this is no TaskManager.",
+)
+@click.option(
+    "--shared",
+    "is_shared",
+    is_flag=True,
+    help="Whoever has the clients' secret may cancel and save the jobs of others, too.",
 )
 @click.option(
     "--load-balance",
@@ -113,14 +126,17 @@ _DEFAULTS = JobManagerConfig()
     multiple=True,
     help="A name under which the page is asked, beside those of this host.",
 )
+@click.option("--metrics", metavar="ADDR:PORT", help="Serve Prometheus metrics there; tls+tcp://ADDR:PORT: over TLS.")
 @click.option("--web-submit", is_flag=True, help="Jobs may be cancelled and saved from the page; else it only shows.")
 @log_flag
 @json_flag
 def jobmanager(
     listen: str,
     folder: Path | None,
+    is_standby: bool,
     secret_file: Path | None,
     client_secret_file: Path | None,
+    is_shared: bool,
     load_balance: str,
     slot_timeout_s: float,
     heartbeat_timeout_s: float,
@@ -132,6 +148,7 @@ def jobmanager(
     checkpoint_roots: tuple[Path, ...],
     web: str | None,
     web_names: tuple[str, ...],
+    metrics: str | None,
     web_submit: bool,
     log_kind: str,
     as_json: bool,
@@ -140,8 +157,10 @@ def jobmanager(
     config = JobManagerConfig(
         listen=listen if "://" in listen else f"tcp://{listen}",
         folder=None if folder is None else str(folder.absolute()),
+        is_standby=is_standby,
         secret=None if secret_file is None else Secret.from_file(secret_file),
         client_secret=None if client_secret_file is None else Secret.from_file(client_secret_file),
+        is_shared=is_shared,
         load_balance=LoadBalanceMode(load_balance),
         slot_timeout_s=slot_timeout_s,
         heartbeat_timeout_s=heartbeat_timeout_s,
@@ -152,16 +171,23 @@ def jobmanager(
         checkpoint_roots=tuple(str(root.absolute()) for root in checkpoint_roots),
     )
     set_up_logging(log_kind)
-    trio.run(_serve, config, web, web_names, web_submit, as_json)
+    trio.run(_serve, config, web, web_names, web_submit, metrics, as_json)
     return 0
 
 
 async def _serve(
-    config: JobManagerConfig, web: str | None, web_names: tuple[str, ...], may_change: bool, as_json: bool
+    config: JobManagerConfig,
+    web: str | None,
+    web_names: tuple[str, ...],
+    may_change: bool,
+    metrics: str | None,
+    as_json: bool,
 ) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with open_jobmanager(config) as manager, contextlib.AsyncExitStack() as stack:
-            page = None
+            page = scraped = None
+            if metrics is not None:
+                scraped = await stack.enter_async_context(serve_metrics(manager, metrics))
             if web is not None:
                 from ..web.serve import open_web  # only who asks for it needs hypercorn and starlette
 
@@ -177,11 +203,12 @@ async def _serve(
             with contextlib.suppress(BrokenPipeError):
                 if as_json:
                     ready = {"kind": "ready", "address": manager.address, "folder": config.folder, "pid": os.getpid()}
-                    ready |= {"web": page}
+                    ready |= {"web": page, "metrics": scraped}
                     print_document(ready)
                 else:
                     where = config.folder or "a folder that goes with it"
                     shown = f"; the page is {page}" if page else ""
+                    shown += f"; metrics are at {scraped}" if scraped else ""
                     click.echo(f"listening at {manager.address}; jobs are kept in {where}{shown}")
             async for _ in signals:
                 break

@@ -21,7 +21,7 @@ from ..schedule.plan.text import plan_text
 from ..schedule.slots.slots import LoadBalanceMode, load_balance_mode
 from .job import job_parameters, load_job, parameters_of
 from .network_flags import buffer_flags, memory_flags
-from .values import COUNT
+from .values import COUNT, COUNTS
 
 
 def _document(plan: Plan) -> str:
@@ -35,6 +35,12 @@ _FORMATS: Final = {"text": plan_text, "json": _document, "dot": plan_dot, "html"
 @click.argument("job")
 @click.option("--taskmanagers", type=COUNT, help="How many there are; as many as the job takes if not given.")
 @click.option("--slots", type=COUNT, help="Of each TaskManager; 1, or with --taskmanagers as many as the job takes.")
+@click.option(
+    "--taken",
+    type=COUNTS,
+    default=(),
+    help="Slots that other jobs have, of one TaskManager after the other in the order in which they register: 2,0,1.",
+)
 @click.option(
     "--load-balance",
     type=click.Choice([mode.value for mode in LoadBalanceMode]),
@@ -54,6 +60,7 @@ def plan(
     given: tuple[tuple[str, str], ...],
     taskmanagers: int | None,
     slots: int | None,
+    taken: tuple[int, ...],
     load_balance: str | None,
     evenly_spread_out_slots: bool,
     form: str,
@@ -73,6 +80,7 @@ def plan(
         load_job(job, parameters_of(input_file, given)),
         taskmanagers=taskmanagers,
         slots=slots,
+        taken=taken,
         mode=load_balance_mode(LoadBalanceMode(load_balance) if load_balance else None, evenly_spread_out_slots),
         network=NetworkConfig(
             memory_bytes=memory_bytes,

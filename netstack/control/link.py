@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol, final
 
 import trio
@@ -93,6 +94,7 @@ class ControlLink:
         peer: who is at the other end, for messages; once it has greeted, with its name.
         place: where the other end is, `host:port`.
         heartbeat_timeout_s: silence for so long is a lost peer.
+        is_client_only: whether the other end has proven the clients' secret, and not that of the cluster.
     """
 
     def __init__(self, stream: ByteStream, *, heartbeat_timeout_s: float, share: LoopShare | None = None) -> None:
@@ -100,6 +102,7 @@ class ControlLink:
         self._frames = FrameStream(stream, limit_bytes=GREETING_BYTES, share=share)
         self.peer = self.place = stream.peer
         self.heartbeat_timeout_s = heartbeat_timeout_s
+        self.is_client_only = False
         self.pongs: dict[int, _Awaited] = {}
         self.heard_s = -math.inf
         """When the other end said something last, on trio's clock; signs of life included."""
@@ -274,13 +277,13 @@ async def dial(
     """Connects to a control port, and greets.
 
     Args:
-        url: where; without a scheme it is `tcp://`.
+        url: where; without a scheme it is `tcp://`. Of several with commas in between the first that answers.
         role: ours.
         name: ours, for people.
         facts: of ours.
         prove: proves the shared secret on the stream; None has none.
         heartbeat_timeout_s: a peer that is silent for so long is lost; less if the peer is less patient.
-        connect_timeout_s: dialling, proof and greetings together.
+        connect_timeout_s: dialling, proof and greetings together, of each.
 
     Returns:
         The link, and what the other end says of itself. The caller runs and closes it.
@@ -293,6 +296,32 @@ async def dial(
 
     Cancellation: the stream is closed.
     """
+    connect = partial(
+        _dial_one,
+        role=role,
+        name=name,
+        facts=facts,
+        prove=prove,
+        heartbeat_timeout_s=heartbeat_timeout_s,
+        connect_timeout_s=connect_timeout_s,
+    )
+    *others, last = url.split(",")
+    for each in others:
+        with contextlib.suppress(ConnectionLost, OSError):
+            return await connect(each)
+    return await connect(last)
+
+
+async def _dial_one(
+    url: str,
+    *,
+    role: str,
+    name: str,
+    facts: Plain,
+    prove: Callable[[ByteStream], Awaitable[object]] | None,
+    heartbeat_timeout_s: float,
+    connect_timeout_s: float,
+) -> tuple[ControlLink, Greeting]:
     url = url if "://" in url else f"tcp://{url}"
     place = url.partition("://")[2]
     stream: ByteStream | None = None

@@ -6,6 +6,7 @@ Takes: the documents of questions. Gives: those of answers, or an error whose te
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
@@ -34,13 +35,15 @@ class Asks:
         manager: knows the answers.
         upload: the package that the client sends.
         client: who it is, for the audit log.
+        is_bound: whether it may end and save only what it has submitted.
 
     Attributes:
         answers: by the question's name.
     """
 
-    def __init__(self, manager: JobManager, upload: Upload, client: str) -> None:
+    def __init__(self, manager: JobManager, upload: Upload, client: str, *, is_bound: bool = False) -> None:
         self._manager = manager
+        self._is_bound = is_bound
         self._client = client
         self._upload = upload
         self.answers: Answers = {
@@ -80,6 +83,7 @@ class Asks:
             allow_non_restored_state=document.get("allow_non_restored_state") is True,
             code=_texts(document, "code"),
             builds=_texts(document, "builds"),
+            owner=_owner(document),
         )
         audit("submit", self._manager.jobs.records[job_id], self._client)
         return {"job_id": job_id}
@@ -105,14 +109,14 @@ class Asks:
         return found | {"traceback": fatal_traceback(record.end)}
 
     async def _cancel(self, document: Document) -> Document:
-        record = self._find(document)
+        record = self._find_own(document)
         audit("cancel", record, self._client)
         await self._manager.jobs.cancel(record)
         assert record.end is not None
         return {"state": record.end["state"]}
 
     async def _savepoint(self, document: Document) -> Document:
-        record = self._find(document)
+        record = self._find_own(document)
         master = record.master
         if master is None:
             raise ConfigError(f"job {record.stored.job_id} ({record.name}) does not run, so there is nothing to save")
@@ -154,8 +158,24 @@ class Asks:
         released = await self._manager.datasets.release(_want(document, "dataset_id", str))
         return {"dataset_id": released.dataset_id, "bytes": released.bytes}
 
+    def _find_own(self, document: Document) -> JobRecord:
+        """A job that the client may end and save."""
+        record = self._find(document)
+        if self._is_bound and record.stored.owner not in ("", _owner(document)):
+            raise ConfigError(
+                f"job {record.stored.job_id} ({record.name}) was submitted by somebody else: ask them, use the secret"
+                " of the cluster, or start the JobManager with --shared"
+            )
+        return record
+
     def _find(self, document: Document) -> JobRecord:
         return self._manager.jobs.find(_want(document, "job_id", str))
+
+
+def _owner(document: Document) -> str:
+    """What is kept of the key that a client shows; empty without one."""
+    key = document.get("owner")
+    return hashlib.sha256(key.encode()).hexdigest() if type(key) is str and key else ""
 
 
 def _shorten(vertices: list[Document], most: int) -> None:

@@ -79,8 +79,8 @@ class CheckpointCommands(Protocol):
     def final_of(self, subtask: Subtask) -> TaskFile | None:
         """What an ended subtask left; None where it left nothing."""
 
-    def checkpoint_stored(self, checkpoint_id: int) -> None:
-        """It is complete: tasks may be told, and begin from it."""
+    def checkpoint_stored(self, checkpoint_id: int, *, job_goes_on: bool) -> None:
+        """It is complete: tasks may be told, and begin from it, unless it is a savepoint and the job goes on."""
 
     def checkpoint_aborted(self, checkpoint_id: int, reason: str, *, is_failure: bool) -> None:
         """It will never be complete; a failure if that is nobody's wish, nor what follows from another failure."""
@@ -126,6 +126,7 @@ class JobCheckpoints:
 
     Attributes:
         history: the checkpoints that have ended, the oldest first; the last `HISTORY` of them.
+        failed: how many were declined, took too long, or could not be stored.
         waits_for: why the checkpoint that tasks end with is not there yet; empty where nothing was in its way.
     """
 
@@ -151,6 +152,7 @@ class JobCheckpoints:
             history: where reports go.
         """
         self.history = history
+        self.failed = 0
         self.waits_for = ""
         self._coordinator = coordinator
         self._storage = storage
@@ -242,11 +244,10 @@ class JobCheckpoints:
             goes_on: see `resume`.
         """
         self.resume(goes_on)
-        if self._requests or self._pending:  # whoever asked for those may have asked for the end of the job, too
-            while self._requests or self._pending:
-                self._ended_one = trio.Event()
-                await self._ended_one.wait()
-        elif not self._coordinator.is_covered:
+        while self._requests or self._pending:  # whoever asked for those may have asked for the end of the job, too
+            self._ended_one = trio.Event()
+            await self._ended_one.wait()
+        if not self._coordinator.is_covered:
             await self.request(savepoint=False).ended.wait()
 
     def stop(self) -> None:
@@ -318,6 +319,7 @@ class JobCheckpoints:
                 self._commands.checkpoint_aborted(
                     instruction.checkpoint_id, reason, is_failure=instruction.cause.is_failure
                 )
+                self.failed += instruction.cause.is_failure
                 if instruction.cause.is_failure and self._coordinator.is_final_due:
                     self.waits_for = f"the last checkpoint, which is tried again: {reason}"
                 self._report(instruction.checkpoint_id, reason)
@@ -346,7 +348,7 @@ class JobCheckpoints:
         self._pending[checkpoint_id].store_s = trio.current_time() - began_s
         self.waits_for = ""
         self._report(checkpoint_id, "")
-        self._commands.checkpoint_stored(checkpoint_id)
+        self._commands.checkpoint_stored(checkpoint_id, job_goes_on=instruction.job_goes_on)
         self._with(partial(self._coordinator.completed, checkpoint_id))
 
     async def _store_finals(self, instruction: StoreFinal) -> None:

@@ -15,11 +15,16 @@ included, is the answer.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
+import secrets
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 
 import trio
@@ -76,6 +81,7 @@ class JobClient:
         self.greeting = greeting
         self._link = link
         self._questions = Questions(link)
+        self._owner = owner_key() if greeting.facts.get("has_owners") is True else ""
         self.receive_all = self._questions.receive_all
 
     @property
@@ -138,6 +144,7 @@ class JobClient:
         """Has a job run that was submitted before, perhaps with other settings (`definition`); see `submit`."""
         arguments = {name: definition[name] for name in ("document", "code", "builds")}
         arguments |= {"from_savepoint": from_savepoint, "allow_non_restored_state": allow_non_restored_state}
+        arguments |= {"owner": self._owner}
         return self._questions.want(await self._questions.ask("submit", arguments), "job_id", str)
 
     async def jobs(self) -> list[Document]:
@@ -196,7 +203,9 @@ class JobClient:
 
         Cancellation: it is cancelled all the same.
         """
-        return self._questions.want(await self._questions.ask("cancel", {"job_id": job_id}), "state", str)
+        return self._questions.want(
+            await self._questions.ask("cancel", {"job_id": job_id, "owner": self._owner}), "state", str
+        )
 
     async def savepoint(self, job_id: str, *, stop: bool = False) -> Document:
         """Takes a savepoint: a checkpoint that stays until somebody removes it.
@@ -214,7 +223,7 @@ class JobClient:
 
         Cancellation: it is taken all the same.
         """
-        return await self._questions.ask("savepoint", {"job_id": job_id, "stop": stop})
+        return await self._questions.ask("savepoint", {"job_id": job_id, "stop": stop, "owner": self._owner})
 
     async def taskmanagers(self) -> list[Document]:
         """The TaskManagers that are there, their slots, and who has them.
@@ -314,6 +323,27 @@ async def open_job_client(
             yield client
     finally:
         link.close()
+
+
+@functools.cache
+def owner_key() -> str:
+    """What shows that two clients are of one user: what is in a file that only this user reads, made when it is wanted.
+
+    Where there is no home it is this process's alone.
+    """
+    path = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "netstack" / "owner"
+    made = secrets.token_hex(32)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"owner.{os.getpid()}")
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "w") as file:
+            file.write(made)
+        with contextlib.suppress(FileExistsError):
+            os.link(part, path)
+        part.unlink()
+        return path.read_text("ascii")
+    except (OSError, ValueError):
+        return made
 
 
 def packages_of(graph: StreamGraph) -> set[str]:

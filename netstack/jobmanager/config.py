@@ -29,6 +29,7 @@ class JobManagerConfig:
         secret: shared with TaskManagers and clients; None lets everybody in, and needs a loopback address.
         client_secret: another one, for clients: whoever proves it asks and submits, and is no TaskManager. `secret`
             lets clients in as well.
+        is_shared: whether everybody who proves `client_secret` may cancel and save all jobs, and not only his own.
         load_balance: how tasks are spread over TaskManagers.
         slot_timeout_s: how long tasks wait for slots before they fail.
         slot_idle_timeout_s: how long a job keeps a slot that it does not need.
@@ -44,6 +45,8 @@ class JobManagerConfig:
         datasets_bytes: of all datasets that jobs have left; the oldest go. None is no limit but that of the disks.
         offload: which parts of descriptors TaskManagers fetch once each, instead of getting them with every task.
         adaptive: how the parallelism of adaptive batch jobs is decided that say nothing about it.
+        is_standby: whether it waits, before it serves, until no other JobManager has the folder, or the one that has it
+            is silent.
         is_folder_shared: whether TaskManagers are told where packages are in `folder`, to read those themselves that
             they see.
 
@@ -56,6 +59,7 @@ class JobManagerConfig:
     name: str = ""
     secret: Secret | None = None
     client_secret: Secret | None = None
+    is_shared: bool = False
     load_balance: LoadBalanceMode = LoadBalanceMode.NONE
     slot_timeout_s: float = 300.0
     slot_idle_timeout_s: float = 50.0
@@ -70,6 +74,7 @@ class JobManagerConfig:
     datasets_bytes: int | None = None
     offload: OffloadRule = field(default_factory=OffloadRule)
     adaptive: AdaptiveSettings = field(default_factory=AdaptiveSettings)
+    is_standby: bool = False
     is_folder_shared: bool = True
 
     def __post_init__(self) -> None:
@@ -80,6 +85,8 @@ class JobManagerConfig:
         for name in ("max_connections", "max_unproven", "max_asks", "max_ended_jobs"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: the least is 1")
+        if self.is_standby and self.folder is None:
+            raise ConfigError("a standby JobManager goes on with the jobs of another one: give it the same --folder")
         if self.require_tls and "tls" not in self.listen.partition("://")[0].split("+"):
             raise ConfigError(f"{self.listen} is no address with TLS, which is required: write tls+tcp://ADDR:PORT")
         if self.client_secret is not None:

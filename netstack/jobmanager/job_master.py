@@ -303,13 +303,19 @@ class JobMaster:
         return await self._checkpoints.take(savepoint=savepoint, stops=stops)
 
     @property
+    def checkpoint_counts(self) -> tuple[int, int]:
+        """How many checkpoints of this run were completed, and how many have failed."""
+        found = self._checkpoints
+        return (0, 0) if found is None else (found.statistics().completed, found.failed)
+
+    @property
     def waits_for(self) -> str:
         """What keeps its end from being stored; empty where nothing does."""
         return self._commit_waits or ("" if self._checkpoints is None else self._checkpoints.waits_for)
 
     @property
     def last_checkpoint(self) -> tuple[int, str] | None:
-        """Number and folder of the newest complete checkpoint of this run; None without any."""
+        """Number and folder of the newest checkpoint of this run that a restart begins from; None without any."""
         return None if self._commands is None else self._commands.last_stored
 
     def path_of(self, checkpoint_id: int) -> str:

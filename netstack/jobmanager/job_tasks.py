@@ -254,7 +254,8 @@ class TaskCommands:
     """The tasks of one job, for its checkpoints (a `CheckpointCommands`).
 
     Attributes:
-        last_stored: number and folder of the newest complete checkpoint of this run; None without any.
+        last_stored: number and folder of the newest checkpoint of this run that a restart begins from; None without
+            any.
     """
 
     def __init__(
@@ -319,8 +320,11 @@ class TaskCommands:
         """See `CheckpointCommands.final_of`."""
         return self._finals.get(subtask)
 
-    def checkpoint_stored(self, checkpoint_id: int) -> None:
+    def checkpoint_stored(self, checkpoint_id: int, *, job_goes_on: bool) -> None:
         """See `CheckpointCommands.checkpoint_stored`."""
+        if job_goes_on:
+            self._note("checkpoint", f"savepoint {checkpoint_id} is complete")
+            return
         self.last_stored = checkpoint_id, self._storage.path(checkpoint_id)
         self._note("checkpoint", f"checkpoint {checkpoint_id} is complete")
         self._post(events.CheckpointStored(0.0, checkpoint_id))

@@ -116,6 +116,7 @@ class Jobs:
         allow_non_restored_state: bool = False,
         code: Mapping[str, str] | None = None,
         builds: Mapping[str, str] | None = None,
+        owner: str = "",
         placement: FixedPlacement | None = None,
         coordinator: JobCoordinator | None = None,
     ) -> str:
@@ -127,6 +128,7 @@ class Jobs:
             allow_non_restored_state: state there of operators that the job does not have is left behind.
             code: package -> SHA-256 of what was sent with it.
             builds: package -> hash of its code where it was submitted.
+            owner: see `StoredJob`.
             placement: which TaskManager each subtask runs on; not kept beyond this process, as the next one.
             coordinator: takes part in the job from inside this process.
 
@@ -149,7 +151,7 @@ class Jobs:
             pieces = sum(each.subpartitions for each in dataset.partitions)
             operator["source_size"] = {"bytes": dataset.bytes, "splits": pieces}
             parameters |= {"format": dataset.format, "partitions": [asdict(each) for each in dataset.partitions]}
-        stored = StoredJob(job_id, document, time.time(), None, dict(code or {}), dict(builds or {}))
+        stored = StoredJob(job_id, document, time.time(), None, dict(code or {}), dict(builds or {}), owner=owner)
         record = self._read(stored, placement, coordinator)
         for digest in record.stored.code.values():
             await self._in_thread(partial(self._manager.store.code_bytes, digest))
@@ -219,6 +221,7 @@ class Jobs:
                     await self._cannot_go_on(record, error)
 
     async def _take_up(self, record: JobRecord) -> None:
+        await self._in_thread(partial(self._manager.store.put_taken_up, record.stored.job_id))
         restore = await self._newest(record)
         if record.end is not None:  # canceled meanwhile
             self._disown(record)
@@ -361,7 +364,8 @@ class Jobs:
         """
         if record.storage is not None:
             await self._owners.claim(record.storage.folder, record.stored.job_id, record.name)
-            await self._in_thread(record.storage.take_over)
+            is_stolen = record.is_taken_up and self._manager.store.is_stolen
+            await self._in_thread(partial(record.storage.take_over, steal=is_stolen))
 
     def _disown(self, record: JobRecord) -> None:
         if record.storage is not None:
@@ -373,7 +377,7 @@ class Jobs:
         await self._own(record)
         if record.storage is None:
             return None
-        found = await self._in_thread(record.storage.newest)
+        found = await self._in_thread(partial(record.storage.newest, of_job=True))
         return None if found is None else found.checkpoint_id
 
     async def _start(self, record: JobRecord, restore: int | None) -> None:

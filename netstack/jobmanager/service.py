@@ -64,6 +64,7 @@ from .job_master import JobMaster
 from .jobs import Jobs
 from .slots import ClusterSlots
 from .stacks import StackQueries
+from .standby import keep_folder, wait_for_folder
 from .store import JobStore, open_job_store
 from .taskmanagers import ConnectedTaskManager, TaskManagers
 from .watch import ClusterWatch
@@ -276,7 +277,8 @@ class JobManager:
         elif greeting.role == CLIENT:
             upload = Upload(self._uploads, link.place.rpartition(":")[0])
             try:
-                answers = Asks(self, upload, link.peer).answers
+                is_bound = link.is_client_only and not self.config.is_shared
+                answers = Asks(self, upload, link.peer, is_bound=is_bound).answers
                 await answer_questions(link, answers, LOGGER, who="this JobManager", max_asks=self.config.max_asks)
             finally:
                 upload.give_way()
@@ -440,6 +442,7 @@ class JobManager:
             "pid": os.getpid(),
             "heartbeat_timeout_s": self.config.heartbeat_timeout_s,
             "name": self.config.name or socket.gethostname(),
+            "has_owners": self.config.client_secret is not None and not self.config.is_shared,
         }
 
 
@@ -454,14 +457,15 @@ async def open_jobmanager(config: JobManagerConfig, *, in_thread: InThread = in_
     Raises:
         OSError: the address cannot be bound; the text names it.
         ConfigError: a setting cannot work, or another JobManager holds the folder.
-        JobStoreError: the folder cannot be used.
+        JobStoreError: the folder cannot be used, or (`JobStoreFenced`, at any time) another one has taken it over.
 
     Cancellation, and the end of the block: TaskManagers drop the jobs; in the folder these stay, and run on when
     another JobManager is opened on it.
     """
     with tempfile.TemporaryDirectory(prefix="netstack-jobmanager-") as temporary:
         folder = config.folder or temporary
-        with open_job_store(Path(folder)) as store:
+        steal = config.is_standby and await wait_for_folder(folder, in_thread)
+        with open_job_store(Path(folder), steal=steal) as store:
             listener = await transport_for(config.listen).listen(config.listen)
             try:
                 async with background_tasks() as nursery:
@@ -471,6 +475,8 @@ async def open_jobmanager(config: JobManagerConfig, *, in_thread: InThread = in_
                     await manager.prune_packages()
                     nursery.start_soon(manager.serve, listener)
                     nursery.start_soon(manager.watch.run)
+                    if config.folder is not None:
+                        nursery.start_soon(keep_folder, store, in_thread)
                     yield manager
             finally:
                 listener.close()

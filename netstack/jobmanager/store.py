@@ -2,17 +2,23 @@
 
 Takes: documents of jobs. Gives: the same, after any kill.
 
-    FOLDER/lock                       held while a JobManager runs on the folder
+    FOLDER/lock                       held while a JobManager runs on the folder, which touches it every second
     FOLDER/life.json                  how many JobManagers had the folder before the newest
     FOLDER/jobs/ID/job.json           what was submitted; written once
     FOLDER/jobs/ID/committing.json    written before a job without checkpoints commits what it has prepared
     FOLDER/jobs/ID/end.json           how it ended; not there while it runs
+    FOLDER/jobs/ID/life.json          the newest JobManager that has taken it up again
     FOLDER/checkpoints/ID/            its checkpoints, unless the job names a folder of its own
     FOLDER/code/HASH.zip              packages that were sent with jobs
 
 Rules: a file is there whole or not at all: it is written beside, synchronised, and renamed. A damaged file is an error
 that names it; it never hides the other jobs. The calls block: whoever has an event loop runs them in a thread,
 and `until_stored` tries one again until it succeeds.
+
+A JobManager that was stopped and not killed keeps its lock. Another one then takes the folder (`steal`): it puts
+a new lock in the place of the old one, then counts itself. Whoever writes looks afterwards whether he is still the
+newest; whoever takes over counts himself first and reads then. So nothing is told by the one that the other does not
+know; and what the older one still writes of a job that was taken up again is not read.
 """
 
 from __future__ import annotations
@@ -28,7 +34,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final, final
+from typing import Any, BinaryIO, Final, TextIO, final
 
 import msgpack
 import trio
@@ -47,6 +53,11 @@ class JobStoreError(NetstackError):
 
 
 @final
+class JobStoreFenced(JobStoreError):
+    """Another JobManager has taken over the folder: this one must not go on."""
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class StoredJob:
     """A job as it was submitted.
@@ -58,6 +69,7 @@ class StoredJob:
         restore: the checkpoint in its folder that it begins from; None begins empty.
         code: package -> SHA-256 of what was sent with it.
         builds: package -> hash of the code that the job's functions are in, where it was submitted.
+        owner: SHA-256 of the key of who submitted it; empty: nobody's alone.
         end: how it ended; None while it runs.
         is_committing: whether it takes no checkpoints, and has begun to commit; it cannot begin again.
         not_restored: operators whose state in `restore` it left behind, because it does not have them.
@@ -72,6 +84,7 @@ class StoredJob:
     end: Mapping[str, Any] | None = None
     is_committing: bool = False
     not_restored: tuple[str, ...] = ()
+    owner: str = ""
 
 
 @final
@@ -81,11 +94,45 @@ class JobStore:
     Attributes:
         folder: where it is.
         life: how many JobManagers had it before this one.
+        is_stolen: whether it was taken from one that may live.
     """
 
-    def __init__(self, folder: Path, life: int = 0) -> None:
+    def __init__(self, folder: Path, life: int = 0, lock: int | None = None, *, is_stolen: bool = False) -> None:
         self.folder = folder
         self.life = life
+        self.is_stolen = is_stolen
+        self._lock = lock
+
+    def renew(self) -> None:
+        """Says that this JobManager lives.
+
+        Raises:
+            JobStoreFenced: another one has taken over.
+            JobStoreError: who has it cannot be read, or written.
+        """
+        self.check()
+        if self._lock is not None:
+            try:
+                os.utime(self._lock)
+            except OSError as error:
+                raise JobStoreError(f"{self.folder / 'lock'}: {error}") from error
+
+    def check(self) -> None:
+        """Returns if nobody has taken over. Raises as `renew`."""
+        document = None if self._lock is None else _read(self.folder / "life.json")
+        if document is not None and document.get("life") != self.life:
+            raise JobStoreFenced(
+                f"another JobManager has taken over {self.folder}, because this one was silent: it ends, and its jobs"
+                " go on there"
+            )
+
+    def put_taken_up(self, job_id: str) -> None:
+        """A job goes on here: what an older JobManager still says of its end does not count.
+
+        Raises:
+            JobStoreError: it cannot be written.
+        """
+        self._write(self._job(job_id) / "life.json", {"format": FORMAT})
 
     def put(self, job: StoredJob) -> None:
         """A job was submitted. When this returns, it will run, whatever dies.
@@ -101,6 +148,7 @@ class JobStore:
                 "submitted_at": job.submitted_at,
                 "restore": job.restore,
                 "not_restored": list(job.not_restored),
+                "owner": job.owner,
                 "code": job.code,
                 "builds": job.builds,
                 "document": job.document,
@@ -165,6 +213,7 @@ class JobStore:
             with contextlib.suppress(OSError, ValueError):
                 document = json.loads(path.read_bytes())
                 if isinstance(document, dict) and document.pop("kind", None) == FORMAT:
+                    document.pop("life", None)
                     found.append(document)
         return sorted(found, key=lambda document: float(document.get("created_at", 0)))
 
@@ -264,9 +313,10 @@ class JobStore:
                 document["restore"],
                 document["code"],
                 document["builds"],
-                _read_end(self._job(name) / "end.json"),
-                (self._job(name) / "committing.json").exists(),
+                _read_end(self._newest(name, "end.json")),
+                self._newest(name, "committing.json") is not None,
                 tuple(document.get("not_restored", ())),
+                str(document.get("owner", "")),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise JobStoreError(f"{path} does not describe a job: {error!r}") from error
@@ -274,13 +324,25 @@ class JobStore:
             raise JobStoreError(f"{path} describes another job")
         return job
 
+    def _newest(self, name: str, file: str) -> dict[str, Any] | None:
+        """A document of a job; None if it is not there, or of a JobManager from which the job was taken."""
+        found, taken = _read(self._job(name) / file), _read(self._job(name) / "life.json")
+        if found is None or (taken is not None and found.get("life", taken["life"]) < taken["life"]):
+            return None
+        return {key: value for key, value in found.items() if key != "life"}
+
     def _write(self, path: Path, document: Mapping[str, Any]) -> None:
-        _write_bytes(path, json.dumps(document, indent=1, sort_keys=True).encode())
+        _write_bytes(path, json.dumps({**document, "life": self.life}, indent=1, sort_keys=True).encode())
+        self.check()
 
 
 @contextlib.contextmanager
-def open_job_store(folder: str | Path) -> Iterator[JobStore]:
+def open_job_store(folder: str | Path, *, steal: bool = False) -> Iterator[JobStore]:
     """A folder for one JobManager at a time.
+
+    Args:
+        folder: made if it is not there.
+        steal: also from a JobManager that lives, which must do nothing more then.
 
     Raises:
         ConfigError: another JobManager holds it.
@@ -292,21 +354,46 @@ def open_job_store(folder: str | Path) -> Iterator[JobStore]:
         lock = open(path / "lock", "a+")  # noqa: SIM115  # closed below; closing unlocks
     except OSError as error:
         raise JobStoreError(f"{path} cannot be the folder of a JobManager: {error}") from error
+    is_free = _try_lock(lock)
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not is_free and steal:
+            lock.close()
+            part = path / f"lock.{os.getpid()}"
+            lock = open(part, "a+")  # noqa: SIM115
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            os.replace(part, path / "lock")
+        elif not is_free or os.stat(path / "lock").st_ino != os.fstat(lock.fileno()).st_ino:  # taken meanwhile
             lock.seek(0)
             holder = lock.read(64).strip() or "unknown"
             raise ConfigError(
                 f"{path} is in use by another JobManager (process {holder}): stop it, or give this one another --folder"
-            ) from None
+            )
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
-        yield JobStore(path, _next_life(path / "life.json"))
+        yield JobStore(path, _next_life(path / "life.json"), lock.fileno(), is_stolen=not is_free)
     finally:
         lock.close()
+
+
+def sign_of_life(folder: str | Path) -> tuple[int, int] | None:
+    """What changes while a JobManager has the folder and lives; None while nobody has it."""
+    try:
+        with open(Path(folder) / "lock", "a+") as lock:
+            if _try_lock(lock):
+                return None
+            found = os.fstat(lock.fileno())
+            return found.st_ino, found.st_mtime_ns
+    except OSError:
+        return None
+
+
+def _try_lock(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _next_life(path: Path) -> int:
@@ -323,13 +410,12 @@ def _next_life(path: Path) -> int:
     return life + 1
 
 
-def _read_end(path: Path) -> dict[str, Any] | None:
-    end = _read(path)
+def _read_end(end: dict[str, Any] | None) -> dict[str, Any] | None:
     if end is not None and "packed_results" in end:
         try:
             end["results"] = msgpack.unpackb(base64.b64decode(end.pop("packed_results")), strict_map_key=False)
         except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise JobStoreError(f"{path} holds results that cannot be read: {error!r}") from error
+            raise JobStoreError(f"its results cannot be read: {error!r}") from error
     return end
 
 

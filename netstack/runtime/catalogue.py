@@ -22,13 +22,13 @@ class Scope:
 
     Attributes:
         labels: what tells the values apart; none for a TaskManager.
-        path: where such an item stands in `NetworkStatistics`, for people.
+        path: where such an item stands in the statistics, for people.
         items: every item, with the values of its labels.
     """
 
     labels: tuple[str, ...]
     path: str
-    items: Callable[[NetworkStatistics], Iterable[tuple[tuple[str, ...], object]]]
+    items: Callable[[Any], Iterable[tuple[tuple[str, ...], object]]]
 
 
 @dataclass(frozen=True, slots=True)

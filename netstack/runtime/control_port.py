@@ -139,6 +139,7 @@ class ControlPort:
     async def _serve(self, stream: ByteStream, roles: frozenset[str] | None) -> None:
         """Args: of the connection; the roles that its other end may have, None: any."""
         link = ControlLink(stream, heartbeat_timeout_s=self._heartbeat_timeout_s, share=PeerShare())
+        link.is_client_only = roles is not None
         with trio.fail_after(self._handshake_timeout_s):
             greeting = await link.greet(self._build, self._name, self._role, self._facts())
         try:

@@ -6,7 +6,7 @@ task.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,16 +30,17 @@ class Sample(NamedTuple):
     value: float
 
 
-def samples(statistics: NetworkStatistics, *, detailed: bool = False) -> list[Sample]:
+def samples(statistics: object, *, detailed: bool = False, catalogue: Sequence[Metric] = CATALOGUE) -> list[Sample]:
     """Every value of every metric, in the order of the catalogue.
 
     Args:
-        statistics: of a TaskManager.
+        statistics: of a TaskManager, or of whoever has a catalogue of its own.
         detailed: those metrics too that are marked so: shortest, longest and average queues, credits a channel.
+        catalogue: of the metrics.
     """
     items: dict[Scope, list[tuple[dict[str, str], object]]] = {}
     found = []
-    for metric in CATALOGUE:
+    for metric in catalogue:
         if metric.is_detailed and not detailed:
             continue
         scope = metric.scope

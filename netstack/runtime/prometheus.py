@@ -1,4 +1,4 @@
-"""Serves a TaskManager's metrics to Prometheus over HTTP.
+"""Serves the metrics of a TaskManager or JobManager to Prometheus over HTTP.
 
 Takes: an address, and who makes a snapshot. Gives: `/metrics` in the text format, over TLS if the address says so.
 
@@ -16,7 +16,8 @@ import ipaddress
 import logging
 import socket
 import socketserver
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias, final
 from urllib.parse import urlsplit
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -25,9 +26,10 @@ import trio
 
 from ..errors import ConfigError
 from ..tls_files import PREFIX, CertificateFolder, split_tls
+from ..transport import is_private
 from .authentication import Secret
-from .metrics import samples
-from .statistics import NetworkStatistics
+from .catalogue import CATALOGUE, Metric
+from .metrics import Sample, samples
 
 try:
     from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -62,9 +64,15 @@ class MetricsServer:
         self.address = f"https://{place}" if server.certificates else place
         """Where Prometheus finds it: `host:port`, or over TLS `https://host:port`."""
 
-    async def serve(self, snapshot: Callable[[], NetworkStatistics]) -> None:
-        """Answers until cancelled. `snapshot` is called in this thread, once a scrape."""
-        self._registry.register(_Collector(snapshot, trio.lowlevel.current_trio_token(), detailed=self._detailed))
+    async def serve(self, snapshot: Callable[[], object], catalogue: Sequence[Metric] = CATALOGUE) -> None:
+        """Answers until cancelled.
+
+        Args:
+            snapshot: called in this thread, once a scrape.
+            catalogue: of the metrics that are read from it.
+        """
+        read = partial(samples, detailed=self._detailed, catalogue=catalogue)
+        self._registry.register(_Collector(snapshot, read, trio.lowlevel.current_trio_token()))
         while True:
             await trio.lowlevel.wait_readable(self._server.socket)
             self._server.handle_request()
@@ -72,6 +80,21 @@ class MetricsServer:
     def close(self) -> None:
         """Listens no longer. Idempotent."""
         self._server.server_close()
+
+
+async def bind_guarded(address: str, secret: Secret | None) -> MetricsServer:
+    """As `bind_metrics`, for a service: whoever reaches it from another host has to show a token.
+
+    Raises:
+        ConfigError: as there; or other hosts reach the address, and there is no secret.
+        OSError: as there.
+    """
+    if secret is None and not is_private(address if "://" in address else f"tcp://{address}"):
+        raise ConfigError(
+            f"metrics at {address} can be reached from other hosts, and there is no secret whose token a scraper could"
+            " show: give --secret-file FILE, or serve them at 127.0.0.1"
+        )
+    return await bind_metrics(address, detailed=True, secret=secret)
 
 
 async def bind_metrics(address: str, *, detailed: bool, secret: Secret | None = None) -> MetricsServer:
@@ -129,11 +152,11 @@ class _Collector(Collector):
     """Turns a snapshot into metric families, in the thread of a scrape."""
 
     def __init__(
-        self, snapshot: Callable[[], NetworkStatistics], token: trio.lowlevel.TrioToken, *, detailed: bool
+        self, snapshot: Callable[[], object], read: Callable[[object], list[Sample]], token: trio.lowlevel.TrioToken
     ) -> None:
         self._snapshot = snapshot
+        self._read = read
         self._token = token
-        self._detailed = detailed
 
     def collect(self) -> Iterator[Family]:
         try:
@@ -141,7 +164,7 @@ class _Collector(Collector):
         except trio.RunFinishedError:
             return
         families: dict[str, Family] = {}
-        for metric, labels, value in samples(statistics, detailed=self._detailed):
+        for metric, labels, value in self._read(statistics):
             if metric.name not in families:
                 make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
                 families[metric.name] = make(metric.name, metric.definition, labels=list(metric.scope.labels))

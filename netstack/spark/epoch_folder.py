@@ -79,7 +79,7 @@ class EpochFolder:
         resume: the first epoch that is not processed; None is the oldest that is here.
 
     Raises:
-        ConfigError: the folder does not reach as far as `resume`.
+        ConfigError: the folder does not reach as far as `resume`, or a manifest is damaged; the text names it.
     """
 
     def __init__(self, folder: Path, resume: int | None = None) -> None:
@@ -277,7 +277,27 @@ def _manifests(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for path in folder.iterdir():
         found = _MANIFEST.fullmatch(path.name)
         if found is not None:
-            yield int(found[1]), json.loads(path.read_text())
+            yield int(found[1]), _checked(path)
+
+
+def _checked(path: Path) -> dict[str, Any]:
+    """What a manifest says, if it names nothing but files of its folder."""
+    try:
+        said = json.loads(path.read_bytes())
+        is_well = (
+            type(said) is dict
+            and type(said["writer"]) is str
+            and type(said["batch"]) is int
+            and type(said["files"]) is list
+            and all(type(name) is str and _STAGED.fullmatch(name) for name in said["files"])
+            and type(said["writers"]) is dict
+            and all(type(batch) is int for batch in said["writers"].values())
+        )
+    except (ValueError, KeyError, RecursionError):
+        is_well = False
+    if not is_well:
+        raise ConfigError(f"{path} is damaged: it is no manifest of an epoch")
+    return dict(said)
 
 
 def _synchronise(path: Path) -> None:

@@ -153,7 +153,13 @@ class ChainTask:
                 open_gate=self._environment.open_gate,
                 by_index=all(gate.type.must_be_pipelined for gate in descriptor.gates),
             )
-            self._bound[information.name] = BoundOperator(information, context, self._load)
+            self._bound[information.name] = bound = BoundOperator(information, context, self._load)
+            if job.checkpoints is not None and bound.awaits_completion and self._has_later_consumers:
+                raise ConfigError(
+                    f"operator {bound.name!r} is to hear of checkpoints and writes what is read when it has ended: a"
+                    " checkpoint takes all tasks at once, so it would wait for ever; leave out checkpoints, or"
+                    " is_batch"
+                )
         writers: list[RecordWriter[Any]] = []
         try:
             for made, told_output in zip(descriptor.partitions, task.outputs, strict=True):
@@ -325,6 +331,12 @@ class ChainTask:
         if self._checkpoints is None:
             raise LocalProtocolError(f"task {self} was not created")
         return self._checkpoints
+
+    @property
+    def _has_later_consumers(self) -> bool:
+        """Whether somebody may begin only when this task has ended."""
+        kinds = [made.type for made in self._descriptor.partitions]
+        return not all(kind.must_be_pipelined or kind.is_persistent for kind in kinds)
 
     def _keyed_operators(self) -> dict[str, set[type]]:
         """The operators all of whose inputs are keyed, and the types of their keys; none where they are not known."""

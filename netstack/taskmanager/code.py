@@ -143,7 +143,7 @@ class ShippedCode:
             raise ConfigError(f"{shown(package, 80)} is no name of a package")
         if package in sys.stdlib_module_names:
             raise ConfigError(f"package {package!r} is shipped, and Python has a module of that name: rename it")
-        _check_contents(package, blob.read())
+        check_contents(package, blob.read())
         with self._lock:
             self._put(job_id, package, blob)
             self._sweep()
@@ -218,7 +218,7 @@ class ShippedCode:
         build_of.cache_clear()
 
 
-def _check_contents(package: str, data: bytes) -> None:
+def check_contents(package: str, data: bytes) -> None:
     """A zip file on the path holds modules for everybody: so it has this package, and nothing beside it."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:

@@ -369,7 +369,7 @@ class TaskManager:
                 on_made=self._on_made,
             )
         self._jobs[job.job_id] = job
-        LOGGER.info("job %s (%s): its tasks may come", job.job_id, job.name)
+        self._log.log(logging.INFO, "opened", f"job {job.job_id} ({shown_text(job.name)}): its tasks may come")
         return job
 
     async def blob_part(self, ask: FetchBlob) -> BlobPart:
@@ -380,7 +380,8 @@ class TaskManager:
         """It is over."""
         del self._jobs[job.job_id]
         self._jobs_ended += 1
-        LOGGER.info("job %s (%s) closed: %s", job.job_id, job.name, job.reason or "over")
+        text = f"job {job.job_id} ({shown_text(job.name)}) closed: {job.reason or 'over'}"
+        self._log.log(logging.INFO, "closed", text)
 
     def drop_dataset(self, message: DropDataset) -> None:
         """Nobody needs a dataset any more."""
@@ -720,15 +721,9 @@ async def _remove_leftovers(folder: str | None) -> None:
 
 
 async def _serve_metrics(manager: TaskManager, address: str, nursery: trio.Nursery) -> None:
-    from ..runtime.prometheus import bind_metrics  # only who asks for it needs prometheus_client
+    from ..runtime.prometheus import bind_guarded  # only who asks for it needs prometheus_client
 
-    secret = manager.config.secret
-    if secret is None and not is_private(address if "://" in address else f"tcp://{address}"):
-        raise ConfigError(
-            f"metrics at {address} can be reached from other hosts, and there is no secret whose token a scraper could"
-            " show: give --secret-file FILE, or serve them at 127.0.0.1"
-        )
-    server = await bind_metrics(address, detailed=True, secret=secret)
+    server = await bind_guarded(address, manager.config.secret)
     manager.metrics_address = server.address
 
     async def serve() -> None:

@@ -27,6 +27,10 @@ MAX_HISTORIES: Final = 2
 _histories: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunVar("netstack_histories")
 
 
+MOST_CHARACTERS: Final = 32 << 20
+"""Of one answer; results of a job are as long as its user likes, and a browser need not have all of them."""
+
+
 @final
 class JsonResponse(Response):
     """A document, with whatever users and peers put into it."""
@@ -35,7 +39,7 @@ class JsonResponse(Response):
 
     def render(self, content: Any) -> bytes:
         """See `starlette.responses.Response.render`."""
-        return json_text(content, compact=True).encode()
+        return json_text(content, compact=True, most_characters=MOST_CHARACTERS).encode()
 
 
 def page_response(text: str) -> Response:

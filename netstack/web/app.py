@@ -75,6 +75,7 @@ class Web:
         self._manager = manager
         self._sessions = sessions
         self._may_change = may_change
+        self._changers = 2 if manager.config.is_shared else 1
         self._facts = {"may_change": may_change, **(facts or {})}
         self.history = History()
         self._savepoints: dict[str, dict[str, Any]] = {}
@@ -139,6 +140,8 @@ class Web:
                 return _refusal(401, f"send a web token of this cluster's secret as bearer token; {HOW}")
             if request.method != "GET" and not self._may_change:
                 return _refusal(403, "this page only shows: start netstack jobmanager with --web-submit")
+            if request.method != "GET" and not self._sessions.may(request.headers, only=self._changers):
+                return _refusal(403, "a token of the clients' secret only looks; use one of the cluster's, or --shared")
             try:
                 return await handler(request)
             except ConfigError as error:

@@ -29,7 +29,7 @@ class Sessions:
     """All of one page.
 
     Args:
-        keys: the secrets whose tokens are good; none lets everybody look.
+        keys: the secrets whose tokens are good, the most powerful first; none lets everybody look.
         is_secure: whether the page is served over TLS, so that its cookie goes no other way.
         clock: seconds since 1970.
     """
@@ -38,23 +38,26 @@ class Sessions:
         self._keys = tuple(keys)
         self._is_secure = is_secure
         self._clock = clock
-        self._ends: dict[bytes, float] = {}
+        self._ends: dict[bytes, tuple[float, int]] = {}
+        """When sessions end, and which key their tokens were made with."""
 
-    def may(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request with these headers may go on."""
+    def may(self, headers: Mapping[str, str], *, only: int | None = None) -> bool:
+        """Whether a request with these headers may go on; with `only` for who has a token of one of the first keys."""
         if not self._keys:
             return True
         kind, _, token = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            return self._end_of(token) is not None
+            return self._end_of(token, only) is not None
         try:
             found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
         except CookieError:
             return False
-        return found is not None and self._ends.get(_digest(found.value), 0.0) > self._clock()
+        end, number = self._ends.get(_digest(found.value), (0.0, 0)) if found is not None else (0.0, 0)
+        return end > self._clock() and (only is None or number < only)
 
     def log_in(self, token: str) -> str | None:
         """A `Set-Cookie` header for a good token; None for any other."""
+        number = next((n for n in range(len(self._keys)) if self._end_of(token, n + 1) is not None), 0)
         end = self._end_of(token)
         if end is None:
             return None
@@ -63,13 +66,13 @@ class Sessions:
         session = secrets.token_urlsafe(32)
         while len(self._ends) >= MAX_SESSIONS:
             del self._ends[next(iter(self._ends))]
-        self._ends[_digest(session)] = end
+        self._ends[_digest(session)] = end, number
         secure = "; Secure" if self._is_secure else ""
         return f"{COOKIE}={session}; Path=/; Max-Age={int(end - now)}; HttpOnly; SameSite=Strict{secure}"
 
-    def _end_of(self, token: str) -> float | None:
-        """When a token ends; None: it is none, or has ended."""
-        ends = (key.end_of_web_token(token.strip()) for key in self._keys)
+    def _end_of(self, token: str, only: int | None = None) -> float | None:
+        """When a token ends; None: it is none, or has ended; or is of none of the first `only` keys."""
+        ends = (key.end_of_web_token(token.strip()) for key in self._keys[:only])
         return next((end for end in ends if end is not None and end > self._clock()), None)
 
 

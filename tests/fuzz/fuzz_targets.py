@@ -12,6 +12,7 @@ import struct
 import zlib
 from collections.abc import Callable
 
+import fuzz_documents
 import lz4.frame
 
 from netstack.buffer.network_pool import NetworkBufferPool
@@ -263,6 +264,7 @@ TARGETS: dict[str, Target] = {
     "index": index,
     "pages": pages,
     "job": job,
+    **fuzz_documents.TARGETS,
 }
 
 

@@ -28,7 +28,19 @@ steps = st.lists(
             [
                 *["wait", "tick"] * 2,
                 *["acknowledge", "acknowledge all", "stored"] * 3,
-                *["decline", "not stored", "request", "savepoint", "end", "await", "fail", "resume", "resume", "stop"],
+                *[
+                    "decline",
+                    "not stored",
+                    "request",
+                    "savepoint",
+                    "savepoint and stop",
+                    "end",
+                    "await",
+                    "fail",
+                    "resume",
+                    "resume",
+                    "stop",
+                ],
             ]
         ),
         st.integers(0, 1 << 16),
@@ -52,6 +64,7 @@ class Job:
         self.ended: list[Subtask] = []
         self.waiting: list[Subtask] = []
         self.confirms: dict[int, list[Subtask]] = {}
+        self.set_aside: set[int] = set()  # savepoints that the job goes on behind
         self.late = 0
         self.is_over = False
         self.is_paused = False
@@ -59,12 +72,15 @@ class Job:
     def carry_out(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case Trigger(barrier, subtasks, _, _):
+                case Trigger(barrier, subtasks, is_savepoint, stops):
                     self.on_trigger(barrier.checkpoint_id, set(subtasks))
+                    if is_savepoint and not stops:
+                        self.set_aside.add(barrier.checkpoint_id)
                 case StoreFinal(checkpoint_id, subtasks):
                     assert set(subtasks) <= set(self.ended) & self.missing[checkpoint_id]
-                case Complete(checkpoint_id, _, files, _):
+                case Complete(checkpoint_id, _, files, _, job_goes_on):
                     assert not self.missing.pop(checkpoint_id)
+                    assert job_goes_on == (checkpoint_id in self.set_aside)
                     self.storing.add(checkpoint_id)
                     assert [(file.task, file.subtask) for file in files] == sorted(SUBTASKS)
                 case Abort(checkpoint_id, _, _, subtasks):
@@ -127,15 +143,18 @@ class Job:
                 checkpoint_id = sorted(self.storing)[number % len(self.storing)]
                 self.storing.remove(checkpoint_id)
                 self.completed.append(checkpoint_id)
-                newer = [other for other in self.missing if other > checkpoint_id]
-                self.waiting = [each for each in self.waiting if each not in self.confirms[checkpoint_id]]
+                left = [*self.missing]
+                if checkpoint_id not in self.set_aside:
+                    left = [other for other in left if other > checkpoint_id]
+                    self.waiting = [each for each in self.waiting if each not in self.confirms[checkpoint_id]]
                 self.carry_out(made.completed(checkpoint_id, self.now_s))
-                assert [*self.missing] == newer
+                assert [*self.missing] == left
             case "not stored" if self.storing:
                 checkpoint_id = sorted(self.storing)[number % len(self.storing)]
                 self.carry_out(made.not_stored(checkpoint_id, "why", self.now_s))
-            case "request" | "savepoint" if not self.is_over:
-                self.carry_out(made.request(self.now_s, savepoint=name == "savepoint"))
+            case "request" | "savepoint" | "savepoint and stop" if not self.is_over:
+                stops = name == "savepoint and stop"
+                self.carry_out(made.request(self.now_s, savepoint=name != "request", stops=stops))
             case "end" if len(self.ended) < len(SUBTASKS):
                 # From the sources on, as tasks do.
                 first = next(

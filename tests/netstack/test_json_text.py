@@ -112,6 +112,13 @@ def test_what_is_long_is_shortened(value: object, characters: int) -> None:
     strict(text)
 
 
+def test_a_text_that_is_too_long_is_shortened() -> None:
+    results = {"sink": ["word"] * 1000, "after": 1}
+    assert len(json_text(results, compact=True, most_characters=500)) < 2000
+    assert strict(json_text(results, most_characters=500))["sink"][:2] == ["word", "word"]
+    assert strict(json_text(results, most_characters=20_000)) == results
+
+
 def test_of_what_is_left_out_nothing_is_looked_at() -> None:
     looked = []
 

@@ -14,13 +14,14 @@ import click
 import pytest
 
 import netstack.cli
+from netstack.jobmanager.metrics import CATALOGUE as OF_JOBMANAGER
 from netstack.runtime.catalogue import CATALOGUE
 
 yaml = pytest.importorskip("ruamel.yaml", reason="comes with check-jsonschema")
 
 TOOLS = Path(__file__).parents[2] / "tools"
 MONITORING = TOOLS / "monitoring"
-KNOWN = {metric.name: metric for metric in CATALOGUE}
+KNOWN = {metric.name: metric for metric in (*CATALOGUE, *OF_JOBMANAGER)}
 PROMTOOL = shutil.which("promtool")
 
 
@@ -94,9 +95,12 @@ def test_the_services_are_commands_there_are_and_their_files_too(tmp_path: Path)
     secret = tmp_path / "secret"
     secret.touch()
     document = read("compose.yml")
-    targets = read("prometheus.yml")["scrape_configs"][0]["static_configs"][0]["targets"]
-    scraped = {target.partition(":")[0] for target in targets}
-    assert scraped == {name for name in document["services"] if name.startswith("taskmanager")}
+    scraped = {
+        target.partition(":")[0]
+        for each in read("prometheus.yml")["scrape_configs"]
+        for target in each["static_configs"][0]["targets"]
+    }
+    assert scraped == {name for name in document["services"] if name.startswith(("taskmanager", "jobmanager"))}
     for name, service in document["services"].items():
         for volume in service.get("volumes", ()):
             source = volume.partition(":")[0]

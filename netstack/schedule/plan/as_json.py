@@ -21,7 +21,12 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "job": plan.job.name,
         "fits": plan.is_possible,
         "problems": [problem for problem in (plan.problem, buffers_problem(plan)) if problem],
-        "cluster": {"taskmanagers": plan.taskmanagers, "slots": plan.slots, "load_balance": plan.mode.value},
+        "cluster": {
+            "taskmanagers": plan.taskmanagers,
+            "slots": plan.slots,
+            "slots_taken": list(plan.taken),
+            "load_balance": plan.mode.value,
+        },
         "chains": [_chain(plan, vertex) for vertex in range(len(plan.job.vertices))],
         "datasets": [
             {
@@ -41,7 +46,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             "by_group": dict(
                 zip((group.name for group in plan.job.slot_sharing_groups), plan.slots_by_group, strict=False)
             ),
-            "available": plan.taskmanagers * plan.slots,
+            "available": plan.taskmanagers * plan.slots - sum(plan.taken),
             "stages": None
             if plan.placement is None
             else [[plan.job.slot_sharing_groups[group].name for group in stage] for stage in plan.placement.stages],

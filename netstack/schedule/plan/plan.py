@@ -9,7 +9,7 @@ Rules: time and memory grow with subtasks and TaskManagers, never with channels.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -85,6 +85,7 @@ class Plan:
         network: settings of every TaskManager.
         taskmanagers: how many there are.
         slots: of each.
+        taken: how many of these other jobs have, of each.
         slots_by_group: what each slot sharing group takes; empty while a parallelism is undecided.
         placement: where subtasks run; None if they cannot.
         channels: between them; None without a placement.
@@ -99,6 +100,7 @@ class Plan:
     network: NetworkConfig
     taskmanagers: int
     slots: int
+    taken: tuple[int, ...]
     slots_by_group: tuple[int, ...]
     placement: Placement | None
     channels: JobChannels | None
@@ -122,6 +124,7 @@ def make_plan(
     *,
     taskmanagers: int | None = None,
     slots: int | None = None,
+    taken: Sequence[int] = (),
     mode: LoadBalanceMode = LoadBalanceMode.NONE,
     network: NetworkConfig | None = None,
 ) -> Plan:
@@ -131,12 +134,16 @@ def make_plan(
         source: the job.
         taskmanagers: how many there are; as many as it takes if not given.
         slots: of each; 1 if neither is given, otherwise as many as it takes.
+        taken: how many of its slots other jobs have, of the first TaskManager, the second, and so on; of the rest none.
+            Needs both numbers.
         mode: how tasks are spread.
         network: settings of every TaskManager.
 
     Raises:
-        ConfigError: it is no job that could be planned anywhere, or a number is below 1.
+        ConfigError: it is no job that could be planned anywhere, a number is below 1, or more is taken than there is.
     """
+    if taken and (taskmanagers is None or slots is None):
+        raise ConfigError("slots that are taken need a cluster: give taskmanagers and slots, too")
     for name, value in (("taskmanagers", taskmanagers), ("slots", slots)):
         if value is not None and value < 1:
             raise ConfigError(f"{name}={value}; give at least 1")
@@ -154,10 +161,15 @@ def make_plan(
         slots = 1 if taskmanagers is None else -(-required // taskmanagers)
     if taskmanagers is None:
         taskmanagers = -(-required // slots)
+    if len(taken) > taskmanagers or not all(0 <= count <= slots for count in taken):
+        raise ConfigError(
+            f"taken={','.join(map(str, taken))}: give 0 to {slots} slots for each of {taskmanagers} TaskManagers"
+        )
+    used = (*taken, *[0] * (taskmanagers - len(taken)))
     placement, problem = None, ""
     if not undecided:
         try:
-            placement = place(job, [slots] * taskmanagers, mode)
+            placement = place(job, [slots - others for others in used], mode, used=used)
         except ConfigError as error:
             problem = str(error)
     channels = None if placement is None else count_channels(job, placement, taskmanagers)
@@ -168,6 +180,7 @@ def make_plan(
         network=settings,
         taskmanagers=taskmanagers,
         slots=slots,
+        taken=used,
         slots_by_group=() if undecided else slots_by_group(job),
         placement=placement,
         channels=channels,

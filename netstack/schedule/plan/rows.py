@@ -41,6 +41,9 @@ def _by_slot(plan: Plan, placement: Placement) -> list[list[list[str]]]:
         where = zip(placement.taskmanagers_of(vertex), placement.slots_of(vertex), strict=True)
         for subtask, (taskmanager, slot) in enumerate(where):
             slots[taskmanager][slot].append(f"{letter(vertex)}{subtask}")
+    for taskmanager, others in enumerate(plan.taken):  # which ones they are only the cluster knows
+        for slot in range(plan.slots - others, plan.slots):
+            slots[taskmanager][slot].append("taken")
     return slots
 
 

@@ -96,7 +96,8 @@ def summary(plan: Plan) -> str:
 def cluster_text(plan: Plan) -> str:
     """`2 TaskManagers with 2 slots each, load balance none`."""
     size = f"{counted(plan.taskmanagers, 'TaskManager')} with {counted(plan.slots, 'slot')}"
-    return f"{size}{' each' if plan.taskmanagers > 1 else ''}, load balance {plan.mode.value}"
+    others = f" ({counted(sum(plan.taken), 'slot')} taken)" if any(plan.taken) else ""
+    return f"{size}{' each' if plan.taskmanagers > 1 else ''}{others}, load balance {plan.mode.value}"
 
 
 def network_text(plan: Plan) -> str:
@@ -113,7 +114,12 @@ def network_text(plan: Plan) -> str:
 
 def unknown_text(plan: Plan) -> str:
     """What decides where tasks run, and nobody knows yet."""
-    text = "As planned where no other job has slots, and TaskManagers are numbered in the order in which they register."
+    others = (
+        "other jobs have the slots that are told as taken, and keep them"
+        if any(plan.taken)
+        else "no other job has slots"
+    )
+    text = f"As planned where {others}, and TaskManagers are numbered in the order in which they register."
     if plan.placement is not None and len(plan.placement.stages) > 1:
         text += " Later stages take the slots that come free first."
     return text

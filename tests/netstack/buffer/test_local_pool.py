@@ -244,6 +244,19 @@ def test_a_listener_is_served_when_another_pool_gives_back() -> None:
     assert len(listener.got) == 1
 
 
+def test_what_a_listener_refuses_stays_at_hand() -> None:
+    network = NetworkBufferPool(2, SIZE)
+    greedy = network.create_pool(1, 2)
+    held = take(greedy, 2)
+    gate = network.create_pool(1, 1)
+    log: list[str] = []
+    assert gate.add_listener(Listener("a", log, wanted=0))
+    greedy.recycle(held[0])
+    assert log == ["a refuses"]
+    assert gate.statistics().available == 1
+    assert gate.try_acquire() is not None
+
+
 # The end.
 
 

@@ -256,6 +256,22 @@ def test_a_newer_one_that_is_complete_subsumes_older_ones() -> None:
     assert statistics.failures_in_a_row == 0
 
 
+@pytest.mark.parametrize("stops", [False, True])
+def test_only_a_savepoint_that_stops_the_job_counts_as_a_checkpoint(stops: bool) -> None:
+    made = coordinator(max_concurrent=2)
+    assert len(made.tick(110.0)) == 1
+    made.task_waits("sink", 0, 110.5)
+    (savepoint,) = made.request(111.0, savepoint=True, stops=stops)
+    assert isinstance(savepoint, Trigger)
+    (complete,) = acknowledge(made, 2, 112.0)
+    assert isinstance(complete, Complete)
+    assert complete.manifest(datetime.now(UTC)).job_goes_on is not stops
+    assert [type(each) for each in made.completed(2, 113.0)] == [Abort] * stops
+    assert made.is_covered is stops
+    assert [*made.waiting_subtasks] == [("sink", 0)] * (not stops)
+    assert made.statistics().completed == 1
+
+
 def test_an_older_one_that_is_complete_subsumes_no_newer_one() -> None:
     made = coordinator(max_concurrent=2)
     made.tick(110.0)

@@ -192,6 +192,16 @@ def test_a_damaged_epoch_still_counts(tmp_path: Path, contents: bytes) -> None:
         storage.prune()
 
 
+def test_a_number_that_was_removed_is_not_used_again_whoever_takes_over(tmp_path: Path) -> None:
+    first = CheckpointStorage(tmp_path)
+    first.write_task(5, TaskSnapshot("sink", 0))
+    first.discard(5)
+    for _ in range(2):
+        storage = CheckpointStorage(tmp_path)
+        storage.take_over(steal=True)
+        assert storage.next_id() == 6
+
+
 def test_a_full_disk_keeps_the_number_by_the_folder(tmp_path: Path) -> None:
     class Full(CheckpointFiles):
         def create(self, path: str) -> io.RawIOBase:

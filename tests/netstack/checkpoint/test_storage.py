@@ -30,9 +30,11 @@ def snapshots(checkpoint_id: int) -> list[TaskSnapshot]:
     return [TaskSnapshot(task, subtask, {"at": checkpoint_id}, {("w", subtask): b"x"}) for task, subtask in TASKS]
 
 
-def write(storage: CheckpointStorage, checkpoint_id: int, *, is_savepoint: bool = False) -> None:
+def write(
+    storage: CheckpointStorage, checkpoint_id: int, *, is_savepoint: bool = False, job_goes_on: bool = False
+) -> None:
     files = tuple(storage.write_task(checkpoint_id, snapshot) for snapshot in snapshots(checkpoint_id))
-    storage.complete(Manifest(checkpoint_id, CREATED, {"sink": 2, "source": 1}, files, is_savepoint))
+    storage.complete(Manifest(checkpoint_id, CREATED, {"sink": 2, "source": 1}, files, is_savepoint, job_goes_on))
 
 
 def names(path: Path) -> list[str]:
@@ -288,6 +290,31 @@ def test_prune_never_counts_a_damaged_one(storage: CheckpointStorage, folder: Pa
     assert newest_id(again) == 1
     assert again.prune(incomplete=True) == [3, 2]
     assert again.next_id() == 4
+
+
+def test_nor_one_with_another_sound_file_in_it(storage: CheckpointStorage, folder: Path) -> None:
+    write(storage, 1)
+    write(storage, 2)
+    pieces, _ = encode_snapshot(2, TaskSnapshot("sink", 0, {"at": 9}, {("w", 0): b"x"}))
+    state_file(folder, 2, "sink-0").write_bytes(b"".join(pieces))
+    assert CheckpointStorage(folder, keep=1).prune() == []
+
+
+def test_the_job_itself_does_not_begin_from_a_savepoint_that_it_went_on_behind(
+    storage: CheckpointStorage, folder: Path
+) -> None:
+    write(storage, 1)
+    storage.write_task(2, snapshots(2)[0])  # under way
+    write(storage, 3, is_savepoint=True, job_goes_on=True)
+    for each in (storage, CheckpointStorage(folder)):
+        of_job = each.newest(of_job=True)
+        assert of_job is not None
+        assert (of_job.checkpoint_id, newest_id(each)) == (1, 3)
+        assert each.prune() == []
+    write(each, 4, is_savepoint=True)
+    of_job = each.newest(of_job=True)
+    assert of_job is not None
+    assert of_job.checkpoint_id == 4, "it stopped the job"
 
 
 def test_nothing_complete_nothing_pruned(storage: CheckpointStorage, folder: Path) -> None:

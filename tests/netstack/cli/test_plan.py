@@ -26,7 +26,7 @@ def test_a_job_file_as_a_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(CLICKS), "--format", "json", "--slots", "4", "--load-balance", "tasks"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["job"] == "clicks"
-    assert document["cluster"] == {"taskmanagers": 2, "slots": 4, "load_balance": "tasks"}
+    assert document["cluster"] == {"taskmanagers": 2, "slots": 4, "slots_taken": [0, 0], "load_balance": "tasks"}
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,24 @@ def test_a_job_file_as_a_document(capsys: pytest.CaptureFixture[str]) -> None:
 def test_load_balance_and_the_older_switch(flags: list[str], mode: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", EXAMPLE, "--format", "json", *flags]) == 0
     assert json.loads(capsys.readouterr().out)["cluster"]["load_balance"] == mode
+
+
+def test_a_cluster_that_is_partly_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    job = "netstack.schedule.graph.examples:word_count"
+    size = ["--taskmanagers", "3", "--slots", "3", "--load-balance", "tasks"]
+    assert main(["plan", job, *size, "--taken", "3,0,2"]) == 0
+    told = capsys.readouterr().out
+    assert "on 3 TaskManagers with 3 slots each (5 slots taken), load balance tasks" in told
+    assert "[taken] [taken] [taken]" in told
+    assert "other jobs have the slots that are told as taken, and keep them" in " ".join(told.split())
+    assert main(["plan", job, *size, "--taken", "3,0,2", "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["slots"]["available"] == 4
+    assert [each["slots_used"] for each in document["taskmanagers"]] == [0, 3, 1]
+    assert main(["plan", job, *size, "--taken", "3,3,2"]) == 1
+    for wrong in (["--taken", "4"], ["--taken", "0,0,0,1"]):
+        assert main(["plan", job, *size, *wrong]) == 2
+    assert main(["plan", job, "--taken", "1"]) == 2
 
 
 def test_a_page_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

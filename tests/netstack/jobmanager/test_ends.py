@@ -248,7 +248,7 @@ async def test_which_ends_leave_checkpoints_and_savepoints_always_stay(
                 await tm.until(lambda number=checkpoint_id: tm.triggered()[-1:] == [number])
                 tm.store(checkpoint_id, tmp_path)
                 with trio.fail_after(60.0):
-                    await tm.until(lambda number=checkpoint_id: number in tm.completed())
+                    await tm.until(lambda number=checkpoint_id: number in complete_ids(tmp_path))
         if state == "finished":
             tm.leaves_finals = tmp_path
             tm.finish()
@@ -260,16 +260,29 @@ async def test_which_ends_leave_checkpoints_and_savepoints_always_stay(
     assert complete_ids(tmp_path) == kept
 
 
-async def test_a_savepoint_is_committed_and_a_restart_begins_from_it(autojump_clock: MockClock, tmp_path: Path) -> None:
-    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
-        job_id = (await user.ask("submit", document=document(with_checkpoints(tmp_path))))["job_id"]
-        await tm.until(lambda: len(tm.tasks) == 4)
+async def test_a_savepoint_of_a_running_job_commits_nothing_and_no_restart_begins_from_it(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoints"
+    job = pipeline(checkpoints=CheckpointSettings(interval_s=10.0), checkpoint_folder=str(folder))
+    jobs = str(tmp_path / "jobs")
+    async with jobmanager(folder=jobs) as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(job)))["job_id"]
+        await tm.until(lambda: tm.triggered() == [1])
+        tm.store(1, folder)
+        await tm.until(lambda: tm.completed() == [1])
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(user.ask, "savepoint", job_id=job_id, stop=False))
-            await tm.until(tm.triggered)
-            tm.store(1, tmp_path)
-            with trio.fail_after(60.0):
-                await tm.until(lambda: tm.completed() == [1])
+            await tm.until(lambda: tm.triggered() == [1, 2])
+            tm.store(2, folder)
+        assert complete_ids(folder) == [1, 2]
         tm.fail((0, 0, 0), "why")
         await tm.until(lambda: len(tm.tasks) == 4 and (0, 0, 1) in tm.tasks)
         assert {descriptor.restore for descriptor in tm.tasks.values()} == {1}
+        assert tm.completed() == [1]
+    async with jobmanager(folder=jobs) as manager, taskmanager(manager) as tm:
+        await tm.until(lambda: len(tm.tasks) == 4)
+        assert {descriptor.restore for descriptor in tm.tasks.values()} == {1}
+        await tm.until(lambda: tm.triggered() == [3])
+        tm.store(3, folder)
+        await tm.until(lambda: tm.completed() == [3])

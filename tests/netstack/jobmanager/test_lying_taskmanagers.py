@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from scripted_taskmanager import client, document, jobmanager, taskmanager
+from trio.testing import MockClock
 
 from netstack.checkpoint.coordinator import CheckpointSettings
 from netstack.control.messages import (
@@ -107,6 +109,24 @@ async def test_who_never_got_a_task_cannot_report_it(tmp_path: Path, kind: str) 
         honest.finish()
         ended = await user.ask("wait", job_id=job_id)
         assert (ended["state"], ended["results"]) == ("finished", {"sink": {"0": 0}})
+
+
+@pytest.mark.parametrize("kind", KINDS[:-1])
+async def test_an_attempt_that_is_over_cannot_be_reported(autojump_clock: MockClock, tmp_path: Path, kind: str) -> None:
+    """Not even by the TaskManager that had it, and has the next one."""
+    job = pipeline(checkpoints=CheckpointSettings(interval_s=10.0), checkpoint_folder=str(tmp_path))
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(job)))["job_id"]
+        await tm.until(lambda: tm.tasks)
+        tm.fail((0, 0, 0), "why")
+        await tm.until(lambda: (0, 0, 1) in tm.tasks and tm.triggered() == [1])
+        tm.link.send(_forged(job_id, kind))
+        await trio.sleep(5.0)
+        found = await user.ask("job", job_id=job_id)
+        assert (found["tasks"], found["restarts"], len(found["failures"])) == ({"running": 1}, 1, 1)
+        assert (tm.completed(), tm.aborted()) == ([], [])
+        tm.store(1, tmp_path)
+        await tm.until(lambda: tm.completed() == [1])
 
 
 async def test_a_slot_tells_of_the_end_of_its_own_attempts() -> None:

@@ -70,6 +70,17 @@ def test_jobs_are_served_in_the_order_of_submission() -> None:
     assert slots.offers() == [SlotOffer("second", "a", (0,))]
 
 
+def test_nobody_gives_back_what_is_another_job_s() -> None:
+    slots = cluster(a=1)
+    slots.job_came("first")
+    slots.require("first", 1)
+    slots.offers()
+    slots.give_back("second", "a", 0)
+    assert (slots.free, slots.used_of("a")) == (0, {0: "first"})
+    slots.give_back("first", "a", 0)
+    assert slots.free == 1
+
+
 def test_a_barred_taskmanager_keeps_its_slots_for_others() -> None:
     slots = cluster(a=1)
     slots.job_came("picky")

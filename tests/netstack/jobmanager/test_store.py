@@ -9,9 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import trio
+from scripted_taskmanager import at_once
+from trio.testing import MockClock
 
 from netstack.errors import ConfigError
-from netstack.jobmanager.store import JobStore, JobStoreError, StoredJob, open_job_store
+from netstack.jobmanager.standby import LEASE_S, keep_folder, wait_for_folder
+from netstack.jobmanager.store import JobStore, JobStoreError, JobStoreFenced, StoredJob, open_job_store
 
 JOB = StoredJob("0123456789abcdef", {"name": "words", "operators": []}, 17.5, 3, {"pack": "a" * 64}, {"pack": "b"})
 
@@ -122,6 +126,60 @@ def test_one_holder_at_a_time(tmp_path: Path) -> None:
         pass
     with open_job_store(tmp_path):
         pass
+
+
+def test_who_was_replaced_writes_nothing_that_counts(tmp_path: Path) -> None:
+    with open_job_store(tmp_path) as first:
+        first.put(JOB)
+        first.renew()
+        with open_job_store(tmp_path, steal=True) as second:
+            assert (second.is_stolen, second.life) == (True, 1)
+            ((found,), _) = second.jobs()
+            assert found.end is None
+            second.put_taken_up(JOB.job_id)
+            for step in (
+                first.renew,
+                lambda: first.put_end(JOB.job_id, {"state": "finished"}),
+                lambda: first.put_committing(JOB.job_id),
+            ):
+                with pytest.raises(JobStoreFenced, match="has taken over"):
+                    step()
+            second.renew()
+            ((found,), _) = second.jobs()
+            assert (found.end, found.is_committing) == (None, False)
+            with pytest.raises(ConfigError, match="in use"), open_job_store(tmp_path):
+                pass
+            second.put_end(JOB.job_id, {"state": "failed"})
+    with open_job_store(tmp_path) as third:
+        assert (third.is_stolen, third.life) == (False, 2)
+        ((found,), _) = third.jobs()
+        assert found.end is not None
+        assert found.end["state"] == "failed"
+
+
+def test_what_was_there_before_the_folder_was_taken_counts(tmp_path: Path) -> None:
+    with open_job_store(tmp_path) as first:
+        first.put(JOB)
+        first.put_end(JOB.job_id, {"state": "finished"})
+        with open_job_store(tmp_path, steal=True) as second:
+            ((found,), _) = second.jobs()
+            assert found.end is not None
+            assert found.end["state"] == "finished"
+
+
+async def test_a_standby_waits_as_long_as_the_holder_shows_itself(autojump_clock: MockClock, tmp_path: Path) -> None:
+    assert await wait_for_folder(str(tmp_path / "nobody"), at_once) is False
+    with open_job_store(tmp_path) as holder:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_folder, holder, at_once)
+            with trio.move_on_after(60.0) as waited:
+                await wait_for_folder(str(tmp_path), at_once)
+            assert waited.cancelled_caught
+            nursery.cancel_scope.cancel()
+        began_s = trio.current_time()
+        assert await wait_for_folder(str(tmp_path), at_once) is True
+        assert LEASE_S < trio.current_time() - began_s < LEASE_S + 2.0
+    assert await wait_for_folder(str(tmp_path), at_once) is False
 
 
 def test_a_folder_that_cannot_be_one_is_refused(tmp_path: Path) -> None:

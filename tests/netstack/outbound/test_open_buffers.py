@@ -87,6 +87,16 @@ def test_every_subpartition_has_its_own_deadline() -> None:
         assert stage.read(index) == frame(b"%d" % index)
 
 
+def test_subpartitions_that_are_due_together_are_sent_together() -> None:
+    stage = Stage(subpartitions=3, timeout_s=0.1)
+    for record in (b"0", b"1", b"2"):
+        stage.emit(record)
+    kicks = stage.host.kicks
+    stage.host.advance(0.1)
+    assert stage.host.kicks == kicks + 1
+    assert [stage.read(index) for index in range(3)] == [frame(b"0"), frame(b"1"), frame(b"2")]
+
+
 def test_a_timeout_of_0_flushes_every_record() -> None:
     stage = Stage(timeout_s=0)
     for record in (b"a", b"b", b"c"):

@@ -112,6 +112,28 @@ async def meet(
     return found[0][0], found[1][0]
 
 
+class Told(Narrow):
+    """Has addresses, as a socket has."""
+
+    def __init__(self, below: ByteStream, here: str, there: str) -> None:
+        super().__init__(below)
+        self._endpoints = here, there
+
+    def endpoints(self) -> tuple[str, str]:
+        return self._endpoints
+
+
+@pytest.mark.parametrize(("dialled", "is_refused"), [("10.0.0.2:1", False), ("10.0.0.3:1", True)])
+async def test_a_proof_is_good_for_the_address_that_was_dialled_and_for_no_other(
+    autojump_clock: MockClock, dialled: str, is_refused: bool
+) -> None:
+    dialler, acceptor = await pair()
+    found = await meet(Told(dialler, "10.0.0.1:9", dialled), Told(acceptor, "10.0.0.2:1", "10.0.0.1:9"))
+    assert found == ((Refusal.SECRETS_DIFFER, Refusal.SECRETS_DIFFER) if is_refused else (None, None))
+    for stream in (dialler, acceptor):
+        stream.close()
+
+
 async def receive(stream: ByteStream, count: int) -> bytes:
     data = bytearray(count)
     position = 0

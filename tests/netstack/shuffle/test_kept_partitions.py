@@ -228,6 +228,25 @@ async def test_a_hybrid_one_is_read_while_it_is_written_and_by_who_is_slow(
                 await read_all(consumer, [ChannelDescriptor(producer.address, "p", 0)])
 
 
+@trio_test
+async def test_who_pauses_in_the_middle_of_a_region_goes_on_behind_it_in_the_file(tmp_path: Path) -> None:
+    config = settings(tmp_path, sort_buffer_bytes=256 * 1024, exclusive_buffers_per_channel=1)
+    async with two_ends(config) as (producer, consumer):
+        partition = producer.create_partition("p", subpartitions=1, kind=ResultPartitionType.HYBRID_FULL)
+        writer = RecordWriter(partition)
+        records = records_of(20_000)
+        reader = RecordReader(await consumer.open_gate([ChannelDescriptor(producer.address, "p", 0)]))
+        for record in records[:2000]:  # fewer than a region holds
+            await writer.emit(record)
+        read = [await anext(reader) for _ in range(100)]
+        await write_to(writer, records[2000:])
+        await until(lambda: partition.statistics().stored_bytes > 256 * 1024)
+        async for record in reader:
+            read.append(record)
+        reader.close()
+        assert read == records
+
+
 @pytest.mark.parametrize("is_local", [True, False])
 @pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "index flipped", "index gone"])
 @trio_test

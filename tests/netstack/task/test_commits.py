@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -14,6 +15,7 @@ from trio.testing import MockClock
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.errors import CheckpointError, ConfigError
 from netstack.schedule import StreamEnvironment, StreamSettings
+from netstack.task.commits import Commits
 
 MODES = pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
 
@@ -66,6 +68,38 @@ async def test_what_an_incomplete_checkpoint_prepared_is_committed_with_the_next
         assert len(LEDGER) == 2, "what was prepared for 1, and for 2"
         await run.wait()
     assert committed() == [*range(50)]
+
+
+class Numbered:
+    """An operator that prepares 1, then 2, and so on (a `BoundOperator`)."""
+
+    name = "sink"
+
+    def __init__(self) -> None:
+        self.prepared = 0
+        self.committed: list[list[int]] = []
+
+    def has(self, method: str) -> bool:
+        return method in ("prepare_commit", "commit")
+
+    async def call(self, method: str, *arguments: Any) -> int | None:
+        if method == "prepare_commit":
+            self.prepared += 1
+            return self.prepared
+        self.committed.append(*arguments)
+        return None
+
+
+async def test_a_checkpoint_commits_what_was_prepared_up_to_it_once() -> None:
+    bound = Numbered()
+    commits = Commits(bound)
+    for checkpoint_id in (5, 6, 7):
+        await commits.prepare(checkpoint_id)
+    await commits.complete(6)  # 5 was a savepoint of a job that goes on, of whose end nobody is told
+    assert (bound.committed, commits.snapshot()) == ([[1, 2]], [3])
+    await commits.complete(6)
+    await commits.complete(8)
+    assert (bound.committed, commits.snapshot()) == ([[1, 2], [3]], [])
 
 
 async def test_a_restart_commits_again_what_the_checkpoint_has_prepared(
@@ -161,6 +195,16 @@ async def test_commits_need_a_method(autojump_clock: MockClock, tmp_path: Path) 
     job = environment(tmp_path)
     job.source(SlowNumbers, parameters={"count": 50}).sink(OnlyPrepares, name="sink")
     with pytest.raises(ConfigError, match="'sink': OnlyPrepares has prepare_commit and no method commit"):
+        await run_to_its_end(job)
+
+
+async def test_who_ends_before_its_consumers_begin_cannot_hear_of_checkpoints(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    settings = StreamSettings(is_batch=True, checkpoints=CheckpointSettings(), checkpoint_folder=str(tmp_path))
+    job = StreamEnvironment("job", settings=settings)
+    job.source(ToldSource, name="told", parameters={"count": 5}).rebalance().sink(Collect, name="sink")
+    with pytest.raises(ConfigError, match="'told' is to hear of checkpoints"):
         await run_to_its_end(job)
 
 

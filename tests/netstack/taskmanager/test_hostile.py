@@ -257,6 +257,26 @@ async def test_a_deployment_before_its_run_is_open_waits_for_that(autojump_clock
         stream.close()
 
 
+async def test_jobs_that_come_and_go_without_end_are_a_few_lines(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="netstack")
+    async with taskmanager_open() as daemon:
+        stream, peer = await waiting(daemon)
+        peer.send(["CloseJob", BEFORE[1]])
+        for _ in range(100):
+            peer.send(["CloseJob", OPEN[1]])
+            peer.send(OPEN)
+        await peer.flush()
+        while (await next_said(peer))[0] != "JobOpened":
+            pass
+        await trio.sleep(1.0)
+        stream.close()
+    lines = [record.getMessage() for record in caplog.records]
+    for text in ("its tasks may come", " closed: "):
+        assert 1 <= len([line for line in lines if text in line]) <= 30, text
+
+
 @pytest.mark.slow
 async def test_deployments_before_their_run_is_open_are_bounded(autojump_clock: MockClock) -> None:
     async with taskmanager_open() as daemon:

@@ -9,7 +9,7 @@ from netstack.schedule.adaptive.parallelism import (
 )
 from netstack.schedule.adaptive.sizes import DatasetSizes
 from netstack.schedule.adaptive.skew import VertexInput
-from netstack.schedule.graph.job_graph import DistributionPattern
+from netstack.schedule.graph.job_graph import DistributionPattern, SourceSize
 
 MIB, GIB = 1 << 20, 1 << 30
 A = [10, 15, 13, 12, 1, 10, 8, 20, 12, 17]
@@ -170,6 +170,22 @@ def test_the_smaller_maximum_counts(least, most, of_vertex, expected):
 def test_sources(default, of_vertex, set_, expected):
     sources = AdaptiveSettings(default_source_parallelism=default)
     assert decide([], sources, parallelism=set_, max_parallelism=of_vertex).parallelism == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (SourceSize(), 32),
+        (SourceSize(bytes=4 * GIB), 4),
+        (SourceSize(splits=3), 3),
+        (SourceSize(bytes=8 * GIB, splits=5), 5),
+        (SourceSize(bytes=2 * GIB, splits=5), 2),
+        (SourceSize(bytes=0, splits=0), 1),
+    ],
+)
+def test_sources_that_can_tell(source, expected):
+    sources = AdaptiveSettings(default_source_parallelism=32, data_volume_per_task_bytes=GIB)
+    assert decide([], sources, source=source, max_parallelism=100).parallelism == expected
 
 
 def test_a_result_that_is_consumed_twice_counts_twice():

@@ -1,0 +1,176 @@
+"""What a JobManager counts, for Prometheus: jobs by state, slots, and how each job that runs gets on.
+
+Takes: the JobManager. Gives: a snapshot; the catalogue of the metrics that are read from it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from ..runtime.catalogue import Metric, Scope
+from ..schedule.execution.execution_states import JobState
+from .view import summary
+
+if TYPE_CHECKING:
+    from .service import JobManager
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatistics:
+    """A job that runs.
+
+    Attributes:
+        job_id: its id.
+        name: its name.
+        restarts: since this JobManager has it; failures of regions count one by one.
+        checkpoints_completed: likewise; savepoints count.
+        checkpoints_failed: those that were declined, took too long or could not be stored.
+        checkpoint_age_s: since the newest complete one was triggered; None before the first.
+        checkpoint_duration_s: of that one.
+        checkpoint_bytes: of that one.
+        blocked_s: for how long user code keeps the event loop of a slot from turning: the longest of all slots.
+        missing_slots: that it waits for.
+    """
+
+    job_id: str
+    name: str
+    restarts: int
+    checkpoints_completed: int
+    checkpoints_failed: int
+    checkpoint_age_s: float | None
+    checkpoint_duration_s: float | None
+    checkpoint_bytes: int | None
+    blocked_s: float
+    missing_slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobManagerStatistics:
+    """A snapshot.
+
+    Attributes:
+        taskmanagers: registered now.
+        slots: of all of them.
+        free_slots: that no job has.
+        jobs: how many jobs are in each state, those included that have ended and are remembered.
+        running: those that have not ended.
+    """
+
+    taskmanagers: int
+    slots: int
+    free_slots: int
+    jobs: Mapping[str, int]
+    running: tuple[JobStatistics, ...]
+
+
+def statistics(manager: JobManager) -> JobManagerStatistics:
+    """A snapshot; takes time with the number of jobs."""
+    now_s = trio.current_time()
+    found = [summary(record, manager) for record in manager.jobs.records.values()]
+    running = []
+    for told in found:
+        master = manager.jobs.running.get(told["job_id"])
+        if master is None:
+            continue
+        completed, failed = master.checkpoint_counts
+        last = next((report for report in reversed(master.history) if report.is_complete), None)
+        running.append(
+            JobStatistics(
+                told["job_id"],
+                told["name"],
+                told["restarts"],
+                completed,
+                failed,
+                None if last is None else now_s - last.triggered_s,
+                None if last is None else last.duration_s,
+                None if last is None else last.size_bytes,
+                max((each.blocked_s for each in master.blocked.values()), default=0.0),
+                told["missing_slots"],
+            )
+        )
+    return JobManagerStatistics(
+        len([*manager.taskmanagers.all()]),
+        manager.slots.total,
+        manager.slots.free,
+        {**dict.fromkeys((state.value for state in JobState), 0), **Counter(told["state"] for told in found)},
+        tuple(running),
+    )
+
+
+@asynccontextmanager
+async def serve_metrics(manager: JobManager, address: str) -> AsyncIterator[str]:
+    """Serves them to Prometheus; gives the address that was bound.
+
+    Raises:
+        ConfigError: prometheus_client is missing, the address is none, or other hosts reach it and there is no secret.
+        OSError: it cannot be bound.
+    """
+    from ..runtime.prometheus import bind_guarded  # only who asks for it needs prometheus_client
+
+    server = await bind_guarded(address, manager.config.secret)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.serve, partial(statistics, manager), CATALOGUE)
+            yield server.address
+            nursery.cancel_scope.cancel()
+    finally:
+        server.close()
+
+
+_ALL: Final = Scope((), "", lambda statistics: [((), statistics)])
+_STATE: Final = Scope(
+    ("state",), "jobs[state]", lambda statistics: [((state,), count) for state, count in statistics.jobs.items()]
+)
+_JOB: Final = Scope(
+    ("job", "name"), "running[i]", lambda statistics: [((job.job_id, job.name), job) for job in statistics.running]
+)
+
+CATALOGUE: Final[tuple[Metric, ...]] = (
+    Metric("netstack_jobmanager_taskmanagers", _ALL, "taskmanagers", "TaskManagers that are registered."),
+    Metric("netstack_jobmanager_slots", _ALL, "slots", "Slots of all TaskManagers."),
+    Metric("netstack_jobmanager_free_slots", _ALL, "free_slots", "Slots that no job has."),
+    Metric("netstack_jobmanager_jobs", _STATE, "real", "Jobs in this state; those that have ended while remembered."),
+    Metric("netstack_job_restarts_total", _JOB, "restarts", "Restarts of a job, since this JobManager has it."),
+    Metric(
+        "netstack_job_completed_checkpoints_total",
+        _JOB,
+        "checkpoints_completed",
+        "Checkpoints and savepoints of a job that were completed.",
+    ),
+    Metric(
+        "netstack_job_failed_checkpoints_total",
+        _JOB,
+        "checkpoints_failed",
+        "Checkpoints and savepoints of a job that a task declined, that took too long, or that could not be stored.",
+    ),
+    Metric(
+        "netstack_job_checkpoint_age_seconds",
+        _JOB,
+        "checkpoint_age_s",
+        "Time since the newest complete checkpoint was triggered: what a failure now would do again.",
+    ),
+    Metric(
+        "netstack_job_checkpoint_duration_seconds",
+        _JOB,
+        "checkpoint_duration_s",
+        "From the trigger of the newest complete checkpoint until it was stored.",
+    ),
+    Metric(
+        "netstack_job_checkpoint_size_bytes", _JOB, "checkpoint_bytes", "All files of the newest complete checkpoint."
+    ),
+    Metric(
+        "netstack_job_blocked_seconds",
+        _JOB,
+        "blocked_s",
+        "For how long user code has kept the event loop of a slot from turning: the longest of all slots, from 2 s on;"
+        " 0 while all turn.",
+    ),
+    Metric("netstack_job_missing_slots", _JOB, "missing_slots", "Slots that a job waits for."),
+)

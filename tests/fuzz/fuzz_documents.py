@@ -1,0 +1,180 @@
+"""What TaskManagers, clients, browsers and files tell in documents: each taken, or refused as promised.
+
+A target suppresses exactly the errors that its function promises; `fuzz_targets.run` those of netstack.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import trio
+
+from netstack.control.details import check_details
+from netstack.control.frames import unpack
+from netstack.control.link import TASKMANAGER, Greeting
+from netstack.jobmanager.store import JobStore, StoredJob
+from netstack.jobmanager.taskmanagers import TaskManagers
+from netstack.json_text import json_text, shortened
+from netstack.runtime.authentication import Secret
+from netstack.runtime.failure_report import checked_report, rendered, with_place
+from netstack.spark.epoch_folder import EpochFolder
+from netstack.task.checkpoints import checked_subtask_report
+from netstack.taskmanager.code import check_contents
+from netstack.web.guard import Guard, json_of
+from netstack.web.recording import read_recording
+from netstack.web.sessions import Sessions
+
+SECRET = Secret(b"a secret for fuzzing only")
+JOB = StoredJob("0123456789abcdef", {"name": "words"}, 0.0, None, {}, {})
+
+
+def as_json(value: object) -> None:
+    """Everything that was taken can be shown, whole and in short."""
+    for text in (json_text(value), json_text(value, compact=True), json_text(shortened(value, 100))):
+        json.loads(text, parse_constant=no_constant)
+        text.encode()
+
+
+def no_constant(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
+
+
+def details(data: bytes) -> None:
+    """What a TaskManager tells of its channels."""
+    document: Any = unpack(data)
+    with contextlib.suppress(ValueError):
+        check_details(document)
+        as_json(document)
+
+
+def facts(data: bytes) -> None:
+    """What a TaskManager registers with."""
+    document = unpack(data)
+    if isinstance(document, dict):
+        link: Any = SimpleNamespace(peer="peer", place="tcp://10.0.0.1:6121", heard_s=0.0)
+
+        async def register() -> None:
+            TaskManagers(require_tls=False).register(link, Greeting(1, "x", "tm", TASKMANAGER, document))
+
+        trio.run(register)
+        as_json(document)
+
+
+def results(data: bytes) -> None:
+    """What the sinks of a job have returned: it comes back as it was, whatever it is."""
+    value = unpack(data)
+    as_json(value)
+    with tempfile.TemporaryDirectory() as folder:
+        store = JobStore(Path(folder))
+        store.put(JOB)
+        store.put_end(JOB.job_id, {"state": "finished", "results": value})
+        ((found,), damaged) = store.jobs()
+        assert not damaged
+        assert found.end is not None
+        assert repr(found.end["results"]) == repr(value)
+
+
+def reports(data: bytes) -> None:
+    """How a task failed, and how a checkpoint went there."""
+    document = unpack(data)
+    if isinstance(document, dict):
+        with contextlib.suppress(ValueError):
+            report = checked_report(document)
+            rendered(report)
+            with_place("x", report)
+            as_json(report)
+        with contextlib.suppress(ValueError):
+            as_json(checked_subtask_report(document))
+
+
+def _in_file(name: str, data: bytes, read: Callable[[Path], object]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, name)
+        path.write_bytes(data)
+        read(path)
+
+
+def recording(data: bytes) -> None:
+    """The lines of a recording, under their compression."""
+    _in_file("x.gz", gzip.compress(data, 1), read_recording)
+
+
+def store(data: bytes) -> None:
+    """A file of a job in the JobManager's folder."""
+    for name in ("job.json", "end.json", "life.json"):
+        with tempfile.TemporaryDirectory() as folder:
+            found = JobStore(Path(folder))
+            found.put(JOB)
+            Path(folder, "jobs", JOB.job_id, name).write_bytes(data)
+            found.jobs()
+
+
+def epochs(data: bytes) -> None:
+    """A manifest in the folder of a Subscriber; whatever it says, nothing outside of the folder is removed."""
+    with tempfile.TemporaryDirectory() as folder:
+        outside, inside = Path(folder, "kept"), Path(folder, "epochs")
+        outside.touch()
+        inside.mkdir()
+        (inside / "epoch-000000000003.json").write_bytes(data)
+        try:
+            EpochFolder(inside, resume=4)
+        finally:
+            assert outside.exists()
+
+
+def request(data: bytes) -> None:
+    """A request to the page: a line with method, path and query, headers, an empty line, a body."""
+    head, _, body = data.partition(b"\n\n")
+    line, *rest = head.split(b"\n")
+    method, _, path = line.partition(b" ")
+    headers = [(name.strip().lower(), value.strip()) for name, _, value in (each.partition(b":") for each in rest)]
+    said: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        sessions = Sessions([SECRET], is_secure=False)
+        sessions.may({name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]})
+        with contextlib.suppress(ValueError):
+            found = json_of((await receive())["body"])
+            as_json(found)
+            if isinstance(found, dict) and isinstance(found.get("token"), str):
+                sessions.log_in(found["token"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    async def run() -> None:
+        place, _, query = path.partition(b"?")
+        scope = {
+            "type": "http",
+            "method": method.decode("latin-1"),
+            "path": place.decode("latin-1"),
+            "headers": headers,
+        }
+        await Guard(app)(scope | {"raw_path": place, "query_string": query}, receive, send)
+
+    trio.run(run)
+    assert said[0]["status"] < 500, said
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "details": details,
+    "facts": facts,
+    "results": results,
+    "reports": reports,
+    "recording": recording,
+    "job-store": store,
+    "package": lambda data: check_contents("pack", data),
+    "epoch-folder": epochs,
+    "request": request,
+}

@@ -1,0 +1,74 @@
+"""A second JobManager on the folder of the first goes on with its jobs when that is killed, or only stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import jobworld
+import pytest
+from cluster_rig import PATIENCE_S, ClusterRig, end
+
+from netstack.cli import main
+from netstack.jobmanager.client import JobClient
+
+pytestmark = pytest.mark.slow
+HERE = str(Path(__file__).parent)
+TAKEN_OVER_S = 10.0
+
+
+def free_address() -> str:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{found.getsockname()[1]}"
+
+
+def counted(results: dict[str, Any], operator: str) -> list[list[int]]:
+    return sorted(row for subtask in results[operator].values() for row in subtask["counts"])
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.long)])
+def test_the_standby_goes_on_with_the_jobs_of_who_is_gone(tmp_path: Path, how: str) -> None:
+    address = free_address()
+    with ClusterRig(tmp_path) as rig:
+        first, folder = rig.jobmanager, str(rig.folder / "jobs")
+        assert first is not None
+        standby = rig._start("jobmanager", "--listen", address, "--folder", folder, "--standby")
+        try:
+            rig.address += f",{address}"
+            rig.start_taskmanagers(1, 1, flags=["--heartbeat-timeout", "3s"])
+            words = ["submit", "jobworld:two_pipelines", "--wait", "--json"]
+            with rig.command(*words, path=[HERE]) as waiting:
+                rig.wait_until(lambda: rig.ask(JobClient.jobs))
+                (job,) = rig.ask(JobClient.jobs)
+                rig.wait_until(lambda: rig.job(job["job_id"])["checkpoints_completed"] >= 2)
+                began_s = time.monotonic()
+                os.kill(first.pid, signal.Signals[how])
+                assert standby.stdout is not None
+                assert json.loads(standby.stdout.readline())["address"] == address
+                assert time.monotonic() - began_s < TAKEN_OVER_S
+                if how == "SIGSTOP":
+                    rig.wait_until(lambda: "is taken up again" in rig.log())
+                    os.kill(first.pid, signal.SIGCONT)
+                    assert first.wait(PATIENCE_S) == 1
+                    assert "another JobManager has taken over" in rig.log()
+                out, said = waiting.communicate(timeout=PATIENCE_S)
+            assert waiting.returncode == 0, said
+            results = json.loads(out)["results"]
+            assert counted(results, "count-a") == counted(results, "count-b") == jobworld.expected(6000)
+            rig.address = address
+            assert [(each["job_id"], each["state"]) for each in rig.ask(JobClient.jobs)] == [
+                (job["job_id"], "finished")
+            ]
+        finally:
+            end(standby)
+
+
+def test_a_standby_needs_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["jobmanager", "--standby"]) == 2
+    assert "give it the same --folder" in capsys.readouterr().err
