@@ -5,7 +5,10 @@ Takes: keyword arguments. Gives: a checked `NetworkConfig`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Self
 
 from .errors import ConfigError
 
@@ -28,6 +31,20 @@ _DURATIONS = (
     "handshake_timeout_s",
     "heartbeat_timeout_s",
 )
+_IN_EVERY_FLINK: Final = {"spare_floating_buffers_per_gate": 0, "spin_s": 0.0}
+FLINK_CONSTANTS: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
+    {
+        "2.3": {
+            "exclusive_buffers_per_channel": 2,
+            "floating_buffers_per_gate": 8,
+            "max_overdraft_buffers_per_partition": 20,
+            **_IN_EVERY_FLINK,
+        },
+        "1.x": _IN_EVERY_FLINK,
+    }
+)
+"""By version: what nobody can set there."""
+_FLINK_STARTING_SEGMENT_BYTES: Final = 1024
 MAX_GRACE_S = 3600.0
 SHUFFLE_COMPRESSIONS = ("auto", "lz4", "none")
 
@@ -222,6 +239,29 @@ class NetworkConfig:
                 f"debloat_min_buffer_bytes={smallest}, debloat_start_buffer_bytes={start}: give"
                 f" min <= start <= segment_size_bytes ({largest})"
             )
+
+    @classmethod
+    def flink(cls, version: str = "2.3", **settings: Any) -> Self:
+        """Settings with which a TaskManager behaves as one of Flink's; among its own kind it needs no other dialect.
+
+        Args:
+            version: "2.3", or "1.x" for clusters where exclusive, floating and overdraft buffers can be set.
+            settings: others than the defaults.
+
+        Raises:
+            ConfigError: an unknown version, or a setting that this version has as a constant.
+        """
+        constants = FLINK_CONSTANTS.get(version)
+        if constants is None:
+            raise ConfigError(f"version={version!r} of Flink; give one of {', '.join(FLINK_CONSTANTS)}")
+        for name, value in constants.items():
+            if settings.get(name, value) != value:
+                raise ConfigError(f"{name}={settings[name]}: it is always {value} in Flink {version}; leave it out")
+        like: dict[str, Any] = dict(constants)
+        if version == "2.3":
+            largest = settings.get("segment_size_bytes", 32 * KIB)
+            like["debloat_start_buffer_bytes"] = min(_FLINK_STARTING_SEGMENT_BYTES, largest)
+        return cls(**{**like, **settings})
 
     @property
     def request_retries(self) -> int:
