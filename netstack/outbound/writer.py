@@ -444,8 +444,7 @@ class PartitionWriter:
     def flush(self) -> None:
         """Makes everything written available now."""
         self.settle()
-        self.partition.flush_all()
-        self.buffers.kick()
+        self.buffers.flush_all()
 
     def abandon(self) -> None:
         """Gives the open builders up (their bytes stay queued)."""
