@@ -58,7 +58,7 @@ class OpenBuffers:
     Attributes:
         partition: where they are queued.
         builders: of each slot; one that is full at position 0 stands for none.
-        ignores_quota: whether segments are taken beyond the quota, to end what was begun.
+        ends_record: whether segments are taken beyond the quota, and beyond the pool's size, to end what was begun.
         rounds: of flushes, of a writer that stages records.
         next_kick: with a timeout of 0: from when on (in the host's ticks) a record asks the connections to send.
         on_lent_back: told when memory lent by a batch was sent.
@@ -79,7 +79,7 @@ class OpenBuffers:
         "_times",
         "_unkicked",
         "builders",
-        "ignores_quota",
+        "ends_record",
         "next_kick",
         "on_lent_back",
         "partition",
@@ -88,7 +88,7 @@ class OpenBuffers:
 
     def __init__(self, partition: ResultPartition, buffer_timeout_s: float | None) -> None:
         self.partition = partition
-        self.ignores_quota = False
+        self.ends_record = False
         self.rounds: FlushRounds | None = None
         self.next_kick = 0.0
         self.on_lent_back: Callable[[], None] | None = None
@@ -120,10 +120,10 @@ class OpenBuffers:
         subpartitions = self.partition.subpartitions
         return subpartitions if slot == self._broadcast_slot else (subpartitions[slot],)
 
-    def acquire(self, slot: int) -> Segment | None:
-        """A segment charged to a slot; asks the connections to send before it gives up."""
+    def acquire(self, slot: int, overdraft: bool) -> Segment | None:
+        """A segment charged to a slot; asks the connections to send before it gives up, or takes one of the overdraft."""
         pool = self.partition.pool
-        if pool.is_over_quota and not self.ignores_quota:
+        if pool.is_over_quota and not self.ends_record:
             self.kick()
             if pool.is_over_quota:
                 return None
@@ -131,13 +131,13 @@ class OpenBuffers:
         segment = pool.try_acquire(charged)
         if segment is None:
             self.kick()
-            segment = pool.try_acquire(charged)
+            segment = pool.try_acquire(charged, overdraft or self.ends_record)
         return segment
 
     def acquire_many(self, slot: int, count: int) -> list[Segment]:
         """Up to `count` segments charged to a subpartition; asks the connections to send before it gives up."""
         pool = self.partition.pool
-        if pool.is_over_quota and not self.ignores_quota:
+        if pool.is_over_quota:
             self.kick()
             if pool.is_over_quota:
                 return []
@@ -147,13 +147,15 @@ class OpenBuffers:
             segments = pool.try_acquire_many(count, slot)
         return segments
 
-    def open(self, slot: int) -> bool:
+    def open(self, slot: int, overdraft: bool) -> bool:
         """Opens a buffer for a slot and queues it at its first byte. Returns False when there is none.
+
+        Of the overdraft it is only where a record that has taken a buffer needs another (or `ends_record`).
 
         Its capacity is what the consumer asked for (the least of what all consumers of a broadcast did), at most the
         segment; it does not follow when they ask for another. `Emission` makes it hold its first record.
         """
-        segment = self.acquire(slot)
+        segment = self.acquire(slot, overdraft)
         if segment is None:
             return False
         builder = BufferBuilder(segment, self.partition.pool, 0 if slot == self._broadcast_slot else slot)

@@ -178,7 +178,8 @@ def test_the_law_of_deadlines(writes: list[tuple[int, float]]) -> None:
 
     host.on_kick = look
     for channel, pause_s in writes:
-        was_quiet = host.now() - written_at[channel] >= TIMEOUT_S + SLACK_S
+        last = max([written_at[channel], *flushed_at[channel]])
+        was_quiet = host.now() - last >= TIMEOUT_S + SLACK_S
         waiting[channel].append(host.now())
         written_at[channel] = host.now()
         stage.emit(bytes((channel,)))
