@@ -121,7 +121,7 @@ class OpenBuffers:
         return subpartitions if slot == self._broadcast_slot else (subpartitions[slot],)
 
     def acquire(self, slot: int, overdraft: bool) -> Segment | None:
-        """A segment charged to a slot; asks the connections to send before it gives up, or takes one of the overdraft."""
+        """A segment charged to a slot; has the connections send before it gives up, or overdraws."""
         pool = self.partition.pool
         if pool.is_over_quota and not self.ends_record:
             self.kick()

@@ -102,8 +102,8 @@ class PartitionWriter:
         self.is_emitting = False
         """Whether an emission waits half-way: nothing else may be written then."""
         self.overdraws = False
-        """Whether also a record's first buffer may be one of the overdraft: its task looks for room before it begins with
-        what may be several records."""
+        """Whether also a record's first buffer may be one of the overdraft: its task looks for room before it begins
+        with what may be several records."""
         self._staging: Staging | None = None
         if (
             selector.is_round_robin
@@ -202,7 +202,7 @@ class PartitionWriter:
         return True
 
     def _can_begin(self, wanted: int) -> bool:
-        """Whether a record that needs so many buffers can be written whole, the first of them within the pool's size."""
+        """Whether a record that needs so many buffers can be written whole, the first one within the pool's size."""
         pool = self.partition.pool
         if pool.is_over_quota or not (pool.is_available or self.overdraws):
             return False
