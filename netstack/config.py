@@ -118,6 +118,8 @@ class NetworkConfig:
             for longer than that.
         periodic_flush: False flushes a channel at once after a quiet buffer timeout, and then once a timeout at most;
             True flushes all channels of a writer once a timeout, as Flink does: a record waits half of it on average.
+        stream_records: whether every record has Flink's tag and timestamp in front of it, nine bytes, and none stand in
+            runs: a buffer then holds as many as Flink's. Both ends need the same.
         announces_expected: whether a producer that was held up for want of credit tells how much more it expects to
             send, so that its consumer keeps that reserved. Flink's tell what waits; so do ours, beside that.
         checksum: whether this side asks for a CRC-32 over the payload of every buffer (about 15 % of throughput).
@@ -161,6 +163,7 @@ class NetworkConfig:
     read_memory_bytes: int = 32 * MIB
     spin_s: float = 0.002
     periodic_flush: bool = False
+    stream_records: bool = False
     announces_expected: bool = True
     checksum: bool = False
     dialect: str = NATIVE_DIALECT
@@ -263,7 +266,8 @@ class NetworkConfig:
         for name, value in constants.items():
             if settings.get(name, value) != value:
                 raise ConfigError(f"{name}={settings[name]}: it is always {value} in Flink {version}; leave it out")
-        like: dict[str, Any] = {**constants, "periodic_flush": True, "announces_expected": False}
+        like: dict[str, Any] = dict(constants)
+        like |= {"periodic_flush": True, "stream_records": True, "announces_expected": False}
         if version == "2.3":
             largest = settings.get("segment_size_bytes", 32 * KIB)
             like["debloat_start_buffer_bytes"] = min(_FLINK_STARTING_SEGMENT_BYTES, largest)
@@ -276,8 +280,8 @@ class NetworkConfig:
 
     @property
     def has_runs(self) -> bool:
-        """Whether there are runs among its records (`record/framing`): not where Flink reads and writes."""
-        return self.dialect == NATIVE_DIALECT
+        """Whether there are runs among its records (`record/framing`): not where Flink reads or writes."""
+        return self.dialect == NATIVE_DIALECT and not self.stream_records
 
     @property
     def total_segments(self) -> int:

@@ -229,6 +229,7 @@ class ResultPartition:
         store: StoredPartition | None = None,
         has_runs: bool = True,
         flushes_periodically: bool = False,
+        stream_records: bool = False,
         max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         """Called by `NetworkEnvironment.create_partition`.
@@ -243,6 +244,7 @@ class ResultPartition:
             store: where it is kept, if it is of such a kind: then the store is its only consumer, and makes its views.
             has_runs: whether batches are written as runs, which Flink cannot read.
             flushes_periodically: whether the buffer timeout is a period, as Flink's (`flush_times`).
+            stream_records: whether a head stands in front of every record, as of Flink's.
             max_record_bytes: the longest record that its writer takes.
         """
         self.partition_id = partition_id
@@ -252,6 +254,7 @@ class ResultPartition:
         self.store = store
         self.has_runs = has_runs
         self.flushes_periodically = flushes_periodically
+        self.stream_records = stream_records
         self.max_record_bytes = max_record_bytes
         self.host = host
         now = host.now()

@@ -90,6 +90,7 @@ class KeptPartitionFactory:
             host=StoreHost(host, store),
             store=store,
             has_runs=config.has_runs,
+            stream_records=config.stream_records,
             max_record_bytes=config.max_record_bytes,
         )
 

@@ -44,6 +44,7 @@ class Stage:
         quota: int | None = None,
         format: str = "bytes",
         flushes_periodically: bool = False,
+        stream_records: bool = False,
     ) -> None:
         self.network = NetworkBufferPool(segments, segment_bytes)
         self.host = VirtualHost(nothing)
@@ -61,6 +62,7 @@ class Stage:
             on_released=lambda partition: None,
             host=self.host,
             flushes_periodically=flushes_periodically,
+            stream_records=stream_records,
         )
         self.writer = PartitionWriter(
             self.partition,
