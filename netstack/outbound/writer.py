@@ -87,7 +87,7 @@ class PartitionWriter:
         selector.setup(self._count)
         selector.observe(partition.subpartitions)
         self._selector = selector
-        self._has_heads = partition.stream_records
+        self._has_heads = partition.as_flink
         self._format = StreamRecords(format) if self._has_heads else format
         self.format_name = format.name
         self._select = selector.select
@@ -171,6 +171,10 @@ class PartitionWriter:
         self.partition.check_writable()
         check_record_bytes(size, self._max_record_bytes)
         buffers = self.buffers
+        if buffers.waits_early and not self._can_begin(0):
+            buffers.kick()
+            if not self._can_begin(0):
+                return False
         buffers.switch(slot)
         builder = self._builders[slot]
         if builder.run:

@@ -15,7 +15,7 @@ from ..record.stream_records import StreamRecords
 def new_deserializer(format: RecordFormat, spill: SpillDirectory, config: NetworkConfig) -> RecordDeserializer:
     """For one channel; the format may be shared by those of one reader."""
     return RecordDeserializer(
-        StreamRecords(format) if config.stream_records else format,
+        StreamRecords(format) if config.as_flink else format,
         spill=spill,
         spill_threshold_bytes=config.spill_threshold_bytes,
         max_record_bytes=config.max_record_bytes,

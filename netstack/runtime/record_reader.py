@@ -348,7 +348,7 @@ class ArrayReader(_Reader):
         # One of few channels may gather much at a time; many together would take a gigabyte for every thousand.
         block_bytes = max(LEAST_BLOCK_BYTES, min(DEFAULT_BLOCK_BYTES, GATHERED_BYTES // max(1, gate.channel_count)))
         config = gate.config or NetworkConfig()
-        self._has_heads = config.stream_records
+        self._has_heads = config.as_flink
         width += HEAD_BYTES if self._has_heads else 0
         self._rows = [
             RowDeserializer(width, block_bytes=block_bytes, accepts_runs=config.has_runs)

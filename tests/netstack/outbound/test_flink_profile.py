@@ -11,6 +11,7 @@ from writer_stage import Stage
 
 from netstack import ArrayReader, ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, open_task_manager
 from netstack.errors import ConfigError
+from netstack.outbound.selector import CustomSelector
 
 FLINK = NetworkConfig.flink(memory_bytes=100 * 32 * 1024)
 RECORDS_IN_A_BUFFER = 32 * 1024 // (4 + 1 + 8 + 8)
@@ -50,7 +51,7 @@ async def test_a_slow_consumer_fills_both_sides_and_no_more(config: NetworkConfi
 
 
 def test_as_many_records_fit_a_buffer_as_of_flinks() -> None:
-    stage = Stage(segment_bytes=32 * 1024, stream_records=True)
+    stage = Stage(segment_bytes=32 * 1024, as_flink=True)
     for _ in range(4 * RECORDS_IN_A_BUFFER):
         stage.emit(b"12345678")
     assert stage.partition.statistics().buffers == 4 * RECORDS_IN_A_BUFFER * 21 // (32 * 1024)
@@ -101,3 +102,29 @@ def test_its_constants_are_constants() -> None:
     assert (older.exclusive_buffers_per_channel, older.max_overdraft_buffers_per_partition) == (1, 7)
     assert older.debloat_start_buffer_bytes is None, "Flink 1 began with whole segments"
     assert NetworkConfig.flink(segment_size_bytes=512).debloat_start_buffer_bytes == 512
+
+
+@pytest.mark.parametrize(("as_flink", "expected"), [(True, -(-2 * 1024 // 21)), (False, 3 * 1024 // 12)])
+def test_a_writer_waits_when_its_pool_is_empty_whatever_room_the_open_buffer_has(as_flink: bool, expected: int) -> None:
+    """As Flink's, which asks for room before every record; ours fills the buffer first."""
+    stage = Stage(buffers=(3, 3), segment_bytes=1024, as_flink=as_flink)
+    assert stage.emit_until_full(b"12345678") == expected
+    assert stage.pool.statistics().requested == 3
+    stage.read()
+    assert stage.writer.try_emit(b"12345678")
+
+
+def test_it_waits_with_every_channel() -> None:
+    stage = Stage(
+        subpartitions=2,
+        selector=CustomSelector(lambda record, count: record[0] % count),
+        buffers=(3, 3),
+        segment_bytes=1024,
+        as_flink=True,
+    )
+    stage.emit(b"\0 first")
+    stage.emit_until_full(b"\1" * 100)
+    assert stage.partition.subpartitions[0].has_open_buffer
+    assert not stage.writer.try_emit(b"\0 second")
+    stage.read(1)
+    stage.emit(b"\0 second")
