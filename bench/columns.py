@@ -78,6 +78,8 @@ COLUMNS: Final[dict[str, str]] = {
     "settings_verify": "string",
     "settings_profile": "bool",
     "settings_checksum": "bool",
+    "settings_acts_as": "string",
+    "settings_overdraft_buffers": "int64",
     "version": "string",
     "host_name": "string",
     "host_cpu": "string",

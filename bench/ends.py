@@ -6,6 +6,7 @@ Takes: the settings. Gives: what every engine of netstack opens its TaskManagers
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,7 @@ from netstack.certificates import make_authority, make_host
 from netstack.record.framing import MAX_RECORD_BYTES
 from netstack.units import format_duration, format_size
 
-from .spec import RunSpec
+from .spec import PROFILES, RunSpec
 
 PARTITION: Final = "bench"
 CERTIFICATES: Final = "certificates"
@@ -56,12 +57,15 @@ def config_of(spec: RunSpec) -> NetworkConfig:
     segments = (
         spec.channels * (spec.exclusive_buffers + 1) + floating + spec.connections * LANDING_SEGMENTS + SPARE_SEGMENTS
     )
-    return NetworkConfig(
+    version = PROFILES[spec.acts_as]
+    make = NetworkConfig if version is None else partial(NetworkConfig.flink, version)
+    return make(
         segment_size_bytes=spec.segment_size_bytes,
         memory_bytes=segments * spec.segment_size_bytes,
         exclusive_buffers_per_channel=spec.exclusive_buffers,
         floating_buffers_per_gate=spec.floating_buffers,
         spare_floating_buffers_per_gate=spec.spare_buffers,
+        max_overdraft_buffers_per_partition=spec.overdraft_buffers,
         credit_based=spec.credit,
         # A connection that is not read from, for want of a buffer, answers no pings.
         heartbeat_interval_s=NetworkConfig().heartbeat_interval_s if spec.credit else None,

@@ -36,7 +36,7 @@ from .grid import (
     DEFAULT_SECONDS,
     DEFAULT_TIMEOUTS_S,
 )
-from .spec import RunSpec
+from .spec import PROFILES, RunSpec, constants_of
 
 ENGINES = ("auto", "local", "spark", "hosts")
 
@@ -349,6 +349,23 @@ def _shared() -> tuple[Callable[[_Command], _Command], ...]:
             help="As many more receive buffers as long as nobody else needs them.",
         ),
         click.option(
+            "--overdraft-buffers",
+            type=COUNT,
+            default=default.overdraft_buffers,
+            show_default=True,
+            help="Send buffers beyond a full pool that a record which has begun may take.",
+        ),
+        click.option(
+            "--as",
+            "acts_as",
+            type=click.Choice(tuple(PROFILES)),
+            default=default.acts_as,
+            show_default=True,
+            is_eager=True,
+            callback=_use_constants,
+            help="Behave as Flink's network stack: 2.3's, or that of older clusters, whose buffers can be set.",
+        ),
+        click.option(
             "--spin",
             "spin_s",
             type=LENGTH,
@@ -370,6 +387,12 @@ def _shared() -> tuple[Callable[[_Command], _Command], ...]:
             "--checksum/--no-checksum", default=default.checksum, help="CRC-32 over every buffer on the wire."
         ),
     )
+
+
+def _use_constants(context: click.Context, parameter: click.Parameter, acts_as: str) -> str:
+    """What cannot be set there becomes the default of its flag."""
+    context.default_map = {name: f"{value:g}" for name, value in constants_of(acts_as).items()}
+    return acts_as
 
 
 def _with(command: _Command, *flags: Callable[[_Command], _Command]) -> _Command:

@@ -95,6 +95,8 @@ def describe_spec(spec: RunSpec) -> str:
         parts.append(f"round trip {format_duration(spec.round_trip_s, space=' ')}")
     if spec.link_bytes_per_s is not None:
         parts.append(f"link {setting_text('link_bytes_per_s', spec.link_bytes_per_s)}")
+    if spec.acts_as != "netstack":
+        parts.append(f"as {spec.acts_as}")
     if not spec.credit:
         parts.append("without credit")
     if spec.debloat_s is not None:

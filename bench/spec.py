@@ -10,9 +10,9 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
-from netstack.config import NetworkConfig
+from netstack.config import FLINK_CONSTANTS, NetworkConfig
 from netstack.errors import ConfigError
 from netstack.units import format_size
 
@@ -21,6 +21,25 @@ Read = Literal["record", "buffer", "blocking"]
 Write = Literal["task", "blocking"]
 Verify = Literal["all", "sample"]
 TransportName = Literal["tcp", "unix", "shm", "tls"]
+
+PROFILES: Final = {"netstack": None, "flink": "2.3", "flink-1.x": "1.x"}
+"""What `--as` may be, and which version of Flink that is."""
+
+_PROFILE_SETTINGS: Final = {
+    "exclusive_buffers_per_channel": "exclusive_buffers",
+    "floating_buffers_per_gate": "floating_buffers",
+    "max_overdraft_buffers_per_partition": "overdraft_buffers",
+    "spare_floating_buffers_per_gate": "spare_buffers",
+    "spin_s": "spin_s",
+}
+
+
+def constants_of(acts_as: str) -> dict[str, float]:
+    """Settings that nobody can change in what a run behaves as."""
+    version = PROFILES[acts_as]
+    constants = {} if version is None else FLINK_CONSTANTS[version]
+    return {_PROFILE_SETTINGS[name]: value for name, value in constants.items()}
+
 
 MIN_RECORD_BYTES = 8  # every record starts with its index as 8 bytes: that is what proves order and completeness
 
@@ -60,6 +79,9 @@ class RunSpec:
             that fast.
         verify: `all` that arrives is looked at, or a `sample` (`bench.sampled`).
         profile: tells where the time of each side goes, which costs some of it.
+        acts_as: whose network stack it behaves as (`--as`): our own, Flink 2.3's, or Flink 1's, whose buffers can be
+            set.
+        overdraft_buffers: send buffers that a record which has begun may take beyond a full pool.
         checksum: CRC-32 over every buffer on the wire.
     """
 
@@ -97,9 +119,20 @@ class RunSpec:
     verify: Verify = "all"
     profile: bool = False
     checksum: bool = False
+    acts_as: str = "netstack"
+    overdraft_buffers: int = NetworkConfig().max_overdraft_buffers_per_partition
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot work, naming the flag."""
+        if self.acts_as not in PROFILES:
+            raise ConfigError(f"--as {self.acts_as}: give one of {', '.join(PROFILES)}")
+        for name, fixed in constants_of(self.acts_as).items():
+            if getattr(self, name) != fixed:
+                flag = "--" + name.removesuffix("_s").replace("_", "-")
+                raise ConfigError(
+                    f"{flag} {getattr(self, name):g} with --as {self.acts_as}: it is always {fixed:g} there; leave it"
+                    " out"
+                )
         if self.records is not None and self.seconds is not None:
             raise ConfigError("--records and --seconds exclude each other; give one")
         for flag, value, least in (
@@ -111,6 +144,7 @@ class RunSpec:
             ("--exclusive-buffers", self.exclusive_buffers, 0),
             ("--floating-buffers", self.floating_buffers, 1),
             ("--spare-buffers", self.spare_buffers, 0),
+            ("--overdraft-buffers", self.overdraft_buffers, 0),
             ("--link-rate", self.link_bytes_per_s, 1),
         ):
             if value is not None and value < least:

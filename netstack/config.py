@@ -5,7 +5,10 @@ Takes: keyword arguments. Gives: a checked `NetworkConfig`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Self
 
 from .errors import ConfigError
 
@@ -28,6 +31,20 @@ _DURATIONS = (
     "handshake_timeout_s",
     "heartbeat_timeout_s",
 )
+_IN_EVERY_FLINK: Final = {"spare_floating_buffers_per_gate": 0, "spin_s": 0.0}
+FLINK_CONSTANTS: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
+    {
+        "2.3": {
+            "exclusive_buffers_per_channel": 2,
+            "floating_buffers_per_gate": 8,
+            "max_overdraft_buffers_per_partition": 20,
+            **_IN_EVERY_FLINK,
+        },
+        "1.x": _IN_EVERY_FLINK,
+    }
+)
+"""By version: what nobody can set there."""
+_FLINK_STARTING_SEGMENT_BYTES: Final = 1024
 MAX_GRACE_S = 3600.0
 SHUFFLE_COMPRESSIONS = ("auto", "lz4", "none")
 
@@ -101,6 +118,11 @@ class NetworkConfig:
             want the processor. So an idle connection costs nothing; but a record every millisecond costs an otherwise
             idle core: give 0.0002, which covers round trips of credit, where that is too much. A writer never looks
             for longer than that.
+        emulates: a version of Flink, as whose network stack this one behaves; give it through `flink`, which sets what
+            else belongs to it. Then a clock flushes all channels of a writer once a buffer timeout (ours: each channel
+            at once after a quiet timeout, then once a timeout at most); records have Flink's tag and timestamp in
+            front, and none stand in runs; a writer waits as soon as the pool has nothing left, whatever room the open
+            buffer has; nothing is told of what a producer expects to send. Both ends need the same.
         checksum: whether this side asks for a CRC-32 over the payload of every buffer (about 15 % of throughput).
         dialect: how its connections speak: "netstack" to others of its kind, "flink-2.3.0" to the task managers of a
             Flink cluster, with the same segment size. Flink's dialect has no checksums, no pings and no way without
@@ -142,6 +164,7 @@ class NetworkConfig:
     sort_min_subpartitions: int = 4
     read_memory_bytes: int = 32 * MIB
     spin_s: float = 0.002
+    emulates: str | None = None
     checksum: bool = False
     dialect: str = NATIVE_DIALECT
 
@@ -204,6 +227,8 @@ class NetworkConfig:
                 "credit_based=False with heartbeat_interval_s: a connection that is not read from answers no pings and"
                 " would be declared lost; set heartbeat_interval_s=None"
             )
+        if self.emulates is not None and self.emulates not in FLINK_CONSTANTS:
+            raise ConfigError(f"emulates={self.emulates!r}; give None or one of {', '.join(FLINK_CONSTANTS)}")
         if self.shuffle_compression not in SHUFFLE_COMPRESSIONS:
             raise ConfigError(f"shuffle_compression={self.shuffle_compression!r}; give one of {SHUFFLE_COMPRESSIONS}")
         if self.shuffle_disk_bytes is not None and self.shuffle_disk_bytes < 0:
@@ -228,6 +253,29 @@ class NetworkConfig:
                 f" min <= start <= segment_size_bytes ({largest})"
             )
 
+    @classmethod
+    def flink(cls, version: str = "2.3", **settings: Any) -> Self:
+        """Settings with which a TaskManager behaves as one of Flink's; among its own kind it needs no other dialect.
+
+        Args:
+            version: "2.3", or "1.x" for clusters where exclusive, floating and overdraft buffers can be set.
+            settings: others than the defaults.
+
+        Raises:
+            ConfigError: an unknown version, or a setting that this version has as a constant.
+        """
+        constants = FLINK_CONSTANTS.get(version)
+        if constants is None:
+            raise ConfigError(f"version={version!r} of Flink; give one of {', '.join(FLINK_CONSTANTS)}")
+        for name, value in constants.items():
+            if settings.get(name, value) != value:
+                raise ConfigError(f"{name}={settings[name]}: it is always {value} in Flink {version}; leave it out")
+        like: dict[str, Any] = {**constants, "emulates": version}
+        if version == "2.3":
+            largest = settings.get("segment_size_bytes", 32 * KIB)
+            like["debloat_start_buffer_bytes"] = min(_FLINK_STARTING_SEGMENT_BYTES, largest)
+        return cls(**{**like, **settings})
+
     @property
     def request_retries(self) -> int:
         """`partition_request_retries` in the dialect that has them."""
@@ -235,8 +283,13 @@ class NetworkConfig:
 
     @property
     def has_runs(self) -> bool:
-        """Whether there are runs among its records (`record/framing`): not where Flink reads and writes."""
-        return self.dialect == NATIVE_DIALECT
+        """Whether there are runs among its records (`record/framing`): not where Flink reads or writes."""
+        return self.dialect == NATIVE_DIALECT and not self.as_flink
+
+    @property
+    def as_flink(self) -> bool:
+        """Whether it behaves as a Flink, whichever."""
+        return self.emulates is not None
 
     @property
     def total_segments(self) -> int:

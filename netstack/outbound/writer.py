@@ -36,6 +36,7 @@ from ..record.framing import (
     template,
 )
 from ..record.runs import FramedRuns
+from ..record.stream_records import StreamRecords, with_heads
 from .emission import SMALL_PIECE_BYTES, Emission, Payload, PieceCursor, Rows, framed_rows, is_immutable
 from .emitter import RUN_LIMIT_BYTES, Emitter, PlainEmitter, StagingEmitter
 from .flush_rounds import FlushRounds
@@ -86,7 +87,8 @@ class PartitionWriter:
         selector.setup(self._count)
         selector.observe(partition.subpartitions)
         self._selector = selector
-        self._format = format
+        self._has_heads = partition.as_flink
+        self._format = StreamRecords(format) if self._has_heads else format
         self.format_name = format.name
         self._select = selector.select
         self._fixed_slot = self._count if selector.is_broadcast else 0 if self._count == 1 else None
@@ -101,6 +103,9 @@ class PartitionWriter:
         """The last record, and its slot, if there was no buffer for it."""
         self.is_emitting = False
         """Whether an emission waits half-way: nothing else may be written then."""
+        self.overdraws = False
+        """Whether also a record's first buffer may be one of the overdraft: its task looks for room before it begins
+        with what may be several records."""
         self._staging: Staging | None = None
         if (
             selector.is_round_robin
@@ -124,7 +129,7 @@ class PartitionWriter:
     # One record.
 
     def _emitter(self, refuse: type[Exception] | None) -> Callable[[Any], bool]:
-        is_raw = self.format_name == "bytes"
+        is_raw = self.format_name == "bytes" and not self._has_heads
         emitter = Emitter(
             self,
             encode=self._format.encode,
@@ -166,6 +171,10 @@ class PartitionWriter:
         self.partition.check_writable()
         check_record_bytes(size, self._max_record_bytes)
         buffers = self.buffers
+        if buffers.waits_early and not self._can_begin(0):
+            buffers.kick()
+            if not self._can_begin(0):
+                return False
         buffers.switch(slot)
         builder = self._builders[slot]
         if builder.run:
@@ -185,18 +194,25 @@ class PartitionWriter:
             pool = self.partition.pool
             emission = self.emission_of_record(slot, [payload], size)
             wanted = -(-(end - builder.capacity) // pool.segment_size_bytes)
-            if pool.is_over_quota or not pool.can_acquire(wanted):
+            if not self._can_begin(wanted):
                 buffers.kick()
-                if pool.is_over_quota or not pool.can_acquire(wanted):
+                if not self._can_begin(wanted):
                     return False
-            buffers.ignores_quota = True  # it is asked between records: what was begun here has to be written whole
+            buffers.ends_record = True  # it is asked between records: what was begun here has to be written whole
             complete = emission.advance()
-            buffers.ignores_quota = False
+            buffers.ends_record = False
             if not complete:
                 raise LocalProtocolError(f"{wanted} buffers were at hand and then were not; one writer a partition")
         self._counters.counted += 1
         buffers.after_write(slot)
         return True
+
+    def _can_begin(self, wanted: int) -> bool:
+        """Whether a record that needs so many buffers can be written whole, the first one within the pool's size."""
+        pool = self.partition.pool
+        if pool.is_over_quota or not (pool.is_available or self.overdraws):
+            return False
+        return pool.can_acquire(wanted)
 
     def emission_of_record(self, slot: int, pieces: list[Payload], size: int) -> Emission:
         """A single record of any size, as an emission."""
@@ -364,7 +380,7 @@ class PartitionWriter:
                 f"an array of {array.dtype} is no batch of {self.format_name} records:"
                 + (f" give {wanted}" if wanted is not None else " their width varies; emit them one by one")
             )
-        rows = rows_of(array)
+        rows = with_heads(rows_of(array)) if self._has_heads else rows_of(array)
         check_record_bytes(rows.shape[1], self._max_record_bytes)
         return rows
 
@@ -444,8 +460,7 @@ class PartitionWriter:
     def flush(self) -> None:
         """Makes everything written available now."""
         self.settle()
-        self.partition.flush_all()
-        self.buffers.kick()
+        self.buffers.flush_all()
 
     def abandon(self) -> None:
         """Gives the open builders up (their bytes stay queued)."""
