@@ -167,6 +167,13 @@ def engine_flags(command: _Command) -> _Command:
     return _with(
         command,
         click.option(
+            "--peer",
+            "peers",
+            type=click.Choice(["flink"]),
+            multiple=True,
+            help="At every point a real Flink takes its turn, and netstack --as flink: how far our figures are from it.",
+        ),
+        click.option(
             "--engine",
             type=click.Choice(ENGINES),
             default="auto",

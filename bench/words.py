@@ -15,7 +15,12 @@ from netstack.units import format_duration, format_size
 from .spec import RunSpec
 
 _FIELDS: Final = {field.name: field for field in dataclasses.fields(RunSpec)}
-_NAMES: Final = {"record_bytes": "record size", "link_bytes_per_s": "link rate", "engine_kind": "engine", "acts_as": "as"}
+_NAMES: Final = {
+    "record_bytes": "record size",
+    "link_bytes_per_s": "link rate",
+    "engine_kind": "engine",
+    "acts_as": "as",
+}
 
 
 def setting(row: Mapping[str, Any], name: str) -> Any:

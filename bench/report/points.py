@@ -19,6 +19,7 @@ from netstack.units import format_count, format_duration, format_latency, format
 
 from ..figure import Figure
 from ..grid import Kind, run_kind
+from ..spec import constants_of
 from ..store import Row
 from ..words import plain, setting, setting_name, setting_text
 
@@ -276,6 +277,8 @@ def settings_of_sweeps(rows: Sequence[Row]) -> list[str]:
 def _differing(rows: Sequence[Row]) -> list[str]:
     names = sorted({name.removeprefix("settings_") for row in rows for name in row if name.startswith("settings_")})
     further = [name for name in names if name not in _AXES | _EFFORT]
+    if len({facet(row, "acts_as") for row in rows}) > 1:  # which says its constants too
+        further = [name for name in further if name not in constants_of("flink")]
     return [name for name in [*_TAGS, *further] if len({facet(row, name) for row in rows}) > 1]
 
 
