@@ -4,8 +4,8 @@ Takes: flat rows of runs on Flink and of our own with the same settings. Gives: 
 and how many of them are within 15 %.
 
 Rules:
-- Times, records in a buffer, bytes in flight and kept throughput are compared as log2 of ours / Flink's; milliseconds of
-  a second and usages as ours - Flink's. Within 15 % is a ratio up to 1.15 either way, 150 ms/s, or 0.15 of a pool.
+- Times, records in a buffer, bytes in flight and kept throughput are compared as log2 of ours / Flink's; ms of a second
+  and usages as ours - Flink's. Within 15 % is a ratio up to 1.15 either way, 150 ms/s, or 0.15 of a pool.
 - A figure whose ranges over the repeats overlap has no error that could be known: it is blank, and does not count
   against us. So is one that cannot be compared.
 - In a run as fast as it goes the speed of the two languages decides how much waits where: it is compared by the part of
@@ -156,11 +156,11 @@ def _prepared(row: Row) -> Row:
     found = dict(row)
     consumer = "metrics_consumer_netstack_input_"
     buffers = sum(row.get(f"{consumer}{kind}_buffers_total") or 0 for kind in ("remote", "local"))
-    if buffers and row.get("records"):
+    if buffers and row.get("records") and row.get("engine_kind") != FLINK:
         found["records_per_buffer"] = row["records"] / buffers
-    queues = [row.get(name) for name in ("metrics_producer_netstack_output_queue_bytes", f"{consumer}queue_bytes")]
-    if None not in queues:
-        found["bytes_in_flight"] = sum(queues)  # type: ignore[arg-type]
+    sent, received = row.get("metrics_producer_netstack_output_queue_bytes"), row.get(f"{consumer}queue_bytes")
+    if sent is not None and received is not None:
+        found["bytes_in_flight"] = sent + received
     idle = row.get("idle_ms_per_s")
     if idle is not None:
         found["busy_ms_per_s"] = row.get(f"{consumer}busy_ms_per_second", 1000.0 - idle)

@@ -171,7 +171,7 @@ def engine_flags(command: _Command) -> _Command:
             "peers",
             type=click.Choice(["flink"]),
             multiple=True,
-            help="At every point a real Flink takes its turn, and netstack --as flink: how far our figures are from it.",
+            help="Let a real Flink and netstack --as flink have their turns at every point, and compare them.",
         ),
         click.option(
             "--engine",

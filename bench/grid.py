@@ -99,6 +99,7 @@ class Grid:
         seed: decides the order.
         common: settings that every run shares.
         spec_type: what a run's settings are: `RunSpec`, or one with more of them.
+        points: the runs of a pass, in place of the axes.
         turns: what is measured in turn at a point: its run, and the same work done by others.
     """
 
@@ -115,6 +116,7 @@ class Grid:
     seed: int = 0
     common: dict[str, Any] = field(default_factory=dict)
     spec_type: type[RunSpec] = RunSpec
+    points: tuple[RunSpec, ...] = ()
     turns: Callable[[RunSpec], Sequence[RunSpec]] = lambda spec: (spec,)
 
     def __post_init__(self) -> None:
@@ -174,6 +176,7 @@ class Grid:
             "repeats": self.repeats,
             "seed": self.seed,
             "common": dict(self.common),
+            "points": [point.as_dict() for point in self.points],
         }
 
     @property
@@ -182,6 +185,9 @@ class Grid:
 
     def _specs(self) -> Iterator[RunSpec]:
         """The runs of one pass, each once."""
+        if self.points:
+            yield from self.points
+            return
         axes = {
             "buffer_timeout_s": self.timeouts_s,
             "record_bytes": self.record_sizes,

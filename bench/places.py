@@ -142,7 +142,7 @@ def _with_flink(spec: RunSpec) -> tuple[RunSpec, ...]:
     from .peers.flink import FlinkSpec
 
     flink = FlinkSpec.of(spec)
-    as_flink = replace(spec, acts_as=flink.acts_as, **constants_of(flink.acts_as))
+    as_flink = RunSpec(**{**spec.as_dict(), **constants_of(flink.acts_as), "acts_as": flink.acts_as})
     return tuple(dict.fromkeys((flink, as_flink, spec)))
 
 

@@ -102,6 +102,7 @@ def document_of(spec: FlinkSpec, answer: Mapping[str, Any]) -> dict[str, Any]:
         "buffers": None if buffers is None else round(buffers),
         "credits": None,
         "congestion_control": None,
+        "records_per_buffer": _records_per_buffer(answer),
         "average_buffer_fill": (
             producer["netstack_output_bytes_total"] / buffers / spec.segment_size_bytes if buffers else None
         ),
@@ -161,6 +162,13 @@ def _window(spec: FlinkSpec, answer: Mapping[str, Any]) -> tuple[int, float]:
     if len(inside) < 2:
         return received, (answer["last_ns"] - start_ns) / 1e9
     return inside[-1][1] - inside[0][1], (inside[-1][0] - inside[0][0]) / 1e9
+
+
+def _records_per_buffer(answer: Mapping[str, Any]) -> float | None:
+    """While the source emitted: its end sends what is left in parts."""
+    buffers = answer["sides"][SINK]["after"].get("numBuffersInRemote")
+    received = answer["arrivals"][-1][1] if answer["arrivals"] else 0
+    return received / buffers if buffers and received else None
 
 
 def _whole(total: float | None, parts: int) -> int | None:

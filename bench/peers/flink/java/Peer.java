@@ -117,11 +117,10 @@ public final class Peer {
         Thread.sleep(20);
         samples.begin();
         while (board.stoppedNs == 0) {
-            samples.take(board.received());
+            samples.take(board);
             failIfOver(job);
             Thread.sleep(SAMPLE_MS);
         }
-        samples.end(board.received());
         JobResult result = cluster.requestJobResult(job).get();
         if (!result.isSuccess()) {
             throw new IllegalStateException("the job ended: " + result.getSerializedThrowable().map(Throwable::toString).orElse("?"));

@@ -6,7 +6,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 
-/** Flink's metrics of both sides while the source emits: at the start, in the mean, at its stop; and when it is over. */
+/** Flink's metrics of both sides while the source emits: at first, on average, at last; and when it is over. */
 final class Samples {
     private static final List<String> SIDES = List.of(Reporter.SOURCE, Reporter.SINK);
 
@@ -15,7 +15,7 @@ final class Samples {
 
     private final Map<String, Map<String, Double>> before = new LinkedHashMap<>();
     private final Map<String, Map<String, Double>> sums = new LinkedHashMap<>();
-    private final Map<String, Map<String, Double>> after = new LinkedHashMap<>();
+    private Map<String, Map<String, Double>> after = new LinkedHashMap<>();
     private long beganNs;
     private long endedNs;
     private int taken;
@@ -25,19 +25,23 @@ final class Samples {
         SIDES.forEach(side -> before.put(side, Reporter.read(side)));
     }
 
-    void take(long received) {
-        arrivals.add(new long[] {System.nanoTime(), received});
-        taken++;
-        for (String side : SIDES) {
-            Map<String, Double> sum = sums.computeIfAbsent(side, ignored -> new TreeMap<>());
-            Reporter.read(side).forEach((name, value) -> sum.merge(name, value, Double::sum));
+    /** Takes a sample; it does not count if the source stopped meanwhile, because its end is sent differently. */
+    void take(Board board) {
+        long now = System.nanoTime();
+        long received = board.received();
+        Map<String, Map<String, Double>> found = new LinkedHashMap<>();
+        SIDES.forEach(side -> found.put(side, Reporter.read(side)));
+        if (board.stoppedNs != 0) {
+            return;
         }
-    }
-
-    void end(long received) {
-        arrivals.add(new long[] {System.nanoTime(), received});
-        endedNs = System.nanoTime();
-        SIDES.forEach(side -> after.put(side, Reporter.read(side)));
+        arrivals.add(new long[] {now, received});
+        taken++;
+        endedNs = now;
+        after = found;
+        found.forEach((side, values) -> {
+            Map<String, Double> sum = sums.computeIfAbsent(side, ignored -> new TreeMap<>());
+            values.forEach((name, value) -> sum.merge(name, value, Double::sum));
+        });
     }
 
     /** By side: `before`, `mean`, `after` and `final`, each a number by Flink's name; `seconds` between the first two. */
