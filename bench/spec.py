@@ -126,11 +126,11 @@ class RunSpec:
         """Refuses settings that cannot work, naming the flag."""
         if self.acts_as not in PROFILES:
             raise ConfigError(f"--as {self.acts_as}: give one of {', '.join(PROFILES)}")
-        for name, value in constants_of(self.acts_as).items():
-            if getattr(self, name) != value:
+        for name, fixed in constants_of(self.acts_as).items():
+            if getattr(self, name) != fixed:
                 flag = "--" + name.removesuffix("_s").replace("_", "-")
                 raise ConfigError(
-                    f"{flag} {getattr(self, name):g} with --as {self.acts_as}: it is always {value:g} there; leave it"
+                    f"{flag} {getattr(self, name):g} with --as {self.acts_as}: it is always {fixed:g} there; leave it"
                     " out"
                 )
         if self.records is not None and self.seconds is not None:

@@ -116,6 +116,10 @@ class NetworkConfig:
             want the processor. So an idle connection costs nothing; but a record every millisecond costs an otherwise
             idle core: give 0.0002, which covers round trips of credit, where that is too much. A writer never looks
             for longer than that.
+        periodic_flush: False flushes a channel at once after a quiet buffer timeout, and then once a timeout at most;
+            True flushes all channels of a writer once a timeout, as Flink does: a record waits half of it on average.
+        announces_expected: whether a producer that was held up for want of credit tells how much more it expects to
+            send, so that its consumer keeps that reserved. Flink's tell what waits; so do ours, beside that.
         checksum: whether this side asks for a CRC-32 over the payload of every buffer (about 15 % of throughput).
         dialect: how its connections speak: "netstack" to others of its kind, "flink-2.3.0" to the task managers of a
             Flink cluster, with the same segment size. Flink's dialect has no checksums, no pings and no way without
@@ -156,6 +160,8 @@ class NetworkConfig:
     sort_min_subpartitions: int = 4
     read_memory_bytes: int = 32 * MIB
     spin_s: float = 0.002
+    periodic_flush: bool = False
+    announces_expected: bool = True
     checksum: bool = False
     dialect: str = NATIVE_DIALECT
 
@@ -257,7 +263,7 @@ class NetworkConfig:
         for name, value in constants.items():
             if settings.get(name, value) != value:
                 raise ConfigError(f"{name}={settings[name]}: it is always {value} in Flink {version}; leave it out")
-        like: dict[str, Any] = dict(constants)
+        like: dict[str, Any] = {**constants, "periodic_flush": True, "announces_expected": False}
         if version == "2.3":
             largest = settings.get("segment_size_bytes", 32 * KIB)
             like["debloat_start_buffer_bytes"] = min(_FLINK_STARTING_SEGMENT_BYTES, largest)

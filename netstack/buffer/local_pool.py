@@ -125,8 +125,12 @@ class LocalBufferPool:
         """What it would like to hold: its maximum, or twice its guarantee when it has none."""
         return self.maximum if self.maximum is not None else 2 * self.required
 
-    def try_acquire(self, subpartition: int = -1) -> Segment | None:
+    def try_acquire(self, subpartition: int = -1, overdraft: bool = False) -> Segment | None:
         """A segment charged to `subpartition`, or None.
+
+        Args:
+            subpartition: whom it counts for; below 0 nobody.
+            overdraft: whether it may be one beyond the size: what was begun has to be ended.
 
         Raises:
             PoolDestroyed: the pool is gone.
@@ -137,7 +141,7 @@ class LocalBufferPool:
             if self._destroyed:
                 raise PoolDestroyed("the buffer pool was destroyed: its partition or gate is closed")
             taken = None
-            if self._requested < self._size + self._max_overdraft:
+            if self._requested < (self._size + self._max_overdraft if overdraft else self._size):
                 taken = self._network.try_take()
             if taken is None:
                 return None

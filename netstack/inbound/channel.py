@@ -192,8 +192,10 @@ class RemoteInputChannel(ChannelBuffers):
             # Nobody reads an empty buffer: its credit returns at once.
             queue.pop()
             buffer.recycle()
-        required = self._required = backlog + self._initial_credit
-        self._is_trickle = not backlog and length <= TRICKLE_BYTES
+        self._backlog = backlog
+        wanted = backlog if backlog > self._expected else self._expected
+        required = self._required = wanted + self._initial_credit
+        self._is_trickle = not wanted and length <= TRICKLE_BYTES
         if not self._waiting and len(self._exclusive) + len(self._floating) < required:
             self.on_backlog(backlog)
         if self.credit.use() and self._link is not None:
@@ -323,7 +325,7 @@ class RemoteInputChannel(ChannelBuffers):
         for buffer in self._queue:
             if buffer.data_type is _DATA:
                 polled -= buffer.length
-        at_producer = 0 if self.is_released else max(0, self._required - self._initial_credit)
+        at_producer = 0 if self.is_released else self._backlog
         return polled, len(self._queue) + at_producer
 
     def start_capture(self, checkpoint_id: int, unconsumed: bytes) -> bool:
@@ -389,7 +391,8 @@ class RemoteInputChannel(ChannelBuffers):
             announced_credit=self.credit.announced,
             announcements=self.announcements,
             backlog_announcements=self.backlog_announcements,
-            sender_backlog=0 if self.is_released else max(0, self._required - self._initial_credit),
+            sender_backlog=0 if self.is_released else self._backlog,
+            sender_expected=0 if self.is_released else self._expected,
             is_finished=self.is_finished,
         )
 

@@ -27,7 +27,9 @@ class ChannelBuffers:
     """What `RemoteInputChannel` is besides a queue: one object with it, because every buffer touches both."""
 
     __slots__ = (
+        "_backlog",
         "_exclusive",
+        "_expected",
         "_floating",
         "_initial_credit",
         "_network",
@@ -51,6 +53,8 @@ class ChannelBuffers:
         self._floating: list[Segment] = []
         self._initial_credit = len(exclusive)
         self._required = len(exclusive)
+        self._backlog = 0
+        self._expected = 0
         self._on_demand = credit_based and not exclusive
         self._waiting = False
 
@@ -76,8 +80,9 @@ class ChannelBuffers:
     # What comes.
 
     def on_backlog(self, backlog: int) -> None:
-        """The producer has `backlog` data buffers waiting: reserve for them."""
-        required = self._required = backlog + self._initial_credit
+        """The producer has `backlog` data buffers waiting: reserve for them, or for more if it expects more."""
+        self._backlog = backlog
+        required = self._required = max(backlog, self._expected) + self._initial_credit
         free = len(self._exclusive) + len(self._floating)
         if free >= required or self._waiting or self.is_released:
             return
@@ -93,6 +98,11 @@ class ChannelBuffers:
             gained += 1
         if gained:
             self._announce(gained)
+
+    def on_expected(self, buffers: int) -> None:
+        """The producer expects to send so many soon, although fewer may wait."""
+        self._expected = buffers
+        self.on_backlog(self._backlog)
 
     def give_up_unannounced(self) -> None:
         """Less waits at the producer than it expected: others get what is reserved for that and was not announced."""
@@ -175,7 +185,7 @@ class ChannelBuffers:
 
     def _give_up_floating(self) -> None:
         """The channel is blocked: its floating buffers serve others, until it is resumed and announces a backlog."""
-        self._required = 0
+        self._required = self._backlog = self._expected = 0
         self.credit.forget()
         floating, self._floating = self._floating, []
         for segment in floating:

@@ -205,5 +205,6 @@ class LocalInputChannel:
             announcements=0,
             backlog_announcements=0,
             sender_backlog=0 if view is None else view.queued_buffers() - queued_buffers,
+            sender_expected=0,
             is_finished=self.is_finished,
         )

@@ -30,6 +30,7 @@ from ..wire.frames import (
     BacklogAnnouncement,
     CancelChannel,
     ChannelError,
+    ExpectedBuffers,
     Frame,
     Hello,
     NewBufferSize,
@@ -201,6 +202,11 @@ class ChannelReceiver:
                 if channel is not None:
                     channel.backlog_announcements += 1
                     channel.on_backlog(backlog)
+                    channel.give_up_unannounced()
+            case ExpectedBuffers(number, buffers):
+                channel = self._channels.get(number)
+                if channel is not None:
+                    channel.on_expected(buffers)
                     channel.give_up_unannounced()
             case _:
                 raise RemoteProtocolError(

@@ -36,6 +36,8 @@ class ChannelStatistics:
         backlog_announcements: received: the producer had data and no credit.
         sender_backlog: what waits at the producer: data buffers, as it told last; of a local channel what its queue
             does not let go yet.
+        sender_expected: data buffers that the producer expects to send soon, whether they wait or not, because it was
+            held up for want of credit; buffers are reserved for so many.
         is_finished: whether its end was polled.
     """
 
@@ -57,6 +59,7 @@ class ChannelStatistics:
     announcements: int
     backlog_announcements: int
     sender_backlog: int
+    sender_expected: int
     is_finished: bool
 
 
@@ -115,6 +118,11 @@ class GateStatistics:
     def sender_backlog(self) -> int:
         """What waits at the producers, over all channels."""
         return sum(channel.sender_backlog for channel in self.channels)
+
+    @property
+    def sender_expected(self) -> int:
+        """What producers expect to send soon, over all channels."""
+        return sum(channel.sender_expected for channel in self.channels)
 
     @property
     def buffers_in_use(self) -> int:

@@ -142,8 +142,8 @@ class Emission:
                 room = self._make_room(offset)
             count = min(room, left)
             if count <= 0:
-                if not buffers.open(slot):
-                    self._offset = offset
+                self._offset = offset
+                if not buffers.open(slot, self.has_taken_buffer):
                     return False
                 self._opened_at = offset
                 continue
@@ -185,7 +185,7 @@ class Emission:
                     room = self._make_room(self._offset)
                 count = min(room, left)
                 if count <= 0:
-                    if not buffers.open(slot):
+                    if not buffers.open(slot, self.has_taken_buffer):
                         return False
                     self._opened_at = self._offset
                     continue
@@ -199,6 +199,9 @@ class Emission:
                     buffers.finish(slot)
                 continue
             segments = buffers.acquire_many(slot, min(left // size, at_once))
+            if not segments and self.has_taken_buffer:
+                last = buffers.acquire(slot, overdraft=True)
+                segments = [] if last is None else [last]
             if not segments:
                 return False
             elements = [LentBuffer(cursor.take(size), size, segment, pool, slot, told) for segment in segments]

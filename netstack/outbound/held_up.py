@@ -1,7 +1,7 @@
-"""Channels that their consumers' credit holds up: more is announced than waits, and what is not used goes back.
+"""Channels that their consumers' credit holds up: what they expect to send is told, and what is not used goes back.
 
-Takes: channels that ran out of credit while data waited. Gives: how many buffers to announce at least behind each of
-theirs; when one has fallen silent, the true backlog, and its credit in empty buffers.
+Takes: channels that ran out of credit while data waited. Gives: how many buffers each expects to send; when one has
+fallen silent, that it expects none, and its credit in empty buffers.
 
 Why. A buffer tells how many wait behind it, and its consumer reserves as many. What a writer has queued is at most what
 it was held up with, so the last buffer of every round tells of none: the consumer gives its buffers up, and the next
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, final
 from ..events import DataType
 from ..wire.codec import Codec
 from ..wire.credit import MAX_CREDIT
-from ..wire.frames import BacklogAnnouncement
+from ..wire.frames import ExpectedBuffers
 from ..wire.outgoing_batch import OutgoingBatch
 
 if TYPE_CHECKING:
@@ -73,14 +73,15 @@ class HeldUpChannels:
         """Whether `collect` has something to add."""
         return bool(self._silent)
 
-    def add(self, channel: SendingChannel, channels: int) -> None:
-        """A channel, of so many on the connection, has data and no credit."""
+    def add(self, channel: SendingChannel, channels: int, batch: OutgoingBatch) -> None:
+        """A channel, of so many on the connection, has data and no credit: its consumer is told to expect more."""
         share = EXPECTED_BUFFERS // channels
         initial = channel.initial_credit
         if not share or not 0 < initial < MAX_CREDIT or channel.has_asked_for_less:
             return
         channel.expected = share
         channel.gives_back = True
+        batch.add_control(self._codec.encode_control(ExpectedBuffers(channel.number, share)))
         self._silent.pop(channel, None)
         if not self._expecting:
             self._call_later(LOOK_S, self._look)
@@ -108,8 +109,7 @@ class HeldUpChannels:
             if not has_room or view.is_available(has_credit=credit.available > 0):
                 self._silent[channel] = None  # first what waits, which says how much that is
                 continue
-            backlog = view.backlog_buffers()
-            batch.add_control(self._codec.encode_control(BacklogAnnouncement(channel.number, backlog)))
+            batch.add_control(self._codec.encode_control(ExpectedBuffers(channel.number, 0)))
             while credit.available > channel.initial_credit:
                 if not batch.has_room:
                     self._silent[channel] = None
@@ -119,7 +119,7 @@ class HeldUpChannels:
                     break
                 credit.spend()
                 channel.buffers += 1
-                header = self._codec.encode_buffer_header(channel.number, _DATA, empty.sequence, backlog, 0, 0)
+                header = self._codec.encode_buffer_header(channel.number, _DATA, empty.sequence, 0, 0, 0)
                 batch.add_control(header)
 
     def _look(self) -> None:

@@ -6,15 +6,15 @@ subpartitions, and the wish to send to the connections.
 Slots: 0 .. C-1 are the subpartitions' builders, C is the broadcast builder, shared by all. Either kind may be open,
 never both; switching finishes the other kind.
 
-Buffer timeout: None: buffers leave when full. Above 0: the first unflushed byte of a slot arms a deadline for it; when
-it passes, the slot is flushed; a writer in a hurry has one deadline for all (`flush_rounds`). 0: every record flushes
-its slot at once; what is written before the connection takes the bytes rides in the same frame, and a producer that
-never waits has them sent every 50 us (`SLICE_S`; 200 where sending takes long), which keeps latency low at little cost.
+Buffer timeout: None: buffers leave when full. Above 0: the first unflushed byte of a slot gets a time at which the slot
+is flushed (`flush_times`), which may be now; a writer in a hurry has one time for all (`flush_rounds`). 0: every record
+flushes its slot at once; what is written before the connection takes the bytes rides in the same frame, and a producer
+that never waits has them sent every 50 us (`SLICE_S`; 200 where sending takes long), which keeps latency low at little
+cost.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, final
 
@@ -23,6 +23,7 @@ import numpy as np
 from ..buffer.builder import BufferBuilder
 from ..buffer.segment import Segment
 from .flush_rounds import FlushRounds
+from .flush_times import AT_ONCE, FlushTimes, LeadingEdge, Periodic
 from .partition import ResultPartition
 
 SLICE_S: Final = 50e-6
@@ -46,6 +47,9 @@ def _no_builder() -> BufferBuilder:
 
 _NONE: Final = _no_builder()
 
+_NOTHING: Final = -1
+"""The `limit` of a new buffer, of which nothing was flushed."""
+
 
 @final
 class OpenBuffers:
@@ -54,7 +58,7 @@ class OpenBuffers:
     Attributes:
         partition: where they are queued.
         builders: of each slot; one that is full at position 0 stands for none.
-        ignores_quota: whether segments are taken beyond the quota, to end what was begun.
+        ends_record: whether segments are taken beyond the quota, and beyond the pool's size, to end what was begun.
         rounds: of flushes, of a writer that stages records.
         next_kick: with a timeout of 0: from when on (in the host's ticks) a record asks the connections to send.
         on_lent_back: told when memory lent by a batch was sent.
@@ -64,17 +68,18 @@ class OpenBuffers:
         "_broadcast_slot",
         "_broadcasting",
         "_counters",
-        "_deadline_of",
-        "_deadlines",
+        "_due",
+        "_due_at",
         "_flush_always",
+        "_flushed_to",
         "_host",
         "_open_slots",
         "_store",
         "_ticks",
-        "_timeout_s",
+        "_times",
         "_unkicked",
         "builders",
-        "ignores_quota",
+        "ends_record",
         "next_kick",
         "on_lent_back",
         "partition",
@@ -83,7 +88,7 @@ class OpenBuffers:
 
     def __init__(self, partition: ResultPartition, buffer_timeout_s: float | None) -> None:
         self.partition = partition
-        self.ignores_quota = False
+        self.ends_record = False
         self.rounds: FlushRounds | None = None
         self.next_kick = 0.0
         self.on_lent_back: Callable[[], None] | None = None
@@ -92,7 +97,13 @@ class OpenBuffers:
         self.builders: list[BufferBuilder] = [_NONE] * slots
         self._open_slots = 0
         self._broadcasting = False
-        self._timeout_s = buffer_timeout_s
+        self._times: FlushTimes | None = None
+        if buffer_timeout_s:
+            self._times = (
+                Periodic(partition.host, buffer_timeout_s)
+                if partition.flushes_periodically
+                else LeadingEdge(partition.host, buffer_timeout_s, slots)
+            )
         self._flush_always = buffer_timeout_s == 0
         self._host = partition.host
         self._ticks = partition.host.ticks
@@ -100,18 +111,19 @@ class OpenBuffers:
         partition.counters.builders = self.builders
         self._store = partition.store
         self._unkicked = 0
-        self._deadlines: deque[tuple[float, int]] = deque()
-        self._deadline_of: list[float] = [0.0] * slots
+        self._due: dict[float, list[int]] = {}  # slots to be flushed, by time
+        self._due_at: list[float] = [0.0] * slots
+        self._flushed_to: list[int] = [_NOTHING] * slots  # how far the open buffer was flushed last
 
     def targets(self, slot: int) -> tuple[Any, ...]:
         """The subpartitions behind a slot."""
         subpartitions = self.partition.subpartitions
         return subpartitions if slot == self._broadcast_slot else (subpartitions[slot],)
 
-    def acquire(self, slot: int) -> Segment | None:
-        """A segment charged to a slot; asks the connections to send before it gives up."""
+    def acquire(self, slot: int, overdraft: bool) -> Segment | None:
+        """A segment charged to a slot; has the connections send before it gives up, or overdraws."""
         pool = self.partition.pool
-        if pool.is_over_quota and not self.ignores_quota:
+        if pool.is_over_quota and not self.ends_record:
             self.kick()
             if pool.is_over_quota:
                 return None
@@ -119,13 +131,13 @@ class OpenBuffers:
         segment = pool.try_acquire(charged)
         if segment is None:
             self.kick()
-            segment = pool.try_acquire(charged)
+            segment = pool.try_acquire(charged, overdraft or self.ends_record)
         return segment
 
     def acquire_many(self, slot: int, count: int) -> list[Segment]:
         """Up to `count` segments charged to a subpartition; asks the connections to send before it gives up."""
         pool = self.partition.pool
-        if pool.is_over_quota and not self.ignores_quota:
+        if pool.is_over_quota:
             self.kick()
             if pool.is_over_quota:
                 return []
@@ -135,13 +147,15 @@ class OpenBuffers:
             segments = pool.try_acquire_many(count, slot)
         return segments
 
-    def open(self, slot: int) -> bool:
+    def open(self, slot: int, overdraft: bool) -> bool:
         """Opens a buffer for a slot and queues it at its first byte. Returns False when there is none.
+
+        Of the overdraft it is only where a record that has taken a buffer needs another (or `ends_record`).
 
         Its capacity is what the consumer asked for (the least of what all consumers of a broadcast did), at most the
         segment; it does not follow when they ask for another. `Emission` makes it hold its first record.
         """
-        segment = self.acquire(slot)
+        segment = self.acquire(slot, overdraft)
         if segment is None:
             return False
         builder = BufferBuilder(segment, self.partition.pool, 0 if slot == self._broadcast_slot else slot)
@@ -155,7 +169,7 @@ class OpenBuffers:
             subpartition.add(consumer.copy())
         if wanted < builder.capacity:
             builder.trim(wanted)
-        builder.limit = -1  # armed by `after_write`
+        builder.limit = _NOTHING  # armed by `after_write`
         builder.stays_armed = self.rounds is not None and self.rounds.is_active and slot != self._broadcast_slot
         first.add(consumer)
         return True
@@ -177,7 +191,10 @@ class OpenBuffers:
         if builder is _NONE:
             return
         self.builders[slot] = _NONE
-        self._deadline_of[slot] = 0.0
+        self._due_at[slot] = 0.0
+        self._flushed_to[slot] = _NOTHING
+        if self._times is not None:
+            self._times.on_left(slot)
         self._open_slots -= 1
         counters = self._counters
         counters.buffers += 1
@@ -214,19 +231,23 @@ class OpenBuffers:
     def after_write(self, slot: int) -> None:
         """Arms the flush of what was written last to a slot, and sends what has become full."""
         builder = self.builders[slot]
-        if builder is not _NONE and builder.limit < builder.position:  # there is something to flush
+        taken = builder.limit
+        if builder is not _NONE and taken < builder.position:  # there is something to flush
             builder.limit = builder.capacity
-            timeout = self._timeout_s
-            if timeout is not None:
-                if builder.stays_armed:
-                    pass  # the next round flushes it
-                elif timeout > 0:
-                    self._arm(slot, timeout)
+            if builder.stays_armed:
+                pass  # the next round flushes it
+            elif self._times is not None:
+                due = self._times.due(slot, taken == self._flushed_to[slot])
+                if due == AT_ONCE:
+                    self._flush(slot)
+                    self.on_flushed(1)
                 else:
-                    for subpartition in self.targets(slot):
-                        subpartition.flush()
-                    if self._ticks() >= self.next_kick:
-                        self.kick()
+                    self._await(slot, due)
+            elif self._flush_always:
+                for subpartition in self.targets(slot):
+                    subpartition.flush()
+                if self._ticks() >= self.next_kick:
+                    self.kick()
         if self._unkicked:
             self.kick()
             if self._store is not None:
@@ -245,38 +266,50 @@ class OpenBuffers:
             for slot in range(len(self.builders)):
                 self.finish(slot, by_event=by_event)
 
-    def _arm(self, slot: int, timeout_s: float) -> None:
-        deadline = self._host.now() + timeout_s
-        self._deadline_of[slot] = deadline
-        self._deadlines.append((deadline, slot))
-        if len(self._deadlines) == 1:
-            self._host.call_at(deadline, self._on_deadline)
+    def _await(self, slot: int, due: float) -> None:
+        self._due_at[slot] = due
+        slots = self._due.get(due)
+        if slots is None:
+            self._due[due] = [slot]
+            self._host.call_at(due, self._on_due)
+        else:
+            slots.append(slot)
 
-    def _on_deadline(self) -> None:
-        """The first deadline has passed: flush every slot that is due, and ask to be called for the next."""
-        deadlines = self._deadlines
+    def _on_due(self) -> None:
+        """A time has come: flush every slot that is due."""
         if self.rounds is not None and self.rounds.should_begin:
-            deadlines.clear()
+            self._due.clear()
             self.on_flushed(self.rounds.begin())
             return
         now = self._host.now()
         flushed = 0
-        while deadlines and deadlines[0][0] <= now:
-            deadline, slot = deadlines.popleft()
-            if self._deadline_of[slot] == deadline:  # else its buffer left before
-                self._deadline_of[slot] = 0.0
-                for subpartition in self.targets(slot):
-                    subpartition.flush()
-                flushed += 1
-        while deadlines and self._deadline_of[deadlines[0][1]] != deadlines[0][0]:
-            deadlines.popleft()
-        if deadlines:
-            self._host.call_at(deadlines[0][0], self._on_deadline)
+        for due in [due for due in self._due if due <= now]:
+            for slot in self._due.pop(due):
+                if self._due_at[slot] == due:  # else its buffer left before
+                    self._flush(slot)
+                    flushed += 1
         if flushed:
             self.on_flushed(flushed)
 
+    def _flush(self, slot: int) -> None:
+        """Has what is written to a slot sent."""
+        self._due_at[slot] = 0.0
+        self._flushed_to[slot] = self.builders[slot].written_bytes
+        if self._times is not None:
+            self._times.on_left(slot)
+        for subpartition in self.targets(slot):
+            subpartition.flush()
+
+    def flush_all(self) -> None:
+        """Has everything sent that is written."""
+        for slot, builder in enumerate(self.builders):
+            if builder is not _NONE:
+                self._flush(slot)
+        self.partition.flush_all()
+        self.kick()
+
     def on_flushed(self, buffers: int) -> None:
-        """The time of so many had come: has the connections send them."""
+        """The time of so many had come: has the connections send what they hold."""
         self._counters.flushes_timeout += buffers
         self.kick()
 

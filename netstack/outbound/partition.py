@@ -41,7 +41,7 @@ class ResultPartitionStatistics:
         bytes: framed bytes written into them, length prefixes included (a broadcast buffer counts once).
         events: events broadcast.
         flushes_full: buffers that left because they were full.
-        flushes_timeout: flushes because the buffer timeout had passed.
+        flushes_timeout: flushes because of the buffer timeout: it had passed, or the channel was quiet for so long.
         flushes_event: buffers that left because an event came.
         pool: its buffers.
         subpartitions: each of them.
@@ -228,6 +228,7 @@ class ResultPartition:
         host: PartitionHost,
         store: StoredPartition | None = None,
         has_runs: bool = True,
+        flushes_periodically: bool = False,
         max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         """Called by `NetworkEnvironment.create_partition`.
@@ -241,6 +242,7 @@ class ResultPartition:
             host: the TaskManager's services.
             store: where it is kept, if it is of such a kind: then the store is its only consumer, and makes its views.
             has_runs: whether batches are written as runs, which Flink cannot read.
+            flushes_periodically: whether the buffer timeout is a period, as Flink's (`flush_times`).
             max_record_bytes: the longest record that its writer takes.
         """
         self.partition_id = partition_id
@@ -249,6 +251,7 @@ class ResultPartition:
         self.counters = OutputCounters(subpartitions + 1)
         self.store = store
         self.has_runs = has_runs
+        self.flushes_periodically = flushes_periodically
         self.max_record_bytes = max_record_bytes
         self.host = host
         now = host.now()

@@ -43,7 +43,7 @@ from ..wire.frames import (
     TaskEvent,
     UnknownChannel,
 )
-from ..wire.greeting import FEATURE_CHECKSUM
+from ..wire.greeting import FEATURE_CHECKSUM, FEATURE_EXPECTED
 from ..wire.outgoing_batch import OutgoingBatch
 from .held_up import HeldUpChannels
 from .sending_channel import SendingChannel, SendingChannelStatistics
@@ -100,6 +100,8 @@ class ChannelSender:
     def on_open(self, peer: Hello, features: int) -> None:
         """Both hellos agree."""
         self._checksum = bool(features & FEATURE_CHECKSUM)
+        if not features & FEATURE_EXPECTED:
+            self._held_up = None
 
     def on_frame(self, frame: Frame) -> None:
         """What a consumer may say."""
@@ -252,7 +254,7 @@ class ChannelSender:
                     else:
                         ready.append(channel)
                 elif held_up is not None and not channel.expected:
-                    held_up.add(channel, len(self._channels))
+                    held_up.add(channel, len(self._channels), batch)
             if buffer.data_type is not _DATA:
                 if isinstance(buffer, StoredBuffer):
                     pieces = self._codec.encode_stored(channel.number, buffer.sequence, buffer.backlog, buffer)
@@ -271,7 +273,7 @@ class ChannelSender:
                     channel.number,
                     buffer.data_type,
                     buffer.sequence,
-                    max(buffer.backlog, channel.expected),
+                    buffer.backlog,
                     buffer.length,
                     _crc32(buffer) if self._checksum else 0,
                 ),

@@ -72,7 +72,7 @@ class SendingChannel:
         self.credit = SendCredit(initial_credit)
         self.initial_credit = initial_credit
         self.expected = 0
-        """Buffers that are announced at least: its writer was held up a moment ago (`held_up`)."""
+        """Buffers that its consumer was told of beside those that wait: it was held up a moment ago (`held_up`)."""
         self.gives_back = False
         """Whether it was ever expected to send more than it had, and so gives back credit that it does not use."""
         self.has_asked_for_less = False

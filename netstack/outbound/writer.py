@@ -101,6 +101,9 @@ class PartitionWriter:
         """The last record, and its slot, if there was no buffer for it."""
         self.is_emitting = False
         """Whether an emission waits half-way: nothing else may be written then."""
+        self.overdraws = False
+        """Whether also a record's first buffer may be one of the overdraft: its task looks for room before it begins
+        with what may be several records."""
         self._staging: Staging | None = None
         if (
             selector.is_round_robin
@@ -185,18 +188,25 @@ class PartitionWriter:
             pool = self.partition.pool
             emission = self.emission_of_record(slot, [payload], size)
             wanted = -(-(end - builder.capacity) // pool.segment_size_bytes)
-            if pool.is_over_quota or not pool.can_acquire(wanted):
+            if not self._can_begin(wanted):
                 buffers.kick()
-                if pool.is_over_quota or not pool.can_acquire(wanted):
+                if not self._can_begin(wanted):
                     return False
-            buffers.ignores_quota = True  # it is asked between records: what was begun here has to be written whole
+            buffers.ends_record = True  # it is asked between records: what was begun here has to be written whole
             complete = emission.advance()
-            buffers.ignores_quota = False
+            buffers.ends_record = False
             if not complete:
                 raise LocalProtocolError(f"{wanted} buffers were at hand and then were not; one writer a partition")
         self._counters.counted += 1
         buffers.after_write(slot)
         return True
+
+    def _can_begin(self, wanted: int) -> bool:
+        """Whether a record that needs so many buffers can be written whole, the first one within the pool's size."""
+        pool = self.partition.pool
+        if pool.is_over_quota or not (pool.is_available or self.overdraws):
+            return False
+        return pool.can_acquire(wanted)
 
     def emission_of_record(self, slot: int, pieces: list[Payload], size: int) -> Emission:
         """A single record of any size, as an emission."""
@@ -444,8 +454,7 @@ class PartitionWriter:
     def flush(self) -> None:
         """Makes everything written available now."""
         self.settle()
-        self.partition.flush_all()
-        self.buffers.kick()
+        self.buffers.flush_all()
 
     def abandon(self) -> None:
         """Gives the open builders up (their bytes stay queued)."""

@@ -299,6 +299,13 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         " queue does not let go yet.",
     ),
     Metric(
+        "netstack_input_sender_expected_buffers",
+        _GATE,
+        "sender_expected",
+        "Data buffers that producers which were held up for want of credit expect to send soon, whether they wait or"
+        " not: buffers stay reserved for them. Flink has no such hope.",
+    ),
+    Metric(
         "netstack_input_in_use_buffers",
         _GATE,
         "buffers_in_use",

@@ -30,7 +30,7 @@ from ..wire.codec_native import PROTOCOL_VERSION
 from ..wire.connection import Connection
 from ..wire.dialects import dialect_named
 from ..wire.frames import Hello
-from ..wire.greeting import FEATURE_CHECKSUM, FEATURE_SESSION
+from ..wire.greeting import FEATURE_CHECKSUM, FEATURE_EXPECTED, FEATURE_SESSION
 from .admission import Admission
 from .authentication import Secret
 from .dialling import Connect, Dialler, connect_stream, dial_stream
@@ -344,6 +344,9 @@ class NetworkEndpoint:
     def _hello(self) -> Hello:
         asked = FEATURE_CHECKSUM if self._config.checksum else 0
         known = KNOWN_FEATURES
+        if self._config.announces_expected:
+            asked |= FEATURE_EXPECTED
+            known |= FEATURE_EXPECTED
         if self._config.resume_grace_s:
             asked |= FEATURE_SESSION
             known |= FEATURE_SESSION

@@ -171,6 +171,7 @@ class NetworkEnvironment:
             on_released=self._registry.remove,
             host=self,
             has_runs=config.has_runs,
+            flushes_periodically=config.periodic_flush,
             max_record_bytes=config.max_record_bytes,
         )
         partition.listen = self._endpoint.listen

@@ -250,6 +250,10 @@ class RecordWriter(Generic[T]):
         step = max(1, pool.size * pool.segment_size_bytes // PORTIONS // record_bytes)
         return (batch[start : start + step] for start in range(0, len(batch), step))
 
+    def overdraw(self) -> None:
+        """Lets records begin with overdraft: its task waits for room before each input, whatever comes of that."""
+        self._core.overdraws = True
+
     async def wait_room(self) -> None:
         """Waits until a buffer is at hand, so that what is begun then has a first part at least.
 
@@ -260,7 +264,7 @@ class RecordWriter(Generic[T]):
         """
         await self._make_whole()
         pool = self._pool
-        while pool.is_destroyed or pool.is_over_quota or not pool.can_acquire(1):
+        while pool.is_destroyed or not pool.is_available:
             await self._wait_for_buffer(self._partition.soft_backpressured)
 
     async def _emit_few(self, batch: npt.NDArray[Any]) -> None:

@@ -108,6 +108,8 @@ class TaskOutput:
         self.kept: list[tuple[RecordWriter[Any], bool, Any]] = []
         self._writers = tuple(writers)
         self._told = tuple(told)
+        for writer in writers:
+            writer.overdraw()
         self.edges = tuple(_edge(writer, self.kept, each) for writer, each in zip(writers, told, strict=True))
         pools = tuple(partition.pool for partition in self.partitions)
         self.room: HasRoom = pools[0] if len(pools) == 1 else _Pools(pools)

@@ -39,7 +39,7 @@ from ..runtime.partitions import PartitionRegistry
 from ..wire.codec_native import PROTOCOL_VERSION, NativeCodec
 from ..wire.connection import Connection, Endpoint
 from ..wire.frames import Hello
-from ..wire.greeting import FEATURE_CHECKSUM
+from ..wire.greeting import FEATURE_CHECKSUM, FEATURE_EXPECTED
 from .ledger import Ledger
 from .scripted import Chunk, Half, Pipe, VirtualHost, everything
 
@@ -88,6 +88,7 @@ class Link:
         max_overdraft: int = 0,
         max_buffers_per_channel: int | None = None,
         checksum: bool = False,
+        announces_expected: bool = True,
         partition_request_timeout_s: float = 10.0,
         is_prompt: bool = False,
         audit_every: int = 1,
@@ -106,6 +107,7 @@ class Link:
             max_overdraft: of each partition.
             max_buffers_per_channel: quota of each subpartition.
             checksum: whether buffers carry one.
+            announces_expected: see `NetworkConfig`.
             partition_request_timeout_s: how long a request waits for its partition, in virtual time.
             is_prompt: both halves write as soon as a writer or a channel asks, as pumps do; otherwise only steps write.
             audit_every: every which step of the wire is followed by `Ledger.audit` too.
@@ -124,8 +126,9 @@ class Link:
         self._steps = 0
         self._has_written = False  # in the middle of something else
         codec = NativeCodec()
-        asked = FEATURE_CHECKSUM << 16 if checksum else 0
-        hello = Hello(PROTOCOL_VERSION, segment_size_bytes, FEATURE_CHECKSUM | asked, "netstack link")
+        known = FEATURE_CHECKSUM | (FEATURE_EXPECTED if announces_expected else 0)
+        asked = known if checksum else known & ~FEATURE_CHECKSUM
+        hello = Hello(PROTOCOL_VERSION, segment_size_bytes, known | asked << 16, "netstack link")
         self._to_consumer = Pipe(codec, capacity_bytes)
         self._to_producer = Pipe(codec, capacity_bytes)
         self._to_consumer.cut_at = cut_at_byte

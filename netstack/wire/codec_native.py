@@ -25,6 +25,7 @@ from .frames import (
     ChannelError,
     ConnectionFailure,
     Continue,
+    ExpectedBuffers,
     Frame,
     Goodbye,
     Hello,
@@ -82,6 +83,7 @@ class Kind(enum.IntEnum):
     SESSION = 15
     CONTINUE = 16
     RECEIVED = 17
+    EXPECTED = 18
 
 
 MAX_COMPRESSED: Final = 1024
@@ -229,6 +231,8 @@ def _control_parts(frame: Frame) -> tuple[Kind, int, bytes]:
             return Kind.OPEN, channel, _OPEN.pack(subpartition, subpartitions, credit, len(name)) + name
         case BacklogAnnouncement(channel, backlog):
             return Kind.BACKLOG, channel, _NUMBER.pack(backlog)
+        case ExpectedBuffers(channel, buffers):
+            return Kind.EXPECTED, channel, _NUMBER.pack(buffers)
         case NewBufferSize(channel, buffer_bytes):
             return Kind.BUFFER_SIZE, channel, _NUMBER.pack(buffer_bytes)
         case ChannelError(channel, code, text):
@@ -278,6 +282,8 @@ def _decode_control(kind: Kind, channel: int, payload: bytes) -> Frame:
             return OpenChannel(channel, name.decode(), subpartition, credit, subpartitions)
         case Kind.BACKLOG:
             return BacklogAnnouncement(channel, _NUMBER.unpack(payload)[0])
+        case Kind.EXPECTED:
+            return ExpectedBuffers(channel, _NUMBER.unpack(payload)[0])
         case Kind.BUFFER_SIZE:
             return NewBufferSize(channel, _NUMBER.unpack(payload)[0])
         case Kind.CHANNEL_ERROR:

@@ -86,6 +86,14 @@ class BacklogAnnouncement:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectedBuffers:
+    """Producer was held up and expects to send so many buffers soon, whatever waits; 0: not any more."""
+
+    channel: int
+    buffers: int
+
+
+@dataclass(frozen=True, slots=True)
 class NewBufferSize:
     """Consumer wishes that new data buffers of a channel are filled to at most this many bytes (debloating)."""
 
@@ -194,7 +202,7 @@ class Received:
 
 
 Frame: TypeAlias = (
-    "Hello | OpenChannel | AddCredit | Resume | Acknowledge | CancelChannel | BacklogAnnouncement | NewBufferSize"
-    " | TaskEvent | SegmentRequest | UnknownChannel | ChannelError | ConnectionFailure | Ping | Pong | Goodbye"
-    " | SessionOffer | Continue | Received"
+    "Hello | OpenChannel | AddCredit | Resume | Acknowledge | CancelChannel | BacklogAnnouncement | ExpectedBuffers"
+    " | NewBufferSize | TaskEvent | SegmentRequest | UnknownChannel | ChannelError | ConnectionFailure | Ping | Pong"
+    " | Goodbye | SessionOffer | Continue | Received"
 )

@@ -17,6 +17,9 @@ FEATURE_CHECKSUM: Final = 1
 FEATURE_SESSION: Final = 2
 """The connection outlives the stream that carries it, see `session`."""
 
+FEATURE_EXPECTED: Final = 4
+"""Producers tell how many buffers they expect to send beyond those that wait (`ExpectedBuffers`)."""
+
 
 def agree(ours: Hello, theirs: Hello, peer: str) -> int:
     """The features that this connection uses.

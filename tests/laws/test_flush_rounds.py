@@ -135,8 +135,12 @@ def test_nothing_is_lost_or_late(steps: list[tuple[str, int, int]], segment_byte
 
 def test_a_writer_in_a_hurry_arms_one_deadline_for_all() -> None:
     run = _Run(1000)
-    run.emit(10 * CHANNELS, 8)
+    run.emit(CHANNELS, 8)
+    for channel in range(CHANNELS):
+        run.read(channel)
+    run.emit(9 * CHANNELS, 8)
     assert not run.has_rounds
+    assert run.stage.host.pending_calls == 1, "deadlines that fall close together are served together"
     run.stage.host.advance(TIMEOUT_S)
     assert run.has_rounds
     assert run.stage.host.pending_calls == 1
@@ -154,8 +158,12 @@ def test_a_writer_in_a_hurry_arms_one_deadline_for_all() -> None:
 
 def test_rounds_end_when_there_is_little_to_flush_and_a_record_has_its_own_deadline_again() -> None:
     run = _Run(1000)
-    run.emit(10 * CHANNELS, 8)
+    run.emit(CHANNELS, 8)
+    for channel in range(CHANNELS):
+        run.read(channel)
+    run.emit(9 * CHANNELS, 8)
     run.stage.host.advance(TIMEOUT_S)
+    assert run.has_rounds
     for channel in range(CHANNELS):
         run.read(channel)
     run.stage.host.advance(TIMEOUT_S)

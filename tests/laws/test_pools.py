@@ -186,7 +186,9 @@ class Stage:
             case "acquire":
                 before = pool.statistics()
                 possible = pool.can_acquire(1)
-                segment = pool.try_acquire(arguments[1])
+                if before.available == 0 and before.requested >= before.size:
+                    assert pool.try_acquire(arguments[1]) is None, "overdraft for whom it is not"
+                segment = pool.try_acquire(arguments[1], True)
                 assert (segment is not None) == possible
                 if segment is None:
                     free = self.network.statistics().free_segments
@@ -197,7 +199,7 @@ class Stage:
             case "acquire some":  # nobody has looked at a size before
                 promised = pool.can_acquire(arguments[1])
                 for _ in range(arguments[1] if promised else 0):
-                    segment = pool.try_acquire()
+                    segment = pool.try_acquire(overdraft=True)
                     assert segment is not None
                     watched.held.append((segment, -1))
             case "listen":

@@ -121,11 +121,15 @@ def test_overdraft_is_granted_but_never_makes_available() -> None:
     pool.on_available = lambda: told.append("available")
     held = take(pool, 2)
     assert not pool.is_available
-    held += take(pool, 2)
+    assert pool.try_acquire() is None, "it is for those who ask for it"
+    for _ in range(2):
+        segment = pool.try_acquire(overdraft=True)
+        assert segment is not None
+        held.append(segment)
     assert not pool.is_available
     assert pool.statistics().overdraft == 2
     assert pool.statistics().usage == 4 / 2
-    assert pool.try_acquire() is None
+    assert pool.try_acquire(overdraft=True) is None
     for expected_overdraft in (1, 0):
         pool.recycle(held.pop())
         assert pool.statistics().overdraft == expected_overdraft
@@ -144,7 +148,7 @@ def test_can_acquire_says_what_try_acquire_will_do(count: int) -> None:
     pool = network.create_pool(1, 3, max_overdraft=5)
     promised = pool.can_acquire(count)
     assert promised == (count <= 5)
-    taken = [pool.try_acquire() for _ in range(count)]
+    taken = [pool.try_acquire(overdraft=True) for _ in range(count)]
     assert (None not in taken) == promised
 
 
@@ -155,7 +159,7 @@ def test_what_is_at_hand_is_not_promised_when_the_pool_has_to_shrink_first(count
     take(pool, 6)
     network.create_pool(8, 20)  # from now on the first one's share is smaller, and nobody has looked
     promised = pool.can_acquire(count)
-    taken = [pool.try_acquire() for _ in range(count)]
+    taken = [pool.try_acquire(overdraft=True) for _ in range(count)]
     assert (None not in taken) == promised
 
 

@@ -91,6 +91,7 @@ class FakeChannel:
             announcements=0,
             backlog_announcements=0,
             sender_backlog=0,
+            sender_expected=0,
             is_finished=self.is_finished,
         )
 

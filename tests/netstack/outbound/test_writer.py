@@ -132,6 +132,36 @@ def test_overdraft_lets_one_record_through() -> None:
     assert stage.pool.statistics().requested <= 2
 
 
+@pytest.mark.parametrize("record_bytes", [1, 8, 20, 28, 40, 90])
+def test_no_record_begins_with_overdraft(record_bytes: int) -> None:
+    """As Flink's soft back-pressure; what has begun ends all the same."""
+    stage = Stage(buffers=(3, 3), overdraft=5)
+    needs = -(-(record_bytes + 4) // SIZE)
+    while stage.writer.try_emit(b"a" * record_bytes):
+        assert stage.pool.statistics().requested <= 3 + needs - 1
+    assert stage.pool.statistics().requested >= 3
+    before = stage.partition.subpartitions[0].queued_buffers()
+    assert before >= 3
+    stage.writer.overdraws = True  # a task that has looked for room before its input
+    assert stage.writer.try_emit(b"a" * record_bytes)
+    assert stage.pool.statistics().overdraft > 0
+
+
+@pytest.mark.parametrize("lent", [False, True])
+def test_an_array_takes_overdraft_to_end_a_record_that_has_taken_a_buffer(lent: bool) -> None:
+    size = LEND_BYTES * 5 // 2
+    stage = Stage(buffers=(3, 3), overdraft=20, segment_bytes=LEND_BYTES)
+    slot, emission = stage.writer.plan_record(b"a" * size if lent else memoryview(bytearray(size)))
+    assert emission.advance()
+    stage.writer.buffers.after_write(slot)
+    assert stage.pool.statistics().overdraft == 0
+    slot, emission = stage.writer.plan_record(b"b" * size if lent else memoryview(bytearray(size)))
+    assert not emission.advance(), "its first buffer would be one of the overdraft"
+    stage.read_one()
+    assert emission.advance(), "one came back, and the others are beyond the size"
+    assert stage.pool.statistics().overdraft > 0
+
+
 def test_the_connections_are_asked_to_send_before_giving_up() -> None:
     stage = Stage(buffers=(2, 2))
     stage.emit(b"a" * 28)

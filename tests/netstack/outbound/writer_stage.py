@@ -43,6 +43,7 @@ class Stage:
         overdraft: int = 0,
         quota: int | None = None,
         format: str = "bytes",
+        flushes_periodically: bool = False,
     ) -> None:
         self.network = NetworkBufferPool(segments, segment_bytes)
         self.host = VirtualHost(nothing)
@@ -59,6 +60,7 @@ class Stage:
             self.pool,
             on_released=lambda partition: None,
             host=self.host,
+            flushes_periodically=flushes_periodically,
         )
         self.writer = PartitionWriter(
             self.partition,

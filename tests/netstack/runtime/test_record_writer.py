@@ -150,16 +150,16 @@ async def test_the_buffer_timeout_by_the_clock(autojump_clock: MockClock) -> Non
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.host.flusher.run)
         await stage.writer.emit(b"a")
-        await trio.sleep(0.3)
-        await stage.writer.emit(b"b")
-        await trio.sleep(0.19)
-        assert (stage.read(0), stage.read(1)) == (b"", b"")
-        await trio.sleep(0.02)
         assert (stage.read(0), stage.read(1)) == (frame(b"a"), b"")
-        await trio.sleep(0.3)
+        await stage.writer.emit(b"b")
         assert (stage.read(0), stage.read(1)) == (b"", frame(b"b"))
+        await stage.writer.emit(b"c")
+        await trio.sleep(0.4)
+        assert (stage.read(0), stage.read(1)) == (b"", b"")
+        await trio.sleep(0.11)
+        assert (stage.read(0), stage.read(1)) == (frame(b"c"), b"")
         nursery.cancel_scope.cancel()
-    assert stage.partition.statistics().flushes_timeout == 2
+    assert stage.partition.statistics().flushes_timeout == 3
 
 
 async def test_lent_memory_is_waited_for_a_moment_and_then_copied(autojump_clock: MockClock) -> None:
