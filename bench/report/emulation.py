@@ -44,7 +44,7 @@ def emulation_section(rows: Sequence[Row]) -> str:
     lines = "".join(f"<p><strong>{escape(line)}.</strong></p>" for line in emulation_summary(cells))
     return (
         f'<section class="card" id="emulation"><h2>Beside Flink</h2>{lines}'
-        '<p class="note">Times, records, bytes and kept throughput: log2 of ours over Flink&rsquo;s: +1 is twice as much,'
+        '<p class="note">Times, records, bytes, kept throughput: log2 of ours over Flink&rsquo;s: +1 is twice as much,'
         " -1 half. Milliseconds of a second and usages: ours less Flink&rsquo;s. A dot: the ranges of the"
         f" repeats overlap. Marked: more than {WITHIN:.0%} away.</p>"
         '<div class="scroll"><table class="heat"><thead><tr><th scope="col" class="l">cell</th>'

@@ -30,8 +30,8 @@ _OPENED: Final = (
 )
 
 
-def java_command(*, heap: str = "1g") -> list[str]:
-    """How a JVM with Flink and our classes starts; the name of the main class follows.
+def java_command(sources: Path = SOURCES, *, heap: str = "1g") -> list[str]:
+    """How a JVM with Flink and classes of ours starts; the name of the main class follows.
 
     Raises:
         MissingExtra: no Java, no Flink, or nothing to compile our classes with; the text says what to install.
@@ -39,7 +39,7 @@ def java_command(*, heap: str = "1g") -> list[str]:
     java = _tool("java")
     libraries = flink_libraries()
     opened = [f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in _OPENED.split()]
-    where = os.pathsep.join((str(peer_jar(libraries)), *map(str, _jars(libraries))))
+    where = os.pathsep.join((str(jar_of(sources, libraries)), *map(str, _jars(libraries))))
     return [java, f"-Xmx{heap}", "-XX:+UseSerialGC", *opened, "-cp", where]
 
 
@@ -58,25 +58,25 @@ def flink_libraries() -> Path:
     return found
 
 
-def peer_jar(libraries: Path) -> Path:
-    """Our classes: those of the wheel, or built and kept.
+def jar_of(sources: Path, libraries: Path) -> Path:
+    """The classes of a folder of sources: those of the wheel, or built and kept.
 
     Raises:
         MissingExtra: there is no compiler for Java.
     """
-    carried = SOURCES.parent / JAR
+    carried = sources.parent / JAR
     if carried.exists():
         return carried
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "netstack"
-    kept = cache / f"flink-{_digest(libraries)}.jar"
+    kept = cache / f"flink-{_digest(sources, libraries)}.jar"
     if not kept.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        replace_file(kept, lambda aside: build(aside, libraries))
+        replace_file(kept, lambda aside: build(aside, sources, libraries))
     return kept
 
 
-def build(jar: Path, libraries: Path) -> None:
-    """Compiles our sources into a jar.
+def build(jar: Path, sources: Path, libraries: Path) -> None:
+    """Compiles sources into a jar.
 
     Raises:
         MissingExtra: there is no compiler, or it does not take the sources.
@@ -84,9 +84,9 @@ def build(jar: Path, libraries: Path) -> None:
     javac = _tool("javac")
     classes = os.pathsep.join(map(str, _jars(libraries)))
     with tempfile.TemporaryDirectory(prefix="netstack-flink-") as folder:
-        sources = [str(path) for path in sorted(SOURCES.glob("*.java"))]
+        classes_of = [str(path) for path in sorted(sources.glob("*.java"))]
         done = subprocess.run(
-            [javac, "--release", "17", "-nowarn", "-d", folder, "-cp", classes, *sources],
+            [javac, "--release", "17", "-nowarn", "-d", folder, "-cp", classes, *classes_of],
             capture_output=True,
             text=True,
             check=False,
@@ -96,21 +96,21 @@ def build(jar: Path, libraries: Path) -> None:
         with zipfile.ZipFile(jar, "w", zipfile.ZIP_DEFLATED) as archive:
             for path in sorted(Path(folder).rglob("*.class")):
                 archive.write(path, path.relative_to(folder))
-            for path in sorted(SOURCES.rglob("*")):
+            for path in sorted(sources.rglob("*")):
                 if path.is_file() and path.suffix != ".java":
-                    archive.write(path, path.relative_to(SOURCES))
+                    archive.write(path, path.relative_to(sources))
 
 
 def _jars(libraries: Path) -> list[Path]:
     return sorted(libraries.glob("*.jar"))
 
 
-def _digest(libraries: Path) -> str:
-    """Of our sources and of the names of Flink's jars, which have its version."""
+def _digest(sources: Path, libraries: Path) -> str:
+    """Of the sources and of the names of Flink's jars, which have its version."""
     found = hashlib.sha256()
     for path in _jars(libraries):
         found.update(path.name.encode())
-    for path in sorted(SOURCES.rglob("*")):
+    for path in sorted(sources.rglob("*")):
         if path.is_file():
             found.update(path.read_bytes())
     return found.hexdigest()[:16]
