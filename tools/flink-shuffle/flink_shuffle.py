@@ -102,7 +102,7 @@ class TaskOutput:
                     partition.release()
                 else:
                     partition.fail("the task that writes it has left")
-            self._stream.close()
+            self._stream.socket.close()
 
     async def _write(self, writer: netstack.RecordWriter, nursery: trio.Nursery) -> None:
         partition = writer.partition
@@ -247,9 +247,15 @@ async def serve(socket_path: str, segment_bytes: int, delay_s: float, rate: str 
         listening.listen()
         reached = await nursery.start(relay, manager.address) if is_impaired else manager.address
         print(reached.rsplit(":", 1)[1], flush=True)
-        while True:
-            connection, _ = await listening.accept()
-            nursery.start_soon(TaskOutput(manager, trio.SocketStream(connection)).run)
+
+        async def accept() -> None:
+            while True:
+                connection, _ = await listening.accept()
+                nursery.start_soon(TaskOutput(manager, trio.SocketStream(connection)).run)
+
+        nursery.start_soon(accept)
+        await trio.lowlevel.wait_readable(0)  # the task manager is gone
+        nursery.cancel_scope.cancel()
 
 
 # ------------------------------------------------------------------------------------------------------------- run

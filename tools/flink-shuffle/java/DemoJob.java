@@ -2,6 +2,7 @@ package netstack.shuffle;
 
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.functions.OpenContext;
 import org.apache.flink.api.common.state.ValueState;
@@ -64,8 +65,8 @@ public final class DemoJob {
 
         @Override
         public void processElement(Long number, Context context, Collector<Long> out) throws Exception {
-            for (long until = System.nanoTime() + workNs; System.nanoTime() < until; ) {
-                Thread.onSpinWait();
+            if (workNs > 0) {
+                LockSupport.parkNanos(workNs);
             }
             if (failAfter > 0 && SEEN.incrementAndGet() > failAfter && FAILED.compareAndSet(false, true)) {
                 throw new IllegalStateException("this task fails once, as asked");

@@ -6,6 +6,8 @@ import org.apache.flink.client.ClientUtils;
 import org.apache.flink.client.program.PackagedProgram;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.core.execution.DefaultExecutorServiceLoader;
+import org.apache.flink.runtime.checkpoint.CheckpointStatsSnapshot;
+import org.apache.flink.runtime.client.JobStatusMessage;
 import org.apache.flink.runtime.minicluster.MiniCluster;
 import org.apache.flink.runtime.minicluster.MiniClusterConfiguration;
 
@@ -52,8 +54,25 @@ public final class RunJob {
                     program.setEntryPointClassName(arguments[2]);
                 }
             }
-            ClientUtils.executeProgram(new DefaultExecutorServiceLoader(), configuration, program.build(), false, false);
+            try {
+                ClientUtils.executeProgram(
+                        new DefaultExecutorServiceLoader(), configuration, program.build(), false, false);
+            } finally {
+                for (JobStatusMessage job : cluster.listJobs().get()) {
+                    tellCheckpoints(cluster.getArchivedExecutionGraph(job.getJobId()).get().getCheckpointStatsSnapshot());
+                }
+            }
         }
         System.exit(0);
+    }
+
+    private static void tellCheckpoints(CheckpointStatsSnapshot statistics) {
+        if (statistics != null) {
+            System.out.println("checkpoints: " + statistics.getCounts().getNumberOfCompletedCheckpoints() + " completed, "
+                    + statistics.getCounts().getNumberOfFailedCheckpoints() + " failed, "
+                    + statistics.getCounts().getNumberOfRestoredCheckpoints() + " restored; "
+                    + statistics.getSummaryStats().getPersistedDataStats().getMaximum()
+                    + " bytes in flight stored at most");
+        }
     }
 }
