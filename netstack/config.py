@@ -116,10 +116,11 @@ class NetworkConfig:
             want the processor. So an idle connection costs nothing; but a record every millisecond costs an otherwise
             idle core: give 0.0002, which covers round trips of credit, where that is too much. A writer never looks
             for longer than that.
-        periodic_flush: False flushes a channel at once after a quiet buffer timeout, and then once a timeout at most;
-            True flushes all channels of a writer once a timeout, as Flink does: a record waits half of it on average.
-        announces_expected: whether a producer that was held up for want of credit tells how much more it expects to
-            send, so that its consumer keeps that reserved. Flink's tell what waits; so do ours, beside that.
+        emulates: a version of Flink, as whose network stack this one behaves; give it through `flink`, which sets what
+            else belongs to it. Then a clock flushes all channels of a writer once a buffer timeout (ours: each channel
+            at once after a quiet timeout, then once a timeout at most); records have Flink's tag and timestamp in
+            front, and none stand in runs; a writer waits as soon as the pool has nothing left, whatever room the open
+            buffer has; nothing is told of what a producer expects to send. Both ends need the same.
         checksum: whether this side asks for a CRC-32 over the payload of every buffer (about 15 % of throughput).
         dialect: how its connections speak: "netstack" to others of its kind, "flink-2.3.0" to the task managers of a
             Flink cluster, with the same segment size. Flink's dialect has no checksums, no pings and no way without
@@ -160,8 +161,7 @@ class NetworkConfig:
     sort_min_subpartitions: int = 4
     read_memory_bytes: int = 32 * MIB
     spin_s: float = 0.002
-    periodic_flush: bool = False
-    announces_expected: bool = True
+    emulates: str | None = None
     checksum: bool = False
     dialect: str = NATIVE_DIALECT
 
@@ -222,6 +222,8 @@ class NetworkConfig:
                 "credit_based=False with heartbeat_interval_s: a connection that is not read from answers no pings and"
                 " would be declared lost; set heartbeat_interval_s=None"
             )
+        if self.emulates is not None and self.emulates not in FLINK_CONSTANTS:
+            raise ConfigError(f"emulates={self.emulates!r}; give None or one of {', '.join(FLINK_CONSTANTS)}")
         if self.shuffle_compression not in SHUFFLE_COMPRESSIONS:
             raise ConfigError(f"shuffle_compression={self.shuffle_compression!r}; give one of {SHUFFLE_COMPRESSIONS}")
         if self.shuffle_disk_bytes is not None and self.shuffle_disk_bytes < 0:
@@ -263,7 +265,7 @@ class NetworkConfig:
         for name, value in constants.items():
             if settings.get(name, value) != value:
                 raise ConfigError(f"{name}={settings[name]}: it is always {value} in Flink {version}; leave it out")
-        like: dict[str, Any] = {**constants, "periodic_flush": True, "announces_expected": False}
+        like: dict[str, Any] = {**constants, "emulates": version}
         if version == "2.3":
             largest = settings.get("segment_size_bytes", 32 * KIB)
             like["debloat_start_buffer_bytes"] = min(_FLINK_STARTING_SEGMENT_BYTES, largest)
@@ -276,8 +278,13 @@ class NetworkConfig:
 
     @property
     def has_runs(self) -> bool:
-        """Whether there are runs among its records (`record/framing`): not where Flink reads and writes."""
-        return self.dialect == NATIVE_DIALECT
+        """Whether there are runs among its records (`record/framing`): not where Flink reads or writes."""
+        return self.dialect == NATIVE_DIALECT and not self.as_flink
+
+    @property
+    def as_flink(self) -> bool:
+        """Whether it behaves as a Flink, whichever."""
+        return self.emulates is not None
 
     @property
     def total_segments(self) -> int:

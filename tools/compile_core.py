@@ -37,6 +37,7 @@ MODULES: Final = (
     *(
         "outbound.open_buffers",
         "outbound.flush_rounds",
+        "outbound.flush_times",
         "outbound.emission",
         "outbound.staging",
         "outbound.emitter",

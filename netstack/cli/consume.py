@@ -25,6 +25,7 @@ from ..record.deserializer import RecordDeserializer
 from ..record.flink import StreamElementFormat, StreamRecord, Watermark, value_format_named
 from ..record.formats import BytesFormat
 from ..record.spill import SpillDirectory
+from ..runtime.deserializers import new_deserializer
 from ..runtime.network_environment import NetworkEnvironment, open_task_manager
 from ..runtime.record_reader import TURN_BUFFERS
 from ..runtime.signal import Signal
@@ -211,16 +212,7 @@ class Consumption:
         signal = Signal()
         gate.on_available = signal.wake
         spill = SpillDirectory(None)
-        deserializers = [
-            RecordDeserializer(
-                BytesFormat(),
-                spill=spill,
-                spill_threshold_bytes=plan.config.spill_threshold_bytes,
-                max_record_bytes=plan.config.max_record_bytes,
-                accepts_runs=plan.config.has_runs,
-            )
-            for _ in plan.subpartitions
-        ]
+        deserializers = [new_deserializer(BytesFormat(), spill, plan.config) for _ in plan.subpartitions]
         accounts = list(self.accounts.values())
         turn = 0
         while plan.limit is None or self._records < plan.limit:

@@ -59,6 +59,8 @@ class OpenBuffers:
         partition: where they are queued.
         builders: of each slot; one that is full at position 0 stands for none.
         ends_record: whether segments are taken beyond the quota, and beyond the pool's size, to end what was begun.
+        waits_early: whether nothing is written while the pool has no segment at hand, as by Flink's writers; ours fill
+            the open buffer.
         rounds: of flushes, of a writer that stages records.
         next_kick: with a timeout of 0: from when on (in the host's ticks) a record asks the connections to send.
         on_lent_back: told when memory lent by a batch was sent.
@@ -84,6 +86,7 @@ class OpenBuffers:
         "on_lent_back",
         "partition",
         "rounds",
+        "waits_early",
     )
 
     def __init__(self, partition: ResultPartition, buffer_timeout_s: float | None) -> None:
@@ -95,13 +98,14 @@ class OpenBuffers:
         self._broadcast_slot = len(partition.subpartitions)
         slots = self._broadcast_slot + 1
         self.builders: list[BufferBuilder] = [_NONE] * slots
+        self.waits_early = partition.as_flink and partition.store is None
         self._open_slots = 0
         self._broadcasting = False
         self._times: FlushTimes | None = None
         if buffer_timeout_s:
             self._times = (
                 Periodic(partition.host, buffer_timeout_s)
-                if partition.flushes_periodically
+                if partition.as_flink
                 else LeadingEdge(partition.host, buffer_timeout_s, slots)
             )
         self._flush_always = buffer_timeout_s == 0
@@ -158,6 +162,10 @@ class OpenBuffers:
         segment = self.acquire(slot, overdraft)
         if segment is None:
             return False
+        if self.waits_early and not self.partition.pool.is_available:
+            for other in self.builders:
+                if other is not _NONE:
+                    other.limit = other.position  # its next record goes the slow way, where it has to wait
         builder = BufferBuilder(segment, self.partition.pool, 0 if slot == self._broadcast_slot else slot)
         self.builders[slot] = builder
         self._open_slots += 1
@@ -233,7 +241,8 @@ class OpenBuffers:
         builder = self.builders[slot]
         taken = builder.limit
         if builder is not _NONE and taken < builder.position:  # there is something to flush
-            builder.limit = builder.capacity
+            if not self.waits_early or self.partition.pool.is_available:
+                builder.limit = builder.capacity
             if builder.stays_armed:
                 pass  # the next round flushes it
             elif self._times is not None:
@@ -267,6 +276,8 @@ class OpenBuffers:
                 self.finish(slot, by_event=by_event)
 
     def _await(self, slot: int, due: float) -> None:
+        if self._due_at[slot] == due:
+            return
         self._due_at[slot] = due
         slots = self._due.get(due)
         if slots is None:

@@ -228,7 +228,7 @@ class ResultPartition:
         host: PartitionHost,
         store: StoredPartition | None = None,
         has_runs: bool = True,
-        flushes_periodically: bool = False,
+        as_flink: bool = False,
         max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         """Called by `NetworkEnvironment.create_partition`.
@@ -242,7 +242,7 @@ class ResultPartition:
             host: the TaskManager's services.
             store: where it is kept, if it is of such a kind: then the store is its only consumer, and makes its views.
             has_runs: whether batches are written as runs, which Flink cannot read.
-            flushes_periodically: whether the buffer timeout is a period, as Flink's (`flush_times`).
+            as_flink: whether its writer flushes, frames and waits as Flink's (`NetworkConfig.flink`).
             max_record_bytes: the longest record that its writer takes.
         """
         self.partition_id = partition_id
@@ -251,7 +251,7 @@ class ResultPartition:
         self.counters = OutputCounters(subpartitions + 1)
         self.store = store
         self.has_runs = has_runs
-        self.flushes_periodically = flushes_periodically
+        self.as_flink = as_flink
         self.max_record_bytes = max_record_bytes
         self.host = host
         now = host.now()

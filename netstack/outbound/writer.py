@@ -36,6 +36,7 @@ from ..record.framing import (
     template,
 )
 from ..record.runs import FramedRuns
+from ..record.stream_records import StreamRecords, with_heads
 from .emission import SMALL_PIECE_BYTES, Emission, Payload, PieceCursor, Rows, framed_rows, is_immutable
 from .emitter import RUN_LIMIT_BYTES, Emitter, PlainEmitter, StagingEmitter
 from .flush_rounds import FlushRounds
@@ -86,7 +87,8 @@ class PartitionWriter:
         selector.setup(self._count)
         selector.observe(partition.subpartitions)
         self._selector = selector
-        self._format = format
+        self._has_heads = partition.as_flink
+        self._format = StreamRecords(format) if self._has_heads else format
         self.format_name = format.name
         self._select = selector.select
         self._fixed_slot = self._count if selector.is_broadcast else 0 if self._count == 1 else None
@@ -127,7 +129,7 @@ class PartitionWriter:
     # One record.
 
     def _emitter(self, refuse: type[Exception] | None) -> Callable[[Any], bool]:
-        is_raw = self.format_name == "bytes"
+        is_raw = self.format_name == "bytes" and not self._has_heads
         emitter = Emitter(
             self,
             encode=self._format.encode,
@@ -169,6 +171,10 @@ class PartitionWriter:
         self.partition.check_writable()
         check_record_bytes(size, self._max_record_bytes)
         buffers = self.buffers
+        if buffers.waits_early and not self._can_begin(0):
+            buffers.kick()
+            if not self._can_begin(0):
+                return False
         buffers.switch(slot)
         builder = self._builders[slot]
         if builder.run:
@@ -374,7 +380,7 @@ class PartitionWriter:
                 f"an array of {array.dtype} is no batch of {self.format_name} records:"
                 + (f" give {wanted}" if wanted is not None else " their width varies; emit them one by one")
             )
-        rows = rows_of(array)
+        rows = with_heads(rows_of(array)) if self._has_heads else rows_of(array)
         check_record_bytes(rows.shape[1], self._max_record_bytes)
         return rows
 

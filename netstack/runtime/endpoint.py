@@ -344,7 +344,7 @@ class NetworkEndpoint:
     def _hello(self) -> Hello:
         asked = FEATURE_CHECKSUM if self._config.checksum else 0
         known = KNOWN_FEATURES
-        if self._config.announces_expected:
+        if not self._config.as_flink:
             asked |= FEATURE_EXPECTED
             known |= FEATURE_EXPECTED
         if self._config.resume_grace_s:

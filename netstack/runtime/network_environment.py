@@ -171,7 +171,7 @@ class NetworkEnvironment:
             on_released=self._registry.remove,
             host=self,
             has_runs=config.has_runs,
-            flushes_periodically=config.periodic_flush,
+            as_flink=config.as_flink,
             max_record_bytes=config.max_record_bytes,
         )
         partition.listen = self._endpoint.listen

@@ -24,11 +24,12 @@ from ..events import DataType, Event, decode_event
 from ..inbound.gate import SingleInputGate
 from ..inbound.leaving import ClosedByLeaving
 from ..inbound.union import UnionInputGate
-from ..record.deserializer import RecordDeserializer
 from ..record.formats import RecordFormat, format_named
 from ..record.handout import Handout, Ready
 from ..record.rows import DEFAULT_BLOCK_BYTES, RowDeserializer
 from ..record.spill import SpillDirectory
+from ..record.stream_records import HEAD_BYTES, without_heads
+from .deserializers import new_deserializer
 from .parking import Parking, TaskParking
 
 if TYPE_CHECKING:
@@ -212,16 +213,7 @@ class RecordReader(_Reader, Generic[T]):
         self._waiter = _Waiter(gate, parking)
         made = format_named(format) if isinstance(format, str) else format
         spill = SpillDirectory(None if settings.spill_directory is None else [settings.spill_directory])
-        self._deserializers = [
-            RecordDeserializer(
-                made,
-                spill=spill,
-                spill_threshold_bytes=settings.spill_threshold_bytes,
-                max_record_bytes=settings.max_record_bytes,
-                accepts_runs=settings.has_runs,
-            )
-            for _ in range(gate.channel_count)
-        ]
+        self._deserializers = [new_deserializer(made, spill, settings) for _ in range(gate.channel_count)]
         self._ready = Ready()
         self.channel_index = 0
         """Which channel the last element came from."""
@@ -355,9 +347,11 @@ class ArrayReader(_Reader):
         self._waiter = _Waiter(gate, parking)
         # One of few channels may gather much at a time; many together would take a gigabyte for every thousand.
         block_bytes = max(LEAST_BLOCK_BYTES, min(DEFAULT_BLOCK_BYTES, GATHERED_BYTES // max(1, gate.channel_count)))
-        accepts_runs = gate.config is None or gate.config.has_runs
+        config = gate.config or NetworkConfig()
+        self._has_heads = config.as_flink
+        width += HEAD_BYTES if self._has_heads else 0
         self._rows = [
-            RowDeserializer(width, block_bytes=block_bytes, accepts_runs=accepts_runs)
+            RowDeserializer(width, block_bytes=block_bytes, accepts_runs=config.has_runs)
             for _ in range(gate.channel_count)
         ]
         self._ready: deque[tuple[int, npt.NDArray[np.uint8]]] = deque()
@@ -414,7 +408,8 @@ class ArrayReader(_Reader):
             self._error = error
         finally:
             for channel in touched:
-                for rows in self._rows[channel].take():
+                for taken_rows in self._rows[channel].take():
+                    rows = without_heads(taken_rows) if self._has_heads else taken_rows
                     waiter.gate.count_records(channel, len(rows))
                     self._ready.append((channel, rows))
 

@@ -90,6 +90,7 @@ class KeptPartitionFactory:
             host=StoreHost(host, store),
             store=store,
             has_runs=config.has_runs,
+            as_flink=config.as_flink,
             max_record_bytes=config.max_record_bytes,
         )
 

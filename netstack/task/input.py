@@ -40,6 +40,7 @@ from ..record.deserializer import RecordDeserializer
 from ..record.formats import format_named
 from ..record.framing import frame
 from ..record.spill import SpillDirectory
+from ..runtime.deserializers import new_deserializer
 from ..runtime.network_environment import NetworkEnvironment
 from ..schedule.descriptors.information import EdgeId, InputInformation
 from ..schedule.descriptors.shuffle import partition_place
@@ -329,12 +330,8 @@ class TaskInput:
 
     def _new_deserializer(self, channel: int) -> RecordDeserializer:
         config = self._environment.config
-        made = self._deserializers[channel] = RecordDeserializer(
-            self._batches[self._input_of[channel]] or self._formats[self._input_of[channel]],
-            spill=self._spill,
-            spill_threshold_bytes=config.spill_threshold_bytes,
-            max_record_bytes=config.max_record_bytes,
-            accepts_runs=config.has_runs,
+        made = self._deserializers[channel] = new_deserializer(
+            self._batches[self._input_of[channel]] or self._formats[self._input_of[channel]], self._spill, config
         )
         return made
 

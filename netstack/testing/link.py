@@ -88,7 +88,7 @@ class Link:
         max_overdraft: int = 0,
         max_buffers_per_channel: int | None = None,
         checksum: bool = False,
-        announces_expected: bool = True,
+        as_flink: bool = False,
         partition_request_timeout_s: float = 10.0,
         is_prompt: bool = False,
         audit_every: int = 1,
@@ -107,7 +107,7 @@ class Link:
             max_overdraft: of each partition.
             max_buffers_per_channel: quota of each subpartition.
             checksum: whether buffers carry one.
-            announces_expected: see `NetworkConfig`.
+            as_flink: whether producers tell nothing but what waits.
             partition_request_timeout_s: how long a request waits for its partition, in virtual time.
             is_prompt: both halves write as soon as a writer or a channel asks, as pumps do; otherwise only steps write.
             audit_every: every which step of the wire is followed by `Ledger.audit` too.
@@ -126,7 +126,7 @@ class Link:
         self._steps = 0
         self._has_written = False  # in the middle of something else
         codec = NativeCodec()
-        known = FEATURE_CHECKSUM | (FEATURE_EXPECTED if announces_expected else 0)
+        known = FEATURE_CHECKSUM | (0 if as_flink else FEATURE_EXPECTED)
         asked = known if checksum else known & ~FEATURE_CHECKSUM
         hello = Hello(PROTOCOL_VERSION, segment_size_bytes, known | asked << 16, "netstack link")
         self._to_consumer = Pipe(codec, capacity_bytes)

@@ -330,8 +330,11 @@ async def produce_by_library(vector: Vector, address: str) -> None:
             partition,
             format=StreamElementFormat(LongFormat()) if is_elements else format,
             selector=BroadcastSelector() if option(words, "--route") == "broadcast" else None,
-            buffer_timeout_s=int(option(words, "--buffer-timeout-ms", "1000000")) / 1000,
+            buffer_timeout_s=int(milliseconds) / 1000
+            if (milliseconds := option(words, "--buffer-timeout-ms", ""))
+            else None,
         )
+        writer.overdraw()  # the recorded one did not look for room either
         events = events_asked_for(vector)
         values: Iterator[Any] = iter(range(records))
         if is_elements:

@@ -198,7 +198,7 @@ def test_the_law_of_deadlines(writes: list[tuple[int, float]]) -> None:
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=40))
 def test_flinks_flusher_flushes_everything_once_a_timeout(pauses_ms: list[int]) -> None:
-    stage = sparse(3, flushes_periodically=True)
+    stage = sparse(3, as_flink=True)
     waiting: list[float] = []
     ends: list[float] = []
     for number, pause_ms in enumerate(pauses_ms):
@@ -220,16 +220,16 @@ def test_flinks_flusher_flushes_everything_once_a_timeout(pauses_ms: list[int]) 
 
 
 def test_a_record_waits_half_of_flinks_timeout_on_average() -> None:
-    stage = Stage(timeout_s=TIMEOUT_S, flushes_periodically=True)
+    stage = Stage(timeout_s=TIMEOUT_S, segment_bytes=1 << 14, as_flink=True)
     waits = []
-    for _ in range(200):
+    for number in range(200):
         stage.emit(b"a")
         began = stage.host.now()
         while not stage.visible():
             stage.host.advance(TICK_S / 10)
         waits.append(stage.host.now() - began)
         stage.read()
-        stage.host.advance(1.37 * TIMEOUT_S)
+        stage.host.advance(number * 0.618 % 1 * TIMEOUT_S)
     assert sum(waits) / len(waits) == pytest.approx(TIMEOUT_S / 2, rel=0.1)
 
 

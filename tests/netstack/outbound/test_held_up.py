@@ -126,7 +126,7 @@ def test_the_backlog_is_what_waits_and_what_is_hoped_for_is_told_apart() -> None
 
 def test_without_the_feature_nothing_is_hoped_for() -> None:
     """As Flink: what a producer tells is what waits, and a round trip later its credit is what its channel owns."""
-    link = Link(segment_size_bytes=SEGMENT, producer_segments=200, announces_expected=False)
+    link = Link(segment_size_bytes=SEGMENT, producer_segments=200, as_flink=True)
     stage = Stage(link=link)
     stage.write(20)
     stage.drain_all()

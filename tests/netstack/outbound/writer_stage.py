@@ -43,7 +43,7 @@ class Stage:
         overdraft: int = 0,
         quota: int | None = None,
         format: str = "bytes",
-        flushes_periodically: bool = False,
+        as_flink: bool = False,
     ) -> None:
         self.network = NetworkBufferPool(segments, segment_bytes)
         self.host = VirtualHost(nothing)
@@ -60,7 +60,7 @@ class Stage:
             self.pool,
             on_released=lambda partition: None,
             host=self.host,
-            flushes_periodically=flushes_periodically,
+            as_flink=as_flink,
         )
         self.writer = PartitionWriter(
             self.partition,
