@@ -227,9 +227,7 @@ async def pump(source: ByteStream, sink: ByteStream) -> None:
 
 async def serve(socket_path: str, segment_bytes: int, delay_s: float, rate: str | None) -> None:
     """The netstack process of one task manager; prints the port that consumers dial."""
-    config = netstack.NetworkConfig(
-        dialect="flink-2.3.0", memory_bytes=MEMORY_BYTES, segment_size_bytes=segment_bytes
-    )
+    config = netstack.NetworkConfig(dialect="flink-2.3.0", memory_bytes=MEMORY_BYTES, segment_size_bytes=segment_bytes)
     is_impaired = bool(delay_s or rate)
     parameters = f"?delay={format_duration(delay_s)}" + (f"&rate={rate}" if rate else "")
     address = f"impaired+tcp://127.0.0.1:0{parameters}" if is_impaired else "tcp://127.0.0.1:0"
@@ -241,7 +239,7 @@ async def serve(socket_path: str, segment_bytes: int, delay_s: float, rate: str 
         trio.open_nursery() as nursery,
     ):
         if watch:
-            Path(watch, str(os.getpid())).write_text(str(manager.metrics_address))
+            await trio.Path(watch, str(os.getpid())).write_text(str(manager.metrics_address))
         listening = trio.socket.socket(trio.socket.AF_UNIX)
         await listening.bind(socket_path)
         listening.listen()
