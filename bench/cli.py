@@ -33,6 +33,7 @@ from . import console
 from .channels.command import channels
 from .checkpoints.command import checkpoints
 from .compare import compare as compare_rows
+from .emulation import emulation_cells, emulation_summary
 from .flags import engine_flags, hosts_flags, json_flag, run_flags, sweep_flags
 from .goals.command import goals
 from .grid import Grid, expected_seconds, with_rows
@@ -42,7 +43,7 @@ from .jobs.command import jobs
 from .mesh.spec import MeshSpec, split_hosts
 from .mesh.tables import print_hosts, print_matrix
 from .peers import PEERS
-from .places import LocalPlace, place_of
+from .places import LocalPlace, Place, place_of
 from .report import Sweep, findings, together
 from .run_table import peer_rows, print_run
 from .runners import Runners
@@ -219,6 +220,12 @@ def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> 
     grid = Grid.of(settings)
     if settings["input_path"] is not None:
         grid = with_rows(grid, settings["input_path"], settings["key_column"])
+    return _run_grid(app, place, grid, output, as_json)
+
+
+def _run_grid(app: _App, place: Place, grid: Grid, output: Path | None, as_json: bool) -> int:
+    """Makes the runs of a grid into a results folder, and tells what was found."""
+    errors = console.err()
     grid = place.on(grid)
     planned = grid.plan()
     require_pyarrow()
@@ -255,6 +262,25 @@ def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> 
     if result.failed:
         errors.print(f"[red]{result.failed} of {len(result.rows)} runs failed;[/] the report lists why", soft_wrap=True)
     return 1 if result.interrupted or result.failed else 0
+
+
+@cli.command(short_help="How far our figures are from a real Flink's.")
+@click.option("--repeats", type=COUNT, default=3, show_default=True, help="Passes over the cells.")
+@click.option("--seed", type=COUNT, default=0, show_default=True, help="Of the order of the cells.")
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Results folder; see sweep.")
+@json_flag
+@click.pass_obj
+def emulation(app: _App, /, repeats: int, seed: int, output: Path | None, as_json: bool) -> int:
+    """Fourteen cells that tell network stacks apart, each on a real Flink, by netstack --as flink, and as netstack is.
+
+    The default takes about ten minutes. Needs a JDK and Flink's jars: pip install 'netstack[flink]'. For cells of your
+    own: netstack-bench sweep --peer flink.
+    """
+    from .peers.flink.cells import CELLS
+
+    return _run_grid(
+        app, LocalPlace(app.runners, True), Grid(points=CELLS, repeats=repeats, seed=seed), output, as_json
+    )
 
 
 @cli.command(short_help="Rebuild the report of a results folder, or one page of several.")
@@ -401,7 +427,7 @@ def _rows(path: Path) -> list[Row]:
 
 
 def _print_sweep(result: SweepResult, as_json: bool) -> None:
-    lines = findings(result.rows)
+    lines = [*findings(result.rows), *emulation_summary(emulation_cells(result.rows))]
     if as_json:
         console.print_json(
             {
@@ -414,6 +440,7 @@ def _print_sweep(result: SweepResult, as_json: bool) -> None:
                 "interrupted": result.interrupted,
                 "hopeless": result.hopeless or None,
                 "findings": lines,
+                "emulation": [cell.as_dict() for cell in emulation_cells(result.rows)],
                 "rows": result.rows,
             }
         )

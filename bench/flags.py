@@ -167,6 +167,13 @@ def engine_flags(command: _Command) -> _Command:
     return _with(
         command,
         click.option(
+            "--peer",
+            "peers",
+            type=click.Choice(["flink"]),
+            multiple=True,
+            help="Let a real Flink and netstack --as flink have their turns at every point, and compare them.",
+        ),
+        click.option(
             "--engine",
             type=click.Choice(ENGINES),
             default="auto",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -62,13 +62,19 @@ class PlannedRun:
         """How long it will take, starting its processes included."""
         return self.spec.START_S + (self.spec.seconds or DEFAULT_SECONDS)
 
+    @property
+    def _whose(self) -> str:
+        if self.spec.ENGINE_KIND == "flink":
+            return "Flink: "
+        return "" if self.spec.acts_as == _DEFAULT.acts_as else f"as {self.spec.acts_as}: "
+
     def __str__(self) -> str:
         spec = self.spec
         timeout = format_duration(spec.buffer_timeout_s)
         buffers = spec.exclusive_buffers, spec.floating_buffers
         usual = buffers == (_DEFAULT.exclusive_buffers, _DEFAULT.floating_buffers)
         return (
-            f"{self.kind}, timeout {timeout}, {spec.rows}, "
+            f"{self._whose}{self.kind}, timeout {timeout}, {spec.rows}, "
             f"{spec.channels} channel{'s' if spec.channels > 1 else ''}"
             f"{'' if usual else f', {buffers[0]} + {buffers[1]} buffers'}"
             f"{f', round trip {format_duration(spec.round_trip_s)}' if spec.round_trip_s else ''}"
@@ -93,6 +99,8 @@ class Grid:
         seed: decides the order.
         common: settings that every run shares.
         spec_type: what a run's settings are: `RunSpec`, or one with more of them.
+        points: the runs of a pass, in place of the axes.
+        turns: what is measured in turn at a point: its run, and the same work done by others.
     """
 
     timeouts_s: tuple[float | None, ...] = DEFAULT_TIMEOUTS_S
@@ -108,6 +116,8 @@ class Grid:
     seed: int = 0
     common: dict[str, Any] = field(default_factory=dict)
     spec_type: type[RunSpec] = RunSpec
+    points: tuple[RunSpec, ...] = ()
+    turns: Callable[[RunSpec], Sequence[RunSpec]] = lambda spec: (spec,)
 
     def __post_init__(self) -> None:
         """Refuses an empty grid."""
@@ -146,7 +156,9 @@ class Grid:
         runs: list[PlannedRun] = []
         for repeat in range(self.repeats):
             for spec in rng.sample(specs, len(specs)):
-                runs.append(PlannedRun(spec, repeat, len(runs)))
+                turns = self.turns(spec)
+                for each in turns if repeat % 2 == 0 else reversed(turns):
+                    runs.append(PlannedRun(each, repeat, len(runs)))
         return runs
 
     def as_dict(self) -> dict[str, Any]:
@@ -164,6 +176,7 @@ class Grid:
             "repeats": self.repeats,
             "seed": self.seed,
             "common": dict(self.common),
+            "points": [point.as_dict() for point in self.points],
         }
 
     @property
@@ -172,6 +185,9 @@ class Grid:
 
     def _specs(self) -> Iterator[RunSpec]:
         """The runs of one pass, each once."""
+        if self.points:
+            yield from self.points
+            return
         axes = {
             "buffer_timeout_s": self.timeouts_s,
             "record_bytes": self.record_sizes,

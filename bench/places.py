@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, final
 
@@ -26,11 +26,14 @@ from .inputs import is_file_name, read_rows
 from .mesh.spec import MeshSpec, split_hosts
 from .mesh.tables import print_matrix
 from .runners import Runners
-from .spec import RunSpec
+from .spec import RunSpec, constants_of
 from .store import Store
 from .sweep import Progress, RunOnce
 
 Open = tuple[RunOnce, Progress]
+
+FLINK_START_S: Final = 12.0
+"""A JVM with a Flink comes up and is warmed up."""
 
 _SPARKS: Final = {
     "master": None,
@@ -87,21 +90,27 @@ class Place(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class LocalPlace:
-    """Two processes of this machine."""
+    """Two processes of this machine.
+
+    Attributes:
+        runners: make the runs.
+        beside_flink: a real Flink takes its turn at every point, and so do we as Flink.
+    """
 
     runners: Runners
+    beside_flink: bool = False
 
     @property
     def start_s(self) -> float:
         """See `Place.start_s`."""
-        return 0.0
+        return FLINK_START_S if self.beside_flink else 0.0
 
     def on(self, grid: Grid) -> Grid:
         """See `Place.on`."""
         name = grid.common.get("input_path")
         if name is not None and not is_file_name(name):
             raise ConfigError(f"--input {name}: there is no such file here; a table or a URL goes with --engine spark")
-        return grid
+        return replace(grid, turns=_with_flink) if self.beside_flink else grid
 
     def show(self, runs: Sequence[PlannedRun], console: Console) -> None:
         """Nothing to show."""
@@ -109,6 +118,11 @@ class LocalPlace:
     @contextmanager
     def open(self, spec: RunSpec, store: Store, progress: Bar, console: Console) -> Iterator[Open]:
         """See `Place.open`."""
+        if self.beside_flink:
+            with self.runners.flink() as run_on_flink:
+                ours = self.runners.run_once
+                yield lambda each, /: (run_on_flink if each.ENGINE_KIND == "flink" else ours)(each), progress
+            return
         if spec.input_path is None:
             yield self.runners.run_once, progress
             return
@@ -121,6 +135,15 @@ class LocalPlace:
             return {**document, "settings": {**document["settings"], **told}}
 
         yield over_rows, progress
+
+
+def _with_flink(spec: RunSpec) -> tuple[RunSpec, ...]:
+    """The point on Flink, as Flink, and as it is."""
+    from .peers.flink import FlinkSpec
+
+    flink = FlinkSpec.of(spec)
+    as_flink = RunSpec(**{**spec.as_dict(), **constants_of(flink.acts_as), "acts_as": flink.acts_as})
+    return tuple(dict.fromkeys((flink, as_flink, spec)))
 
 
 @final
@@ -219,8 +242,11 @@ def place_of(runners: Runners, settings: dict[str, Any], console: Console) -> Pl
     Raises:
         ConfigError: flags that do not go together, or Spark was asked for and cannot run here.
     """
-    asked = {name: settings.pop(name) for name in ("engine", "hosts", "secret_file", "relay", *_SPARKS)}
-    engine = asked["engine"]
+    asked = {name: settings.pop(name) for name in ("engine", "hosts", "secret_file", "relay", "peers", *_SPARKS)}
+    beside_flink = bool(asked["peers"])
+    if beside_flink and (asked["engine"] not in ("auto", "local") or asked["hosts"] is not None):
+        raise ConfigError("--peer flink is measured beside two processes of this machine; leave the other place out")
+    engine = "local" if beside_flink else asked["engine"]
     sparks = [flag for flag, default in _SPARKS.items() if asked[flag] != default]
     if asked["hosts"] is not None:
         if engine not in ("auto", "hosts"):
@@ -232,7 +258,7 @@ def place_of(runners: Runners, settings: dict[str, Any], console: Console) -> Pl
     wants = [*sparks, *(["relay"] if asked["relay"] else [])]
     if engine == "local":
         _refuse(wants, "--engine spark, not with two processes of this machine")
-        return LocalPlace(runners)
+        return LocalPlace(runners, beside_flink)
     spark = _spark(runners, asked)
     if engine == "spark":
         runners.check_spark()

@@ -18,6 +18,7 @@ from .report.charts import PERCENTILES
 from .spec import RunSpec
 from .words import setting_text
 
+_CAUSE: Final = "netstack_output_{}_flushes_total"
 WAITING_MS_PER_S: Final = 250.0
 """A side that waits less than this is at work."""
 
@@ -162,7 +163,7 @@ def _frames(metrics: Mapping[str, Any]) -> int | None:
     return (
         None
         if metrics["consumer"] is None
-        else sum(metrics["consumer"][f"netstack_input_{kind}_buffers_total"] for kind in kinds)
+        else round(sum(metrics["consumer"][f"netstack_input_{kind}_buffers_total"] for kind in kinds))
     )
 
 
@@ -174,13 +175,15 @@ def _sent(metrics: Mapping[str, Any]) -> str | None:
 def _causes(metrics: Mapping[str, Any]) -> str | None:
     """What is left is what went at once: part-filled buffers with a timeout of 0, and the last of a run."""
     frames = _frames(metrics)
-    if frames is None or metrics["producer"] is None:
+    if frames is None or metrics["producer"] is None or _CAUSE.format("full") not in metrics["producer"]:
         return None
-    counts = [metrics["producer"][f"netstack_output_{cause}_flushes_total"] for cause in ("full", "timeout", "event")]
+    counts = [metrics["producer"][_CAUSE.format(cause)] for cause in ("full", "timeout", "event")]
     return _slashed([*counts, max(frames - sum(counts), 0)])
 
 
-def _announcements(metrics: Mapping[str, Any]) -> str:
+def _announcements(metrics: Mapping[str, Any]) -> str | None:
+    if "netstack_input_announcements_total" not in metrics:
+        return None
     return _slashed(metrics[f"netstack_input_{kind}announcements_total"] for kind in ("", "backlog_"))
 
 

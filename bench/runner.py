@@ -9,14 +9,16 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from .emulation import emulation_cells
 from .ends import prepare
 from .histogram import Histogram
 from .host import host_facts, version
@@ -24,7 +26,11 @@ from .peers import peer_spec
 from .processes import Deadlines, Workers
 from .spec import RunSpec
 from .stopping import scratch_folder
+from .store import flatten
 from .sweep import median_result
+
+if TYPE_CHECKING:
+    from .peers.flink import FlinkSession
 
 DEFAULT_SECONDS: Final = 3.0
 """How long a run lasts when neither records nor seconds are given."""
@@ -120,10 +126,18 @@ def run_with_peers(
     for peer in peers:
         peer_spec(peer, spec)  # refuses what a peer cannot do before anything is measured
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in (engine, *peers)}
-    for _ in range(repeats):
-        for name, measured in results.items():
-            measured.append(run_once(spec, engine=name, on_progress=on_progress, deadlines=deadlines))
+    with contextlib.ExitStack() as stack:
+        flink = stack.enter_context(_flink_session()) if "flink" in peers else None
+        for _ in range(repeats):
+            for name, measured in results.items():
+                if name == "flink" and flink is not None:
+                    measured.append(flink.run_once(spec, on_progress))
+                else:
+                    measured.append(run_once(spec, engine=name, on_progress=on_progress, deadlines=deadlines))
     row = median_result(results[engine])
+    if flink is not None:
+        cells = emulation_cells(flatten(run) for name in (engine, "flink") for run in results[name])
+        row["emulation"] = [cell.as_dict() for cell in cells]
     rows = {peer: median_result(results[peer]) for peer in peers}
     for peer_row in rows.values():
         peer_row["ratio"] = ratios(row, peer_row)
@@ -132,6 +146,12 @@ def run_with_peers(
     else:
         row["peer"], row["ratio"] = rows, {peer: peer_row["ratio"] for peer, peer_row in rows.items()}
     return row
+
+
+def _flink_session() -> FlinkSession:
+    from .peers.flink import FlinkSession
+
+    return FlinkSession()
 
 
 def with_length(spec: RunSpec) -> RunSpec:
@@ -146,7 +166,7 @@ def ratios(row: dict[str, Any], peer: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key in _COMPARED:
         if isinstance(row[key], dict):
-            found[key] = {name: _ratio(row[key][name], peer[key][name]) for name in row[key]}
+            found[key] = {name: _ratio(value, peer[key].get(name)) for name, value in row[key].items()}
         else:
             found[key] = _ratio(row[key], peer[key])
     return found

@@ -5,7 +5,8 @@ Takes: settings. Gives: documents of runs. Everything is imported late, so that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,14 @@ class Runners:
         from .runner import run_with_peers
 
         return run_with_peers(spec, peers, repeats, on_progress=on_progress)
+
+    @contextmanager
+    def flink(self) -> Iterator[Callable[[RunSpec], Mapping[str, Any]]]:
+        """What makes a run on a real Flink, while the block runs."""
+        from .peers.flink import FlinkSession
+
+        with FlinkSession() as session:
+            yield session.run_once
 
     def run_over_hosts(
         self, spec: MeshSpec, /, on_progress: OnProgress | None = None, *, secret_file: Path | None = None

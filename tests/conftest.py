@@ -73,6 +73,10 @@ def _missing(marker: str) -> str | None:
         return "needs a Java runtime: apt-get install default-jre-headless"
     if marker == "java" and importlib.util.find_spec("pyspark") is None:
         return "needs pyspark: pip install 'pyspark>=4.2'"
+    if marker == "flink" and shutil.which("javac") is None:
+        return "needs a JDK: apt-get install openjdk-17-jdk-headless"
+    if marker == "flink" and importlib.util.find_spec("pyflink") is None:
+        return "needs Flink's jars: pip install 'apache-flink-libraries==2.3.0'"
     if marker == "root" and os.geteuid() != 0:
         return "needs root"
     if marker == "root" and shutil.which("ip") is None:
@@ -94,7 +98,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             item.add_marker(pytest.mark.trio(run=run_limited))
-    reasons = {marker: _missing(marker) for marker in ("browser", "java", "root")}
+    reasons = {marker: _missing(marker) for marker in ("browser", "java", "flink", "root")}
     for item in items:
         for marker, reason in reasons.items():
             if reason is not None and item.get_closest_marker(marker) is not None:

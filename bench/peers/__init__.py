@@ -3,7 +3,7 @@
 Takes: a name. Gives: the engine's module, and the settings under which a peer does the same work.
 
 A peer moves the same records between the same two processes with the same pacing and the same verification; only what
-is in between differs.
+is in between differs. A real Flink is a JVM of its own, with its own source and sinks (`bench.peers.flink`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from netstack.errors import ConfigError
 
 from ..spec import Emit, RunSpec
 
-PEERS: Final = ("nocredit", "plain", "raw", "zmq", "flight")
+PEERS: Final = ("nocredit", "plain", "raw", "zmq", "flight", "flink")
 
 _ENGINES: Final = {
     "netstack": "..engine",
@@ -67,6 +67,10 @@ def peer_spec(name: str, spec: RunSpec) -> RunSpec:
         if spec.transport == "tcp":
             raise ConfigError("--peer plain is --transport tcp beside another one; give --transport shm, tls or unix")
         return dataclasses.replace(spec, transport="tcp")
+    if name == "flink":
+        from .flink import FlinkSpec
+
+        return FlinkSpec.of(spec)
     if name not in ("raw", "zmq", "flight"):
         return spec
     for flag, is_asked in (

@@ -25,6 +25,7 @@ from .buffer_section import buffers_section
 from .buffers import buffer_curves, buffer_findings
 from .charts import latency_figure, legend, throughput_figure
 from .costs import costs_section
+from .emulation import emulation_section
 from .filters import Filters
 from .frontier import frontier_section
 from .hosts import hosts_section
@@ -78,6 +79,7 @@ def build_combined_report(sweeps: Sequence[Sweep]) -> str:
     buffers = ("buffers", "Buffers", buffers_section(curves, filters))
     sections = [
         ("compared", "Compared", compared_section(sweeps, filters)),
+        ("emulation", "Beside Flink", emulation_section(rows)),
         *([] if by_timeout else [buffers]),
         ("curves", "Curves", _curves(analysis, filters) if by_timeout else ""),
         ("kept", "Kept", kept_table(analysis, filters)),

@@ -19,6 +19,7 @@ from netstack.units import format_count, format_duration, format_latency, format
 
 from ..figure import Figure
 from ..grid import Kind, run_kind
+from ..spec import constants_of
 from ..store import Row
 from ..words import plain, setting, setting_name, setting_text
 
@@ -90,6 +91,8 @@ class Analysis:
             )
             self._groups.setdefault((row_kind(row), line, row.get("settings_buffer_timeout_s")), []).append(row)
         self.lines = sorted({line for _, line, _ in self._groups}, key=_line_order)
+        self.own_lines = [line for line in self.lines if ("engine_kind", "flink") not in line.extras]
+        """Without those of a real Flink, which is not what the findings are about."""
         self.timeouts = sorted({timeout for _, _, timeout in self._groups}, key=timeout_order)
 
     @property
@@ -209,7 +212,7 @@ class Analysis:
     def _cost(self) -> tuple[str, str, str] | None:
         parts = []
         for timeout in (0.001, 0.0):
-            kept = [part for line in self.lines if (part := self.kept(line, timeout)) is not None]
+            kept = [part for line in self.own_lines if (part := self.kept(line, timeout)) is not None]
             if kept and timeout != self.reference:
                 parts.append((timeout, statistics.median(kept), min(kept), max(kept)))
         if not parts:
@@ -220,11 +223,12 @@ class Analysis:
             f"{low:.0%} to {high:.0%} at {format_duration(timeout, space=' ')}" for timeout, _, low, high in parts
         )
         reference = format_duration(self.reference, space=" ")
-        lines = f"median of {len(self.lines)} lines; {ranges}" if len(self.lines) > 1 else self.lines[0].words
+        own = self.own_lines
+        lines = f"median of {len(own)} lines; {ranges}" if len(own) > 1 else own[0].words
         return "Throughput kept", figure, f"of the records/s at {reference}, at timeout {told} ({lines})"
 
     def _each(self, read: Any) -> Iterable[tuple[Line, float | None, Figure]]:
-        for line in self.lines:
+        for line in self.own_lines:
             for timeout in self.timeouts:
                 figure = read(line, timeout)
                 if figure is not None:
@@ -276,6 +280,8 @@ def settings_of_sweeps(rows: Sequence[Row]) -> list[str]:
 def _differing(rows: Sequence[Row]) -> list[str]:
     names = sorted({name.removeprefix("settings_") for row in rows for name in row if name.startswith("settings_")})
     further = [name for name in names if name not in _AXES | _EFFORT]
+    if len({facet(row, "acts_as") for row in rows}) > 1:  # which says its constants too
+        further = [name for name in further if name not in constants_of("flink")]
     return [name for name in [*_TAGS, *further] if len({facet(row, name) for row in rows}) > 1]
 
 

@@ -250,8 +250,10 @@ def from_native(event: Event) -> FlinkEvent:
         case EndOfPartition() | EndOfData() | CancelCheckpointMarker():
             return event
         case CheckpointBarrier():
-            # Not 0: that is "at once" for Flink; and no shorter than we were asked to wait.
-            timeout_ms = -(-event.aligned_timeout_ns // _NS_PER_MS) if event.aligned_timeout_ns else NO_TIMEOUT_MS
+            # Not 0: that is "at once" for Flink; and no shorter than we were asked to wait. Flink refuses an unaligned
+            # barrier with a timeout, which is what one that timed out would be.
+            has_timeout = event.aligned_timeout_ns and event.alignment is not Alignment.UNALIGNED
+            timeout_ms = -(-event.aligned_timeout_ns // _NS_PER_MS) if has_timeout else NO_TIMEOUT_MS
             timestamp_ms = event.timestamp_ns // _NS_PER_MS
             return Barrier(event.checkpoint_id, timestamp_ms, CHECKPOINT, None, None, event.alignment, timeout_ms)
         case UserEvent(name, payload):

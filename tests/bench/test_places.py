@@ -28,6 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "warehouse": None,
     "shared_hosts": False,
     "node_ports": None,
+    "peers": (),
 }
 
 
@@ -50,6 +51,14 @@ def choose(runners: Runners, **flags: Any) -> tuple[Any, str]:
     said = io.StringIO()
     place = place_of(runners, {**DEFAULTS, **flags}, Console(file=said, width=200))
     return place, said.getvalue()
+
+
+def test_flink_is_measured_beside_two_processes_and_nowhere_else() -> None:
+    place, _ = choose(WithSpark(), peers=("flink",))
+    assert isinstance(place, LocalPlace)
+    assert place.beside_flink
+    with pytest.raises(ConfigError, match="--peer flink is measured beside two processes"):
+        choose(WithSpark(), peers=("flink",), engine="spark")
 
 
 def test_auto_is_sparks_local_mode() -> None:

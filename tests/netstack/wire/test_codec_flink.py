@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from netstack.buffer.segment import Segment, allocate_segments
 from netstack.errors import ConfigError, ErrorCode, LocalProtocolError, RemoteProtocolError
 from netstack.events import (
+    Alignment,
     CheckpointBarrier,
     DataType,
     EndOfData,
@@ -358,6 +359,16 @@ def test_buffers_of_a_channel_that_was_never_asked_for() -> None:
 
 
 # Buffers and events through the assembler.
+
+
+def test_a_barrier_that_timed_out_has_no_timeout_any_more() -> None:
+    timed_out = CheckpointBarrier(8, 0, Alignment.UNALIGNED, aligned_timeout_ns=5_000_000_000)
+    told = flink_events.from_native(timed_out)
+    assert isinstance(told, flink_events.Barrier)
+    assert (told.alignment, told.timeout_ms) == (Alignment.UNALIGNED, flink_events.NO_TIMEOUT_MS), (
+        "Flink refuses any other"
+    )
+
 
 payloads = st.one_of(
     st.just(b""), st.binary(max_size=30), st.integers(0, 255).map(lambda value: bytes((value,)) * FULL)

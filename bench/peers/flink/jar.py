@@ -1,0 +1,125 @@
+"""Our Java sources as a jar, built where there is a JDK and kept under the digest of what it was built from.
+
+Takes: a folder of Java sources. Gives: the class path of Flink and of the jar.
+
+Rules: Flink's own jars come in the Python package `apache-flink-libraries`. A wheel may carry the jar, ready made; else
+`javac` makes it once, in the user's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Final
+
+from ...source import MissingExtra
+from ...store import replace_file
+
+JAR: Final = "netstack-flink.jar"
+SOURCES: Final = Path(__file__).resolve().parent / "java"
+_PACKAGE: Final = "apache-flink-libraries"
+_JDK: Final = "install a JDK of version 17 (on Debian: apt-get install openjdk-17-jdk-headless)"
+_OPENED: Final = (
+    "lang net io nio lang.reflect text time util util.concurrent util.concurrent.atomic util.concurrent.locks"
+)
+
+
+def java_command(sources: Path = SOURCES, *, heap: str = "1g") -> list[str]:
+    """How a JVM with Flink and classes of ours starts; the name of the main class follows.
+
+    Raises:
+        MissingExtra: no Java, no Flink, or nothing to compile our classes with; the text says what to install.
+    """
+    java = _tool("java")
+    libraries = flink_libraries()
+    opened = [f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in _OPENED.split()]
+    where = os.pathsep.join((str(jar_of(sources, libraries)), *map(str, _jars(libraries))))
+    return [java, f"-Xmx{heap}", "-XX:+UseSerialGC", *opened, "-cp", where]
+
+
+def flink_libraries() -> Path:
+    """The folder of Flink's jars.
+
+    Raises:
+        MissingExtra: the package is not installed.
+    """
+    try:
+        found = Path(str(distribution(_PACKAGE).locate_file("pyflink/lib")))
+    except PackageNotFoundError:
+        raise MissingExtra(
+            f"--peer flink needs Flink's jars; install them: pip install '{_PACKAGE}==2.3.0' (300 MB)"
+        ) from None
+    return found
+
+
+def jar_of(sources: Path, libraries: Path) -> Path:
+    """The classes of a folder of sources: those of the wheel, or built and kept.
+
+    Raises:
+        MissingExtra: there is no compiler for Java.
+    """
+    carried = sources.parent / JAR
+    if carried.exists():
+        return carried
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "netstack"
+    kept = cache / f"flink-{_digest(sources, libraries)}.jar"
+    if not kept.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        replace_file(kept, lambda aside: build(aside, sources, libraries))
+    return kept
+
+
+def build(jar: Path, sources: Path, libraries: Path) -> None:
+    """Compiles sources into a jar.
+
+    Raises:
+        MissingExtra: there is no compiler, or it does not take the sources.
+    """
+    javac = _tool("javac")
+    classes = os.pathsep.join(map(str, _jars(libraries)))
+    with tempfile.TemporaryDirectory(prefix="netstack-flink-") as folder:
+        classes_of = [str(path) for path in sorted(sources.glob("*.java"))]
+        done = subprocess.run(
+            [javac, "--release", "17", "-nowarn", "-d", folder, "-cp", classes, *classes_of],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise MissingExtra(f"{javac} cannot compile the peer: {done.stderr.strip()[:500]}; {_JDK}")
+        with zipfile.ZipFile(jar, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in sorted(Path(folder).rglob("*.class")):
+                archive.write(path, path.relative_to(folder))
+            for path in sorted(sources.rglob("*")):
+                if path.is_file() and path.suffix != ".java":
+                    archive.write(path, path.relative_to(sources))
+
+
+def _jars(libraries: Path) -> list[Path]:
+    return sorted(libraries.glob("*.jar"))
+
+
+def _digest(sources: Path, libraries: Path) -> str:
+    """Of the sources and of the names of Flink's jars, which have its version."""
+    found = hashlib.sha256()
+    for path in _jars(libraries):
+        found.update(path.name.encode())
+    for path in sorted(sources.rglob("*")):
+        if path.is_file():
+            found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def _tool(name: str) -> str:
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(name, path=str(Path(home) / "bin")) if home else None
+    found = found or shutil.which(name)
+    if found is None:
+        raise MissingExtra(f"--peer flink needs {name}, and none is found; {_JDK}")
+    return found

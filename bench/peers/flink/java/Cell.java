@@ -1,0 +1,47 @@
+package netstack.peer;
+
+import java.io.Serializable;
+import org.apache.flink.shaded.jackson2.com.fasterxml.jackson.databind.JsonNode;
+
+/** The settings of one cell, as they came in a line of JSON. Rates are in records a second; 0 is without a limit. */
+final class Cell implements Serializable {
+    final int recordBytes;
+    final int channels;
+    final long timeoutMs;
+    final double rate;
+    final double consumeRate;
+    final double seconds;
+    final double warmupSeconds;
+    final long records;
+    final long checkpointMs;
+    final boolean unaligned;
+    final int segmentBytes;
+    final long debloatMs;
+    final int memoryMb;
+
+    Cell(JsonNode line) {
+        recordBytes = line.path("record_bytes").asInt(8);
+        channels = line.path("channels").asInt(1);
+        timeoutMs = line.path("timeout_ms").asLong(100);
+        rate = line.path("rate").asDouble(0);
+        consumeRate = line.path("consume_rate").asDouble(0);
+        seconds = line.path("seconds").asDouble(0);
+        warmupSeconds = line.path("warmup_seconds").asDouble(0.3);
+        records = line.path("records").asLong(0);
+        checkpointMs = line.path("checkpoint_ms").asLong(0);
+        unaligned = line.path("unaligned").asBoolean(false);
+        segmentBytes = line.path("segment_bytes").asInt(32 * 1024);
+        debloatMs = line.path("debloat_ms").asLong(0);
+        memoryMb = line.path("memory_mb").asInt(0);
+    }
+
+    /** Cells with the same key run on the same cluster. */
+    String clusterKey() {
+        return channels + "/" + segmentBytes + "/" + debloatMs + "/" + memoryMb;
+    }
+
+    /** When record {@code index} is due, in nanoseconds after the start; only with a rate. */
+    long dueNs(long index) {
+        return (long) (index * (1e9 / rate));
+    }
+}

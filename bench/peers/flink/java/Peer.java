@@ -1,0 +1,164 @@
+package netstack.peer;
+
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.TimeUnit;
+import org.apache.flink.api.common.JobID;
+import org.apache.flink.api.common.JobStatus;
+import org.apache.flink.api.common.eventtime.WatermarkStrategy;
+import org.apache.flink.api.java.typeutils.ValueTypeInfo;
+import org.apache.flink.configuration.Configuration;
+import org.apache.flink.core.execution.CheckpointingMode;
+import org.apache.flink.runtime.jobgraph.JobGraph;
+import org.apache.flink.runtime.jobmaster.JobResult;
+import org.apache.flink.runtime.minicluster.MiniCluster;
+import org.apache.flink.shaded.jackson2.com.fasterxml.jackson.databind.ObjectMapper;
+import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
+
+/** Takes a cell a line of standard input and prints a line of JSON for each: what a real Flink did. */
+public final class Peer {
+    private static final ObjectMapper JSON = new ObjectMapper();
+    private static final long SAMPLE_MS = 50;
+    private static final long DEPLOY_LIMIT_S = 120;
+
+    private static MiniCluster cluster;
+    private static String clusterKey = "";
+
+    public static void main(String[] arguments) throws Exception {
+        PrintStream answers = System.out;
+        System.setOut(System.err); // whatever a library prints
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
+        for (String line; (line = lines.readLine()) != null; ) {
+            Map<String, Object> answer;
+            try {
+                answer = run(new Cell(JSON.readTree(line)));
+            } catch (Exception failure) {
+                failure.printStackTrace();
+                answer = Map.of("error", rootOf(failure));
+            }
+            answers.println(JSON.writeValueAsString(answer));
+            answers.flush();
+        }
+        if (cluster != null) {
+            cluster.close();
+        }
+        System.exit(0);
+    }
+
+    private static String rootOf(Throwable failure) {
+        Throwable root = failure;
+        while (root.getCause() != null) {
+            root = root.getCause();
+        }
+        return root.toString();
+    }
+
+    private static JobGraph jobOf(Cell cell) {
+        Configuration settings = new Configuration();
+        settings.setString("execution.buffer-timeout.enabled", String.valueOf(cell.timeoutMs >= 0));
+        StreamExecutionEnvironment job = StreamExecutionEnvironment.getExecutionEnvironment(settings);
+        job.getConfig().enableObjectReuse();
+        if (cell.timeoutMs >= 0) {
+            job.setBufferTimeout(cell.timeoutMs);
+        }
+        if (cell.checkpointMs > 0) {
+            job.enableCheckpointing(cell.checkpointMs, CheckpointingMode.EXACTLY_ONCE);
+            job.getCheckpointConfig().enableUnalignedCheckpoints(cell.unaligned);
+        }
+        job.fromSource(new CellSource(), WatermarkStrategy.noWatermarks(), Reporter.SOURCE, new ValueTypeInfo<>(Record.class))
+                .setParallelism(1)
+                .slotSharingGroup(Cluster.sourceSlots())
+                .rebalance()
+                .sinkTo(new CellSink())
+                .name(Reporter.SINK)
+                .setParallelism(cell.channels)
+                .slotSharingGroup(Cluster.sinkSlots());
+        return job.getStreamGraph().getJobGraph();
+    }
+
+    private static Map<String, Object> run(Cell cell) throws Exception {
+        if (!clusterKey.equals(cell.clusterKey())) {
+            if (cluster != null) {
+                cluster.close();
+            }
+            clusterKey = "";
+            cluster = Cluster.start(cell);
+            clusterKey = cell.clusterKey();
+        }
+        System.gc(); // what earlier cells left is not this one's
+        Reporter.clear();
+        Record.size = cell.recordBytes;
+        Board board = Board.current = new Board(cell);
+        JobGraph graph = jobOf(cell);
+        JobID job = graph.getJobID();
+        cluster.submitJob(graph).get();
+        long limit = System.nanoTime() + DEPLOY_LIMIT_S * 1_000_000_000L;
+        while (!board.running.await(20, TimeUnit.MILLISECONDS)) {
+            if (System.nanoTime() > limit) {
+                cluster.cancelJob(job).get();
+                throw new IllegalStateException("the job does not run after " + DEPLOY_LIMIT_S + " s");
+            }
+            failIfOver(job);
+        }
+        Thread.sleep(100);
+        return measure(board, job);
+    }
+
+    private static Map<String, Object> measure(Board board, JobID job) throws Exception {
+        long cpuBefore = processCpuNs();
+        Samples samples = new Samples();
+        board.startNs = System.nanoTime() + 20_000_000;
+        Thread.sleep(20);
+        samples.begin();
+        while (board.stoppedNs == 0) {
+            samples.take(board);
+            failIfOver(job);
+            Thread.sleep(SAMPLE_MS);
+        }
+        JobResult result = cluster.requestJobResult(job).get();
+        if (!result.isSuccess()) {
+            throw new IllegalStateException("the job ended: " + result.getSerializedThrowable().map(Throwable::toString).orElse("?"));
+        }
+        Map<String, Object> answer = new LinkedHashMap<>();
+        answer.put("cpu_s", (processCpuNs() - cpuBefore) / 1e9);
+        answer.put("start_ns", board.startNs);
+        answer.put("stopped_ns", board.stoppedNs);
+        answer.put("sent", board.sent);
+        answer.put("received", board.received());
+        TreeMap<Integer, Long> counts = new TreeMap<>();
+        List<String> problems = new ArrayList<>();
+        long last = board.stoppedNs, least = Long.MAX_VALUE, greatest = 0;
+        for (CellSink.Writer sink : board.sinks()) {
+            sink.latencies.addTo(counts);
+            least = Math.min(least, sink.latencies.least);
+            greatest = Math.max(greatest, sink.latencies.greatest);
+            last = Math.max(last, sink.lastNs);
+            if (sink.problem != null) {
+                problems.add(sink.problem);
+            }
+        }
+        answer.put("last_ns", last);
+        answer.put("problems", problems.subList(0, Math.min(5, problems.size())));
+        answer.put("latency", Map.of("buckets", counts.keySet(), "counts", counts.values(), "min_ns", counts.isEmpty() ? 0 : least, "max_ns", greatest));
+        answer.put("arrivals", samples.arrivals);
+        answer.put("sides", samples.sides());
+        return answer;
+    }
+
+    private static void failIfOver(JobID job) throws Exception {
+        JobStatus status = cluster.getJobStatus(job).get();
+        if (status.isGloballyTerminalState() && status != JobStatus.FINISHED) {
+            throw new IllegalStateException("the job ended: " + cluster.requestJobResult(job).get().getSerializedThrowable().map(Throwable::toString).orElse("?"));
+        }
+    }
+
+    private static long processCpuNs() {
+        return ((com.sun.management.OperatingSystemMXBean) java.lang.management.ManagementFactory.getOperatingSystemMXBean()).getProcessCpuTime();
+    }
+}

@@ -1,0 +1,90 @@
+"""The settings of a run on a real Flink: those of a run of ours that Flink 2.3 has too.
+
+Takes: a `RunSpec`. Gives: a `FlinkSpec`, and the line that asks the JVM for this cell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+from netstack.errors import ConfigError
+from netstack.units import format_duration, format_size
+
+from ...spec import RunSpec, constants_of
+
+AS: str = "flink"
+"""What its rows behave as: the name under which ours are compared with them."""
+
+_LEAST_SEGMENT_BYTES = 4096
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlinkSpec(RunSpec):
+    """Settings of one run on a real Flink: one source, and a sink for each channel."""
+
+    ENGINE_KIND: ClassVar[str] = "flink"
+    START_S: ClassVar[float] = 0.6
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> FlinkSpec:
+        """The same work on Flink, with the constants of Flink 2.3, whatever ours has in their place.
+
+        Raises:
+            ConfigError: Flink, or this peer of it, has no such setting; the text names the flag.
+        """
+        if isinstance(spec, cls):
+            return spec
+        default = RunSpec()
+        for flag, value, only in (
+            ("--transport", spec.transport, "tcp"),
+            ("--round-trip", spec.round_trip_s, 0.0),
+            ("--link-rate", spec.link_bytes_per_s, None),
+            ("--emit", spec.emit, "record"),
+            ("--read", spec.read, "record"),
+            ("--write", spec.write, "task"),
+            ("--connections", spec.connections, 1),
+            ("--credit", spec.credit, True),
+            ("--input", spec.input_path, None),
+            ("--checksum", spec.checksum, False),
+            ("--exclusive-buffers", spec.exclusive_buffers, default.exclusive_buffers),
+            ("--floating-buffers", spec.floating_buffers, default.floating_buffers),
+        ):
+            if value != only:
+                raise ConfigError(f"--peer flink has no {flag} {value}; leave {flag} or --peer flink out")
+        for flag, duration_s in (("--buffer-timeout", spec.buffer_timeout_s), ("--debloat", spec.debloat_s)):
+            if duration_s is not None and abs(duration_s * 1000 - round(duration_s * 1000)) > 1e-6:
+                raise ConfigError(f"{flag} {format_duration(duration_s)} with --peer flink: give whole milliseconds")
+        segment = spec.segment_size_bytes
+        if segment < _LEAST_SEGMENT_BYTES or segment & (segment - 1):
+            raise ConfigError(
+                f"--segment-size {format_size(segment)} with --peer flink: give a power of two from 4KiB on"
+            )
+        settings = {**spec.as_dict(), **constants_of(AS), "acts_as": AS, "profile": False, "verify": "all"}
+        return cls(**settings)
+
+    @property
+    def run_id(self) -> str:
+        """As that of ours that behaves as Flink, told apart from it."""
+        return f"{RunSpec(**self.as_dict()).run_id}-flink"
+
+    def line(self) -> dict[str, Any]:
+        """What the JVM is asked for."""
+        return {
+            "record_bytes": self.record_bytes,
+            "channels": self.channels,
+            "timeout_ms": -1 if self.buffer_timeout_s is None else round(self.buffer_timeout_s * 1000),
+            "rate": self.rate_per_s or 0,
+            "consume_rate": self.consume_rate_per_s or 0,
+            "seconds": self.seconds or 0,
+            "records": self.records or 0,
+            "warmup_seconds": self.effective_warmup_s,
+            "segment_bytes": self.segment_size_bytes,
+            "debloat_ms": 0 if self.debloat_s is None else round(self.debloat_s * 1000),
+        }
+
+    @property
+    def effective_warmup_s(self) -> float:
+        """Left out at the start: a third of the run at most."""
+        return self.warmup_s if self.seconds is None else min(self.warmup_s, self.seconds / 3)

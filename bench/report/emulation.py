@@ -1,0 +1,76 @@
+"""The report's table of how far our figures are from a real Flink's.
+
+Takes: the rows of a sweep beside Flink. Gives: HTML; empty without rows of Flink's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any, Final
+
+from ..emulation import DIFFERENCES, RATIOS, WITHIN, Cell, Error, emulation_cells, emulation_summary
+from ..grid import run_kind
+from ..store import Row
+from ..words import setting_name, setting_text
+
+_HEADS: Final = {
+    "p50": "p50",
+    "p99": "p99",
+    "records_per_buffer": "records / buffer",
+    "bytes_in_flight": "bytes in flight",
+    "kept_throughput": "throughput kept",
+    "backpressured_ms_per_s": "back-pressured, ms/s",
+    "busy_ms_per_s": "busy, ms/s",
+    "idle_ms_per_s": "idle, ms/s",
+    "output_pool_usage": "output pool",
+    "input_pool_usage": "input pool",
+}
+_ALWAYS: Final = ("record_bytes", "channels", "buffer_timeout_s")
+_WHERE_SET: Final = ("rate_per_s", "consume_rate_per_s", "debloat_s")
+
+
+def emulation_section(rows: Sequence[Row]) -> str:
+    """A row for each cell and profile; a column for each figure."""
+    cells = emulation_cells(rows)
+    if not cells:
+        return ""
+    heads = "".join(f'<th scope="col" class="c">{escape(_HEADS[name])}</th>' for name in {**RATIOS, **DIFFERENCES})
+    body = "".join(
+        f'<tr><th scope="row" class="l">{escape(_words(cell))}</th><td class="l">{escape(cell.acts_as)}</td>'
+        f"{_cells(cell)}</tr>"
+        for cell in cells
+    )
+    lines = "".join(f"<p><strong>{escape(line)}.</strong></p>" for line in emulation_summary(cells))
+    return (
+        f'<section class="card" id="emulation"><h2>Beside Flink</h2>{lines}'
+        '<p class="note">Times, records, bytes, kept throughput: log2 of ours over Flink&rsquo;s: +1 is twice as much,'
+        " -1 half. Milliseconds of a second and usages: ours less Flink&rsquo;s. A dot: the ranges of the"
+        f" repeats overlap. Marked: more than {WITHIN:.0%} away.</p>"
+        '<div class="scroll"><table class="heat"><thead><tr><th scope="col" class="l">cell</th>'
+        f'<th scope="col" class="l">as</th>{heads}</tr></thead><tbody>{body}</tbody></table></div></section>'
+    )
+
+
+def _cells(cell: Cell) -> str:
+    errors = {error.name: error for error in cell.errors}
+    return "".join(_cell(errors.get(name)) for name in {**RATIOS, **DIFFERENCES})
+
+
+def _cell(error: Error | None) -> str:
+    if error is None:
+        return '<td class="c">&ndash;</td>'
+    title = f"Flink {error.flink.median:.4g}, netstack {error.ours.median:.4g}"
+    if error.error is None:
+        return f'<td class="c" title="{title}">&middot;</td>'
+    text = f"{error.error:+.0f}" if error.name.endswith("ms_per_s") else f"{error.error:+.2f}"
+    style = "c" if error.is_within else "cell less"
+    return f'<td class="{style}" style="--v:{0 if error.is_within else 0.6}" title="{title}">{text}</td>'
+
+
+def _words(cell: Cell) -> str:
+    settings: Mapping[str, Any] = cell.settings
+    names = [*_ALWAYS, *(name for name in _WHERE_SET if settings[name] is not None)]
+    return f"{run_kind(settings['rate_per_s'])}: " + ", ".join(
+        f"{setting_name(name)} {setting_text(name, settings[name])}" for name in names
+    )

@@ -1,0 +1,226 @@
+"""A real Flink as a peer. Those marked `flink` start one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.emulation import emulation_cells
+from bench.grid import Grid
+from bench.peers import peer_spec
+from bench.peers.flink import FlinkSession, FlinkSpec, jar
+from bench.peers.flink.cells import CELLS
+from bench.peers.flink.document import SINK, SOURCE, document_of, metrics_of
+from bench.places import LocalPlace
+from bench.processes import MeasurementFailed
+from bench.runners import Runners
+from bench.source import MissingExtra
+from bench.spec import RunSpec
+from bench.store import read_rows
+from netstack.errors import ConfigError
+
+REAL = [pytest.mark.java, pytest.mark.flink, pytest.mark.long]
+
+
+@pytest.mark.parametrize(
+    ("settings", "flag"),
+    [
+        ({"transport": "unix"}, "--transport"),
+        ({"round_trip_s": 0.01}, "--round-trip"),
+        ({"link_bytes_per_s": 1 << 20}, "--link-rate"),
+        ({"emit": "batch"}, "--emit"),
+        ({"exclusive_buffers": 4}, "--exclusive-buffers"),
+        ({"floating_buffers": 1}, "--floating-buffers"),
+        ({"credit": False}, "--credit"),
+        ({"buffer_timeout_s": 0.0005}, "--buffer-timeout 500us with --peer flink: give whole milliseconds"),
+        ({"segment_size_bytes": 5000}, "--segment-size"),
+    ],
+)
+def test_what_flink_has_not_is_refused_by_its_flag(settings: dict[str, Any], flag: str) -> None:
+    with pytest.raises(ConfigError, match=flag):
+        peer_spec("flink", RunSpec(**settings))
+
+
+def test_the_same_work_is_one_run_of_flink_whatever_ours_behaves_as() -> None:
+    ours = RunSpec(buffer_timeout_s=None, debloat_s=0.5, rate_per_s=7.0, seconds=0.6, channels=3)
+    flink = FlinkSpec.of(ours)
+    assert flink.acts_as == "flink"
+    assert flink == FlinkSpec.of(RunSpec(**flink.as_dict())) == FlinkSpec.of(flink)
+    assert flink.run_id != RunSpec(**flink.as_dict()).run_id
+    line = flink.line()
+    assert (line["timeout_ms"], line["debloat_ms"], line["rate"], line["channels"]) == (-1, 500, 7.0, 3)
+    assert line["warmup_seconds"] == pytest.approx(0.2)
+
+
+def test_cells_take_turns_on_flink_as_flink_and_as_they_are_and_back() -> None:
+    place = LocalPlace(Runners(), beside_flink=True)
+    runs = place.on(Grid(points=CELLS[:1], repeats=2)).plan()
+    assert [(run.spec.ENGINE_KIND, run.spec.acts_as) for run in runs] == [
+        ("flink", "flink"),
+        ("local", "flink"),
+        ("local", "netstack"),
+        ("local", "netstack"),
+        ("local", "flink"),
+        ("flink", "flink"),
+    ]
+    assert str(runs[0]).startswith("Flink: latency")
+    assert len({run.key for run in runs}) == 6
+    assert len({spec.run_id for spec in CELLS}) == len(CELLS)
+
+
+def sides(**sink: float) -> dict[str, Any]:
+    """What the JVM samples: half a second of a source and two sinks."""
+    source = {"softBackPressuredTimeMsPerSecond": 100.0, "numBuffersOut": 4.0, "numBytesOut": 80_000.0}
+    gauges = {"outPoolUsage": 0.5, "outputQueueSize": 1000.0}
+    sinks = {"accumulateIdleTimeMs": 400.0, "accumulateBusyTimeMs": 700.0, "numBuffersInRemote": 4.0, **sink}
+    ended = {**sinks, "numBuffersInRemote": 8.0, "numBytesInRemote": 84_000.0}
+    before = dict.fromkeys((*source, *sinks), 0.0)
+    return {
+        "seconds": 0.5,
+        SOURCE: {"before": before, "mean": gauges, "after": source, "final": source},
+        SINK: {"before": before, "mean": {"inPoolUsage": 1.0, "inputQueueSize": 64.0}, "after": sinks, "final": ended},
+    }
+
+
+def test_flinks_metrics_have_our_names_and_units() -> None:
+    metrics = metrics_of(2, sides())
+    assert metrics["producer"] == {
+        "netstack_output_pool_usage_ratio": 0.5,
+        "netstack_output_queue_bytes": 1000.0,
+        "netstack_output_soft_backpressured_ms_per_second": 200.0,
+        "netstack_output_backpressured_ms_per_second": 200.0,
+        "netstack_output_buffers_total": 4.0,
+        "netstack_output_bytes_total": 80_000.0,
+    }
+    assert metrics["consumer"] == {
+        "netstack_input_pool_usage_ratio": 0.5,  # on average over two sinks
+        "netstack_input_queue_bytes": 64.0,  # of both
+        "netstack_input_idle_ms_per_second": 400.0,
+        "netstack_input_busy_ms_per_second": 700.0,
+        "netstack_input_remote_buffers_total": 4.0,  # two events a channel are none
+        "netstack_input_remote_bytes_total": 84_000.0,
+    }
+
+
+def answer(**more: Any) -> dict[str, Any]:
+    second = 1_000_000_000
+    return {
+        "cpu_s": 0.5,
+        "start_ns": 10 * second,
+        "stopped_ns": 12 * second,
+        "last_ns": 12 * second,
+        "sent": 2000,
+        "received": 2000,
+        "problems": [],
+        "latency": {"buckets": [100], "counts": [3], "min_ns": 100, "max_ns": 100},
+        "arrivals": [[10 * second, 0], [11 * second, 1000], [11 * second + second // 2, 1400]],
+        "sides": sides(),
+        **more,
+    }
+
+
+def test_the_window_leaves_out_the_warm_up_and_a_loss_is_told() -> None:
+    spec = FlinkSpec.of(RunSpec(seconds=2.0))
+    document = document_of(spec, answer())
+    assert (document["records_per_s"], document["seconds"]) == (pytest.approx(800.0), pytest.approx(0.5))
+    assert document["records_per_buffer"] == 350.0
+    assert document["latency_us"]["p50"] == pytest.approx(0.1)
+    assert document["delivered"]
+    lost = document_of(spec, answer(received=1999))
+    assert not lost["delivered"]
+    assert lost["warnings"] == ["delivery: 2000 records were sent, 1999 arrived"]
+
+
+def test_a_missing_piece_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(MissingExtra, match=r"needs java, .*apt-get install openjdk-17-jdk-headless"):
+        jar.java_command()
+    monkeypatch.setattr(jar, "_PACKAGE", "no-such-package")
+    with pytest.raises(MissingExtra, match=r"pip install 'no-such-package==2\.3\.0'"):
+        jar.flink_libraries()
+
+
+def test_the_jar_of_a_wheel_is_taken_as_it_is_and_another_source_is_another_jar(tmp_path: Path) -> None:
+    sources = tmp_path / "java"
+    sources.mkdir()
+    (tmp_path / jar.JAR).write_bytes(b"ready made")
+    assert jar.jar_of(sources, tmp_path) == tmp_path / jar.JAR
+    before = jar._digest(sources, tmp_path)
+    (sources / "A.java").write_text("class A {}")
+    assert jar._digest(sources, tmp_path) != before
+
+
+@pytest.mark.skipif(shutil.which("javac") is None, reason="needs a JDK: apt-get install openjdk-17-jdk-headless")
+def test_sources_become_a_jar_with_their_resources_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    sources = tmp_path / "java"
+    sources.mkdir()
+    (sources / "A.java").write_text("class A {}")
+    (sources / "log.properties").write_text("x = 1")
+    made = jar.jar_of(sources, tmp_path)
+    assert set(zipfile.ZipFile(made).namelist()) == {"A.class", "log.properties"}
+    stamp = made.stat().st_mtime_ns
+    assert jar.jar_of(sources, tmp_path).stat().st_mtime_ns == stamp
+    (sources / "A.java").write_text("class A { nonsense }")
+    with pytest.raises(MissingExtra, match="cannot compile"):
+        jar.jar_of(sources, tmp_path)
+
+
+def test_a_jvm_that_ends_is_told_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "import sys; sys.stderr.write('no memory'); sys.exit(1)"
+    monkeypatch.setattr("bench.peers.flink.session.java_command", lambda: [sys.executable, "-c", words])
+    with FlinkSession() as session, pytest.raises(MeasurementFailed, match=r"Flink's JVM has ended\n    no memory"):
+        session.run_once(RunSpec(seconds=1.0))
+
+
+def bench(*arguments: str | Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", *map(str, arguments), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+class TestReal:
+    pytestmark = REAL
+
+    def test_a_small_grid_is_measured_on_flink_and_compared(self, tmp_path: Path) -> None:
+        grid = ("--record-sizes", "8B", "--timeouts", "100ms", "--channels", "1,3", "--seconds", "1")
+        document = bench("sweep", "--peer", "flink", *grid, "--output", tmp_path)
+        rows = read_rows(tmp_path)
+        assert len(rows) == 2 * 2 * 3
+        assert all(row["delivered"] for row in rows)
+        flinks = {(row["settings_channels"], row["kind"]): row for row in rows if row["engine_kind"] == "flink"}
+        assert flinks[1, "throughput"]["records_per_buffer"] == pytest.approx(32768 / 21, rel=0.05)
+        assert 30_000 < flinks[1, "latency"]["latency_us_p50"] < 75_000, "half the period of the flusher"
+        assert all(row["metrics_consumer_netstack_input_local_buffers_total"] == 0 for row in flinks.values())
+        cells = emulation_cells(rows)
+        assert len(cells) == 8
+        assert document["emulation"] == [cell.as_dict() for cell in cells]
+        assert "Beside Flink" in (tmp_path / "report.html").read_text()
+
+    def test_one_run_has_flink_beside_it_and_its_back_pressure(self) -> None:
+        load = ("--record-bytes", "1KiB", "--consume-rate", "2000", "--seconds", "2", "--repeats", "1")
+        document = bench("run", "--peer", "flink", "--as", "flink", *load)
+        flink = document["peer"]
+        assert flink["delivered"]
+        assert flink["records_per_s"] == pytest.approx(2000, rel=0.1)
+        assert flink["metrics"]["producer"]["netstack_output_pool_usage_ratio"] > 0.9
+        assert flink["backpressured_ms_per_s"]["soft"] > 800
+        (cell,) = document["emulation"]
+        assert {"p50", "bytes_in_flight", "backpressured_ms_per_s"} <= cell["errors"].keys()
