@@ -14,6 +14,7 @@ from rich.table import Table
 
 from netstack.units import format_count, format_duration, format_latency, format_size, three_digits
 
+from .busy import is_busy
 from .report.charts import PERCENTILES
 from .spec import RunSpec
 from .words import setting_text
@@ -119,6 +120,8 @@ def bottleneck(result: Mapping[str, Any], spec: RunSpec) -> str:
         return "bottleneck: the producer; the consumer waits for it"
     if idle < WAITING_MS_PER_S:
         return "bottleneck: the consumer; the producer waits for it"
+    if is_busy(result.get("timeline")):
+        return "bottleneck: not known; both sides wait, on a machine that was busy with something else"
     return "bottleneck: between them, the link or too few buffers for its round trip; both sides wait"
 
 
