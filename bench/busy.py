@@ -60,7 +60,7 @@ def busy_warnings(timeline: Sequence[Mapping[str, Any]] | None) -> list[str]:
         return []
     busy, every = len(busy_times(timeline)), len({float(sample["t_s"]) for sample in timeline})
     told = []
-    for task in dict.fromkeys(str(sample.get("task") or "a side") for sample in timeline):
+    for task in sorted({str(sample.get("task") or "a side") for sample in timeline}):
         waits = [float(sample.get(QUEUED) or 0.0) for sample in timeline if str(sample.get("task") or "a side") == task]
         told.append(f"the {task} {sum(waits) / len(waits):.0f} ms")
     stolen = [float(sample.get(STOLEN) or 0.0) for sample in timeline]

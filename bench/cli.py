@@ -43,6 +43,7 @@ from .mesh.spec import MeshSpec, split_hosts
 from .mesh.tables import print_hosts, print_matrix
 from .peers import PEERS
 from .places import LocalPlace, place_of
+from .recommend.command import recommend
 from .recover.command import recover
 from .report import Sweep, findings, together
 from .run_table import peer_rows, print_run
@@ -339,6 +340,7 @@ cli.add_command(scale)
 cli.add_command(scheduler)
 cli.add_command(exchange)
 cli.add_command(goals)
+cli.add_command(recommend)
 cli.add_command(shuffle)
 cli.add_command(simulate)
 

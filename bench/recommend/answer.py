@@ -204,7 +204,9 @@ def _doubts(chosen: Point, reached: Sequence[Point], open_ones: Sequence[Point],
     if chosen not in reached:
         found.append(f"{_timeout(chosen.timeout_s)} has {_range(chosen, goal)}, asked is {goal}")
     elif chosen.kept is None or chosen.kept.spread > WIDEST:
-        found.append(f"{_timeout(chosen.timeout_s)} keeps {'an unknown part' if chosen.kept is None else _part(chosen.kept)}")
+        found.append(
+            f"{_timeout(chosen.timeout_s)} keeps {'an unknown part' if chosen.kept is None else _part(chosen.kept)}"
+        )
     better: Callable[[Point], bool] = (
         (lambda each: each.promptness < chosen.promptness)
         if goal.p99_us is None

@@ -67,7 +67,10 @@ class Search:
         Returns:
             The answer; None where the time did not last for a single repeat.
         """
-        low, high = -1, len(self._ladder_s)  # what reaches a bound of latency lies up to `low`, what does not from `high`
+        low, high = (
+            -1,
+            len(self._ladder_s),
+        )  # what reaches a bound of latency lies up to `low`, what does not from `high`
         wants_short = self._goal.p99_us is not None
         while high - low > 1:
             middle = (low + high) // 2

@@ -20,10 +20,9 @@ from netstack.units import format_count, format_duration, format_latency, format
 from ..figure import Figure
 from ..grid import Kind, run_kind
 from ..store import Row
-from ..words import plain, setting, setting_name, setting_text
+from ..words import plain, setting, setting_name, setting_text, told_once
 
 REFERENCE_TIMEOUT_S: Final = 0.1  # the field's default; what shorter timeouts cost is told against it
-_NUMBER: Final = re.compile(r"\d[\d.,]*")
 PREFIX_BYTES: Final = 4  # length prefix of a record on the wire
 
 _EFFORT: Final = frozenset({"records", "seconds", "warmup_s", "rate_per_s"})  # how long and how hard, not what
@@ -169,11 +168,7 @@ class Analysis:
 
     def warnings(self) -> list[tuple[str, int]]:
         """What the runs that count warned of, with how many said so; those that differ in numbers only are one."""
-        found: dict[str, list[str]] = {}
-        for row in self.good:
-            for warning in row.get("warnings") or ():
-                found.setdefault(_NUMBER.sub("#", warning), []).append(warning)
-        return sorted(((texts[0], len(texts)) for texts in found.values()), key=lambda item: -item[1])
+        return told_once(self.good)
 
     def _fastest(self) -> tuple[str, str, str] | None:
         points = [(figure, line, timeout) for line, timeout, figure in self._each(self.throughput)]

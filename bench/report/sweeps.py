@@ -150,7 +150,15 @@ def _table(found: Comparison, name: str, filters: Filters) -> str:
     most = max((_times(each) for each in found.differences), default=0.0) or 1.0
     rows = "".join(_row(each, min(most, math.log(_WIDEST)), filters) for each in found.differences)
     count = len(found.differences)
-    heads = (("setting", True), ("figure", True), ("A", False), (name, False), ("change", False), ("which is", False), ("verdict", True))
+    heads = (
+        ("setting", True),
+        ("figure", True),
+        ("A", False),
+        (name, False),
+        ("change", False),
+        ("which is", False),
+        ("verdict", True),
+    )
     head = "".join(f'<th scope="col"{" class=l" if left else ""}>{text}</th>' for text, left in heads)
     opened = " open" if count <= _OPEN_UP_TO else ""
     return (
