@@ -204,8 +204,8 @@ def _remarks(
     remarks = []
     if any(difference.noise_known for difference in differences):
         remarks.append(
-            f"a difference counts when its interval of {JUDGED:.0%} confidence leaves out no change, and it is more than"
-            f" {LEAST_CHANGE:.0%}"
+            f"a difference counts when its interval of {JUDGED:.0%} confidence leaves out no change, and it is more"
+            f" than {LEAST_CHANGE:.0%}"
         )
     unknown = [difference for difference in differences if not difference.noise_known]
     if unknown:

@@ -6,7 +6,7 @@ Takes: the document of a run, with or without peers. Gives: text on standard out
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,14 +14,10 @@ from rich.table import Table
 
 from netstack.units import format_count, format_duration, format_latency, format_size, three_digits
 
-from .busy import is_busy
+from .bottleneck import bottleneck
 from .report.charts import PERCENTILES
 from .spec import RunSpec
-from .store import Row, flatten
 from .words import setting_text
-
-WAITING_MS_PER_S: Final = 250.0
-"""A side that waits less than this is at work."""
 
 
 def print_run(result: Mapping[str, Any], spec: RunSpec, console: Console) -> None:
@@ -104,36 +100,6 @@ def describe_spec(spec: RunSpec) -> str:
     if spec.consume_rate_per_s is not None:
         parts.append(f"consumer takes {spec.consume_rate_per_s:,.0f} records/s")
     return ", ".join(parts)
-
-
-def bottleneck(result: Mapping[str, Any], spec: RunSpec) -> str:
-    """Who holds the others up, from how long each side waited; empty where that was not measured."""
-    who, why = _held_up_by({**flatten(result), "settings_rate_per_s": spec.rate_per_s})
-    return f"bottleneck: {who}{why}" if who else ""
-
-
-def bottleneck_name(row: Row) -> str:
-    """The same of a stored row, the name alone; empty where it is nobody, or not known."""
-    return _held_up_by(row)[0].removeprefix("none").removeprefix("not known")
-
-
-def _held_up_by(row: Row) -> tuple[str, str]:
-    """Who, and how that is known; both empty where it was not measured."""
-    waits = [row.get(f"backpressured_ms_per_s_{kind}") for kind in ("soft", "hard")]
-    idle = row.get("idle_ms_per_s")
-    if idle is None or any(wait is None for wait in waits):
-        return "", ""
-    if sum(waits) < WAITING_MS_PER_S:
-        if row.get("settings_rate_per_s") is not None:
-            return "none", ", the rate that was asked for is kept"
-        if idle < WAITING_MS_PER_S:
-            return "none", ", both sides are at work most of the time"
-        return "the producer", "; the consumer waits for it"
-    if idle < WAITING_MS_PER_S:
-        return "the consumer", "; the producer waits for it"
-    if is_busy(row.get("timeline")):
-        return "not known", "; both sides wait, on a machine that was busy with something else"
-    return "what is between them", ", the link or too few buffers for its round trip; both sides wait"
 
 
 def peer_rows(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -2,8 +2,8 @@
 
 Takes: a `Goal` and the repeats of each `Point`. Gives: an `Answer`, which says when the data do not decide.
 
-Rules: a point reaches a goal when the whole interval of its figure does (`bench.interval`, 95 %), misses it when none of
-the interval does, and is open otherwise. Of points whose throughput is within 3 % the promptest is taken.
+Rules: a point reaches a goal when the whole interval of its figure does (`bench.interval`, 95 %), misses it when none
+of the interval does, and is open otherwise. Of points whose throughput is within 3 % the promptest is taken.
 """
 
 from __future__ import annotations
@@ -179,6 +179,12 @@ def answer(points: Sequence[Point], goal: Goal, reference_s: float | None) -> An
         return Answer(goal, _nearest(known, goal), reference_s, False, ())
     chosen = _best(reached or [each for each in open_ones if each.leans(goal)] or open_ones, goal)
     return Answer(goal, chosen, reference_s, chosen in reached, tuple(_doubts(chosen, reached, open_ones, goal)))
+
+
+def most_named(bottlenecks: Sequence[str]) -> str:
+    """Who held most runs up; empty names count for nobody."""
+    told = [name for name in bottlenecks if name]
+    return max(sorted(set(told)), key=told.count, default="")
 
 
 def _best(points: Sequence[Point], goal: Goal) -> Point:

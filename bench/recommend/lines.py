@@ -60,10 +60,10 @@ def _program(spec: RunSpec, timeout_s: float | None, memory: int) -> str:
         "floating_buffers_per_gate": (spec.floating_buffers, _DEFAULT.floating_buffers_per_gate),
     }
     told = ", ".join(f"{name}={value}" for name, (value, default) in settings.items() if value != default)
+    network, timeout = f"NetworkConfig({told})", f"buffer_timeout_s={timeout_s!r}"
     return (
-        f"NetworkConfig({told})\n"
-        f"RecordWriter(partition, buffer_timeout_s={timeout_s!r})\n"
-        f"StreamEnvironment(name, buffer_timeout_s={timeout_s!r}, settings=StreamSettings(network=NetworkConfig({told})))"
+        f"{network}\nRecordWriter(partition, {timeout})\n"
+        f"StreamEnvironment(name, {timeout}, settings=StreamSettings(network={network}))"
     )
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from ..bottleneck import bottleneck_name
 from ..interval import ENOUGH_REPEATS, Interval
 from ..processes import MeasurementFailed
-from ..run_table import bottleneck_name
 from ..spec import RunSpec
 from ..store import flatten
 from ..words import setting_text

@@ -4,8 +4,8 @@ Takes: a `Goal`, what measures one point once, a clock. Gives: the points that w
 
 Rules: throughput and latency both grow with the timeout, which is what bisection rests on. A step is at least three
 repeats, each a run at the reference timeout, one at this one, and a paced one for latency; more follow while the
-judgement is open, up to `MOST_REPEATS` or the end of the time. What the time did not last for stays open, and the answer
-says so.
+judgement is open, up to `MOST_REPEATS` or the end of the time. What the time did not last for stays open, and the
+answer says so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..interval import ENOUGH_REPEATS
-from .answer import WIDEST, Answer, Goal, Point, answer
+from .answer import WIDEST, Answer, Goal, Point, answer, most_named
 
 LADDER_S: Final[tuple[float, ...]] = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 MOST_REPEATS: Final = 9
@@ -122,10 +122,9 @@ class Search:
 
     def _point(self, timeout_s: float) -> Point:
         samples = self._samples[timeout_s]
-        told = [sample.bottleneck for sample in samples if sample.bottleneck]
         return Point(
             timeout_s,
             [(sample.reference_mb_per_s, sample.mb_per_s) for sample in samples],
             [sample.p99_us for sample in samples],
-            max(sorted(set(told)), key=told.count, default=""),
+            most_named([sample.bottleneck for sample in samples]),
         )

@@ -5,12 +5,9 @@ Takes: an `Analysis`. Gives: an `Answer` for each of its lines that has throughp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from ..bottleneck import bottleneck_name
 from ..report.points import Analysis, Line, row_latency
-from ..run_table import bottleneck_name
-from ..store import Row
-from .answer import Answer, Goal, Point, answer
+from .answer import Answer, Goal, Point, answer, most_named
 
 
 def stored_answers(analysis: Analysis, goal: Goal) -> dict[Line, Answer]:
@@ -20,33 +17,12 @@ def stored_answers(analysis: Analysis, goal: Goal) -> dict[Line, Answer]:
 
 
 def _points(analysis: Analysis, line: Line) -> list[Point]:
-    there = _by_repeat(analysis.runs("throughput", line, analysis.reference))
     points = []
     for timeout_s in analysis.timeouts:
-        here = _by_repeat(analysis.runs("throughput", line, timeout_s))
-        pairs = [
-            (float(there[repeat]["payload_mb_per_s"]), float(row["payload_mb_per_s"]))
-            for repeat, row in here.items()
-            if repeat in there
-        ]
+        pairs = analysis.pairs(line, timeout_s)
         latencies = [row_latency(row, "p99") for row in analysis.runs("latency", line, timeout_s)]
+        names = [bottleneck_name(row) for row in analysis.runs("throughput", line, timeout_s)]
         if pairs:
-            names = [name for row in here.values() if (name := bottleneck_name(row))]
-            points.append(
-                Point(
-                    timeout_s,
-                    pairs,
-                    [value for value in latencies if value],
-                    max(sorted(set(names)), key=names.count, default=""),
-                )
-            )
+            known = [value for value in latencies if value]
+            points.append(Point(timeout_s, pairs, known, most_named(names)))
     return points if len(points) > 1 else []
-
-
-def _by_repeat(rows: Sequence[Row]) -> dict[int, Row]:
-    """By their pass over the grid; files of single runs have none."""
-    return {
-        number if row.get("repeat") is None else int(row["repeat"]): row
-        for number, row in enumerate(rows)
-        if row.get("payload_mb_per_s")
-    }

@@ -21,6 +21,7 @@ from ..charts.page import asset, callout, document, facts, notes
 from ..spec import RunSpec
 from ..store import Row
 from ..words import plain, setting_name, setting_text
+from .answers import answer_finding
 from .buffer_section import buffers_section
 from .buffers import buffer_curves, buffer_findings
 from .charts import latency_figure, legend, throughput_figure
@@ -117,7 +118,7 @@ def _links(sections: Sequence[tuple[str, str]]) -> str:
 
 
 def _found(analysis: Analysis) -> list[tuple[str, str, str]]:
-    return [*analysis.findings(), *buffer_findings(buffer_curves(analysis))]
+    return [*answer_finding(analysis), *analysis.findings(), *buffer_findings(buffer_curves(analysis))]
 
 
 def _head(by_timeout: bool, by_buffers: bool) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -126,6 +125,14 @@ class Analysis:
         """The rows of one point, a repeat each."""
         return self._groups.get((kind, line, timeout_s), ())
 
+    def pairs(self, line: Line, timeout_s: float | None, name: str = "payload_mb_per_s") -> list[tuple[float, float]]:
+        """(At the reference timeout, here) of the throughput runs of one point, by their pass over the grid."""
+        there, here = (
+            {row.get("repeat") or 0: row[name] for row in self.runs("throughput", line, each) if row.get(name)}
+            for each in (self.reference, timeout_s)
+        )
+        return [(float(there[repeat]), float(here[repeat])) for repeat in here if repeat in there]
+
     def kept(self, line: Line, timeout_s: float | None) -> float | None:
         """Throughput at this timeout as a part of the same line's at the reference timeout."""
         here, there = self.throughput(line, timeout_s), self.throughput(line, self.reference)
@@ -137,7 +144,7 @@ class Analysis:
 
     def findings(self) -> list[tuple[str, str, str]]:
         """The main findings, each as (topic, the figure, the sentence around it); fewer when rows are missing."""
-        return [found for found in (self._fastest(), self._promptest(), self._cost()) if found is not None]
+        return [found for found in (self._fastest(), self._promptest()) if found is not None]
 
     def remarks(self) -> list[str]:
         """What a reader should know before trusting the figures."""
@@ -200,23 +207,6 @@ class Analysis:
             sentence += f"; median at {format_duration(self.reference, space=' ')}: {micro(longest.median)}"
         rates = self.latency_rates
         return "Latency", micro(figure.median), f"{sentence}; at {rates[0]:,.0f} records/s" if rates else sentence
-
-    def _cost(self) -> tuple[str, str, str] | None:
-        parts = []
-        for timeout in (0.001, 0.0):
-            kept = [part for line in self.lines if (part := self.kept(line, timeout)) is not None]
-            if kept and timeout != self.reference:
-                parts.append((timeout, statistics.median(kept), min(kept), max(kept)))
-        if not parts:
-            return None
-        figure = " / ".join(f"{middle:.0%}" for _, middle, _, _ in parts)
-        told = " / ".join(format_duration(timeout, space=" ") for timeout, *_ in parts)
-        ranges = ", ".join(
-            f"{low:.0%} to {high:.0%} at {format_duration(timeout, space=' ')}" for timeout, _, low, high in parts
-        )
-        reference = format_duration(self.reference, space=" ")
-        lines = f"median of {len(self.lines)} lines; {ranges}" if len(self.lines) > 1 else self.lines[0].words
-        return "Throughput kept", figure, f"of the records/s at {reference}, at timeout {told} ({lines})"
 
     def _each(self, read: Any) -> Iterable[tuple[Line, float | None, Figure]]:
         for line in self.lines:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from bench.bottleneck import bottleneck
 from bench.busy import QUEUED, STOLEN, busy_times, busy_warnings, is_busy, lost_s
-from bench.run_table import bottleneck
 from bench.spec import RunSpec
 
 

@@ -180,7 +180,7 @@ def test_every_file_reads_its_lines(tmp_path: Path, timeout_s: float | None) -> 
     spec = RunSpec(channels=100, floating_buffers=64, segment_size_bytes=64 << 10)
     found = lines(spec, timeout_s)
     program = found["a program"].split("\n")[0]
-    config = eval(program, {"NetworkConfig": NetworkConfig})
+    config = eval(program, {"NetworkConfig": NetworkConfig})  # noqa: S307
     assert (config.floating_buffers_per_gate, config.segment_size_bytes) == (64, 64 << 10)
     assert config.memory_bytes == memory_bytes(spec) >= (100 * 2 + 64 + 100) * (64 << 10)
     (tmp_path / "tm.toml").write_text(found["a TaskManager's TOML, for each slot"], encoding="utf-8")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench.run_table import bottleneck, describe_spec, peer_rows, print_run
+from bench.bottleneck import bottleneck
+from bench.run_table import describe_spec, peer_rows, print_run
 from bench.spec import RunSpec
 
 FakeResult = Callable[..., dict[str, Any]]

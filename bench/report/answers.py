@@ -1,0 +1,48 @@
+"""The report's first finding: which buffer timeout to set, with its ranges, or that the data do not decide.
+
+Takes: an `Analysis`. Gives: what `netstack-bench recommend` says of the same rows, for each line.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..recommend.answer import DEFAULT_KEPT, Answer, Goal
+from ..recommend.stored import stored_answers
+from .charts import timeout_label
+from .points import Analysis, Line, timeout_order
+
+_MOST_LINES: Final = 4  # more are told by `recommend`
+
+
+def answer_finding(analysis: Analysis) -> list[tuple[str, str, str]]:
+    """(topic, figure, sentence); empty where fewer than two timeouts were measured."""
+    answers = stored_answers(analysis, Goal())
+    if not answers:
+        return []
+    reference = timeout_label(analysis.reference)
+    asked = f"the promptest that keeps {DEFAULT_KEPT:.0%} of the throughput at {reference}"
+    doubts = dict.fromkeys(each.doubts[0] for each in answers.values() if each.doubts)
+    told = [_told(line, each, alone=len(answers) == 1) for line, each in list(answers.items())[:_MOST_LINES]]
+    if len(answers) > _MOST_LINES:
+        told.append(f"{len(answers) - _MOST_LINES} more lines: netstack-bench recommend")
+    lines = "; ".join(told)
+    if doubts:
+        open_ones = sum(not each.is_decided for each in answers.values())
+        of = "" if open_ones == len(answers) else f", for {open_ones} of {len(answers)} lines"
+        return [("Buffer timeout", "not decided", f"by these data{of}: {next(iter(doubts))}. So far: {lines}")]
+    return [("Buffer timeout", _range(list(answers.values())), f"{asked}: {lines}")]
+
+
+def _range(answers: list[Answer]) -> str:
+    """`1 ms`, or `0 to 10 ms` where the lines differ."""
+    timeouts = sorted({each.point.timeout_s for each in answers}, key=timeout_order)
+    first, last = timeout_label(timeouts[0]), timeout_label(timeouts[-1])
+    return first if len(timeouts) == 1 else f"{first} to {last}"
+
+
+def _told(line: Line, found: Answer, *, alone: bool) -> str:
+    where = "" if alone else f"{line.label}: "
+    kept = f"{found.point.kept_middle:.0%}" if found.point.kept is None else found.point.kept.percent()
+    figures = found.figures() if alone else f"keeps {kept}"
+    return f"{where}{timeout_label(found.point.timeout_s)}{', ' if alone else ' '}{figures}".replace("us", "\u00b5s")
