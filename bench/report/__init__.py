@@ -10,6 +10,7 @@ adds the choice of settings, tooltips and sorting.
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -203,7 +204,7 @@ def _curves(analysis: Analysis, filters: Filters) -> str:
 def _every_run(analysis: Analysis, filters: Filters) -> str:
     parts = []
     if analysis.good:
-        note = '<p class="note">Click a head to sort.</p>'
+        note = f'<p class="note">Click a head to sort.{_below_payload(analysis.good)}</p>'
         parts.append(
             f'<section class="card" id="runs"><h2>Every run</h2>{note}{row_tables(analysis, filters)}</section>'
         )
@@ -211,6 +212,13 @@ def _every_run(analysis: Analysis, filters: Filters) -> str:
         table = failed_table(analysis, filters)
         parts.append(f'<section class="card" id="failed"><h2>Failed runs</h2>{table}</section>')
     return "".join(parts)
+
+
+def _below_payload(rows: Sequence[Row]) -> str:
+    """Why less may be on the wire than arrived."""
+    if any((row.get("wire_mb_per_s") or math.inf) < (row.get("payload_mb_per_s") or 0.0) for row in rows):
+        return " Wire MB/s are below the payload where a sink reads from its own host: such a pair has no wire."
+    return ""
 
 
 def _machine(rows: Sequence[Row]) -> str:

@@ -35,6 +35,11 @@ class _Column:
     sort: Callable[[Row], float | str | None] | None = None
     left: bool = False
 
+    @property
+    def is_always(self) -> bool:
+        """Settings and words are shown even where all are alike; figures that no row has are not."""
+        return self.left or self.sort is None
+
 
 def kept_table(analysis: Analysis, filters: Filters) -> str:
     """Throughput at each timeout as a part of that at the reference; empty without a reference."""
@@ -108,6 +113,7 @@ def failed_table(analysis: Analysis, filters: Filters) -> str:
 
 
 def _table(columns: tuple[_Column, ...], rows: list[Row], filters: Filters, style: str = "") -> str:
+    columns = tuple(column for column in columns if column.is_always or any(_is_known(column, row) for row in rows))
     heads = "".join(f'<th scope="col"{" class=l" if column.left else ""}>{column.head}</th>' for column in columns)
     body = []
     for row in rows:
@@ -123,6 +129,10 @@ def _table(columns: tuple[_Column, ...], rows: list[Row], filters: Filters, styl
         f'<div class="scroll" tabindex="0"><table class="sortable"><thead><tr>{heads}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
+
+
+def _is_known(column: _Column, row: Row) -> bool:
+    return column.sort is not None and column.sort(row) is not None
 
 
 def _number(head: str, name: str, write: Callable[[float], str]) -> _Column:
@@ -187,6 +197,7 @@ _THROUGHPUT: Final = (
     _number("wire MB/s", "wire_mb_per_s", three_digits),
     _number("CPU s/GB producer", "cpu_s_per_gb_producer", three_digits),
     _number("CPU s/GB consumer", "cpu_s_per_gb_consumer", three_digits),
+    _number("CPU s/GB", "cpu_s_per_gb_total", three_digits),
     _number("buffer fill", "average_buffer_fill", lambda part: f"{part:.0%}"),
     _number("soft back-pressure", "backpressured_ms_per_s_soft", lambda wait: f"{wait / 1000:.1%}"),
     _number("hard back-pressure", "backpressured_ms_per_s_hard", lambda wait: f"{wait / 1000:.1%}"),

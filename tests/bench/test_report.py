@@ -122,6 +122,40 @@ def test_the_findings_are_three_sentences(fake_rows: Rows) -> None:
     assert findings([]) == []
 
 
+def test_a_column_that_no_run_has_is_left_out(fake_rows: Rows) -> None:
+    rows = fake_rows(Grid(seconds=1.0))
+    assert "CPU s/GB producer" in build_report(rows, SWEEP)
+    on_spark = [{**row, "cpu_s_per_gb_producer": None, "cpu_s_per_gb_consumer": None} for row in rows]
+    page = build_report(on_spark, SWEEP)
+    assert "CPU s/GB" not in page
+    page = build_report([{**row, "cpu_s_per_gb_total": 3.5} for row in on_spark], SWEEP)
+    assert ">CPU s/GB</th>" in page
+
+
+def test_a_wire_below_the_payload_is_explained(fake_rows: Rows) -> None:
+    rows = fake_rows(Grid(seconds=1.0))
+    assert "such a pair has no wire" not in build_report(rows, SWEEP)
+    local = [{**row, "wire_mb_per_s": row["payload_mb_per_s"] / 2} for row in rows]
+    assert "such a pair has no wire" in build_report(local, SWEEP)
+
+
+def test_two_samples_are_no_course_of_events(fake_rows: Rows) -> None:
+    page = build_report(fake_rows(Grid(seconds=0.25)), SWEEP)
+    assert "Too short a run for a line: 2 samples of each task." in page
+    assert 'class="bare"' not in page
+    assert 'class="bare"' in build_report(fake_rows(Grid(seconds=0.5)), SWEEP)
+
+
+def test_warnings_that_differ_in_numbers_are_one(fake_rows: Rows) -> None:
+    rows = fake_rows(Grid(seconds=1.0, repeats=2))
+    for number, row in enumerate(rows):
+        row["warnings"] = [
+            f"sent {number + 1} records, {number}.5 ms late",
+            f"it took {'980 us' if number % 2 else '1.2 ms'}",
+        ]
+    assert [count for _, count in Analysis(rows).warnings()] == [len(rows), len(rows)]
+
+
 def test_one_repeat_is_no_answer(fake_rows: Rows) -> None:
     told = findings(fake_rows())[0]
     assert told.startswith("Buffer timeout: not decided by these data: points were measured once")
