@@ -29,9 +29,9 @@ def bottleneck_name(row: Row) -> str:
 
 def _held_up_by(row: Row) -> tuple[str, str]:
     """Who, and how that is known; both empty where it was not measured."""
-    waits = [row.get(f"backpressured_ms_per_s_{kind}") for kind in ("soft", "hard")]
+    waits: list[Any] = [row.get(f"backpressured_ms_per_s_{kind}") for kind in ("soft", "hard")]
     idle = row.get("idle_ms_per_s")
-    if idle is None or any(wait is None for wait in waits):
+    if idle is None or None in waits:
         return "", ""
     if sum(waits) < WAITING_MS_PER_S:
         if row.get("settings_rate_per_s") is not None:

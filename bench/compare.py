@@ -152,9 +152,8 @@ def _judge(point: _Point, metric: str, a: list[Row], b: list[Row], threshold: fl
     one, other = Figure.of(row.get(metric) for row in a), Figure.of(row.get(metric) for row in b)
     if one is None or other is None or not one.median:
         return None
-    ratio = Interval.of_ratio(
-        *([row[metric] for row in rows if row.get(metric) is not None] for rows in (a, b)), JUDGED
-    )
+    here, there = ([float(row[metric]) for row in rows if row.get(metric) is not None] for rows in (a, b))
+    ratio = Interval.of_ratio(here, there, JUDGED)
     limit = DEFAULT_THRESHOLDS[metric] if threshold is None else threshold
     if ratio is None:
         low = high = None

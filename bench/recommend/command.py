@@ -6,12 +6,13 @@ one JSON document, on standard output; an exit code.
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import click
 from rich.markup import escape
@@ -31,7 +32,7 @@ from ..store import StoreError, read_rows
 from ..words import setting, told_once
 from .answer import Answer, Goal
 from .lines import lines, memory_bytes, settings_of
-from .measure import Measurer
+from .measure import Measurer, RunOnce
 from .search import LADDER_S, Search
 from .stored import stored_answers
 
@@ -105,6 +106,7 @@ def parse_network(text: str) -> tuple[int | None, float]:
 @click.pass_context
 def recommend(
     context: click.Context,
+    /,
     results: Path | None,
     p99_s: float | None,
     bytes_per_s: int | None,
@@ -191,14 +193,12 @@ def _measurer(runners: Runners, settings: dict[str, Any]) -> tuple[RunSpec, Meas
             raise ConfigError("--secret-file and --relay go with --hosts; name the hosts too")
         settings["channels"] *= parallelism  # what one gate reads
         spec = RunSpec(**settings, round_trip_s=round_trip_s, link_bytes_per_s=link)
-        run = runners.run_once
+        run: RunOnce = runners.run_once
     else:
         if network is not None or parallelism > 1:
             raise ConfigError("--network and --parallelism with --hosts: these have them; write HOST:PORT=PARALLELISM")
         spec = MeshSpec(**settings, hosts=split_hosts(hosts), relay=relay)
-
-        def run(each: Any) -> Any:
-            return runners.run_over_hosts(each, secret_file=secret_file)
+        run = cast(RunOnce, functools.partial(runners.run_over_hosts, secret_file=secret_file))
 
     if round_trip_s:
         errors.print("the line is imitated on this machine; its round trip may be up to 2 ms longer than asked")

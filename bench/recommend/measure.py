@@ -90,9 +90,10 @@ class Measurer:
         if missing <= plain.floating_buffers + plain.spare_buffers:
             return
         wide = replace(plain, floating_buffers=missing)
-        pairs = []
+        pairs: list[tuple[float, float]] = []
         while len(pairs) < ENOUGH_REPEATS and has_time():
-            pairs.append(tuple(float(self._measured(spec)["payload_mb_per_s"]) for spec in (plain, wide)))
+            one, other = (float(self._measured(spec)["payload_mb_per_s"]) for spec in (plain, wide))
+            pairs.append((one, other))
         found = Interval.of_pairs(pairs)
         if found is not None:
             self._tell(
