@@ -35,6 +35,7 @@ from .checkpoints.command import checkpoints
 from .compare import compare as compare_rows
 from .flags import engine_flags, hosts_flags, json_flag, run_flags, sweep_flags
 from .goals.command import goals
+from .goals.regress import regress
 from .grid import Grid, expected_seconds, with_rows
 from .histogram import Histogram
 from .isolate.command import isolate
@@ -340,6 +341,7 @@ cli.add_command(scale)
 cli.add_command(scheduler)
 cli.add_command(exchange)
 cli.add_command(goals)
+cli.add_command(regress)
 cli.add_command(recommend)
 cli.add_command(shuffle)
 cli.add_command(simulate)

@@ -21,7 +21,8 @@ from netstack.units import three_digits
 from .. import console
 from ..flags import json_flag
 from ..host import host_facts, version
-from .measure import Key, measure
+from ..interval import Interval
+from .measure import Key, Rounds, figures, measure, medians
 from .rows import BUILDS, ROWS, Measured, Row, measured_once
 
 REPEATS: Final = 5
@@ -51,9 +52,10 @@ def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[st
     errors = console.err()
     wanted = measured_once(rows)
     began = time.monotonic()
-    found = measure(wanted, asked, repeats, seconds, lambda text: errors.print(text, soft_wrap=True, markup=False))
+    rounds = measure(wanted, asked, repeats, seconds, lambda text: errors.print(text, soft_wrap=True, markup=False))
+    found = medians(rounds)
     taken_s = time.monotonic() - began
-    told = [told_row(row, found) for row in rows]
+    told = [told_row(row, found, rounds) for row in rows]
     lost = [f"{each.engine} {kind}".strip() for (each, kind), result in found.items() if not result.get("delivered")]
     if as_json:
         console.print_json(
@@ -73,26 +75,33 @@ def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[st
         )
     else:
         when = f"{datetime.now(UTC):%Y-%m-%d}, {_machine()}"
-        click.echo(markdown(told, f"{when}, medians of {repeats}, {taken_s:.0f} s in all"))
+        click.echo(
+            markdown(told, f"{when}, medians of {repeats} with 95 % ranges of the pairs, {taken_s:.0f} s in all")
+        )
     for name in lost:
         errors.print(f"[red]not delivered by {name}:[/] its figures do not count")
     complete = all((each, kind) in found for each in wanted for kind in each.builds if not kind or kind in asked)
     return 0 if complete and not lost else 1
 
 
-def told_row(row: Row, found: Mapping[Key, Mapping[str, Any]]) -> dict[str, Any]:
-    """A row with what was found: for each build the number, what it is as a multiple of the other, and the goal."""
+def told_row(row: Row, found: Mapping[Key, Mapping[str, Any]], rounds: Rounds | None = None) -> dict[str, Any]:
+    """A row with what was found: for each build the number, what it is as a multiple of the other, and the goal.
+
+    With `rounds`, where there were three or more, also the 95 % interval of the figure, of pairs of one round.
+    """
     told: dict[str, Any] = {"text": row.text, "builds": {}}
     for kind, goal in zip(BUILDS, row.goals, strict=True):
         ours = _figure(row, row.ours, kind, found)
         other = None if row.other is None else _figure(row, row.other, kind, found)
         figure = ours if row.other is None else None if ours is None or not other else ours / other
+        interval = Interval.of(figures(row, kind, rounds or {}))
         told["builds"][kind] = {
             "value": ours,
             "shown": None if ours is None else row.shown(ours),
             "other": other,
             "other_shown": None if other is None else row.shown(other),
             "figure": figure,
+            "interval": None if interval is None else [interval.low, interval.high],
             "goal": goal,
             "is_met": None if figure is None else figure <= goal if row.is_less_better else figure >= goal,
         }
@@ -131,8 +140,8 @@ def _ratio(each: Mapping[str, Any]) -> str:
     figure = each["figure"]
     if figure is None:
         return "-"
-    text = _number(figure)
-    return text if each["is_met"] else f"**{text}**"
+    text = _number(figure) if each["is_met"] else f"**{_number(figure)}**"
+    return text if each["interval"] is None else f"{text} ({' to '.join(map(_number, each['interval']))})"
 
 
 def _goal(each: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Measures the rows of README's table, everything in turn, so that a drifting machine disturbs all alike.
 
-Takes: how often, how long, which rows. Gives: the median result of each measurement and build.
+Takes: how often, how long, which rows. Gives: the results of each measurement and build, by round.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..runner import run_once
 from ..spec import RunSpec
 from ..sweep import median_result
 from ..taskmanagers import local_taskmanagers
-from .rows import Measured
+from .rows import Measured, Row
 
 PARALLELISM: Final = 4
 """Sources, and sinks, of an all-to-all."""
@@ -30,11 +30,13 @@ PURE: Final[Mapping[str, Mapping[str, str]]] = {
 """What is set for the processes of a build."""
 
 Key = tuple[Measured, str]
+Rounds = dict[Key, dict[int, dict[str, Any]]]
+"""By number of the round; one that failed is missing."""
 
 
 def measure(
     wanted: Sequence[Measured], builds: Sequence[str], repeats: int, seconds: float, tell: Callable[[str], None]
-) -> dict[Key, dict[str, Any]]:
+) -> Rounds:
     """Measures everything `repeats` times, round after round.
 
     Args:
@@ -45,9 +47,9 @@ def measure(
         tell: hears of each one that has failed; the others go on.
 
     Returns:
-        The median result of each measurement that succeeded at least once.
+        What each measurement that succeeded at least once gave in which round.
     """
-    found: dict[Key, list[dict[str, Any]]] = {}
+    found: Rounds = {}
     for number in range(repeats):
         for each in wanted:
             for build in each.builds:
@@ -58,9 +60,29 @@ def measure(
                 except NetstackError as error:
                     tell(f"round {number + 1}, {each.engine} {build}: {error}")
                     continue
-                found.setdefault((each, build), []).append(result)
+                found.setdefault((each, build), {})[number] = result
         tell(f"round {number + 1} of {repeats} is done")
-    return {key: median_result(results) for key, results in found.items()}
+    return found
+
+
+def medians(rounds: Rounds) -> dict[Key, dict[str, Any]]:
+    """The median result of each measurement."""
+    return {key: median_result(list(results.values())) for key, results in rounds.items()}
+
+
+def figures(row: Row, build: str, rounds: Rounds) -> list[float]:
+    """The row's figure in each round in which all of it was measured: what is divided was measured by turns."""
+    ours = _of_rounds(row, row.ours, build, rounds)
+    if row.other is None:
+        return list(ours.values())
+    other = _of_rounds(row, row.other, build, rounds)
+    return [value / other[number] for number, value in ours.items() if other.get(number)]
+
+
+def _of_rounds(row: Row, measured: Measured, build: str, rounds: Rounds) -> dict[int, float]:
+    results = rounds.get((measured, build if build in measured.builds else ""), {})
+    values = {number: row.figure(result) for number, result in results.items()}
+    return {number: value for number, value in values.items() if value is not None}
 
 
 def _measure_once(each: Measured, build: str, seconds: float) -> dict[str, Any]:
