@@ -164,7 +164,7 @@ def _host_name(rows: Sequence[Row]) -> str:
 def _findings(analysis: Analysis) -> str:
     cards = [
         f'<div class="card"><dt>{escape(topic)}</dt><dd class="big">{escape(figure)}</dd>'
-        f'<dd class="said">{escape(_upper(sentence))}.</dd></div>'
+        f'<dd class="said">{escape(_upper(sentence)).replace(" %", "&nbsp;%")}.</dd></div>'
         for topic, figure, sentence in _found(analysis)
     ]
     return f'<dl class="findings">{"".join(cards)}</dl>' if cards else ""
