@@ -15,6 +15,7 @@ from rich.table import Table
 from netstack.units import format_count, format_duration, format_latency, format_size, three_digits
 
 from .bottleneck import bottleneck
+from .interval import Interval
 from .report.charts import PERCENTILES
 from .spec import RunSpec
 from .words import setting_text
@@ -44,6 +45,7 @@ def print_run(result: Mapping[str, Any], spec: RunSpec, console: Console) -> Non
     if isinstance(repeats, int) and repeats > 1:
         console.print(f"medians of {repeats} runs{_spread(result)}")
     console.print(table)
+    _print_ratios(result, console)
     if _is_overdrawn(result):
         console.print("pool usage above 100%: buffers of the overdraft, so that a record that was begun is finished")
     print_costs(result, console)
@@ -121,9 +123,25 @@ def _times(ratio: float) -> str:
 
 
 def _spread(result: Mapping[str, Any]) -> str:
+    """Where the rate is, with 95 % confidence; from the least to the most where too few runs know that."""
+    found = Interval.of(_rates(result))
+    if found is not None:
+        return f", records/s {found.text(format_count)}"
     spread = result.get("spread")
     bounds = spread.get("records_per_s") if isinstance(spread, Mapping) else None
     return f" ({format_count(bounds[0])} to {format_count(bounds[1])} records/s)" if bounds else ""
+
+
+def _print_ratios(result: Mapping[str, Any], console: Console) -> None:
+    """How many times a peer's rate ours is, of runs made by turns."""
+    for name, row in peer_rows(result).items():
+        found = Interval.of_pairs(zip(_rates(row), _rates(result), strict=False))
+        if found is not None:
+            console.print(f"records/s against {escape(name)}: {found.text(_times)}")
+
+
+def _rates(result: Mapping[str, Any]) -> list[float]:
+    return [float(run["records_per_s"]) for run in result.get("runs") or ()]
 
 
 def _at(document: Mapping[str, Any], path: Sequence[str]) -> Any:

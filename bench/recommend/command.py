@@ -25,16 +25,16 @@ from .. import console
 from ..flags import hosts_flags, json_flag, record_bytes_flag
 from ..grid import DEFAULT_LATENCY_RATE_PER_S
 from ..mesh.spec import MeshSpec, split_hosts
-from ..report.points import Analysis, Line
+from ..report.answers import stored_answers
+from ..report.points import Analysis
 from ..runners import Runners
 from ..spec import RunSpec
 from ..store import StoreError, read_rows
-from ..words import setting, told_once
+from ..words import told_once
 from .answer import Answer, Goal
-from .lines import lines, memory_bytes, settings_of
+from .lines import lines, memory_bytes, settings_of, spec_of
 from .measure import Measurer, RunOnce
 from .search import LADDER_S, Search
-from .stored import stored_answers
 
 _ETHERNET: Final = re.compile(r"(\d+(?:\.\d+)?)GbE", re.IGNORECASE)
 
@@ -158,14 +158,10 @@ def _stored(context: click.Context, results: Path, goal: Goal) -> list[dict[str,
         raise ConfigError(
             f"{results} has no throughput at two buffer timeouts, and the latencies that the goal asks for"
         )
-    return [_document(each, line.words, _spec_of(analysis, line, each), ()) for line, each in answers.items()]
-
-
-def _spec_of(analysis: Analysis, line: Line, found: Answer) -> RunSpec:
-    """The buffers of what was measured."""
-    row = analysis.runs("throughput", line, found.point.timeout_s)[0]
-    names = ("record_bytes", "channels", "segment_size_bytes", "exclusive_buffers", "floating_buffers", "spare_buffers")
-    return RunSpec(**{name: setting(row, name) for name in names})
+    return [
+        _document(each, line.words, spec_of(analysis.runs("throughput", line, each.point.timeout_s)[0]), ())
+        for line, each in answers.items()
+    ]
 
 
 def _measured(runners: Runners, goal: Goal, settings: dict[str, Any]) -> list[dict[str, Any]]:

@@ -10,6 +10,8 @@ from netstack.config import MIB, NetworkConfig
 from netstack.units import format_duration, format_size
 
 from ..spec import RunSpec
+from ..store import Row
+from ..words import setting
 
 _DEFAULT = NetworkConfig()
 
@@ -110,6 +112,12 @@ def _flink_duration(timeout_s: float) -> str:
 
 def _flink_size(size: int) -> str:
     return format_size(size).replace("KiB", "kb").replace("MiB", "mb").replace("GiB", "gb").replace("B", "b")
+
+
+def spec_of(row: Row) -> RunSpec:
+    """The buffers of what was measured."""
+    names = ("record_bytes", "channels", "segment_size_bytes", "exclusive_buffers", "floating_buffers", "spare_buffers")
+    return RunSpec(**{name: setting(row, name) for name in names})
 
 
 def settings_of(spec: RunSpec) -> str:

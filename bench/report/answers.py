@@ -1,18 +1,38 @@
-"""The report's first finding: which buffer timeout to set, with its ranges, or that the data do not decide.
+"""The answer of results that exist, which is the report's first finding: which buffer timeout to set.
 
-Takes: an `Analysis`. Gives: what `netstack-bench recommend` says of the same rows, for each line.
+Takes: an `Analysis`. Gives: an `Answer` for each line that has throughput at two timeouts or more; the finding, with
+its ranges, or that the data do not decide.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from ..recommend.answer import DEFAULT_KEPT, Answer, Goal
-from ..recommend.stored import stored_answers
+from ..bottleneck import bottleneck_name
+from ..interval import ENOUGH_REPEATS
+from ..recommend.answer import DEFAULT_KEPT, Answer, Goal, Point, answer, most_named
 from .charts import timeout_label
-from .points import Analysis, Line, timeout_order
+from .points import Analysis, Line, row_latency, timeout_order
 
 _MOST_LINES: Final = 4  # more are told by `recommend`
+
+
+def stored_answers(analysis: Analysis, goal: Goal) -> dict[Line, Answer]:
+    """What the rows say of each line, in the order of the lines."""
+    found = {line: answer(_points(analysis, line), goal, analysis.reference) for line in analysis.lines}
+    return {line: each for line, each in found.items() if each is not None}
+
+
+def _points(analysis: Analysis, line: Line) -> list[Point]:
+    points = []
+    for timeout_s in analysis.timeouts:
+        pairs = analysis.pairs(line, timeout_s)
+        latencies = [row_latency(row, "p99") for row in analysis.runs("latency", line, timeout_s)]
+        names = [bottleneck_name(row) for row in analysis.runs("throughput", line, timeout_s)]
+        if pairs:
+            known = [value for value in latencies if value]
+            points.append(Point(timeout_s, pairs, known, most_named(names)))
+    return points if len(points) > 1 else []
 
 
 def answer_finding(analysis: Analysis) -> list[tuple[str, str, str]]:
@@ -29,8 +49,11 @@ def answer_finding(analysis: Analysis) -> list[tuple[str, str, str]]:
     lines = "; ".join(told)
     if doubts:
         open_ones = sum(not each.is_decided for each in answers.values())
+        again = (
+            "" if analysis.repeats >= ENOUGH_REPEATS else "; the same sweep with --repeats 3 into its folder adds them"
+        )
         of = "" if open_ones == len(answers) else f", for {open_ones} of {len(answers)} lines"
-        return [("Buffer timeout", "not decided", f"by these data{of}: {next(iter(doubts))}. So far: {lines}")]
+        return [("Buffer timeout", "not decided", f"by these data{of}: {next(iter(doubts))}{again}. So far: {lines}")]
     return [("Buffer timeout", _range(list(answers.values())), f"{asked}: {lines}")]
 
 
