@@ -43,4 +43,4 @@ def _held_up_by(row: Row) -> tuple[str, str]:
         return "the consumer", "; the producer waits for it"
     if is_busy(row.get("timeline")):
         return "not known", "; both sides wait, on a machine that was busy with something else"
-    return "what is between them", ", the link or too few buffers for its round trip; both sides wait"
+    return "the link, or too few buffers for its round trip", "; both sides wait"

@@ -365,17 +365,16 @@ def _clock_warnings(outcome: Outcome) -> list[str]:
 
 
 def _crowd_warnings(outcome: Outcome) -> list[str]:
-    """Daemons that take each other's processor."""
+    """TaskManagers that take each other's processor."""
     crowded = outcome.crowded
     if not crowded:
         return []
     cpus = outcome.hosts[min(crowded)].facts.get("cpus")
-    who = "the slots of a daemon" if len(crowded) == 1 else f"{len(crowded)} daemons"
-    paced = outcome.matrix.spec.rate_per_s is not None
-    return [
-        f"{who} share a machine of {cpus} CPUs: they wait for each other"
-        + ("; records leave some 0.1 ms late, because nobody spins on the clock" if paced else "")
-    ]
+    who = "the slots of a TaskManager" if len(crowded) == 1 else f"{len(crowded)} TaskManagers"
+    found = [f"{who} share a machine of {cpus} CPUs: they wait for each other"]
+    if outcome.matrix.spec.rate_per_s is not None:
+        found.append("records leave some 0.1 ms late: nobody spins on the clock where processors are shared")
+    return found
 
 
 def _of_host(outcome: Outcome, host: int, name: str) -> float:

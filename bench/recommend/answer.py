@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -50,7 +50,7 @@ class Goal:
         return f"{self.kept:.0%} of the throughput"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Point:
     """What was measured at one buffer timeout.
 
@@ -117,13 +117,15 @@ class Answer:
         reference_s: the timeout that throughput is told against.
         is_reached: whether the goal is; False also where that is open.
         doubts: why the data do not decide; empty where they do.
+        unclear: the points of which more repeats would help.
     """
 
     goal: Goal
     point: Point
     reference_s: float | None
     is_reached: bool
-    doubts: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
+    unclear: tuple[Point, ...] = ()
 
     @property
     def is_decided(self) -> bool:
@@ -176,9 +178,10 @@ def answer(points: Sequence[Point], goal: Goal, reference_s: float | None) -> An
     reached = [point for point in known if judged[point.timeout_s] == "meets"]
     open_ones = [point for point in known if judged[point.timeout_s] == "open"]
     if not reached and not open_ones:
-        return Answer(goal, _nearest(known, goal), reference_s, False, ())
+        return Answer(goal, _nearest(known, goal), reference_s, False)
     chosen = _best(reached or [each for each in open_ones if each.leans(goal)] or open_ones, goal)
-    return Answer(goal, chosen, reference_s, chosen in reached, tuple(_doubts(chosen, reached, open_ones, goal)))
+    doubts = _doubts(chosen, chosen in reached, open_ones, goal)
+    return Answer(goal, chosen, reference_s, chosen in reached, tuple(doubts.values()), tuple(doubts))
 
 
 def most_named(bottlenecks: Sequence[str]) -> str:
@@ -201,28 +204,28 @@ def _nearest(points: Sequence[Point], goal: Goal) -> Point:
     return max(points, key=lambda point: point.kept_middle if goal.mb_per_s is None else point.mb_per_s)
 
 
-def _doubts(chosen: Point, reached: Sequence[Point], open_ones: Sequence[Point], goal: Goal) -> list[str]:
-    found = []
-    repeats = min((len(point.pairs) for point in (chosen, *open_ones)), default=0)
-    if repeats < ENOUGH_REPEATS:
-        times = "once" if repeats == 1 else "twice"
-        return [f"points were measured {times}, so their noise is unknown"]
-    if chosen not in reached:
-        found.append(f"{_timeout(chosen.timeout_s)} has {_range(chosen, goal)}, asked is {goal}")
+def _doubts(chosen: Point, is_reached: bool, open_ones: Sequence[Point], goal: Goal) -> dict[Point, str]:
+    """What is not known well enough, by the point that it is of."""
+    found = {}
+    if (repeats := len(chosen.pairs)) < ENOUGH_REPEATS:
+        found[chosen] = f"points were measured {'once' if repeats == 1 else 'twice'}, so their noise is unknown"
+    elif not is_reached:
+        found[chosen] = f"{_timeout(chosen.timeout_s)} has {_range(chosen, goal)}, asked is {goal}"
     elif chosen.kept is None or chosen.kept.spread > WIDEST:
-        found.append(
-            f"{_timeout(chosen.timeout_s)} keeps {'an unknown part' if chosen.kept is None else _part(chosen.kept)}"
-        )
-    better: Callable[[Point], bool] = (
-        (lambda each: each.promptness < chosen.promptness)
-        if goal.p99_us is None
-        else (lambda each: each.kept_middle > chosen.kept_middle + ALIKE)
-    )
-    rivals = [each for each in open_ones if each is not chosen and better(each)]
-    if rivals:
+        part = "an unknown part" if chosen.kept is None else _part(chosen.kept)
+        found[chosen] = f"{_timeout(chosen.timeout_s)} keeps {part}"
+    rivals = [each for each in open_ones if each is not chosen and _is_better(each, chosen, goal)]
+    if rivals and repeats >= ENOUGH_REPEATS:
         best = _best(rivals, goal)
-        found.append(f"{_timeout(best.timeout_s)} might do: it has {_range(best, goal)}")
+        found[best] = f"{_timeout(best.timeout_s)} might do: it has {_range(best, goal)}"
     return found
+
+
+def _is_better(one: Point, other: Point, goal: Goal) -> bool:
+    """Whether it would be the answer if it reached the goal."""
+    if goal.p99_us is None:
+        return one.promptness < other.promptness
+    return one.kept_middle > other.kept_middle + ALIKE
 
 
 def _range(point: Point, goal: Goal) -> str:

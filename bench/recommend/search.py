@@ -3,8 +3,8 @@
 Takes: a `Goal`, what measures one point once, a clock. Gives: the points that were measured.
 
 Rules: throughput and latency both grow with the timeout, which is what bisection rests on. A step is at least three
-repeats, each a run at the reference timeout, one at this one, and a paced one for latency; more follow while the
-judgement is open, up to `MOST_REPEATS` or the end of the time. What the time did not last for stays open, and the
+repeats, each a run at the reference timeout, one at this one, and a paced one for latency. Afterwards what keeps the
+answer open is repeated, up to `MOST_REPEATS` or the end of the time. What the time did not last for stays open, and the
 answer says so.
 """
 
@@ -15,10 +15,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..interval import ENOUGH_REPEATS
-from .answer import WIDEST, Answer, Goal, Point, answer, most_named
+from .answer import Answer, Goal, Point, answer, most_named
 
 LADDER_S: Final[tuple[float, ...]] = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
-MOST_REPEATS: Final = 9
+FIRST_REPEATS: Final = 4
+"""Of a step that stays open: then bisection goes on with the better guess, and comes back to it if it matters."""
+
+MOST_REPEATS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class Search:
             else:
                 high = middle
         found = self.answer()
-        while found is not None and found.doubts and self._again(found.point):
+        while found is not None and self._again(found.unclear):
             found = self.answer()
         return found
 
@@ -98,8 +101,8 @@ class Search:
         return sum(map(len, self._samples.values()))
 
     def _settle(self, timeout_s: float) -> Point | None:
-        """Repeats a point until it is judged; None where there is no time for its first repeat."""
-        while len(self._samples.get(timeout_s, ())) < MOST_REPEATS:
+        """Repeats a point until it is judged, or the next one is worth more; None where there is no time at all."""
+        while len(self._samples.get(timeout_s, ())) < FIRST_REPEATS:
             samples = self._samples.get(timeout_s, [])
             if len(samples) >= ENOUGH_REPEATS and self._point(timeout_s).judged(self._goal) != "open":
                 break
@@ -107,12 +110,13 @@ class Search:
                 break
         return self._point(timeout_s) if timeout_s in self._samples else None
 
-    def _again(self, point: Point) -> bool:
-        """Another repeat of what is to be set, while its price is not known well enough."""
-        assert point.timeout_s is not None
-        is_clear = point.kept is not None and point.kept.spread <= WIDEST and point.judged(self._goal) != "open"
-        has_room = len(self._samples[point.timeout_s]) < MOST_REPEATS
-        return not is_clear and has_room and self._repeat(point.timeout_s)
+    def _again(self, unclear: Sequence[Point]) -> bool:
+        """Another repeat of what is known least of all that matters."""
+        least = min(unclear, key=lambda point: len(point.pairs), default=None)
+        if least is None or len(least.pairs) >= MOST_REPEATS:
+            return False
+        assert least.timeout_s is not None
+        return self._repeat(least.timeout_s)
 
     def _repeat(self, timeout_s: float) -> bool:
         if not self._has_time():

@@ -49,9 +49,7 @@ def answer_finding(analysis: Analysis) -> list[tuple[str, str, str]]:
     lines = "; ".join(told)
     if doubts:
         open_ones = sum(not each.is_decided for each in answers.values())
-        again = (
-            "" if analysis.repeats >= ENOUGH_REPEATS else "; the same sweep with --repeats 3 into its folder adds them"
-        )
+        again = "" if analysis.repeats >= ENOUGH_REPEATS else "; three repeats, into the same folder, tell"
         of = "" if open_ones == len(answers) else f", for {open_ones} of {len(answers)} lines"
         return [("Buffer timeout", "not decided", f"by these data{of}: {next(iter(doubts))}{again}. So far: {lines}")]
     return [("Buffer timeout", _range(list(answers.values())), f"{asked}: {lines}")]

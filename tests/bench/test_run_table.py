@@ -85,7 +85,11 @@ def test_results_older_than_the_metrics_are_printed_too(fake_result: FakeResult)
     [
         (waited(10, 900, 20), RunSpec(), "the consumer; the producer waits for it"),
         (waited(0, 5, 600), RunSpec(), "the producer; the consumer waits for it"),
-        (waited(0, 990, 940), RunSpec(round_trip_s=0.01), "what is between them, the link or too few buffers"),
+        (
+            waited(0, 990, 940),
+            RunSpec(round_trip_s=0.01),
+            "the link, or too few buffers for its round trip; both sides wait",
+        ),
         (waited(0, 30, 40), RunSpec(), "none, both sides are at work"),
         (waited(0, 0, 970), RunSpec(rate_per_s=1000.0), "none, the rate that was asked for is kept"),
         (waited(600, 300, 0), RunSpec(rate_per_s=1000.0), "the consumer"),
