@@ -50,8 +50,12 @@ _ON_SPARK = "Every run has sources and sinks in each of Spark's executors, every
 
 def findings(rows: Sequence[Row]) -> list[str]:
     """The main findings, one sentence each, for the terminal."""
-    found = [f"{topic}: {figure} {sentence}" for topic, figure, sentence in _found(Analysis(rows))]
+    found = [f"{topic}: {figure} {_on_one_line(sentence)}" for topic, figure, sentence in _found(Analysis(rows))]
     return [line.replace("µ", "u").replace("\u00d7", "x") for line in found]  # a terminal may know no Greek
+
+
+def _on_one_line(sentence: str) -> str:
+    return sentence.replace(":\n", ": ").replace("\n", "; ")
 
 
 def build_report(rows: Sequence[Row], sweep: Mapping[str, Any]) -> str:
@@ -164,14 +168,16 @@ def _host_name(rows: Sequence[Row]) -> str:
 def _findings(analysis: Analysis) -> str:
     cards = [
         f'<div class="card"><dt>{escape(topic)}</dt><dd class="big">{escape(figure)}</dd>'
-        f'<dd class="said">{escape(_upper(sentence)).replace(" %", "&nbsp;%")}.</dd></div>'
+        f'<dd class="said">{_in_lines(sentence)}</dd></div>'
         for topic, figure, sentence in _found(analysis)
     ]
     return f'<dl class="findings">{"".join(cards)}</dl>' if cards else ""
 
 
-def _upper(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
+def _in_lines(sentence: str) -> str:
+    """A sentence, each of its lines on its own, a percentage on one."""
+    text = escape(f"{sentence[:1].upper()}{sentence[1:]}.")
+    return text.replace(" \u00b1 ", "&nbsp;\u00b1&nbsp;").replace(" %", "&nbsp;%").replace("\n", "<br>")
 
 
 def _callouts(analysis: Analysis) -> str:

@@ -46,13 +46,13 @@ def answer_finding(analysis: Analysis) -> list[tuple[str, str, str]]:
     told = [_told(line, each, alone=len(answers) == 1) for line, each in list(answers.items())[:_MOST_LINES]]
     if len(answers) > _MOST_LINES:
         told.append(f"{len(answers) - _MOST_LINES} more lines: netstack-bench recommend")
-    lines = "; ".join(told)
+    lines = "".join(f"\n{each}" for each in told)
     if doubts:
         open_ones = sum(not each.is_decided for each in answers.values())
-        again = "" if analysis.repeats >= ENOUGH_REPEATS else "; three repeats, into the same folder, tell"
+        again = "" if analysis.repeats >= ENOUGH_REPEATS else "; sweep again into the same folder with three repeats"
         of = "" if open_ones == len(answers) else f", for {open_ones} of {len(answers)} lines"
-        return [("Buffer timeout", "not decided", f"by these data{of}: {next(iter(doubts))}{again}. So far: {lines}")]
-    return [("Buffer timeout", _range(list(answers.values())), f"{asked}: {lines}")]
+        return [("Buffer timeout", "not decided", f"by these data{of}: {next(iter(doubts))}{again}. So far:{lines}")]
+    return [("Buffer timeout", _range(list(answers.values())), f"{asked}:{lines}")]
 
 
 def _range(answers: list[Answer]) -> str:
