@@ -24,8 +24,14 @@ PART: Final = 0.25
 """Of a run's stretches, from which on the machine is called busy."""
 
 
+_MOST_TOLD: Final = 2
+
+
 def lost_s() -> dict[str, float]:
-    """Seconds so far, of this process (queued) and of the machine (stolen); none where the system does not tell."""
+    """Seconds so far, of this process and of the machine, by the name of the rate that is made of them.
+
+    Empty where the system does not tell.
+    """
     try:
         tasks = [(task / "schedstat").read_text() for task in Path("/proc/self/task").iterdir()]
         cpu = Path("/proc/stat").read_text().partition("\n")[0].split()
@@ -50,7 +56,7 @@ def busy_times(timeline: Sequence[Mapping[str, Any]] | None) -> list[float]:
 
 def is_busy(timeline: Sequence[Mapping[str, Any]] | None) -> bool:
     """Whether that holds for so many that the figures of the run are doubtful."""
-    every = {float(sample["t_s"]) for sample in timeline or () if QUEUED in sample}
+    every = {float(sample["t_s"]) for sample in timeline or () if sample.get(QUEUED) is not None}
     return bool(every) and len(busy_times(timeline)) >= PART * len(every)
 
 
@@ -59,10 +65,11 @@ def busy_warnings(timeline: Sequence[Mapping[str, Any]] | None) -> list[str]:
     if not timeline or not is_busy(timeline):
         return []
     busy, every = len(busy_times(timeline)), len({float(sample["t_s"]) for sample in timeline})
-    told = []
-    for task in sorted({str(sample.get("task") or "a side") for sample in timeline}):
-        waits = [float(sample.get(QUEUED) or 0.0) for sample in timeline if str(sample.get("task") or "a side") == task]
-        told.append(f"the {task} {sum(waits) / len(waits):.0f} ms")
+    waits: dict[str, list[float]] = {}
+    for sample in timeline:
+        waits.setdefault(str(sample.get("task") or "a side"), []).append(float(sample.get(QUEUED) or 0.0))
+    most = sorted(waits, key=lambda task: sum(waits[task]) / len(waits[task]), reverse=True)[:_MOST_TOLD]
+    told = [f"{task} {sum(waits[task]) / len(waits[task]):.0f} ms" for task in sorted(most)]
     stolen = [float(sample.get(STOLEN) or 0.0) for sample in timeline]
     if sum(stolen) / len(stolen) >= 1:
         told.append(f"and the host took {sum(stolen) / len(stolen):.0f} ms")
