@@ -7,6 +7,7 @@ Gives: both per stretch of a run's timeline, and a sentence where that makes its
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -22,9 +23,6 @@ LIMITS: Final[Mapping[str, float]] = {QUEUED: 200.0, STOLEN: 100.0}
 
 PART: Final = 0.25
 """Of a run's stretches, from which on the machine is called busy."""
-
-
-_MOST_TOLD: Final = 2
 
 
 def lost_s() -> dict[str, float]:
@@ -65,15 +63,12 @@ def busy_warnings(timeline: Sequence[Mapping[str, Any]] | None) -> list[str]:
     if not timeline or not is_busy(timeline):
         return []
     busy, every = len(busy_times(timeline)), len({float(sample["t_s"]) for sample in timeline})
-    waits: dict[str, list[float]] = {}
-    for sample in timeline:
-        waits.setdefault(str(sample.get("task") or "a side"), []).append(float(sample.get(QUEUED) or 0.0))
-    most = sorted(waits, key=lambda task: sum(waits[task]) / len(waits[task]), reverse=True)[:_MOST_TOLD]
-    told = [f"{task} {sum(waits[task]) / len(waits[task]):.0f} ms" for task in sorted(most)]
-    stolen = [float(sample.get(STOLEN) or 0.0) for sample in timeline]
-    if sum(stolen) / len(stolen) >= 1:
-        told.append(f"and the host took {sum(stolen) / len(stolen):.0f} ms")
+    mean = {
+        name: statistics.fmean(float(sample[name]) for sample in timeline if sample.get(name) is not None)
+        for name in (QUEUED, STOLEN)
+    }
+    taken = f", and the host took {mean[STOLEN]:.0f} ms" if mean[STOLEN] >= 1 else ""
     return [
-        f"the machine was busy in {busy} of {every} slices of the run: of each second it waited for a processor,"
-        f" {', '.join(told)}; figures would be better on a quiet one"
+        f"the machine was busy in {busy} of {every} slices of the run: tasks were ready and had no processor for"
+        f" {mean[QUEUED]:.0f} ms of each second{taken}; figures would be better on a quiet one"
     ]

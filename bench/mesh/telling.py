@@ -102,8 +102,8 @@ async def telling(task: InvokableTask, meter: Meter) -> AsyncIterator[None]:
 
 async def _tell(task: InvokableTask, meter: Meter) -> None:
     while True:
-        began = time.perf_counter()
+        began = time.thread_time()
         sample = meter.sample()
         task.send({"event": "progress", **sample})
         period_s = min(PERIOD_S, max(_EARLY_S, sample["t_s"] / 5))  # a short run has a course of events, too
-        await trio.sleep(max(period_s, (time.perf_counter() - began) / _COST))
+        await trio.sleep(max(period_s, (time.thread_time() - began) / _COST))
