@@ -36,6 +36,7 @@ from .compare import compare as compare_rows
 from .emulation import emulation_cells, emulation_summary
 from .flags import engine_flags, hosts_flags, json_flag, run_flags, sweep_flags
 from .goals.command import goals
+from .goals.regress import regress
 from .grid import Grid, expected_seconds, with_rows
 from .histogram import Histogram
 from .isolate.command import isolate
@@ -44,6 +45,7 @@ from .mesh.spec import MeshSpec, split_hosts
 from .mesh.tables import print_hosts, print_matrix
 from .peers import PEERS
 from .places import LocalPlace, Place, place_of
+from .recommend.command import recommend
 from .report import Sweep, findings, together
 from .run_table import peer_rows, print_run
 from .runners import Runners
@@ -363,6 +365,8 @@ cli.add_command(scale)
 cli.add_command(scheduler)
 cli.add_command(exchange)
 cli.add_command(goals)
+cli.add_command(regress)
+cli.add_command(recommend)
 cli.add_command(shuffle)
 cli.add_command(simulate)
 

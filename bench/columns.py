@@ -151,6 +151,8 @@ STRUCTS: Final[dict[str, dict[str, str]]] = {
         "busy_ms_per_s": "float64",
         "idle_ms_per_s": "float64",
         "pool_usage": "float64",
+        "queued_ms_per_s": "float64",
+        "stolen_ms_per_s": "float64",
     },
 }
 """What the elements of nested columns hold; elements with further names keep them, after these."""

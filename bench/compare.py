@@ -3,13 +3,12 @@
 Takes: flat rows of two results. Gives: a `Comparison`: one `Difference` per point and metric, and a summary.
 
 Points match when all their settings are equal, except how long they ran (`records`, `seconds`, `warmup_s`), which is
-effort and not the thing measured. Each side is its median over repeats.
+effort and not the thing measured. Each side is shown as its median over repeats.
 
-With three repeats or more on both sides a difference counts when the two ranges do not overlap **and** the medians are
-more than three standard errors apart. The standard error of a median is taken from the median absolute deviation
-(1.4826 MAD, times 1.2533 / sqrt(n)), which one wild run does not move; less than 1 % is never called a difference. Two
-equal programs, five repeats each, have separate ranges in 2 of C(10, 5) = 252 cases: about 1 false alarm in 126. With
-fewer repeats the noise is unknown: a stated threshold stands in for it, and every verdict says so.
+With three repeats or more on both sides a difference counts when the 99 % interval of the ratio (`bench.interval`)
+leaves out 1: about one false alarm in a hundred figures. One wild run widens the interval, so it hides a difference
+rather than makes one; less than 1 % is never called a difference. With fewer repeats the noise is unknown: a stated
+threshold stands in for it, and every verdict says so.
 """
 
 from __future__ import annotations
@@ -26,15 +25,14 @@ from netstack.units import format_duration, format_size
 
 from .figure import Figure
 from .grid import run_kind
+from .interval import ENOUGH_REPEATS, JUDGED, Interval
 from .spec import RunSpec
 from .store import Row
 from .words import is_duration, setting
 
 Verdict = Literal["better", "worse", "same"]
 
-ENOUGH_REPEATS: Final = 3
 LEAST_CHANGE: Final = 0.01
-STANDARD_ERRORS: Final = 3.0
 
 # Of one run against another on a shared machine; latency tails move most. A --threshold replaces them all.
 DEFAULT_THRESHOLDS: Final = {
@@ -66,8 +64,9 @@ class Difference:
         a: median and range on the first side.
         b: likewise on the second.
         change: (B - A) / A.
-        noise: how large a change must be to count.
-        noise_known: False when `noise` is a stated threshold and not measured.
+        low: the least change that the repeats leave possible, with 99 % confidence; None with too few of them.
+        high: the most; likewise.
+        threshold: where that is unknown, how large a change must be to count.
         verdict: what the change means for B; `same` when it is within the noise.
         settings: the settings of the point.
     """
@@ -77,10 +76,16 @@ class Difference:
     a: Figure
     b: Figure
     change: float
-    noise: float
-    noise_known: bool
+    low: float | None
+    high: float | None
+    threshold: float
     verdict: Verdict
     settings: dict[str, Any]
+
+    @property
+    def noise_known(self) -> bool:
+        """Whether there were repeats enough to know it."""
+        return self.low is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,26 +152,20 @@ def _judge(point: _Point, metric: str, a: list[Row], b: list[Row], threshold: fl
     one, other = Figure.of(row.get(metric) for row in a), Figure.of(row.get(metric) for row in b)
     if one is None or other is None or not one.median:
         return None
-    change = other.median / one.median - 1
-    known = min(one.count, other.count) >= ENOUGH_REPEATS
-    if known:
-        errors = [_standard_error([row[metric] for row in rows if row.get(metric) is not None]) for rows in (a, b)]
-        noise = max(STANDARD_ERRORS * math.hypot(*errors) / one.median, LEAST_CHANGE)
-        differs = abs(change) > noise and (one.high < other.low or other.high < one.low)
+    here, there = ([float(row[metric]) for row in rows if row.get(metric) is not None] for rows in (a, b))
+    ratio = Interval.of_ratio(here, there, JUDGED)
+    limit = DEFAULT_THRESHOLDS[metric] if threshold is None else threshold
+    if ratio is None:
+        low = high = None
+        change = other.median / one.median - 1
+        differs = abs(change) > limit
     else:
-        noise = DEFAULT_THRESHOLDS[metric] if threshold is None else threshold
-        differs = abs(change) > noise
+        change, low, high = ratio.middle - 1, ratio.low - 1, ratio.high - 1
+        differs = abs(change) > LEAST_CHANGE and not low <= 0 <= high
     verdict: Verdict = "same"
     if differs:
         verdict = "better" if (change > 0) == (metric in _HIGHER_IS_BETTER) else "worse"
-    return Difference(_words(point), metric, one, other, change, noise, known, verdict, dict(point))
-
-
-def _standard_error(values: Sequence[float]) -> float:
-    """Of the median, from the median absolute deviation."""
-    middle = statistics.median(values)
-    deviation = 1.4826 * statistics.median(abs(value - middle) for value in values)
-    return 1.2533 * deviation / math.sqrt(len(values))
+    return Difference(_words(point), metric, one, other, change, low, high, limit, verdict, dict(point))
 
 
 def _points(rows: Sequence[Row]) -> dict[_Point, list[Row]]:
@@ -204,12 +203,12 @@ def _remarks(
     remarks = []
     if any(difference.noise_known for difference in differences):
         remarks.append(
-            f"a difference counts when the ranges of the repeats do not overlap and the medians are more than "
-            f"{STANDARD_ERRORS:g} standard errors and {LEAST_CHANGE:.0%} apart"
+            f"a difference counts when its interval of {JUDGED:.0%} confidence leaves out no change, and it is more"
+            f" than {LEAST_CHANGE:.0%}"
         )
     unknown = [difference for difference in differences if not difference.noise_known]
     if unknown:
-        thresholds = sorted({difference.noise for difference in unknown})
+        thresholds = sorted({difference.threshold for difference in unknown})
         told = ", ".join(f"{value:.0%}" for value in thresholds)
         remarks.append(
             f"noise unknown for {len(unknown)} of {len(differences)} figures (fewer than {ENOUGH_REPEATS} repeats on a "

@@ -264,7 +264,7 @@ def print_comparison(comparison: Comparison, console: Console, *, everything: bo
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("point", "metric"):
         table.add_column(head, overflow="fold")
-    for head in ("A", "B", "change", "noise"):
+    for head in ("A", "B", "change", "which is"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     styles = {"better": "green", "worse": "red", "same": "dim"}
@@ -275,7 +275,7 @@ def print_comparison(comparison: Comparison, console: Console, *, everything: bo
             _metric(difference, difference.a.median),
             _metric(difference, difference.b.median),
             f"{difference.change:+.1%}",
-            f"±{difference.noise:.1%}" + ("" if difference.noise_known else "?"),
+            _range(difference),
             difference.verdict,
             style=styles[difference.verdict],
         )
@@ -288,6 +288,13 @@ def print_comparison(comparison: Comparison, console: Console, *, everything: bo
         )
     for line in (*comparison.summary(), *comparison.remarks):
         console.print(escape(line), soft_wrap=True)
+
+
+def _range(difference: Difference) -> str:
+    """Where the change is, with its confidence; else that nobody knows, and what stands in for it."""
+    if difference.low is None or difference.high is None:
+        return f"unknown (\u00b1{difference.threshold:.0%})"
+    return f"{difference.low:+.1%} to {difference.high:+.1%}"
 
 
 def _metric(difference: Difference, value: float) -> str:

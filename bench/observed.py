@@ -16,13 +16,14 @@ import itertools
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
 import trio
 
 from netstack import NetworkEnvironment
 from netstack.runtime.metrics import as_dict
 
+from .busy import lost_s
 from .pacing import clock_ns
 
 PERIOD_S: Final = 0.1
@@ -40,6 +41,8 @@ _WAITS: Final = {
     "idle_ms_per_s": ("netstack_input_idle",),
 }
 
+_Seen: TypeAlias = tuple[float, dict[str, float], dict[str, float]]
+
 
 @final
 class Observation:
@@ -51,20 +54,20 @@ class Observation:
         self._samples = 0
         self._began_s = manager.now()
         self._before = self._read()
-        self._seen = [(0.0, self._before)]
+        self._seen = [(0.0, self._before, lost_s())]
         self._every = 1
         self._at_stop: dict[str, float] = {}
 
     async def sample(self) -> None:
         """Samples until cancelled."""
         while True:
-            began = time.perf_counter()
+            began = time.thread_time()
             found = self._read()
             for name, value in found.items():
                 self._sums[name] = self._sums.get(name, 0.0) + value
             self._samples += 1
             self._keep(found)
-            await trio.sleep(max(PERIOD_S, (time.perf_counter() - began) / _COST))
+            await trio.sleep(max(PERIOD_S, (time.thread_time() - began) / _COST))
 
     def stop(self) -> None:
         """The side's work is done: waits are counted up to here."""
@@ -73,7 +76,7 @@ class Observation:
         if len(self._seen) > 1 and elapsed_s - self._seen[-1][0] < PERIOD_S / 2:
             self._seen.pop()  # over so short a time a rate says nothing: the last stretch is a little longer
         if elapsed_s > self._seen[-1][0]:
-            self._seen.append((elapsed_s, dict(found)))
+            self._seen.append((elapsed_s, dict(found), lost_s()))
         for name, total_s in list(found.items()):
             if name.endswith("_seconds_total"):
                 per_second = 1000 * (total_s - self._before[name]) / elapsed_s if elapsed_s > 0 else 0.0
@@ -97,7 +100,7 @@ class Observation:
 
         Each has `t_s` (its end, seconds from the start), `records` (so far), `pool_usage` (at its end, a ratio) and
         `backpressured_ms_per_s` (of a side that writes) or `idle_ms_per_s` and `busy_ms_per_s` (of one that reads),
-        over the stretch.
+        over the stretch; beside them what `bench.busy` tells of the machine.
         """
         return [_stretch(before, after) for before, after in itertools.pairwise(self._seen)]
 
@@ -105,7 +108,7 @@ class Observation:
         """One more sample for the timeline."""
         elapsed_s = self._manager.now() - self._began_s
         if elapsed_s - self._seen[-1][0] >= (self._every - 0.5) * PERIOD_S:
-            self._seen.append((elapsed_s, found))
+            self._seen.append((elapsed_s, found, lost_s()))
         if len(self._seen) > _MOST_SAMPLES:
             self._seen = self._seen[::2]
             self._every *= 2
@@ -120,9 +123,9 @@ class Observation:
         return found
 
 
-def _stretch(before: tuple[float, dict[str, float]], after: tuple[float, dict[str, float]]) -> dict[str, float]:
+def _stretch(before: _Seen, after: _Seen) -> dict[str, float]:
     """What happened from one sample to the next."""
-    (began_s, old), (ended_s, new) = before, after
+    (began_s, old, lost), (ended_s, new, lost_more) = before, after
     sample = {"t_s": round(ended_s, 4)}
     for side in _SIDES:
         if f"netstack_{side}_records_total" in new:
@@ -135,6 +138,8 @@ def _stretch(before: tuple[float, dict[str, float]], after: tuple[float, dict[st
     if "idle_ms_per_s" in sample:
         waited = sample["idle_ms_per_s"] + sample.get("backpressured_ms_per_s", 0.0)
         sample["busy_ms_per_s"] = round(max(0.0, 1000 - waited), 2)
+    for name in lost.keys() & lost_more.keys():
+        sample[name] = round(max(0.0, 1000 * (lost_more[name] - lost[name]) / (ended_s - began_s)), 2)
     return sample
 
 

@@ -6,7 +6,7 @@ Takes: the document of a run, with or without peers. Gives: text on standard out
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,14 +14,13 @@ from rich.table import Table
 
 from netstack.units import format_count, format_duration, format_latency, format_size, three_digits
 
+from .bottleneck import bottleneck
+from .interval import Interval
 from .report.charts import PERCENTILES
 from .spec import RunSpec
 from .words import setting_text
 
 _CAUSE: Final = "netstack_output_{}_flushes_total"
-WAITING_MS_PER_S: Final = 250.0
-"""A side that waits less than this is at work."""
-
 
 def print_run(result: Mapping[str, Any], spec: RunSpec, console: Console) -> None:
     """The table of one run; each peer adds its column and one with how many times its figure ours is."""
@@ -47,6 +46,7 @@ def print_run(result: Mapping[str, Any], spec: RunSpec, console: Console) -> Non
     if isinstance(repeats, int) and repeats > 1:
         console.print(f"medians of {repeats} runs{_spread(result)}")
     console.print(table)
+    _print_ratios(result, console)
     if _is_overdrawn(result):
         console.print("pool usage above 100%: buffers of the overdraft, so that a record that was begun is finished")
     print_costs(result, console)
@@ -107,24 +107,6 @@ def describe_spec(spec: RunSpec) -> str:
     return ", ".join(parts)
 
 
-def bottleneck(result: Mapping[str, Any], spec: RunSpec) -> str:
-    """Who holds the others up, from how long each side waited; empty where that was not measured."""
-    waits = result.get("backpressured_ms_per_s")
-    idle = result.get("idle_ms_per_s")
-    if not isinstance(waits, Mapping) or idle is None or None in waits.values():
-        return ""
-    blocked = sum(waits.values())
-    if blocked < WAITING_MS_PER_S:
-        if spec.rate_per_s is not None:
-            return "bottleneck: none, the rate that was asked for is kept"
-        if idle < WAITING_MS_PER_S:
-            return "bottleneck: none, both sides are at work most of the time"
-        return "bottleneck: the producer; the consumer waits for it"
-    if idle < WAITING_MS_PER_S:
-        return "bottleneck: the consumer; the producer waits for it"
-    return "bottleneck: between them, the link or too few buffers for its round trip; both sides wait"
-
-
 def peer_rows(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The peers of a result by name, whether it holds one row or several."""
     peer = result.get("peer")
@@ -144,9 +126,25 @@ def _times(ratio: float) -> str:
 
 
 def _spread(result: Mapping[str, Any]) -> str:
+    """Where the rate is, with 95 % confidence; from the least to the most where too few runs know that."""
+    found = Interval.of(_rates(result))
+    if found is not None:
+        return f", records/s {found.text(format_count)}"
     spread = result.get("spread")
     bounds = spread.get("records_per_s") if isinstance(spread, Mapping) else None
     return f" ({format_count(bounds[0])} to {format_count(bounds[1])} records/s)" if bounds else ""
+
+
+def _print_ratios(result: Mapping[str, Any], console: Console) -> None:
+    """How many times a peer's rate ours is, of runs made by turns."""
+    for name, row in peer_rows(result).items():
+        found = Interval.of_pairs(zip(_rates(row), _rates(result), strict=False))
+        if found is not None:
+            console.print(f"records/s against {escape(name)}: {found.text(_times)}")
+
+
+def _rates(result: Mapping[str, Any]) -> list[float]:
+    return [float(run["records_per_s"]) for run in result.get("runs") or ()]
 
 
 def _at(document: Mapping[str, Any], path: Sequence[str]) -> Any:

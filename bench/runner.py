@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from .busy import busy_warnings
 from .emulation import emulation_cells
 from .ends import prepare
 from .histogram import Histogram
@@ -246,6 +247,7 @@ def _result(
     sent_s = (producer["stopped_ns"] - start_ns) / 1e9
     congestion_control = _either(producer, consumer, "congestion_control")
     metrics = {"producer": producer["facts"]["metrics"], "consumer": consumer["facts"]["metrics"]}
+    timeline = _timeline(producer, consumer)
     return {
         "engine": engine,
         "delivered": not consumer["problems"],
@@ -277,12 +279,13 @@ def _result(
         },
         "idle_ms_per_s": _metric(metrics["consumer"], "netstack_input_idle_ms_per_second"),
         "metrics": metrics,
-        "timeline": _timeline(producer, consumer),
+        "timeline": timeline,
         "costs": [*(producer["facts"]["costs"] or ()), *(consumer["facts"]["costs"] or ())] or None,
         "warnings": [
             *(f"delivery: {problem}" for problem in consumer["problems"]),
             *pace_warnings(spec, window["steady"], producer["expected"]["records"], sent_s),
             *connection_warnings(spec, congestion_control),
+            *busy_warnings(timeline),
             *producer["facts"]["warnings"],
             *consumer["facts"]["warnings"],
             *remarks,

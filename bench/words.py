@@ -7,13 +7,15 @@ in the name.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from netstack.units import format_duration, format_size
 
 from .spec import RunSpec
 
+_NUMBER: Final = re.compile(r"\d[\d.,]*( ?(ns|us|ms|s|k|M|G)\b)?")
 _FIELDS: Final = {field.name: field for field in dataclasses.fields(RunSpec)}
 _NAMES: Final = {
     "record_bytes": "record size",
@@ -60,6 +62,16 @@ def plain(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         return f"{value:.0f}"
     return "yes" if value is True else "no" if value is False else str(value)
+
+
+def told_once(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
+    """What runs warned of, with how many said so; those that differ in numbers and units only are one."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        alike = {_NUMBER.sub("#", warning): warning for warning in row.get("warnings") or ()}
+        for likeness, warning in alike.items():
+            found.setdefault(likeness, []).append(warning)
+    return sorted(((texts[0], len(texts)) for texts in found.values()), key=lambda item: -item[1])
 
 
 def is_duration(name: str) -> bool:

@@ -123,6 +123,8 @@ def commands() -> list[str]:
         for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL):
             lines = block.replace("\\\n", " ").splitlines()
             found |= dict.fromkeys(line for line in lines if re.match(r"netstack(-bench)? ", line))
+        if page.name == "flink-tuning.md":  # a command a line of its tables
+            found |= dict.fromkeys(re.findall(r"`(netstack(?:-bench)? [^`]+)`", page.read_text()))
     return [line for line in found if not line.endswith("--help")]
 
 

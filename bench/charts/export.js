@@ -79,7 +79,7 @@
     ]);
   }
   for (const table of all("table.sortable, table.heat")) {
-    buttons(table.closest(".scroll, .map").parentElement, [["CSV", "Save the rows that are shown", () => asCsv(table)]]);
+    buttons(table.closest(".map") ?? table.closest(".scroll").parentElement, [["CSV", "Save the rows that are shown", () => asCsv(table)]]);
   }
   document.documentElement.dataset.exports = String(all(".export button").length);
 })();

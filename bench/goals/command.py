@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -22,9 +22,9 @@ from netstack.units import three_digits
 from .. import console
 from ..flags import json_flag
 from ..host import host_facts, version
-from ..sweep import median_result
-from .measure import Key, measure
-from .rows import BUILDS, ROWS, Measured, Row, measured_once
+from ..interval import Interval
+from .measure import Rounds, figures, measure, medians, values_of
+from .rows import BUILDS, ROWS, Row, measured_once
 
 REPEATS: Final = 5
 
@@ -55,12 +55,12 @@ def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[st
     errors = console.err()
     wanted = measured_once(rows)
     began = time.monotonic()
-    found = measure(wanted, asked, repeats, seconds, lambda text: errors.print(text, soft_wrap=True, markup=False))
+    rounds = measure(wanted, asked, repeats, seconds, lambda text: errors.print(text, soft_wrap=True, markup=False))
+    found = medians(rounds)
     taken_s = time.monotonic() - began
-    told = [told_row(row, found) for row in rows]
-    medians = {key: median_result(results) for key, each in found.items() if (results := [one for one in each if one])}
-    lost = [f"{each.engine} {kind}".strip() for (each, kind), result in medians.items() if not result.get("delivered")]
-    controls = {str(result["congestion_control"]) for result in medians.values() if result.get("congestion_control")}
+    told = [told_row(row, rounds) for row in rows]
+    lost = [f"{each.engine} {kind}".strip() for (each, kind), result in found.items() if not result.get("delivered")]
+    controls = {str(result["congestion_control"]) for result in found.values() if result.get("congestion_control")}
     if len(controls) > 1:
         errors.print(
             f"[yellow]congestion control differs:[/] {', '.join(sorted(controls))}; netstack chooses cubic on "
@@ -86,35 +86,36 @@ def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[st
         when = f"{datetime.now(UTC):%Y-%m-%d}, {_machine()}"
         click.echo(
             markdown(
-                told, f"{when}, medians of {repeats} pairs, {taken_s:.0f} s in all, {' and '.join(sorted(controls))}"
+                told,
+                f"{when}, {repeats} rounds with 95 % ranges of the pairs, {taken_s:.0f} s in all,"
+                f" {' and '.join(sorted(controls))}",
             )
         )
     for name in lost:
         errors.print(f"[red]not delivered by {name}:[/] its figures do not count")
-    return 0 if len(medians) == len(found) and not lost else 1
+    return 0 if len(found) == len(rounds) and not lost else 1
 
 
-def told_row(row: Row, found: Mapping[Key, Sequence[Mapping[str, Any] | None]]) -> dict[str, Any]:
+def told_row(row: Row, rounds: Rounds) -> dict[str, Any]:
     """A row with what was found: for each build the number, what it is as a multiple of the other, and the goal.
 
-    The multiple is the median of the ratios of both sides in each round; `range` is from the least to the greatest of
-    them. Of n rounds it holds the true median with probability 1 - 2^(1-n) (five: 94 %), whatever the distribution.
+    The multiple is the middle of the ratios of pairs of one round, with their 95 % interval where there were three or
+    more; with fewer rounds their median.
     """
     told: dict[str, Any] = {"text": row.text, "builds": {}}
     for kind, goal in zip(BUILDS, row.goals, strict=True):
-        ours = _figures(row, row.ours, kind, found)
-        others = None if row.other is None else _figures(row, row.other, kind, found)
-        pairs = zip(ours, others or [1.0] * len(ours), strict=False)
-        ratios = [one / other for one, other in pairs if one is not None and other]
-        figure = statistics.median(ratios) if ratios else None
-        value, other = _median(ours), _median(others or ())
+        ours = _median(values_of(row, row.ours, kind, rounds).values())
+        other = None if row.other is None else _median(values_of(row, row.other, kind, rounds).values())
+        ratios = figures(row, kind, rounds)
+        interval = Interval.of(ratios)
+        figure = _median(ratios) if interval is None else interval.middle
         told["builds"][kind] = {
-            "value": value,
-            "shown": None if value is None else row.shown(value),
+            "value": ours,
+            "shown": None if ours is None else row.shown(ours),
             "other": other,
             "other_shown": None if other is None else row.shown(other),
             "figure": figure,
-            "range": [min(ratios), max(ratios)] if ratios else None,
+            "interval": None if interval is None else [interval.low, interval.high],
             "goal": goal,
             "is_met": None if figure is None else figure <= goal if row.is_less_better else figure >= goal,
         }
@@ -144,15 +145,8 @@ def markdown(rows: Sequence[Mapping[str, Any]], remark: str) -> str:
     return "\n".join(lines)
 
 
-def _figures(
-    row: Row, measured: Measured, kind: str, found: Mapping[Key, Sequence[Mapping[str, Any] | None]]
-) -> list[float | None]:
-    results = found.get((measured, kind if kind in measured.builds else ""), ())
-    return [None if result is None else row.figure(result) for result in results]
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
+def _median(values: Iterable[float]) -> float | None:
+    known = list(values)
     return statistics.median(known) if known else None
 
 
@@ -160,9 +154,8 @@ def _ratio(each: Mapping[str, Any]) -> str:
     figure = each["figure"]
     if figure is None:
         return "-"
-    least, most = (_number(value) for value in each["range"])
     text = _number(figure) if each["is_met"] else f"**{_number(figure)}**"
-    return text if least == most else f"{text} ({least} to {most})"
+    return text if each["interval"] is None else f"{text} ({' to '.join(map(_number, each['interval']))})"
 
 
 def _goal(each: Mapping[str, Any]) -> str:

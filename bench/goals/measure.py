@@ -1,6 +1,6 @@
 """Measures the rows of the table of figures, everything in turn, so that a drifting machine disturbs all alike.
 
-Takes: how often, how long, which rows. Gives: the results of each measurement and build, round by round.
+Takes: how often, how long, which rows. Gives: the results of each measurement and build, by round.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..mesh.spec import MeshSpec
 from ..runner import run_once
 from ..spec import RunSpec
 from ..taskmanagers import local_taskmanagers
-from .rows import Measured
+from .rows import Measured, Row
 
 PARALLELISM: Final = 4
 """Sources, and sinks, of an all-to-all."""
@@ -29,11 +29,13 @@ PURE: Final[Mapping[str, Mapping[str, str]]] = {
 """What is set for the processes of a build."""
 
 Key = tuple[Measured, str]
+Rounds = dict[Key, dict[int, dict[str, Any]]]
+"""By number of the round; one that failed is missing."""
 
 
 def measure(
     wanted: Sequence[Measured], builds: Sequence[str], repeats: int, seconds: float, tell: Callable[[str], None]
-) -> dict[Key, list[dict[str, Any] | None]]:
+) -> Rounds:
     """Measures everything `repeats` times, round after round, every other round in the opposite order.
 
     Args:
@@ -44,20 +46,40 @@ def measure(
         tell: hears of each one that has failed; the others go on.
 
     Returns:
-        For each measurement a result a round; None for a round in which it failed.
+        What each measurement gave in which round; nothing for a round in which it failed.
     """
     keys = [(each, build) for each in wanted for build in each.builds if not build or build in builds]
-    found: dict[Key, list[dict[str, Any] | None]] = {key: [] for key in keys}
+    found: Rounds = {key: {} for key in keys}
     for number in range(repeats):
         for key in reversed(keys) if number % 2 else keys:
             each, build = key
             try:
-                found[key].append(_measure_once(each, build, seconds * each.seconds))
+                found[key][number] = _measure_once(each, build, seconds * each.seconds)
             except NetstackError as error:
                 tell(f"round {number + 1}, {each.engine} {build}: {error}")
-                found[key].append(None)
         tell(f"round {number + 1} of {repeats} is done")
     return found
+
+
+def medians(rounds: Rounds) -> dict[Key, dict[str, Any]]:
+    """The median result of each measurement that succeeded at least once."""
+    return {key: median_result(list(results.values())) for key, results in rounds.items() if results}
+
+
+def figures(row: Row, build: str, rounds: Rounds) -> list[float]:
+    """The row's figure in each round in which all of it was measured: what is divided was measured by turns."""
+    ours = values_of(row, row.ours, build, rounds)
+    if row.other is None:
+        return list(ours.values())
+    other = values_of(row, row.other, build, rounds)
+    return [value / other[number] for number, value in ours.items() if other.get(number)]
+
+
+def values_of(row: Row, measured: Measured, build: str, rounds: Rounds) -> dict[int, float]:
+    """What a row reads off one of its two measurements, by round."""
+    results = rounds.get((measured, build if build in measured.builds else ""), {})
+    values = {number: row.figure(result) for number, result in results.items()}
+    return {number: value for number, value in values.items() if value is not None}
 
 
 def _measure_once(each: Measured, build: str, seconds: float) -> dict[str, Any]:

@@ -5,7 +5,7 @@ coordinator (its events):
 
     task         ready                                  gate open, or partition there
     coordinator  go      start_ns, starts, spins        start of the run and of each group's source, in its clock
-    task         progress                               every 0.25 s
+    task         progress                               every 0.25 s at least
     source       stopped records, stopped_ns, samples   the last record is written; then it waits until all is consumed
     source,relay done                                   all of it has been consumed
     sink         ended                                  every channel has ended

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from ..busy import busy_warnings
 from ..histogram import Histogram
 from ..host import host_facts, version
 from ..runner import connection_warnings, pace_warnings, paced_window
@@ -119,6 +120,7 @@ def document_of(outcome: Outcome, engine_kind: str) -> dict[str, Any]:
     controls = sorted({each["congestion_control"] for each in sources} - {None})
     debloated = [each["debloated_buffer_bytes"] for each in sinks if each["debloated_buffer_bytes"] is not None]
     steady = all(pair.steady for pair in pairs.values())
+    timeline = outcome.timeline.samples(lambda host: outcome.names[host])
     return {
         "engine": "netstack",
         "engine_kind": engine_kind,
@@ -148,7 +150,7 @@ def document_of(outcome: Outcome, engine_kind: str) -> dict[str, Any]:
         "metrics": {"producer": None, "consumer": None},
         "hosts": _host_rows(outcome, pairs),
         "pairs": _pair_rows(outcome, pairs),
-        "timeline": outcome.timeline.samples(lambda host: outcome.names[host]),
+        "timeline": timeline,
         "matrix": outcome.matrix.as_rows(),
         "clock": _clock_rows(outcome),
         "warnings": [
@@ -157,6 +159,7 @@ def document_of(outcome: Outcome, engine_kind: str) -> dict[str, Any]:
             *(text for control in controls for text in connection_warnings(spec, control)),
             *_clock_warnings(outcome),
             *_crowd_warnings(outcome),
+            *([] if outcome.crowded else busy_warnings(timeline)),  # then they wait for each other
         ],
         "settings": spec.as_dict(),
         "host": host_facts(),
@@ -365,17 +368,16 @@ def _clock_warnings(outcome: Outcome) -> list[str]:
 
 
 def _crowd_warnings(outcome: Outcome) -> list[str]:
-    """Daemons that take each other's processor."""
+    """TaskManagers that take each other's processor."""
     crowded = outcome.crowded
     if not crowded:
         return []
     cpus = outcome.hosts[min(crowded)].facts.get("cpus")
-    who = "the slots of a daemon" if len(crowded) == 1 else f"{len(crowded)} daemons"
-    paced = outcome.matrix.spec.rate_per_s is not None
-    return [
-        f"{who} share a machine of {cpus} CPUs: they wait for each other"
-        + ("; records leave some 0.1 ms late, because nobody spins on the clock" if paced else "")
-    ]
+    who = "the slots of a TaskManager" if len(crowded) == 1 else f"{len(crowded)} TaskManagers"
+    found = [f"{who} share a machine of {cpus} CPUs: they wait for each other"]
+    if outcome.matrix.spec.rate_per_s is not None:
+        found.append("records leave some 0.1 ms late: nobody spins on the clock where processors are shared")
+    return found
 
 
 def _of_host(outcome: Outcome, host: int, name: str) -> float:

@@ -17,12 +17,14 @@ from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.partition import ResultPartition
 from netstack.task.invokable import InvokableTask
 
+from ..busy import lost_s
 from ..host import cpu_seconds
 from ..pacing import clock_ns
 
 PERIOD_S: Final = 0.25
 """How often a task tells how far it is."""
 
+_EARLY_S: Final = 0.05
 _COST: Final = 0.01  # of the time, at most, for looking at the statistics of many channels
 
 
@@ -53,7 +55,10 @@ class Meter:
         self._cpu_before_s = cpu_seconds()
 
     def sample(self) -> dict[str, Any]:
-        """Seconds since the start, records, seconds waited (of what it does not do, nothing), usage of its pool."""
+        """Seconds since the start, records, seconds waited (of what it does not do, nothing), usage of its pool.
+
+        Beside them what `bench.busy` tells of the process and the machine, as totals.
+        """
         usage = 0.0
         if self._partition is not None:
             usage = self._partition.pool.statistics().usage
@@ -64,6 +69,7 @@ class Meter:
             "t_s": (clock_ns() - self._start_ns) / 1e9,
             "records": self._records(),
             **waited,
+            **lost_s(),
             "pool_usage": usage,
         }
 
@@ -96,6 +102,8 @@ async def telling(task: InvokableTask, meter: Meter) -> AsyncIterator[None]:
 
 async def _tell(task: InvokableTask, meter: Meter) -> None:
     while True:
-        began = time.perf_counter()
-        task.send({"event": "progress", **meter.sample()})
-        await trio.sleep(max(PERIOD_S, (time.perf_counter() - began) / _COST))
+        began = time.thread_time()
+        sample = meter.sample()
+        task.send({"event": "progress", **sample})
+        period_s = min(PERIOD_S, max(_EARLY_S, sample["t_s"] / 5))  # a short run has a course of events, too
+        await trio.sleep(max(period_s, (time.thread_time() - began) / _COST))

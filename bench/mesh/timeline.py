@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, Final, final
 
+from ..busy import QUEUED, STOLEN
 from .matrix import Placement
 
 _MOST: Final = 240  # samples of one task; a longer run keeps every second one, as often as it takes
@@ -40,7 +41,8 @@ class Timeline:
         Returns:
             Each has `t_s` (its end, seconds from the start), `host`, `task`, `records` (so far), `pool_usage` (at that
             moment, 0 to 1), and over the stretch, null where a task does not write, or not read:
-            `backpressured_ms_per_s`, `idle_ms_per_s`, `busy_ms_per_s`.
+            `backpressured_ms_per_s`, `idle_ms_per_s`, `busy_ms_per_s`; null where its host does not tell:
+            `queued_ms_per_s` of its process, `stolen_ms_per_s` of its host.
         """
         found = [
             {"t_s": round(after["t_s"], 4), "host": host_of(place.host), "task": str(place), **_stretch(before, after)}
@@ -68,4 +70,6 @@ def _stretch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, A
         "busy_ms_per_s": None if idle is None else round(max(0.0, 1000 - idle - (backpressured or 0.0)), 2),
         "idle_ms_per_s": idle,
         "pool_usage": round(after["pool_usage"], 4),
+        QUEUED: ms_per_s(QUEUED),
+        STOLEN: ms_per_s(STOLEN),
     }

@@ -10,6 +10,7 @@ adds the choice of settings, tooltips and sorting.
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -21,6 +22,7 @@ from ..charts.page import asset, callout, document, facts, notes
 from ..spec import RunSpec
 from ..store import Row
 from ..words import plain, setting_name, setting_text
+from .answers import answer_finding
 from .buffer_section import buffers_section
 from .buffers import buffer_curves, buffer_findings
 from .charts import latency_figure, legend, throughput_figure
@@ -49,8 +51,12 @@ _ON_SPARK = "Every run has sources and sinks in each of Spark's executors, every
 
 def findings(rows: Sequence[Row]) -> list[str]:
     """The main findings, one sentence each, for the terminal."""
-    found = [f"{topic}: {figure} {sentence}" for topic, figure, sentence in _found(Analysis(rows))]
+    found = [f"{topic}: {figure} {_on_one_line(sentence)}" for topic, figure, sentence in _found(Analysis(rows))]
     return [line.replace("µ", "u").replace("\u00d7", "x") for line in found]  # a terminal may know no Greek
+
+
+def _on_one_line(sentence: str) -> str:
+    return sentence.replace(":\n", ": ").replace("\n", "; ")
 
 
 def build_report(rows: Sequence[Row], sweep: Mapping[str, Any]) -> str:
@@ -119,7 +125,7 @@ def _links(sections: Sequence[tuple[str, str]]) -> str:
 
 
 def _found(analysis: Analysis) -> list[tuple[str, str, str]]:
-    return [*analysis.findings(), *buffer_findings(buffer_curves(analysis))]
+    return [*answer_finding(analysis), *analysis.findings(), *buffer_findings(buffer_curves(analysis))]
 
 
 def _head(by_timeout: bool, by_buffers: bool) -> str:
@@ -164,14 +170,16 @@ def _host_name(rows: Sequence[Row]) -> str:
 def _findings(analysis: Analysis) -> str:
     cards = [
         f'<div class="card"><dt>{escape(topic)}</dt><dd class="big">{escape(figure)}</dd>'
-        f'<dd class="said">{escape(_upper(sentence))}.</dd></div>'
+        f'<dd class="said">{_in_lines(sentence)}</dd></div>'
         for topic, figure, sentence in _found(analysis)
     ]
     return f'<dl class="findings">{"".join(cards)}</dl>' if cards else ""
 
 
-def _upper(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
+def _in_lines(sentence: str) -> str:
+    """A sentence, each of its lines on its own, a percentage on one."""
+    text = escape(f"{sentence[:1].upper()}{sentence[1:]}.")
+    return text.replace(" \u00b1 ", "&nbsp;\u00b1&nbsp;").replace(" %", "&nbsp;%").replace("\n", "<br>")
 
 
 def _callouts(analysis: Analysis) -> str:
@@ -204,7 +212,7 @@ def _curves(analysis: Analysis, filters: Filters) -> str:
 def _every_run(analysis: Analysis, filters: Filters) -> str:
     parts = []
     if analysis.good:
-        note = '<p class="note">Click a head to sort.</p>'
+        note = f'<p class="note">Click a head to sort.{_below_payload(analysis.good)}</p>'
         parts.append(
             f'<section class="card" id="runs"><h2>Every run</h2>{note}{row_tables(analysis, filters)}</section>'
         )
@@ -212,6 +220,13 @@ def _every_run(analysis: Analysis, filters: Filters) -> str:
         table = failed_table(analysis, filters)
         parts.append(f'<section class="card" id="failed"><h2>Failed runs</h2>{table}</section>')
     return "".join(parts)
+
+
+def _below_payload(rows: Sequence[Row]) -> str:
+    """Why less may be on the wire than arrived."""
+    if any((row.get("wire_mb_per_s") or math.inf) < (row.get("payload_mb_per_s") or 0.0) for row in rows):
+        return " Wire MB/s are below the payload where a sink reads from its own host: such a pair has no wire."
+    return ""
 
 
 def _machine(rows: Sequence[Row]) -> str:

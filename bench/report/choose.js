@@ -40,6 +40,40 @@
       stairs.querySelector(".frontier").setAttribute("d", `M${stairs.dataset.left} ${y}H${x}${steps}V${stairs.dataset.top}`);
       stairs.querySelector("text").setAttribute("x", corners.at(-1)[0] - 4);
     }
+    placeTags();
+  };
+
+  // What stands beside the corners keeps out of each other's way, of the marks and of the names of the frontiers: below to
+  // the right, or to the left, or above; where there is no room anywhere it is left out, and the mark tells it.
+  const LETTER = 6.8, HEIGHT = 14, MARK = 7.5; // of 11 px text, in the drawing's own unit: hidden tabs have no boxes
+  const textBox = (text, x, y, isLeft) => {
+    const width = LETTER * text.length;
+    return { left: isLeft ? x - width : x, right: isLeft ? x : x + width, top: y - HEIGHT + 3, bottom: y + 3 };
+  };
+  const touch = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  const placeTags = () => {
+    for (const svg of all("svg").filter((each) => each.querySelector(".tag"))) {
+      const [, , width] = svg.getAttribute("viewBox").split(" ").map(Number);
+      const points = all(".pt", svg).filter((point) => !isGone(point));
+      const marks = points.map((point) => [...spot(point), point]);
+      const taken = marks.map(([x, y]) => ({ left: x - MARK, right: x + MARK, top: y - MARK, bottom: y + MARK }));
+      for (const name of all(".stairs:not(.off):not(.out) text", svg)) {
+        taken.push(textBox(name.textContent, Number(name.getAttribute("x")), Number(name.getAttribute("y")), true));
+      }
+      for (const [x, y, point] of marks.filter(([, , point]) => point.classList.contains("corner"))) {
+        const tag = point.querySelector(".tag");
+        if (!tag) continue;
+        const [drawnX, drawnY] = drawn(point);
+        const places = [[8, 15], [-8, 15], [8, -7], [-8, -7]].map(([dx, dy]) => [dx, dy, textBox(tag.textContent, x + dx, y + dy, dx < 0)]);
+        const free = places.find(([, , box]) => box.left > 0 && box.right < width && !taken.some((other) => touch(box, other)));
+        tag.classList.toggle("off", !free);
+        if (!free) continue;
+        tag.setAttribute("x", drawnX + free[0]);
+        tag.setAttribute("y", drawnY + free[1]);
+        tag.setAttribute("text-anchor", free[0] < 0 ? "end" : "start");
+        taken.push(free[2]);
+      }
+    }
   };
 
   const panel = document.querySelector("#choose");
@@ -111,6 +145,11 @@
   if (panel) {
     panel.hidden = false;
     panel.open = window.innerWidth > 620;
+    // What a link leads to stands below the panel, however high that is.
+    const root = document.documentElement;
+    const clear = () => { root.style.scrollPaddingTop = `${panel.offsetHeight + 20}px`; };
+    new ResizeObserver(clear).observe(panel);
+    clear();
     for (const box of boxes) {
       const group = boxes.filter((other) => other.closest("fieldset") === box.closest("fieldset"));
       box.addEventListener("click", (event) => {

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,10 +20,9 @@ from ..figure import Figure
 from ..grid import Kind, run_kind
 from ..spec import constants_of
 from ..store import Row
-from ..words import plain, setting, setting_name, setting_text
+from ..words import plain, setting, setting_name, setting_text, told_once
 
 REFERENCE_TIMEOUT_S: Final = 0.1  # the field's default; what shorter timeouts cost is told against it
-_NUMBER: Final = re.compile(r"\d[\d.,]*")
 PREFIX_BYTES: Final = 4  # length prefix of a record on the wire
 
 _EFFORT: Final = frozenset({"records", "seconds", "warmup_s", "rate_per_s"})  # how long and how hard, not what
@@ -130,6 +128,14 @@ class Analysis:
         """The rows of one point, a repeat each."""
         return self._groups.get((kind, line, timeout_s), ())
 
+    def pairs(self, line: Line, timeout_s: float | None, name: str = "payload_mb_per_s") -> list[tuple[float, float]]:
+        """(At the reference timeout, here) of the throughput runs of one point, by their pass over the grid."""
+        there, here = (
+            {row.get("repeat") or 0: row[name] for row in self.runs("throughput", line, each) if row.get(name)}
+            for each in (self.reference, timeout_s)
+        )
+        return [(float(there[repeat]), float(here[repeat])) for repeat in here if repeat in there]
+
     def kept(self, line: Line, timeout_s: float | None) -> float | None:
         """Throughput at this timeout as a part of the same line's at the reference timeout."""
         here, there = self.throughput(line, timeout_s), self.throughput(line, self.reference)
@@ -141,7 +147,7 @@ class Analysis:
 
     def findings(self) -> list[tuple[str, str, str]]:
         """The main findings, each as (topic, the figure, the sentence around it); fewer when rows are missing."""
-        return [found for found in (self._fastest(), self._promptest(), self._cost()) if found is not None]
+        return [found for found in (self._fastest(), self._promptest()) if found is not None]
 
     def remarks(self) -> list[str]:
         """What a reader should know before trusting the figures."""
@@ -172,11 +178,7 @@ class Analysis:
 
     def warnings(self) -> list[tuple[str, int]]:
         """What the runs that count warned of, with how many said so; those that differ in numbers only are one."""
-        found: dict[str, list[str]] = {}
-        for row in self.good:
-            for warning in row.get("warnings") or ():
-                found.setdefault(_NUMBER.sub("#", warning), []).append(warning)
-        return sorted(((texts[0], len(texts)) for texts in found.values()), key=lambda item: -item[1])
+        return told_once(self.good)
 
     def _fastest(self) -> tuple[str, str, str] | None:
         points = [(figure, line, timeout) for line, timeout, figure in self._each(self.throughput)]
@@ -208,24 +210,6 @@ class Analysis:
             sentence += f"; median at {format_duration(self.reference, space=' ')}: {micro(longest.median)}"
         rates = self.latency_rates
         return "Latency", micro(figure.median), f"{sentence}; at {rates[0]:,.0f} records/s" if rates else sentence
-
-    def _cost(self) -> tuple[str, str, str] | None:
-        parts = []
-        for timeout in (0.001, 0.0):
-            kept = [part for line in self.own_lines if (part := self.kept(line, timeout)) is not None]
-            if kept and timeout != self.reference:
-                parts.append((timeout, statistics.median(kept), min(kept), max(kept)))
-        if not parts:
-            return None
-        figure = " / ".join(f"{middle:.0%}" for _, middle, _, _ in parts)
-        told = " / ".join(format_duration(timeout, space=" ") for timeout, *_ in parts)
-        ranges = ", ".join(
-            f"{low:.0%} to {high:.0%} at {format_duration(timeout, space=' ')}" for timeout, _, low, high in parts
-        )
-        reference = format_duration(self.reference, space=" ")
-        own = self.own_lines
-        lines = f"median of {len(own)} lines; {ranges}" if len(own) > 1 else own[0].words
-        return "Throughput kept", figure, f"of the records/s at {reference}, at timeout {told} ({lines})"
 
     def _each(self, read: Any) -> Iterable[tuple[Line, float | None, Figure]]:
         for line in self.own_lines:

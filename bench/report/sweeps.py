@@ -150,7 +150,15 @@ def _table(found: Comparison, name: str, filters: Filters) -> str:
     most = max((_times(each) for each in found.differences), default=0.0) or 1.0
     rows = "".join(_row(each, min(most, math.log(_WIDEST)), filters) for each in found.differences)
     count = len(found.differences)
-    heads = (("setting", True), ("figure", True), ("A", False), (name, False), ("change", False), ("verdict", True))
+    heads = (
+        ("setting", True),
+        ("figure", True),
+        ("A", False),
+        (name, False),
+        ("change", False),
+        ("which is", False),
+        ("verdict", True),
+    )
     head = "".join(f'<th scope="col"{" class=l" if left else ""}>{text}</th>' for text, left in heads)
     opened = " open" if count <= _OPEN_UP_TO else ""
     return (
@@ -162,6 +170,11 @@ def _table(found: Comparison, name: str, filters: Filters) -> str:
 def _times(each: Difference) -> float:
     """How many times more or less, as a logarithm: half and twice are equally far from no change."""
     return abs(math.log(max(1 + each.change, 1e-3)))
+
+
+def _range(each: Difference) -> str:
+    """Where the change is, with 99 % confidence; a dash where too few repeats say."""
+    return "\u2013" if each.low is None or each.high is None else f"{each.low:+.0%} to {each.high:+.0%}"
 
 
 def _row(each: Difference, most: float, filters: Filters) -> str:
@@ -177,5 +190,6 @@ def _row(each: Difference, most: float, filters: Filters) -> str:
         f'<td data-v="{each.a.median:g}">{escape(write(each.a.median))}</td>'
         f'<td data-v="{each.b.median:g}">{escape(write(each.b.median))}</td>'
         f'<td class="change" data-v="{each.change:.6f}">{bar}{each.change:+.1%}</td>'
+        f'<td data-v="{each.change if each.low is None else each.low:.6f}">{_range(each)}</td>'
         f'<td class="l">{verdict}</td></tr>'
     )

@@ -15,11 +15,12 @@ from netstack.units import format_count, format_size, three_digits
 
 from ..charts.facets import facets_attribute
 from ..charts.look import swatch
+from ..interval import Interval
 from ..store import Row
 from ..words import setting_name, setting_text
 from .charts import styles, timeout_label
 from .filters import Filters
-from .points import Analysis, facet, micro, row_kind, row_latency, timeout_order
+from .points import Analysis, Line, facet, micro, row_kind, row_latency, timeout_order
 
 _LONGEST_TIMEOUT: Final = 1e12  # stands for `none` when sorting: after every real one
 _OPEN_UP_TO: Final = 40  # rows: longer tables start folded
@@ -33,6 +34,11 @@ class _Column:
     show: Callable[[Row], str]
     sort: Callable[[Row], float | str | None] | None = None
     left: bool = False
+
+    @property
+    def is_always(self) -> bool:
+        """Settings and words are shown even where all are alike; figures that no row has are not."""
+        return self.left or self.sort is None
 
 
 def kept_table(analysis: Analysis, filters: Filters) -> str:
@@ -53,8 +59,9 @@ def kept_table(analysis: Analysis, filters: Filters) -> str:
             if kept is None:
                 cells.append(f'<td class="c"{shown[timeout]}>&ndash;</td>')
             else:
-                side = "more" if kept > 1 else "less"
-                cells.append(f'<td class="cell {side}"{shown[timeout]} style="--v:{_shade(kept):.3f}">{kept:.0%}</td>')
+                side, shade = "more" if kept > 1 else "less", f"--v:{_shade(kept):.3f}"
+                told = _kept(analysis, line, timeout)
+                cells.append(f'<td class="cell {side}"{shown[timeout]} style="{shade}">{told}</td>')
         name = f"{swatch(hue, dash, shape)}{escape(line.label)}"
         row = facets_attribute(filters.line(line))
         body.append(f'<tr{row}><th scope="row" class="l">{name}</th>{"".join(cells)}</tr>')
@@ -63,10 +70,16 @@ def kept_table(analysis: Analysis, filters: Filters) -> str:
         f'<section class="card" id="kept"><h2>Throughput kept, against {timeout_label(reference)}</h2>'
         '<p class="note">Records a second at each buffer timeout as a part of the same line&rsquo;s at '
         f"{timeout_label(reference)}: the price of promptness. The darker, the further from 100%: blue is less, green"
-        " more.</p>"
+        " more. Ranges have 95% confidence; without one there are too few repeats.</p>"
         f'<div class="scroll"><table class="heat kept"><thead><tr>{first}{heads}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div></section>"
     )
+
+
+def _kept(analysis: Analysis, line: Line, timeout_s: float | None) -> str:
+    """With its range where there are repeats enough to know it."""
+    found = Interval.of_pairs(analysis.pairs(line, timeout_s))
+    return f"{analysis.kept(line, timeout_s):.0%}" if found is None else found.percent()
 
 
 def _shade(kept: float) -> float:
@@ -100,6 +113,7 @@ def failed_table(analysis: Analysis, filters: Filters) -> str:
 
 
 def _table(columns: tuple[_Column, ...], rows: list[Row], filters: Filters, style: str = "") -> str:
+    columns = tuple(column for column in columns if column.is_always or any(_is_known(column, row) for row in rows))
     heads = "".join(f'<th scope="col"{" class=l" if column.left else ""}>{column.head}</th>' for column in columns)
     body = []
     for row in rows:
@@ -115,6 +129,10 @@ def _table(columns: tuple[_Column, ...], rows: list[Row], filters: Filters, styl
         f'<div class="scroll" tabindex="0"><table class="sortable"><thead><tr>{heads}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
+
+
+def _is_known(column: _Column, row: Row) -> bool:
+    return column.sort is not None and column.sort(row) is not None
 
 
 def _number(head: str, name: str, write: Callable[[float], str]) -> _Column:
@@ -179,6 +197,7 @@ _THROUGHPUT: Final = (
     _number("wire MB/s", "wire_mb_per_s", three_digits),
     _number("CPU s/GB producer", "cpu_s_per_gb_producer", three_digits),
     _number("CPU s/GB consumer", "cpu_s_per_gb_consumer", three_digits),
+    _number("CPU s/GB", "cpu_s_per_gb_total", three_digits),
     _number("buffer fill", "average_buffer_fill", lambda part: f"{part:.0%}"),
     _number("soft back-pressure", "backpressured_ms_per_s_soft", lambda wait: f"{wait / 1000:.1%}"),
     _number("hard back-pressure", "backpressured_ms_per_s_hard", lambda wait: f"{wait / 1000:.1%}"),

@@ -29,6 +29,7 @@ _WIDE_PX: Final = (1160, 330)
 _NARROW_PX: Final = (350, 300)
 _FIRST_SERIES: Final = 3000
 _MOST_SAMPLES: Final = 120  # of a line: more than that no screen shows apart
+_LEAST_SAMPLES: Final = 4  # of a task: fewer are no course of events
 _PARTS: Final = (
     ("backpressured_ms_per_s", "back-pressured", 1000.0),
     ("idle_ms_per_s", "idle", 1000.0),
@@ -118,6 +119,16 @@ def _view(row: Row, parts: Sequence[tuple[str, str, float]], numbers: Mapping[_T
         if not present:
             drawn.append(panel(number, '<p class="note">Not measured in this run.</p>'))
             continue
+        means = "; ".join(
+            f"{_name(task, alone)} {statistics.fmean(value for _, value in samples):.0%}"
+            for task, samples in present.items()
+        )
+        told = f'<p class="note">On average: {escape(means)}.</p>'
+        most = max(map(len, present.values()))
+        if most < _LEAST_SAMPLES:
+            why = f"Too short a run for a line: {most} sample{'s' if most > 1 else ''} of each task."
+            drawn.append(panel(number, f'<p class="note">{why}</p>{told}'))
+            continue
         tracks = [
             Track(
                 Series(
@@ -145,11 +156,6 @@ def _view(row: Row, parts: Sequence[tuple[str, str, float]], numbers: Mapping[_T
         )
         wide = draw_plane(plane, width=_WIDE_PX[0], height=_WIDE_PX[1], direct_labels=True)
         narrow = draw_plane(plane, width=_NARROW_PX[0], height=_NARROW_PX[1], direct_labels=False)
-        means = "; ".join(
-            f"{_name(task, alone)} {statistics.fmean(value for _, value in samples):.0%}"
-            for task, samples in present.items()
-        )
-        told = f'<p class="note">On average: {escape(means)}.</p>'
         drawn.append(panel(number, f"{both_sizes(wide, narrow)}{told}"))
     return "".join(drawn)
 

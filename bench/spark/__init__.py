@@ -1,27 +1,28 @@
 """The sweep on Spark: a TaskManager inside each task of a barrier stage; results as a DataFrame.
 
-Takes: an open session. Gives: `run_sweep`, for a notebook or a job of yours, and `per_setting` of what it returns. They
-are loaded when they are asked for: executors import this package too, and need neither.
+Takes: an open session. Gives: `run_sweep`, for a notebook or a job of yours, `per_setting` of what it returns, and
+`recommend`, `compare` and `regressions` of the table of runs. They are loaded when they are asked for: executors import
+this package too, and need none.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import importlib
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from .answers import compare, recommend, regressions
     from .frames import per_setting
     from .sweep import run_sweep
 
-__all__ = ["per_setting", "run_sweep"]
+__all__ = ["compare", "per_setting", "recommend", "regressions", "run_sweep"]
+
+_HOMES: Final = {"per_setting": "frames", "run_sweep": "sweep"} | dict.fromkeys(
+    ("compare", "recommend", "regressions"), "answers"
+)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "run_sweep":
-        from .sweep import run_sweep
-
-        return run_sweep
-    if name == "per_setting":
-        from .frames import per_setting
-
-        return per_setting
+    if name in _HOMES:
+        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

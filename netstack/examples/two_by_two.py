@@ -178,6 +178,7 @@ def job(began: float = 0.0, pace: float = 1.0, credit: int = 1) -> StreamEnviron
         memory_bytes=256 * 1024,
         exclusive_buffers_per_channel=2,
         floating_buffers_per_gate=4,
+        spare_floating_buffers_per_gate=0,  # the page tells of four that are shared
         credit_based=bool(credit),
         heartbeat_interval_s=10.0 if credit else None,
     )

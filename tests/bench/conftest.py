@@ -119,7 +119,8 @@ def _timeline(rng: random.Random, seconds: float) -> list[dict[str, Any]]:
     for step in range(1, int(seconds / 0.1) + 1):
         waited = 500 + 400 * math.sin(step / 2) * rng.uniform(0.5, 1.0)
         nothing = dict.fromkeys(("backpressured_ms_per_s", "busy_ms_per_s", "idle_ms_per_s"))
-        common = {**nothing, "t_s": step * 0.1, "host": "lab-<7>", "records": step * 1000}
+        quiet = {"queued_ms_per_s": 12.5, "stolen_ms_per_s": 0.0}
+        common = {**nothing, **quiet, "t_s": step * 0.1, "host": "lab-<7>", "records": step * 1000}
         found.append({**common, "task": "producer", "backpressured_ms_per_s": waited, "pool_usage": 0.7})
         idle = {"idle_ms_per_s": 1000 - waited, "busy_ms_per_s": waited}
         found.append({**common, "task": "consumer", **idle, "pool_usage": rng.uniform(0.0, 0.4)})

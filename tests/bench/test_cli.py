@@ -276,7 +276,7 @@ def test_sweep_report_compare(runners: FakeRunners, capsys: pytest.CaptureFixtur
     assert main([*SMALL, "--output", str(a), "--emit", "batch", "--repeats", "3"], runners=runners) == 0
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["Throughput", "Latency", "report"]
+    assert [line.partition(":")[0] for line in lines] == ["Buffer timeout", "Throughput", "Latency", "report"]
     assert lines[-1] == f"report: {a / 'report.html'}"
     assert "12 runs, about 17 seconds, into" in printed.err
     assert {spec.emit for spec in runners.specs} == {"batch"}

@@ -9,6 +9,7 @@ import pytest
 
 from bench.cli import main
 from bench.goals.command import markdown, told_row
+from bench.goals.measure import Rounds
 from bench.goals.rows import BUILDS, ROWS, measured_once
 from bench.peers import peer_spec
 from bench.taskmanagers import TaskManagers
@@ -28,9 +29,9 @@ def result(rate: float, p50: float = 10.0) -> dict[str, Any]:
 
 def test_a_rate_is_a_multiple_of_the_others_and_a_latency_a_fraction() -> None:
     rate = next(row for row in ROWS if "async for" in row.text)
-    found = {(rate.ours, "compiled"): [result(12e6)], (rate.ours, "python"): [result(3e6)]}
+    found: Rounds = {(rate.ours, "compiled"): {0: result(12e6)}, (rate.ours, "python"): {0: result(3e6)}}
     assert rate.other is not None
-    found[rate.other, ""] = [result(2e6)]
+    found[rate.other, ""] = {0: result(2e6)}
     told = told_row(rate, found)["builds"]
     assert [told[kind]["figure"] for kind in BUILDS] == [6.0, 1.5]
     assert [told[kind]["is_met"] for kind in BUILDS] == [True, False]
@@ -38,9 +39,9 @@ def test_a_rate_is_a_multiple_of_the_others_and_a_latency_a_fraction() -> None:
     latency = next(row for row in ROWS if row.is_less_better)
     assert latency.other is not None
     found = {
-        (latency.ours, "compiled"): [result(1.0, p50=30.0)],
-        (latency.ours, "python"): [result(1.0, p50=61.0)],
-        (latency.other, ""): [result(1.0, p50=20.0)],
+        (latency.ours, "compiled"): {0: result(1.0, p50=30.0)},
+        (latency.ours, "python"): {0: result(1.0, p50=61.0)},
+        (latency.other, ""): {0: result(1.0, p50=20.0)},
     }
     told = told_row(latency, found)["builds"]
     assert [told[kind]["is_met"] for kind in BUILDS] == [True, False]
@@ -49,29 +50,35 @@ def test_a_rate_is_a_multiple_of_the_others_and_a_latency_a_fraction() -> None:
 def test_the_other_may_be_the_same_build_under_other_settings() -> None:
     row = next(row for row in ROWS if "timeout 0:" in row.text)
     assert row.other is not None
-    found = {(row.ours, "python"): [result(9.0)], (row.other, "python"): [result(10.0)]}
+    found = {(row.ours, "python"): {0: result(9.0)}, (row.other, "python"): {0: result(10.0)}}
     told = told_row(row, found)["builds"]
     assert told["python"]["figure"] == 0.9
     assert told["compiled"]["figure"] is None, "that build was not measured"
 
 
-def test_a_figure_is_the_median_of_the_ratios_of_pairs_with_their_range() -> None:
+def test_a_figure_is_the_middle_of_the_ratios_of_pairs_with_their_range() -> None:
     """A machine that slows down between rounds disturbs both sides of a pair, not their ratio."""
     row = next(row for row in ROWS if "async for" in row.text)
     assert row.other is not None
-    ours, other = [result(8e6), result(2e6), None, result(6e6)], [result(4e6), result(1e6), result(1e6), result(2e6)]
+    ours = {0: result(8e6), 1: result(2e6), 3: result(6e6)}
+    other = {0: result(4e6), 1: result(1e6), 2: result(1e6), 3: result(3e6)}
     told = told_row(row, {(row.ours, "compiled"): ours, (row.other, ""): other})
-    assert (told["builds"]["compiled"]["figure"], told["builds"]["compiled"]["range"]) == (2.0, [2.0, 3.0])
-    assert "| **2.00** (2.00 to 3.00) |" in markdown([told], "a remark")
+    assert told["builds"]["compiled"]["figure"] == pytest.approx(2.0)
+    assert told["builds"]["compiled"]["interval"] == pytest.approx([2.0, 2.0])
+    ours[3] = result(9e6)
+    told = told_row(row, {(row.ours, "compiled"): ours, (row.other, ""): other})
+    low, high = told["builds"]["compiled"]["interval"]
+    assert low < 2.0 < told["builds"]["compiled"]["figure"] < 3.0 < high
+    assert f"({low:.2f} to {high:.2f})" in markdown([told], "a remark")
 
 
 def test_markdown_has_a_line_a_row_and_what_misses_its_goal_is_bold() -> None:
     row = ROWS[0]
     assert row.other is not None
     found = {
-        (row.ours, "compiled"): [result(40.0)],
-        (row.ours, "python"): [result(10.0)],
-        (row.other, ""): [result(100.0)],
+        (row.ours, "compiled"): {0: result(40.0)},
+        (row.ours, "python"): {0: result(10.0)},
+        (row.other, ""): {0: result(100.0)},
     }
     lines = markdown([told_row(row, found)], "a remark").splitlines()
     assert len(lines) == 4

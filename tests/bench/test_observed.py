@@ -10,6 +10,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from bench import observed
+from bench.busy import QUEUED, STOLEN
 from bench.observed import PERIOD_S, Observation, observing
 from bench.pacing import clock_ns
 from netstack import ChannelDescriptor, NetworkConfig, NetworkEnvironment, RecordReader, RecordWriter, open_task_manager
@@ -99,12 +100,11 @@ async def test_the_timeline_tells_stretch_by_stretch(
     produced, consumed = (each.timeline() for each in await converse(producer, consumer, 0.1))
     assert [sample["t_s"] for sample in produced] == sorted({sample["t_s"] for sample in produced})
     assert produced[-1]["records"] == consumed[-1]["records"] == 200
-    assert all(sample.keys() == {"t_s", "records", "pool_usage", "backpressured_ms_per_s"} for sample in produced), (
+    common = {"t_s", "records", "pool_usage", QUEUED, STOLEN}
+    assert all(sample.keys() == {*common, "backpressured_ms_per_s"} for sample in produced), (
         "a source is never idle for want of input"
     )
-    assert all(
-        sample.keys() == {"t_s", "records", "pool_usage", "idle_ms_per_s", "busy_ms_per_s"} for sample in consumed
-    )
+    assert all(sample.keys() == {*common, "idle_ms_per_s", "busy_ms_per_s"} for sample in consumed)
     waited = [sample["backpressured_ms_per_s"] for sample in produced]
     assert min(waited[1:]) > 900
     assert max(waited) <= 1000

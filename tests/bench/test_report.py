@@ -113,11 +113,58 @@ def test_what_is_kept_is_told_against_100_ms(fake_rows: Rows) -> None:
 
 
 def test_the_findings_are_three_sentences(fake_rows: Rows) -> None:
-    throughput, latency, kept = findings(fake_rows(noise=0.0))
+    answer, throughput, latency = findings(fake_rows(Grid(repeats=3), noise=0.01))
+    assert answer.startswith("Buffer timeout: 1 ms the promptest that keeps 90% of the throughput at 100 ms: 8 B")
+    assert answer.count(" 1 ms keeps 9") == 4
+    throughput, latency = findings(fake_rows(noise=0.0))[1:]
     assert throughput.startswith("Throughput: 4.51 M records/s at most: 8 B records, 1 channel")
     assert re.match(r"Latency: 52 us median at best: .*buffer timeout 0; p99 .*at 1,000 records/s", latency)
-    assert kept.startswith("Throughput kept: 96% / 52% of the records/s at 100 ms, at timeout 1 ms / 0")
     assert findings([]) == []
+
+
+def test_a_column_that_no_run_has_is_left_out(fake_rows: Rows) -> None:
+    rows = fake_rows(Grid(seconds=1.0))
+    assert "CPU s/GB producer" in build_report(rows, SWEEP)
+    on_spark = [{**row, "cpu_s_per_gb_producer": None, "cpu_s_per_gb_consumer": None} for row in rows]
+    page = build_report(on_spark, SWEEP)
+    assert "CPU s/GB" not in page
+    page = build_report([{**row, "cpu_s_per_gb_total": 3.5} for row in on_spark], SWEEP)
+    assert ">CPU s/GB</th>" in page
+
+
+def test_a_wire_below_the_payload_is_explained(fake_rows: Rows) -> None:
+    rows = fake_rows(Grid(seconds=1.0))
+    assert "such a pair has no wire" not in build_report(rows, SWEEP)
+    local = [{**row, "wire_mb_per_s": row["payload_mb_per_s"] / 2} for row in rows]
+    assert "such a pair has no wire" in build_report(local, SWEEP)
+
+
+def test_two_samples_are_no_course_of_events(fake_rows: Rows) -> None:
+    page = build_report(fake_rows(Grid(seconds=0.25)), SWEEP)
+    assert "Too short a run for a line: 2 samples of each task." in page
+    assert 'class="bare"' not in page
+    assert 'class="bare"' in build_report(fake_rows(Grid(seconds=0.5)), SWEEP)
+
+
+def test_warnings_that_differ_in_numbers_are_one(fake_rows: Rows) -> None:
+    rows = fake_rows(Grid(seconds=1.0, repeats=2))
+    for number, row in enumerate(rows):
+        row["warnings"] = [
+            f"sent {number + 1} records, {number}.5 ms late",
+            f"it took {'980 us' if number % 2 else '1.2 ms'}",
+        ]
+    assert [count for _, count in Analysis(rows).warnings()] == [len(rows), len(rows)]
+
+
+def test_one_repeat_is_no_answer(fake_rows: Rows) -> None:
+    told = findings(fake_rows())[0]
+    assert told.startswith("Buffer timeout: not decided by these data: points were measured once")
+    assert findings(fake_rows(Grid(timeouts_s=(0.1,))))[0].startswith("Throughput"), "one timeout is no choice"
+
+
+def test_an_answer_of_one_line_has_its_figures(fake_rows: Rows) -> None:
+    told = findings(fake_rows(Grid(record_sizes=(8,), channels=(1,), repeats=5), noise=0.01))[0]
+    assert re.search(r": 1 ms, it keeps 9\d(\.\d)? \u00b1 .* % of the throughput at 100 ms; .* MB/s .*; p99 1\.2", told)
 
 
 def test_latency_that_the_run_was_too_short_for_is_hollow(fake_rows: Rows) -> None:

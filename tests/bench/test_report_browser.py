@@ -344,6 +344,77 @@ def test_without_a_script_everything_is_there(chromium: str, tmp_path: Path, hos
     assert document.count('<details class="view" open') == 2
 
 
+def test_labels_of_the_frontier_do_not_touch(chromium: str, tmp_path: Path, fake_rows: Rows) -> None:
+    timeouts = (None, 0.1, 0.09, 0.02, 0.01, 0.009, 0.001, 0.0)
+    grid = Grid(timeouts_s=timeouts, record_sizes=(8, 9), channels=(1, 2))
+    page = build_combined_report(
+        [Sweep("a", fake_rows(grid, noise=0.2)), Sweep("b", fake_rows(grid, salt=3, noise=0.2))]
+    )
+    script = """
+    const touch = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+    const boxed = (each) => [each.getBoundingClientRect(), each.textContent];
+    found.touching = [];
+    found.tags = 0;
+    for (const pick of all("#frontier .pick")) {
+      pick.checked = true;
+      const chart = all("#frontier svg[viewBox]").find(isSeen);
+      const tags = all(".tag", chart).filter(isSeen).map(boxed);
+      const names = all(".stairs text", chart).filter(isSeen).map(boxed);
+      const marks = all(".pt .m", chart).filter(isSeen).map((each) => [each.getBoundingClientRect(), "a mark"]);
+      found.tags += tags.length;
+      for (const [number, [box, text]] of tags.entries()) {
+        for (const [other, what] of [...tags.slice(number + 1), ...names, ...marks]) {
+          if (touch(box, other)) found.touching.push(`${text} and ${what}`);
+        }
+      }
+    }
+    """
+    for width_px in (DESK_PX, PHONE_PX):
+        found = ask(chromium, tmp_path, page, script, width_px)
+        assert found["tags"] > 4
+        assert found["touching"] == []
+        assert found["errors"] == ""
+
+
+def test_a_button_is_a_button_below_its_own_table(chromium: str, tmp_path: Path, hosts: str) -> None:
+    found = ask(
+        chromium,
+        tmp_path,
+        hosts,
+        """
+        found.high = Math.max(...all(".export button").filter(isSeen).map((each) => each.offsetHeight));
+        const below = (map) => {
+          const boxes = [map.querySelector("table"), map.querySelector(".export")];
+          const [table, box] = boxes.map((each) => each?.getBoundingClientRect());
+          return box && box.top >= table.bottom && box.left >= table.left - 1 && box.right <= table.right + 1;
+        };
+        found.maps = all("#hosts .view[open] .map").map(below);
+        """,
+    )
+    assert found == {"high": found["high"], "maps": [True] * 3, "errors": ""}
+    assert 10 < found["high"] < 32
+
+
+def test_no_heading_is_under_the_chooser(chromium: str, tmp_path: Path, hosts: str) -> None:
+    found = ask(
+        chromium,
+        tmp_path,
+        hosts,
+        """
+        found.covered = [];
+        for (const link of all("nav a")) {
+          const target = document.querySelector(link.getAttribute("href"));
+          target.scrollIntoView();
+          const panel = document.querySelector("#choose").getBoundingClientRect();
+          const top = target.getBoundingClientRect().top;
+          if (panel.top < 20 && top < panel.bottom) found.covered.push(link.textContent);
+        }
+        found.stuck = document.querySelector("#choose").getBoundingClientRect().top < 20;
+        """,
+    )
+    assert found == {"covered": [], "stuck": True, "errors": ""}
+
+
 SAVED = """
 const blobs = [];
 URL.createObjectURL = (blob) => { blobs.push(blob); return "about:blank"; };

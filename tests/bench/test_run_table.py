@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench.run_table import bottleneck, describe_spec, peer_rows, print_run
+from bench.bottleneck import bottleneck
+from bench.run_table import describe_spec, peer_rows, print_run
 from bench.spec import RunSpec
+from bench.sweep import median_result
 
 FakeResult = Callable[..., dict[str, Any]]
 
@@ -45,6 +47,21 @@ def test_more_than_a_whole_pool_is_explained(fake_result: FakeResult) -> None:
     assert any(line.startswith("pool usage above 100%: buffers of the overdraft") for line in lines)
 
 
+def test_repeats_are_told_with_their_range_and_peers_by_pairs(fake_result: FakeResult) -> None:
+    drifts = (1.0, 0.5, 2.0, 1.4)  # of the machine: both of a pair have it
+    ours = [
+        {**fake_result(RunSpec(), salt=n, noise=0.01), "records_per_s": 2e6 * d * (1 + n / 100)}
+        for n, d in enumerate(drifts)
+    ]
+    theirs = [{**fake_result(RunSpec(), salt=n, noise=0.01), "records_per_s": 1e6 * d} for n, d in enumerate(drifts)]
+    result = {**median_result(ours), "peer": {**median_result(theirs), "name": "zmq"}}
+    lines = printed(result)
+    assert re.fullmatch(r"medians of 4 runs, records/s \d M \(\S+ [kM] to \d M\)", lines[1]), "half of it is noise"
+    assert any(re.fullmatch(r"records/s against zmq: 2\.03 x \(1\.9\d x to 2\.\d+ x\)", line) for line in lines), lines
+    few = printed(median_result(ours[:2]))
+    assert re.fullmatch(r"medians of 2 runs \(1\.01 M to 2 M records/s\)", few[1])
+
+
 def test_a_peer_without_metrics_has_dashes(fake_result: FakeResult) -> None:
     ours = fake_result(RunSpec())
     nothing = {"backpressured_ms_per_s": {"soft": None, "hard": None}, "idle_ms_per_s": None}
@@ -68,7 +85,11 @@ def test_results_older_than_the_metrics_are_printed_too(fake_result: FakeResult)
     [
         (waited(10, 900, 20), RunSpec(), "the consumer; the producer waits for it"),
         (waited(0, 5, 600), RunSpec(), "the producer; the consumer waits for it"),
-        (waited(0, 990, 940), RunSpec(round_trip_s=0.01), "between them, the link or too few buffers"),
+        (
+            waited(0, 990, 940),
+            RunSpec(round_trip_s=0.01),
+            "the link, or too few buffers for its round trip; both sides wait",
+        ),
         (waited(0, 30, 40), RunSpec(), "none, both sides are at work"),
         (waited(0, 0, 970), RunSpec(rate_per_s=1000.0), "none, the rate that was asked for is kept"),
         (waited(600, 300, 0), RunSpec(rate_per_s=1000.0), "the consumer"),

@@ -203,13 +203,16 @@ def test_medians_of_repeats(fake_result: FakeResult) -> None:
     spec = RunSpec()
     results = [{**fake_result(spec), "records_per_s": rate, "records": int(rate)} for rate in (3.0, 1.0, 2.0)]
     results[1]["latency_us"] = {"p50": 7.0, "p90": 1.0, "p99": 1.0, "p999": 1.0, "max": 1.0}
-    results[2]["warnings"] = ["w"]
+    results[1]["warnings"] = ["late by 3 ms"]
+    results[2]["warnings"] = ["late by 200 us"]
     merged = median_result(results)
     assert (merged["records_per_s"], merged["records"]) == (2.0, 2)
     assert merged["latency_us"]["p50"] == results[0]["latency_us"]["p50"]
     assert (merged["repeats"], merged["spread"]) == (3, {"records_per_s": [1.0, 3.0]})
     assert merged["settings"] == spec.as_dict()
-    assert (merged["delivered"], merged["warnings"]) == (True, ["w"])
+    assert (merged["delivered"], merged["warnings"]) == (True, ["late by 3 ms"]), (
+        "one that differs in numbers is the same"
+    )
     assert [run["records_per_s"] for run in merged["runs"]] == [3.0, 1.0, 2.0]
     assert not any("settings" in run for run in merged["runs"])
     results[0]["delivered"] = False

@@ -44,7 +44,7 @@
   const say = (text) => { ns.$("head").textContent = text; };
   ns.watch = async (onChange) => {
     changed = onChange;
-    if (fixed) { entries.push(...fixed); state.place = 0; changed(); return; }
+    if (fixed) { entries.push(...fixed); state.place = Math.max(0, entries.findIndex((each) => each.snapshot?.jobs?.length)); changed(); return; } // where there is something to see
     for (;;) {
       try {
         const past = await fetch("netstack/history");

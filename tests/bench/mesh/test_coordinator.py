@@ -181,7 +181,7 @@ def test_a_timed_run_has_a_window_a_timeline_and_progress() -> None:
         spec = hosts.spec(seconds=0.7, emit="batch", warmup_s=0.1)
         document = await hosts.measure(spec, heard.append)
         assert document["delivered"], document["warnings"]
-        assert not [text for text in document["warnings"] if "share a machine" not in text]
+        assert not [text for text in document["warnings"] if "share" not in text]
         assert 0.3 < document["seconds"] < 0.7
         assert document["records_per_s"] == pytest.approx(sum(row["records_per_s"] for row in document["pairs"]))
         assert document["records_per_s"] == pytest.approx(sum(row["records_per_s"] for row in document["hosts"]))

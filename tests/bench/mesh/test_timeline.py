@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from bench.busy import QUEUED, STOLEN
 from bench.mesh.matrix import Placement
 from bench.mesh.timeline import Timeline
 
@@ -14,7 +15,7 @@ def test_totals_become_rates_over_each_stretch() -> None:
     timeline = Timeline()
     for t_s, records, soft_s, hard_s in ((0.0, 0, 0.0, 0.0), (0.25, 10, 0.05, 0.1), (0.5, 15, 0.05, 0.1)):
         told = {"t_s": t_s, "records": records, "soft_s": soft_s, "hard_s": hard_s, "pool_usage": 0.5}
-        timeline.add(SOURCE, told)
+        timeline.add(SOURCE, {**told, QUEUED: t_s / 2, STOLEN: 0.0})
     timeline.add(SINK, {"t_s": 0.1, "records": 0, "idle_s": 0.0, "pool_usage": 0.0})
     timeline.add(SINK, {"t_s": 0.3, "records": 7, "idle_s": 0.05, "pool_usage": 0.25})
     first, second, third = timeline.samples(host_of)
@@ -27,6 +28,8 @@ def test_totals_become_rates_over_each_stretch() -> None:
         "busy_ms_per_s": None,
         "idle_ms_per_s": None,
         "pool_usage": 0.5,
+        QUEUED: 500.0,
+        STOLEN: 0.0,
     }
     assert second == {
         "t_s": 0.3,
@@ -37,6 +40,8 @@ def test_totals_become_rates_over_each_stretch() -> None:
         "busy_ms_per_s": 750.0,
         "idle_ms_per_s": 250.0,
         "pool_usage": 0.25,
+        QUEUED: None,
+        STOLEN: None,
     }
     assert third["backpressured_ms_per_s"] == 0.0
 

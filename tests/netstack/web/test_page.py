@@ -188,6 +188,7 @@ async def the_page_draws_what_statistics_say(chromium: str, tmp_path: Path) -> N
 async def a_recording_opens_alone(browser: Browser, manager: JobManager, job_id: str, folder: Path) -> None:
     """A file with all in it, which needs no server and asks none."""
     with Recording(folder / "recorded") as recording:
+        recording.add(990.0, snapshot_text(manager.watch.snapshot() | {"jobs": []}))
         recording.add(1000.0, snapshot_text(manager.watch.snapshot()))
         recording.add(1005.0, snapshot_text(manager.watch.snapshot() | {"changed": "</script>"}))
     alone = folder / "recorded.html"
@@ -195,7 +196,8 @@ async def a_recording_opens_alone(browser: Browser, manager: JobManager, job_id:
     page = await browser.open(f"file://{alone}#edge=0", dark=True)
     assert await page.until("document.querySelector('[data-job]')?.dataset.job") == job_id
     assert await page.value("document.querySelectorAll('[data-channel]').length") == 4
-    assert await page.value("document.querySelector('#slider').max") == "1"
+    assert await page.value("document.querySelector('#slider').max") == "2"
+    assert await page.value("document.querySelector('#slider').value") == "1", "it opens where the first job is"
     assert (await page.value("document.querySelector('#head').textContent")).startswith("Recorded: ")
     assert await page.value("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)", "dark"
 

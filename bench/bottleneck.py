@@ -1,0 +1,46 @@
+"""Who is waiting for whom in a run.
+
+Takes: how long each side waited, of a run's document or of a stored row. Gives: a sentence, or a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from .busy import is_busy
+from .spec import RunSpec
+from .store import Row, flatten
+
+WAITING_MS_PER_S: Final = 250.0
+"""A side that waits less than this is at work."""
+
+
+def bottleneck(result: Mapping[str, Any], spec: RunSpec) -> str:
+    """Who holds the others up, from how long each side waited; empty where that was not measured."""
+    who, why = _held_up_by({**flatten(result), "settings_rate_per_s": spec.rate_per_s})
+    return f"bottleneck: {who}{why}" if who else ""
+
+
+def bottleneck_name(row: Row) -> str:
+    """The same of a stored row, the name alone; empty where it is nobody, or not known."""
+    return _held_up_by(row)[0].removeprefix("none").removeprefix("not known")
+
+
+def _held_up_by(row: Row) -> tuple[str, str]:
+    """Who, and how that is known; both empty where it was not measured."""
+    waits: list[Any] = [row.get(f"backpressured_ms_per_s_{kind}") for kind in ("soft", "hard")]
+    idle = row.get("idle_ms_per_s")
+    if idle is None or None in waits:
+        return "", ""
+    if sum(waits) < WAITING_MS_PER_S:
+        if row.get("settings_rate_per_s") is not None:
+            return "none", ", the rate that was asked for is kept"
+        if idle < WAITING_MS_PER_S:
+            return "none", ", both sides are at work most of the time"
+        return "the producer", "; the consumer waits for it"
+    if idle < WAITING_MS_PER_S:
+        return "the consumer", "; the producer waits for it"
+    if is_busy(row.get("timeline")):
+        return "not known", "; both sides wait, on a machine that was busy with something else"
+    return "the link, or too few buffers for its round trip", "; both sides wait"

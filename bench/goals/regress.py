@@ -1,0 +1,221 @@
+"""The command `netstack-bench regress`: the goals in a tenth of their time, against a baseline of the same machine.
+
+Takes: flags, the file of a baseline. Gives: what changed by more than the noise; an exit code.
+
+Rules: what is compared are the rows' figures, which are ratios of runs by turns wherever a row has something to be
+divided by: so a machine that is slower today changes little. A difference counts as in `netstack-bench compare`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from netstack import build
+from netstack.cli.values import COUNT, NUMBER
+from netstack.errors import ConfigError
+from netstack.units import three_digits
+
+from .. import console
+from ..compare import LEAST_CHANGE
+from ..flags import json_flag
+from ..host import host_facts, version
+from ..interval import ENOUGH_REPEATS, JUDGED, Interval
+from ..store import reason, replace_file
+from .measure import figures, measure
+from .rows import BUILDS, ROWS, Row, measured_once
+
+SCHEMA: Final = 1
+_MACHINE: Final = ("name", "cpu", "cores_usable", "kernel", "python")
+_DEFAULT: Final = Path("results") / "baseline.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row in one build, before and now.
+
+    Attributes:
+        row: its text.
+        build: of netstack.
+        before: the figure of the baseline, its geometric mean.
+        now: likewise of this run.
+        low: the least of now / before, with 99 % confidence.
+        high: the most.
+        verdict: `better`, `worse` or `same`.
+    """
+
+    row: str
+    build: str
+    before: float
+    now: float
+    low: float
+    high: float
+    verdict: str
+
+
+@click.command(short_help="The goals in a tenth of the time, against a stored baseline of this machine.")
+@click.option(
+    "--baseline",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=_DEFAULT,
+    show_default=True,
+    help="What to compare with; made where there is none.",
+)
+@click.option("--save", is_flag=True, help="Make this run the baseline.")
+@click.option("--repeats", type=COUNT, default=5, show_default=True, help="Rounds, 3 at least.")
+@click.option("--seconds", type=NUMBER, default=0.1, show_default=True, help="Length of most measurements.")
+@click.option("--only", "words", multiple=True, help="Only rows that contain this text; repeatable.")
+@click.option("--fail-on", type=click.Choice(["worse"]), help="Exit code 1 when a figure is worse.")
+@json_flag
+def regress(
+    baseline: Path,
+    save: bool,
+    repeats: int,
+    seconds: float,
+    words: tuple[str, ...],
+    fail_on: str | None,
+    as_json: bool,
+) -> int:
+    """Measures the rows of `goals` shortly and tells which differ from the baseline by more than the noise.
+
+    It only tells, unless --fail-on worse is given. The default takes about three minutes.
+    """
+    if repeats < ENOUGH_REPEATS or not seconds > 0:
+        raise ConfigError(f"--repeats and --seconds: give {ENOUGH_REPEATS} rounds at least, of more than 0 seconds")
+    rows = [row for row in ROWS if not words or any(word in row.text for word in words)]
+    if not rows:
+        raise ConfigError(f"--only {', '.join(words)}: no row contains it")
+    stored = read_baseline(baseline) if baseline.exists() and not save else None
+    errors = console.err()
+    builds = BUILDS if build.kind == "compiled" else ("python",)
+    found = measure(
+        measured_once(rows), builds, repeats, seconds, lambda text: errors.print(text, soft_wrap=True, markup=False)
+    )
+    now = {f"{row.text} [{kind}]": values for row in rows for kind in builds if (values := figures(row, kind, found))}
+    if not now:
+        raise ConfigError("nothing could be measured; what failed stands above")
+    if stored is None:
+        write_baseline(baseline, now, seconds)
+        errors.print(f"this run is the baseline now: {escape(str(baseline))}", soft_wrap=True)
+        changes: list[Change] = []
+    else:
+        if stored["seconds"] != seconds:
+            errors.print(f"[yellow]warning:[/] the baseline was measured with --seconds {stored['seconds']:g}")
+        changes = compared(rows, stored["figures"], now)
+    worse = [change for change in changes if change.verdict == "worse"]
+    if as_json:
+        console.print_json(
+            {
+                "baseline": str(baseline),
+                "changes": [asdict(each) for each in changes],
+                "figures": now,
+                "worse": len(worse),
+            }
+        )
+    elif stored is not None:
+        _print(changes)
+    return 1 if worse and fail_on else 0
+
+
+def compared(
+    rows: Sequence[Row], before: Mapping[str, Sequence[float]], now: Mapping[str, Sequence[float]]
+) -> list[Change]:
+    """Every row that both have often enough, in the order of the rows."""
+    less_is_better = {row.text for row in rows if row.is_less_better}
+    changes = []
+    for name, values in now.items():
+        text, _, kind = name.removesuffix("]").rpartition(" [")
+        ratio = Interval.of_ratio(before.get(name, ()), values, JUDGED)
+        here, there = Interval.of(values), Interval.of(before.get(name, ()))
+        if ratio is None or here is None or there is None:
+            continue
+        verdict = "same"
+        if not ratio.low <= 1 <= ratio.high and abs(ratio.middle - 1) > LEAST_CHANGE:
+            verdict = "worse" if (ratio.middle > 1) == (text in less_is_better) else "better"
+        changes.append(Change(text, kind, there.middle, here.middle, ratio.low, ratio.high, verdict))
+    return changes
+
+
+def write_baseline(path: Path, values: Mapping[str, Sequence[float]], seconds: float) -> None:
+    """Keeps the figures with the machine that they are of.
+
+    Raises:
+        ConfigError: it cannot be written there.
+    """
+    facts = host_facts()
+    document = {
+        "schema": SCHEMA,
+        "taken_at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "version": version(),
+        "seconds": seconds,
+        "machine": {name: facts[name] for name in _MACHINE},
+        "figures": dict(values),
+    }
+    text = json.dumps(document, indent=2) + "\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, lambda aside: aside.write_text(text, encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"--baseline {path}: {reason(error)}") from error
+
+
+def read_baseline(path: Path) -> dict[str, Any]:
+    """A baseline of this machine.
+
+    Raises:
+        ConfigError: it is none, or that of another machine.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        known = found["schema"] == SCHEMA and all(
+            isinstance(value, (int, float)) for values in found["figures"].values() for value in values
+        )
+        machine, seconds = dict(found["machine"]), float(found["seconds"])
+    except OSError as error:
+        raise ConfigError(f"--baseline {path}: {reason(error)}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        known, machine, seconds = False, {}, 0.0
+    if not known:
+        raise ConfigError(f"--baseline {path}: not a baseline of this release; make one with --save")
+    facts = host_facts()
+    apart = [
+        f"{name} {machine.get(name)!r:.60} there, {facts[name]!r:.60} here"
+        for name in _MACHINE
+        if machine.get(name) != facts[name]
+    ]
+    if apart:
+        raise ConfigError(f"--baseline {path} is of another machine ({'; '.join(apart)}); make one of this with --save")
+    return {"figures": found["figures"], "seconds": seconds}
+
+
+def _print(changes: Sequence[Change]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("row", overflow="fold")
+    table.add_column("build")
+    for head in ("before", "now", "change", "which is"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("verdict")
+    styles = {"better": "green", "worse": "red", "same": "dim"}
+    for change in changes:
+        table.add_row(
+            escape(change.row),
+            change.build,
+            three_digits(change.before),
+            three_digits(change.now),
+            f"{change.now / change.before - 1:+.0%}",
+            f"{change.low - 1:+.0%} to {change.high - 1:+.0%}",
+            change.verdict,
+            style=styles[change.verdict],
+        )
+    standard = console.out()
+    standard.print(table)
+    counts = {name: sum(change.verdict == name for change in changes) for name in styles}
+    standard.print(f"{counts['better']} better, {counts['worse']} worse, {counts['same']} within the noise")

@@ -1,0 +1,127 @@
+"""What repeats say of a figure: its middle and the range in which it is, with a stated confidence.
+
+Takes: values of repeats, all above 0. Gives: an `Interval`, or None where fewer than three repeats say nothing.
+
+Rules: one method everywhere, Student's t of the logarithms, because figures of runs are off by factors rather than by
+amounts. Runs made by turns are compared in pairs (`of_pairs`), so that a machine that drifts disturbs both alike; those
+of two separate sweeps are not (`of_ratio`, Welch's degrees of freedom, rounded down).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+ENOUGH_REPEATS: Final = 3
+"""Fewer say nothing of their noise."""
+
+TOLD: Final = 0.95
+"""The confidence of a figure that is told with its range."""
+
+JUDGED: Final = 0.99
+"""The confidence of a verdict: many figures are judged at once, and each may be wrong."""
+
+_T: Final = {
+    0.95: (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
+    0.99: (63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106, 3.055, 3.012, 2.977, 2.947),
+}
+"""Two-sided quantiles of Student's t for 1 to 15 degrees of freedom; with more, the last is a little too wide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A figure and where it is.
+
+    Attributes:
+        middle: the geometric mean.
+        low: the least it may be.
+        high: the most.
+    """
+
+    middle: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Iterable[float], confidence: float = TOLD) -> Interval | None:
+        """Of repeats of one thing; None where there are too few, or one is not above 0."""
+        logs = _logarithms(values)
+        if logs is None:
+            return None
+        return cls._around(
+            statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs)), len(logs) - 1, confidence
+        )
+
+    @classmethod
+    def of_pairs(cls, pairs: Iterable[tuple[float, float]], confidence: float = TOLD) -> Interval | None:
+        """Of the second divided by the first, of runs made by turns."""
+        return cls.of([b / a if a else 0.0 for a, b in pairs], confidence)
+
+    @classmethod
+    def of_ratio(cls, a: Iterable[float], b: Iterable[float], confidence: float = TOLD) -> Interval | None:
+        """Of `b` divided by `a`, of repeats that have nothing to do with each other."""
+        here, there = _logarithms(a), _logarithms(b)
+        if here is None or there is None:
+            return None
+        change = statistics.fmean(there) - statistics.fmean(here)
+        parts = [statistics.variance(logs) / len(logs) for logs in (here, there)]
+        degrees = min(len(here), len(there)) - 1
+        if all(parts):
+            shares = sum(part**2 / (len(logs) - 1) for part, logs in zip(parts, (here, there), strict=True))
+            degrees = int(sum(parts) ** 2 / shares)
+        return cls._around(change, math.sqrt(sum(parts)), degrees, confidence)
+
+    @classmethod
+    def _around(cls, middle: float, error: float, degrees: int, confidence: float) -> Interval:
+        table = _T[confidence]
+        half = table[min(degrees, len(table)) - 1] * error
+        return cls(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+
+    @property
+    def half(self) -> float:
+        """Half of its width, in the unit of the figure."""
+        return (self.high - self.low) / 2
+
+    @property
+    def spread(self) -> float:
+        """Half of its width as a part of the middle."""
+        return self.half / self.middle
+
+    def text(self, write: Callable[[float], str]) -> str:
+        """`4.2 ms (3.9 to 4.5 ms)`, with as many digits as the width leaves meaning to.
+
+        Args:
+            write: makes text with a unit of a figure.
+        """
+        digits = digits_of(self.middle, self.half)
+        middle, low, high = (write(_rounded(value, digits)) for value in (self.middle, self.low, self.high))
+        return middle if low == high else f"{middle} ({low} to {high})"
+
+    def percent(self) -> str:
+        """`92 ± 3 %` of a ratio."""
+        middle, half = 100 * self.middle, 100 * self.half
+        if half < 0.05:
+            return f"{middle:.0f} %"
+        places = max(0, -math.floor(math.log10(half))) if half < 1 else 0
+        return f"{middle:.{places}f} \u00b1 {half:.{places}f} %"
+
+
+def digits_of(value: float, half: float) -> int:
+    """How many significant digits of a value its error leaves meaning to: one to three."""
+    if not half or not value:
+        return 3
+    return min(3, max(1, math.floor(math.log10(abs(value))) - math.floor(math.log10(half)) + 1))
+
+
+def _rounded(value: float, digits: int) -> float:
+    return float(f"{value:.{digits - 1}e}")
+
+
+def _logarithms(values: Iterable[float]) -> Sequence[float] | None:
+    found = list(values)
+    if len(found) < ENOUGH_REPEATS or not all(math.isfinite(value) and value > 0 for value in found):
+        return None
+    return [math.log(value) for value in found]

@@ -1,0 +1,256 @@
+"""The answer: which of the timeouts that were measured reaches a goal, with what confidence, and what it costs.
+
+Takes: a `Goal` and the repeats of each `Point`. Gives: an `Answer`, which says when the data do not decide.
+
+Rules: a point reaches a goal when the whole interval of its figure does (`bench.interval`, 95 %), misses it when none
+of the interval does, and is open otherwise. Of points whose throughput is within 3 % the promptest is taken.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from netstack.units import format_duration, format_latency, format_size, three_digits
+
+from ..interval import ENOUGH_REPEATS, Interval
+
+DEFAULT_KEPT: Final = 0.9
+ALIKE: Final = 0.03
+"""Throughputs this near to each other are not worth a longer latency."""
+
+WIDEST: Final = 0.1
+"""Half of an interval, as a part of its middle, beyond which a figure decides nothing."""
+
+Judgement = Literal["meets", "misses", "open"]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What is wanted: a bound of latency, a throughput, or (neither) a part of the throughput with least latency.
+
+    Attributes:
+        p99_us: 99 % of the records are not older, in microseconds.
+        mb_per_s: payload, in 10^6 bytes a second.
+        kept: the part of the throughput at the reference timeout, where nothing else is asked.
+    """
+
+    p99_us: float | None = None
+    mb_per_s: float | None = None
+    kept: float = DEFAULT_KEPT
+
+    def __str__(self) -> str:
+        if self.p99_us is not None:
+            return f"p99 up to {_latency(self.p99_us)}"
+        if self.mb_per_s is not None:
+            return f"{three_digits(self.mb_per_s)} MB/s"
+        return f"{self.kept:.0%} of the throughput"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Point:
+    """What was measured at one buffer timeout.
+
+    Attributes:
+        timeout_s: None is only full buffers.
+        pairs: payload MB/s (at the reference timeout, here), of runs made by turns.
+        p99_us: of each latency run.
+        bottleneck: who held the others up at full speed; empty where nobody knows.
+    """
+
+    timeout_s: float | None
+    pairs: Sequence[tuple[float, float]]
+    p99_us: Sequence[float] = ()
+    bottleneck: str = ""
+    kept: Interval | None = field(init=False)
+    p99: Interval | None = field(init=False)
+    rate: Interval | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Computes the intervals once."""
+        object.__setattr__(self, "kept", Interval.of_pairs(self.pairs))
+        object.__setattr__(self, "rate", Interval.of(here for _, here in self.pairs))
+        object.__setattr__(self, "p99", Interval.of(self.p99_us))
+
+    @property
+    def kept_middle(self) -> float:
+        """The best guess at the throughput kept, however few repeats there are."""
+        return statistics.median(here / there for there, here in self.pairs)
+
+    @property
+    def mb_per_s(self) -> float:
+        """The best guess at the payload a second."""
+        return statistics.median(here for _, here in self.pairs)
+
+    @property
+    def promptness(self) -> float:
+        """The best guess at p99 in microseconds; where nothing was measured, the timeout stands in for it."""
+        if self.p99_us:
+            return statistics.median(self.p99_us)
+        return math.inf if self.timeout_s is None else self.timeout_s * 1e6
+
+    def judged(self, goal: Goal) -> Judgement:
+        """Whether the goal is reached here."""
+        if goal.p99_us is not None:
+            found = self.p99
+            return "open" if found is None else _judged(found.high <= goal.p99_us, found.low > goal.p99_us)
+        found, least = (self.kept, goal.kept) if goal.mb_per_s is None else (self.rate, goal.mb_per_s)
+        return "open" if found is None else _judged(found.low >= least, found.high < least)
+
+    def leans(self, goal: Goal) -> bool:
+        """Whether the goal is reached as far as anybody can guess."""
+        if goal.p99_us is not None:
+            return self.promptness <= goal.p99_us
+        return self.kept_middle >= goal.kept if goal.mb_per_s is None else self.mb_per_s >= goal.mb_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What to set.
+
+    Attributes:
+        goal: what was asked.
+        point: what to set, or what comes nearest.
+        reference_s: the timeout that throughput is told against.
+        is_reached: whether the goal is; False also where that is open.
+        doubts: why the data do not decide; empty where they do.
+        unclear: the points of which more repeats would help.
+    """
+
+    goal: Goal
+    point: Point
+    reference_s: float | None
+    is_reached: bool
+    doubts: tuple[str, ...] = ()
+    unclear: tuple[Point, ...] = ()
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether more runs would hardly change it."""
+        return not self.doubts
+
+    def figures(self, memory_bytes: int | None = None) -> str:
+        """What it means, in half a sentence."""
+        point = self.point
+        told = []
+        if point.timeout_s != self.reference_s:
+            kept = f"{point.kept_middle:.0%}" if point.kept is None else point.kept.percent()
+            told.append(f"it keeps {kept} of the throughput at {_timeout(self.reference_s)}")
+        rate = _megabytes(point.mb_per_s) if point.rate is None else point.rate.text(_megabytes)
+        told.append(rate)
+        if point.p99_us:
+            told.append(f"p99 {_latency(point.promptness) if point.p99 is None else point.p99.text(_latency)}")
+        if point.bottleneck:
+            told.append(f"bottleneck: {point.bottleneck}")
+        if memory_bytes is not None:
+            told.append(f"memory {format_size(memory_bytes, space=' ')}")
+        return "; ".join(told)
+
+    def paragraph(self, memory_bytes: int | None = None) -> str:
+        """The whole answer in a few sentences."""
+        timeout, figures = _timeout(self.point.timeout_s), self.figures(memory_bytes)
+        if self.doubts:
+            doubts = "; ".join(self.doubts)
+            return f"The data do not decide ({doubts}). As far as they go, set {timeout}; {figures}."
+        if not self.is_reached:
+            return f"No timeout that was measured reaches {self.goal}. Nearest is {timeout}; {figures}."
+        return f"Set {timeout}; {figures}."
+
+
+def answer(points: Sequence[Point], goal: Goal, reference_s: float | None) -> Answer | None:
+    """The answer to a goal.
+
+    Args:
+        points: of one workload, each timeout once.
+        goal: what is wanted.
+        reference_s: the timeout of the first of each pair.
+
+    Returns:
+        None where nothing was measured that could tell.
+    """
+    known = [point for point in points if point.pairs and (goal.p99_us is None or point.p99_us)]
+    if not known:
+        return None
+    judged = {point.timeout_s: point.judged(goal) for point in known}
+    reached = [point for point in known if judged[point.timeout_s] == "meets"]
+    open_ones = [point for point in known if judged[point.timeout_s] == "open"]
+    if not reached and not open_ones:
+        return Answer(goal, _nearest(known, goal), reference_s, False)
+    chosen = _best(reached or [each for each in open_ones if each.leans(goal)] or open_ones, goal)
+    doubts = _doubts(chosen, chosen in reached, open_ones, goal)
+    return Answer(goal, chosen, reference_s, chosen in reached, tuple(doubts.values()), tuple(doubts))
+
+
+def most_named(bottlenecks: Sequence[str]) -> str:
+    """Who held most runs up; empty names count for nobody."""
+    told = [name for name in bottlenecks if name]
+    return max(sorted(set(told)), key=told.count, default="")
+
+
+def _best(points: Sequence[Point], goal: Goal) -> Point:
+    """Most throughput where latency is bounded, else least latency."""
+    if goal.p99_us is None:
+        return min(points, key=lambda point: (point.promptness, -point.kept_middle))
+    most = max(point.kept_middle for point in points)
+    return min((point for point in points if point.kept_middle >= most - ALIKE), key=lambda point: point.promptness)
+
+
+def _nearest(points: Sequence[Point], goal: Goal) -> Point:
+    if goal.p99_us is not None:
+        return min(points, key=lambda point: point.promptness)
+    return max(points, key=lambda point: point.kept_middle if goal.mb_per_s is None else point.mb_per_s)
+
+
+def _doubts(chosen: Point, is_reached: bool, open_ones: Sequence[Point], goal: Goal) -> dict[Point, str]:
+    """What is not known well enough, by the point that it is of."""
+    found = {}
+    if (repeats := len(chosen.pairs)) < ENOUGH_REPEATS:
+        found[chosen] = f"points were measured {'once' if repeats == 1 else 'twice'}, so their noise is unknown"
+    elif not is_reached:
+        found[chosen] = f"{_timeout(chosen.timeout_s)} has {_range(chosen, goal)}, asked is {goal}"
+    elif chosen.kept is None or chosen.kept.spread > WIDEST:
+        part = "an unknown part" if chosen.kept is None else _part(chosen.kept)
+        found[chosen] = f"{_timeout(chosen.timeout_s)} keeps {part}"
+    rivals = [each for each in open_ones if each is not chosen and _is_better(each, chosen, goal)]
+    if rivals and repeats >= ENOUGH_REPEATS:
+        best = _best(rivals, goal)
+        found[best] = f"{_timeout(best.timeout_s)} might do: it has {_range(best, goal)}"
+    return found
+
+
+def _is_better(one: Point, other: Point, goal: Goal) -> bool:
+    """Whether it would be the answer if it reached the goal."""
+    if goal.p99_us is None:
+        return one.promptness < other.promptness
+    return one.kept_middle > other.kept_middle + ALIKE
+
+
+def _range(point: Point, goal: Goal) -> str:
+    if goal.p99_us is not None:
+        return f"a p99 of {_latency(point.promptness) if point.p99 is None else point.p99.text(_latency)}"
+    if goal.mb_per_s is not None:
+        return _megabytes(point.mb_per_s) if point.rate is None else point.rate.text(_megabytes)
+    return f"{point.kept_middle:.0%}" if point.kept is None else _part(point.kept)
+
+
+def _judged(meets: bool, misses: bool) -> Judgement:
+    return "meets" if meets else "misses" if misses else "open"
+
+
+def _part(kept: Interval) -> str:
+    return f"{kept.low:.0%} to {kept.high:.0%}"
+
+
+def _timeout(timeout_s: float | None) -> str:
+    return format_duration(timeout_s, space=" ")
+
+
+def _latency(microseconds: float) -> str:
+    return format_latency(microseconds)
+
+
+def _megabytes(value: float) -> str:
+    return f"{three_digits(value)} MB/s"

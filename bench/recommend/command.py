@@ -1,0 +1,241 @@
+"""The command `netstack-bench recommend`.
+
+Takes: a goal and the network it is to be reached on, or results that exist. Gives: one paragraph and lines to paste, or
+one JSON document, on standard output; an exit code.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, cast
+
+import click
+from rich.markup import escape
+
+from netstack.cli.values import COUNT, LENGTH, NUMBER, SIZE, Parsed
+from netstack.errors import ConfigError
+from netstack.units import parse_duration, parse_size
+
+from .. import console
+from ..flags import hosts_flags, json_flag, record_bytes_flag
+from ..grid import DEFAULT_LATENCY_RATE_PER_S
+from ..mesh.spec import MeshSpec, split_hosts
+from ..report.answers import stored_answers
+from ..report.points import Analysis
+from ..runners import Runners
+from ..spec import RunSpec
+from ..store import StoreError, read_rows
+from ..words import told_once
+from .answer import Answer, Goal
+from .lines import lines, memory_bytes, settings_of, spec_of
+from .measure import Measurer, RunOnce
+from .search import LADDER_S, Search
+
+_ETHERNET: Final = re.compile(r"(\d+(?:\.\d+)?)GbE", re.IGNORECASE)
+
+
+def parse_rate(text: str) -> int:
+    """Bytes a second of `200MB/s`, `100MiB`, `10GbE`.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    ethernet = _ETHERNET.fullmatch(text.strip())
+    if ethernet is not None:
+        return round(float(ethernet[1]) * 1e9 / 8)
+    found = parse_size(text.strip().removesuffix("/s"))
+    if not found:
+        raise ConfigError(f"{text!r}: give more than 0")
+    return found
+
+
+def parse_network(text: str) -> tuple[int | None, float]:
+    """Bytes a second (None is no limit) and the round trip in seconds of `10GbE:0.5ms`, `100MiB:10ms`, `0.5ms`.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    rate, colon, round_trip = text.rpartition(":")
+    seconds = parse_duration(round_trip)
+    if seconds is None:
+        raise ConfigError(f"{text!r}: write RATE:ROUND-TRIP, such as 10GbE:0.5ms, or the round trip alone")
+    return (parse_rate(rate) if colon else None), seconds
+
+
+@click.command(short_help="Which buffer timeout to set for a goal, and what it costs.")
+@click.argument("results", required=False, type=click.Path(exists=True, path_type=Path))
+@click.option("--p99", "p99_s", type=LENGTH, help="At most this old at the 99th percentile; then most throughput.")
+@click.option(
+    "--throughput",
+    "bytes_per_s",
+    type=Parsed("rate", parse_rate),
+    help="At least this much payload, such as 200MB/s; then least latency.",
+)
+@click.option(
+    "--network",
+    type=Parsed("network", parse_network),
+    metavar="[RATE:]ROUND-TRIP",
+    help="The line of the job, such as 10GbE:0.5ms; this machine's loopback if not given.",
+)
+@record_bytes_flag(8)
+@click.option("--channels", type=COUNT, default=1, show_default=True, help="Channels from a source to a sink.")
+@click.option("--parallelism", type=COUNT, default=1, show_default=True, help="Sources that a sink reads from.")
+@click.option(
+    "--emit", type=click.Choice(["record", "batch", "arrow"]), default="record", help="How the job writes its records."
+)
+@click.option(
+    "--rate",
+    "rate_per_s",
+    type=NUMBER,
+    default=DEFAULT_LATENCY_RATE_PER_S,
+    show_default=True,
+    help="Records a second of the runs that measure latency.",
+)
+@click.option(
+    "--segment-size", "segment_size_bytes", type=SIZE, default="32KiB", show_default=True, help="Of a buffer."
+)
+@click.option("--seconds", type=NUMBER, default=0.7, show_default=True, help="Length of each run.")
+@click.option("--budget", "budget_s", type=LENGTH, default="3min", show_default=True, help="No run begins after this.")
+@hosts_flags
+@json_flag
+@click.pass_context
+def recommend(
+    context: click.Context,
+    /,
+    results: Path | None,
+    p99_s: float | None,
+    bytes_per_s: int | None,
+    as_json: bool,
+    **settings: Any,
+) -> int:
+    """Says which buffer timeout to set: with --p99 the one with most throughput, with --throughput the promptest.
+
+    Without a goal it is the promptest that keeps 90 % of the throughput at 100 ms. It measures what it needs, each
+    point three times or more, until the ranges are small enough or the budget ends; of RESULTS (a sweep's folder) it
+    measures nothing.
+
+    Exit code 1 when no timeout reaches the goal, or the data do not decide.
+    """
+    if p99_s is not None and bytes_per_s is not None:
+        raise ConfigError("--p99 with --throughput: one of them is the goal, the other what it costs; leave one out")
+    goal = Goal(
+        p99_us=None if p99_s is None else p99_s * 1e6, mb_per_s=None if bytes_per_s is None else bytes_per_s / 1e6
+    )
+    if results is not None:
+        found = _stored(context, results, goal)
+    else:
+        found = _measured(context.obj.runners, goal, settings)
+    if as_json:
+        console.print_json({"goal": str(goal), "answers": found})
+    else:
+        for each in found:
+            _print(each, with_lines=len(found) == 1)
+    return 0 if all(each["is_decided"] and each["is_reached"] for each in found) else 1
+
+
+def _stored(context: click.Context, results: Path, goal: Goal) -> list[dict[str, Any]]:
+    given = [
+        name
+        for name in context.params
+        if name not in ("results", "p99_s", "bytes_per_s", "as_json")
+        and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if given:
+        flags = ", ".join(f"--{name.removesuffix('_s').replace('_', '-')}" for name in given)
+        raise ConfigError(f"{flags} with {results}: what was measured is as it is; leave them out")
+    try:
+        rows = read_rows(results)
+    except StoreError as error:
+        raise ConfigError(str(error)) from error
+    analysis = Analysis(rows)
+    answers = stored_answers(analysis, goal)
+    if not answers:
+        raise ConfigError(
+            f"{results} has no throughput at two buffer timeouts, and the latencies that the goal asks for"
+        )
+    return [
+        _document(each, line.words, spec_of(analysis.runs("throughput", line, each.point.timeout_s)[0]), ())
+        for line, each in answers.items()
+    ]
+
+
+def _measured(runners: Runners, goal: Goal, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    spec, measurer, ends = _measurer(runners, settings)
+    has_time = lambda: time.monotonic() < ends  # noqa: E731
+    measurer.size_buffers(has_time)
+    found = Search(measurer, goal, has_time=has_time).run()
+    if found is None:
+        raise ConfigError("--budget: not one repeat has time; give more")
+    words = f"{spec.rows}, {spec.channels:,} channel{'s' if spec.channels > 1 else ''}"
+    warned = [f"{text} ({count} of {len(measurer.rows)} runs)" for text, count in told_once(measurer.rows)]
+    return [_document(found, words, measurer.spec, warned)]
+
+
+def _measurer(runners: Runners, settings: dict[str, Any]) -> tuple[RunSpec, Measurer, float]:
+    errors = console.err()
+    hosts, secret_file, relay = (settings.pop(name) for name in ("hosts", "secret_file", "relay"))
+    network, parallelism = settings.pop("network"), settings.pop("parallelism")
+    rate_per_s, budget_s = settings.pop("rate_per_s"), settings.pop("budget_s")
+    if parallelism < 1:
+        raise ConfigError(f"--parallelism {parallelism}: the least is 1")
+    link, round_trip_s = network or (None, 0.0)
+    if hosts is None:
+        if secret_file is not None or relay:
+            raise ConfigError("--secret-file and --relay go with --hosts; name the hosts too")
+        settings["channels"] *= parallelism  # what one gate reads
+        spec = RunSpec(**settings, round_trip_s=round_trip_s, link_bytes_per_s=link)
+        run: RunOnce = runners.run_once
+    else:
+        if network is not None or parallelism > 1:
+            raise ConfigError("--network and --parallelism with --hosts: these have them; write HOST:PORT=PARALLELISM")
+        spec = MeshSpec(**settings, hosts=split_hosts(hosts), relay=relay)
+        run = cast(RunOnce, functools.partial(runners.run_over_hosts, secret_file=secret_file))
+
+    if round_trip_s:
+        errors.print("the line is imitated on this machine; its round trip may be up to 2 ms longer than asked")
+    began = time.monotonic()
+
+    def tell(text: str) -> None:
+        left_s = max(0.0, began + budget_s - time.monotonic())
+        errors.print(f"{escape(text)} ({console.clock(left_s)} left)", soft_wrap=True)
+
+    return spec, Measurer(run, spec, LADDER_S[-1], rate_per_s, tell), began + budget_s
+
+
+def _document(found: Answer, words: str, spec: RunSpec, warnings: Sequence[str]) -> dict[str, Any]:
+    """Plain values; ranges are [low, high] with 95 % confidence, None with fewer than three repeats."""
+    point = found.point
+    memory = memory_bytes(spec)
+    ranges = {
+        name: None if each is None else asdict(each)
+        for name, each in (("kept", point.kept), ("mb_per_s", point.rate), ("p99_us", point.p99))
+    }
+    return {
+        "workload": words,
+        "buffers": settings_of(spec),
+        "buffer_timeout_s": point.timeout_s,
+        "is_reached": found.is_reached,
+        "is_decided": found.is_decided,
+        "doubts": list(found.doubts),
+        "paragraph": found.paragraph(memory),
+        **ranges,
+        "repeats": len(point.pairs),
+        "bottleneck": point.bottleneck or None,
+        "memory_bytes": memory,
+        "lines": lines(spec, point.timeout_s),
+        "warnings": warnings,
+    }
+
+
+def _print(told: dict[str, Any], *, with_lines: bool) -> None:
+    standard = console.out()
+    standard.print(f"[bold]{escape(told['workload'])}[/], {told['buffers']}", soft_wrap=True)
+    standard.print(f"{escape(told['paragraph'])}\n", soft_wrap=True)
+    for where, text in told["lines"].items() if with_lines else ():
+        standard.print(f"[dim]# {escape(where)}[/]\n{escape(text)}\n", soft_wrap=True)
+    console.print_warnings(told, console.err())

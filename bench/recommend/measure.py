@@ -1,0 +1,110 @@
+"""Makes the runs that a recommendation needs, on two processes or on TaskManagers of the user's hosts.
+
+Takes: settings, what makes a run. Gives: a `Sample` of a timeout, and the buffers that pay on a long line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from ..bottleneck import bottleneck_name
+from ..interval import ENOUGH_REPEATS, Interval
+from ..processes import MeasurementFailed
+from ..spec import RunSpec
+from ..store import flatten
+from ..words import setting_text
+from .search import Sample
+
+PAYS: Final = 1.02
+"""How many times the throughput more buffers must bring, by the whole of the interval."""
+
+_ROOM: Final = 1.25  # times the product of bandwidth and delay: credit comes back a little late
+
+RunOnce = Callable[[RunSpec], Mapping[str, Any]]
+
+
+class Measurer:
+    """Makes repeats of points.
+
+    Args:
+        run: makes one run.
+        spec: the settings; the timeout and the rate are set for each run.
+        reference_s: the timeout that throughput is told against.
+        rate_per_s: of the latency runs.
+        tell: hears of each repeat.
+
+    Attributes:
+        spec: the settings, with the buffers that pay.
+        rows: of every run so far.
+    """
+
+    def __init__(
+        self, run: RunOnce, spec: RunSpec, reference_s: float, rate_per_s: float, tell: Callable[[str], None]
+    ) -> None:
+        self._run = run
+        self.spec = spec
+        self._reference_s = reference_s
+        self._rate_per_s = rate_per_s
+        self._tell = tell
+        self._repeats = 0
+        self.rows: list[dict[str, Any]] = []
+
+    def __call__(self, timeout_s: float) -> Sample:
+        """One repeat: throughput at the reference and here, in an order that alternates; then latency."""
+        here = replace(self.spec, buffer_timeout_s=timeout_s)
+        there = replace(self.spec, buffer_timeout_s=self._reference_s)
+        pair = [there] if here == there else [there, here]
+        if self._repeats % 2:
+            pair.reverse()
+        self._repeats += 1
+        rows = {spec: self._measured(spec) for spec in pair}
+        paced = self._measured(replace(here, rate_per_s=self._rate_per_s))
+        p99 = paced.get("latency_us_p99") or paced.get("round_trip_latency_us_p99")
+        if not p99:
+            raise MeasurementFailed("a paced run told no latency: it was too short; give --seconds more")
+        sample = Sample(
+            float(rows[there]["payload_mb_per_s"]),
+            float(rows[here]["payload_mb_per_s"]),
+            float(p99),
+            bottleneck_name(rows[here]),
+        )
+        self._tell(
+            f"timeout {setting_text('buffer_timeout_s', timeout_s)}: {sample.mb_per_s:.3g} MB/s,"
+            f" {sample.mb_per_s / sample.reference_mb_per_s:.0%} of that at"
+            f" {setting_text('buffer_timeout_s', self._reference_s)}; p99 {sample.p99_us / 1000:.3g} ms"
+        )
+        return sample
+
+    def size_buffers(self, has_time: Callable[[], bool]) -> None:
+        """Takes as many floating buffers as the line holds, if they bring more than the default by turns."""
+        plain = replace(self.spec, buffer_timeout_s=self._reference_s)
+        if not plain.round_trip_s:
+            return
+        first = self._measured(plain)
+        per_s = plain.link_bytes_per_s or 1e6 * float(first.get("wire_mb_per_s") or first["payload_mb_per_s"])
+        under_way = math.ceil(_ROOM * per_s * plain.round_trip_s / plain.segment_size_bytes)
+        missing = under_way - plain.channels * plain.exclusive_buffers
+        if missing <= plain.floating_buffers + plain.spare_buffers:
+            return
+        wide = replace(plain, floating_buffers=missing)
+        pairs: list[tuple[float, float]] = []
+        while len(pairs) < ENOUGH_REPEATS and has_time():
+            one, other = (float(self._measured(spec)["payload_mb_per_s"]) for spec in (plain, wide))
+            pairs.append((one, other))
+        found = Interval.of_pairs(pairs)
+        if found is not None:
+            self._tell(
+                f"{missing:,} floating buffers instead of {plain.floating_buffers}: {found.percent()} of the rate"
+            )
+            if found.low > PAYS:
+                self.spec = replace(self.spec, floating_buffers=missing)
+
+    def _measured(self, spec: RunSpec) -> dict[str, Any]:
+        row = flatten({**self._run(spec), "settings": spec.as_dict()})
+        if row.get("delivered") is not True:
+            raise MeasurementFailed("a run did not deliver everything; its figures say nothing")
+        self.rows.append(row)
+        return row

@@ -1,0 +1,134 @@
+"""Finds the answer by few runs: bisection over a ladder of timeouts, each step repeated until it is clear.
+
+Takes: a `Goal`, what measures one point once, a clock. Gives: the points that were measured.
+
+Rules: throughput and latency both grow with the timeout, which is what bisection rests on. A step is at least three
+repeats, each a run at the reference timeout, one at this one, and a paced one for latency. Afterwards what keeps the
+answer open is repeated, up to `MOST_REPEATS` or the end of the time. What the time did not last for stays open, and the
+answer says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ..interval import ENOUGH_REPEATS
+from .answer import Answer, Goal, Point, answer, most_named
+
+LADDER_S: Final[tuple[float, ...]] = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+FIRST_REPEATS: Final = 4
+"""Of a step that stays open: then bisection goes on with the better guess, and comes back to it if it matters."""
+
+MOST_REPEATS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One repeat of a point.
+
+    Attributes:
+        reference_mb_per_s: payload at the reference timeout, in the same minute.
+        mb_per_s: payload at this one.
+        p99_us: at the rate that was asked for.
+        bottleneck: who held the others up at full speed.
+    """
+
+    reference_mb_per_s: float
+    mb_per_s: float
+    p99_us: float
+    bottleneck: str = ""
+
+
+class Search:
+    """One search.
+
+    Args:
+        measure: makes one repeat at a timeout.
+        goal: what is wanted.
+        ladder_s: timeouts, the shortest first; the last is the reference.
+        has_time: whether another repeat may begin.
+    """
+
+    def __init__(
+        self,
+        measure: Callable[[float], Sample],
+        goal: Goal,
+        ladder_s: Sequence[float] = LADDER_S,
+        has_time: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._measure = measure
+        self._goal = goal
+        self._ladder_s = ladder_s
+        self._has_time = has_time
+        self._samples: dict[float, list[Sample]] = {}
+
+    def run(self) -> Answer | None:
+        """Measures until it is clear, or the time is over.
+
+        Returns:
+            The answer; None where the time did not last for a single repeat.
+        """
+        low, high = (
+            -1,
+            len(self._ladder_s),
+        )  # what reaches a bound of latency lies up to `low`, what does not from `high`
+        wants_short = self._goal.p99_us is not None
+        while high - low > 1:
+            middle = (low + high) // 2
+            point = self._settle(self._ladder_s[middle])
+            if point is None:
+                break
+            judged = point.judged(self._goal)
+            is_reached = point.leans(self._goal) if judged == "open" else judged == "meets"
+            if is_reached == wants_short:
+                low = middle
+            else:
+                high = middle
+        found = self.answer()
+        while found is not None and self._again(found.unclear):
+            found = self.answer()
+        return found
+
+    def answer(self) -> Answer | None:
+        """As far as it was measured."""
+        return answer([self._point(timeout_s) for timeout_s in self._samples], self._goal, self._ladder_s[-1])
+
+    @property
+    def repeats(self) -> int:
+        """Made so far."""
+        return sum(map(len, self._samples.values()))
+
+    def _settle(self, timeout_s: float) -> Point | None:
+        """Repeats a point until it is judged, or the next one is worth more; None where there is no time at all."""
+        while len(self._samples.get(timeout_s, ())) < FIRST_REPEATS:
+            samples = self._samples.get(timeout_s, [])
+            if len(samples) >= ENOUGH_REPEATS and self._point(timeout_s).judged(self._goal) != "open":
+                break
+            if not self._repeat(timeout_s):
+                break
+        return self._point(timeout_s) if timeout_s in self._samples else None
+
+    def _again(self, unclear: Sequence[Point]) -> bool:
+        """Another repeat of what is known least of all that matters."""
+        least = min(unclear, key=lambda point: len(point.pairs), default=None)
+        if least is None or len(least.pairs) >= MOST_REPEATS:
+            return False
+        assert least.timeout_s is not None
+        return self._repeat(least.timeout_s)
+
+    def _repeat(self, timeout_s: float) -> bool:
+        if not self._has_time():
+            return False
+        self._samples.setdefault(timeout_s, []).append(self._measure(timeout_s))
+        return True
+
+    def _point(self, timeout_s: float) -> Point:
+        samples = self._samples[timeout_s]
+        return Point(
+            timeout_s,
+            [(sample.reference_mb_per_s, sample.mb_per_s) for sample in samples],
+            [sample.p99_us for sample in samples],
+            most_named([sample.bottleneck for sample in samples]),
+        )

@@ -1,0 +1,69 @@
+"""The answer of results that exist, which is the report's first finding: which buffer timeout to set.
+
+Takes: an `Analysis`. Gives: an `Answer` for each line that has throughput at two timeouts or more; the finding, with
+its ranges, or that the data do not decide.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..bottleneck import bottleneck_name
+from ..interval import ENOUGH_REPEATS
+from ..recommend.answer import DEFAULT_KEPT, Answer, Goal, Point, answer, most_named
+from .charts import timeout_label
+from .points import Analysis, Line, row_latency, timeout_order
+
+_MOST_LINES: Final = 4  # more are told by `recommend`
+
+
+def stored_answers(analysis: Analysis, goal: Goal) -> dict[Line, Answer]:
+    """What the rows say of each line, in the order of the lines."""
+    found = {line: answer(_points(analysis, line), goal, analysis.reference) for line in analysis.own_lines}
+    return {line: each for line, each in found.items() if each is not None}
+
+
+def _points(analysis: Analysis, line: Line) -> list[Point]:
+    points = []
+    for timeout_s in analysis.timeouts:
+        pairs = analysis.pairs(line, timeout_s)
+        latencies = [row_latency(row, "p99") for row in analysis.runs("latency", line, timeout_s)]
+        names = [bottleneck_name(row) for row in analysis.runs("throughput", line, timeout_s)]
+        if pairs:
+            known = [value for value in latencies if value]
+            points.append(Point(timeout_s, pairs, known, most_named(names)))
+    return points if len(points) > 1 else []
+
+
+def answer_finding(analysis: Analysis) -> list[tuple[str, str, str]]:
+    """(topic, figure, sentence); empty where fewer than two timeouts were measured."""
+    answers = stored_answers(analysis, Goal())
+    if not answers:
+        return []
+    reference = timeout_label(analysis.reference)
+    asked = f"the promptest that keeps {DEFAULT_KEPT:.0%} of the throughput at {reference}"
+    doubts = dict.fromkeys(each.doubts[0] for each in answers.values() if each.doubts)
+    told = [_told(line, each, alone=len(answers) == 1) for line, each in list(answers.items())[:_MOST_LINES]]
+    if len(answers) > _MOST_LINES:
+        told.append(f"{len(answers) - _MOST_LINES} more lines: netstack-bench recommend")
+    lines = "".join(f"\n{each}" for each in told)
+    if doubts:
+        open_ones = sum(not each.is_decided for each in answers.values())
+        again = "" if analysis.repeats >= ENOUGH_REPEATS else "; sweep again into the same folder with three repeats"
+        of = "" if open_ones == len(answers) else f", for {open_ones} of {len(answers)} lines"
+        return [("Buffer timeout", "not decided", f"by these data{of}: {next(iter(doubts))}{again}. So far:{lines}")]
+    return [("Buffer timeout", _range(list(answers.values())), f"{asked}:{lines}")]
+
+
+def _range(answers: list[Answer]) -> str:
+    """`1 ms`, or `0 to 10 ms` where the lines differ."""
+    timeouts = sorted({each.point.timeout_s for each in answers}, key=timeout_order)
+    first, last = timeout_label(timeouts[0]), timeout_label(timeouts[-1])
+    return first if len(timeouts) == 1 else f"{first} to {last}"
+
+
+def _told(line: Line, found: Answer, *, alone: bool) -> str:
+    where = "" if alone else f"{line.label}: "
+    kept = f"{found.point.kept_middle:.0%}" if found.point.kept is None else found.point.kept.percent()
+    figures = found.figures() if alone else f"keeps {kept}"
+    return f"{where}{timeout_label(found.point.timeout_s)}{', ' if alone else ' '}{figures}".replace("us", "\u00b5s")

@@ -1,0 +1,50 @@
+"""The answers of tables of sweeps are those of the same rows in a results folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from bench.grid import Grid
+from bench.recommend.answer import Goal
+from bench.report.answers import stored_answers
+from bench.report.points import Analysis
+from bench.spark import compare, recommend, regressions
+from bench.spark.tables import run_frame
+from bench.store import Row
+
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]  # one JVM for all of them
+
+Rows = Callable[..., list[Row]]
+
+
+def table(spark: Any, rows: list[Row], sweep_id: str) -> Any:
+    return run_frame(spark, rows, sweep_id=sweep_id, command="")
+
+
+def test_tables_are_asked_as_folders_are(spark: Any, fake_rows: Rows) -> None:
+    grid = Grid(record_sizes=(8,), channels=(1,), repeats=3, seconds=1.0)
+    rows = fake_rows(grid, noise=0.01)
+    (told,) = stored_answers(Analysis(rows), Goal(p99_us=20_000.0)).values()
+    before = table(spark, rows, "one")
+    (found,) = recommend(before, p99_s=0.02).collect()
+    assert found.buffer_timeout_s == told.point.timeout_s
+    assert (found.is_reached, found.is_decided) == (told.is_reached, told.is_decided)
+    assert told.point.kept is not None
+    assert found.kept_low == pytest.approx(told.point.kept.low)
+    assert found.paragraph.startswith(told.paragraph()[:20])
+
+    # A sweep of another hour, on a machine half as fast: pairs of a pass are still pairs, so the answer gets sharper.
+    later = [{**row, "started_at": "2026-12-01T00:00:00Z"} for row in fake_rows(grid, noise=0.01, faster=0.5)]
+    both = before.unionByName(table(spark, later, "two"))
+    (sharper,) = recommend(both, p99_s=0.02).collect()
+    assert sharper.kept_high - sharper.kept_low < found.kept_high - found.kept_low
+
+    worse = regressions(both, datetime(2026, 11, 25, tzinfo=UTC)).collect()
+    assert {(each.metric, each.verdict) for each in worse} == {("records_per_s", "worse")}
+    assert len(worse) == 5
+    assert all(each.low < each.change < each.high < 0 for each in worse)
+    assert {each.verdict for each in compare(before, before).collect()} == {"same"}

@@ -1,0 +1,205 @@
+"""`netstack-bench recommend`: what it measures, what it says, and lines that mean what they say."""
+
+from __future__ import annotations
+
+import json
+import random
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.cli import main
+from bench.grid import Grid
+from bench.recommend.command import parse_network, parse_rate
+from bench.recommend.lines import lines, memory_bytes
+from bench.runners import Runners
+from bench.spec import RunSpec
+from bench.store import Row, Store
+from netstack import NetworkConfig
+from netstack.cli.taskmanager import read_config
+from netstack.errors import ConfigError
+
+Rows = Callable[..., list[Row]]
+FakeResult = Callable[..., dict[str, Any]]
+KNOWN = (0.0, 0.001, 0.01, 0.1)
+"""Timeouts for which the results of the other tests are as they should be."""
+
+
+class Frontier(Runners):
+    """Invents results: 1 ms and more keep 96 % or more, 0.5 ms 80 %, 0 half; p99 is the timeout and a little."""
+
+    def __init__(self, fake_result: FakeResult) -> None:
+        self.fake_result = fake_result
+        self.specs: list[RunSpec] = []
+        self.rng = random.Random(7)
+
+    def run_once(self, spec: RunSpec, /, on_progress: object = None) -> dict[str, Any]:
+        self.specs.append(spec)
+        faster = {0.0005: 0.8 / 0.9, 0.002: 0.97 / 0.9}.get(
+            spec.buffer_timeout_s, 1.0 if spec.buffer_timeout_s in KNOWN else 0.99 / 0.9
+        )
+        return self.fake_result(spec, salt=self.rng.randrange(1 << 30), noise=0.01, faster=faster)
+
+    def run_over_hosts(self, spec: Any, /, on_progress: object = None, *, secret_file: Path | None = None) -> Any:
+        return self.run_once(spec)
+
+
+@pytest.fixture
+def runners(fake_result: FakeResult) -> Frontier:
+    return Frontier(fake_result)
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    (each,) = found["answers"]
+    return dict(each)
+
+
+def test_the_paragraph_and_the_lines(runners: Frontier, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recommend", "--p99", "20ms"], runners=runners) == 0
+    out = capsys.readouterr().out
+    assert "\nSet 5 ms; it keeps 9" in out or "\nSet 10 ms; it keeps 9" in out
+    for part in (
+        "% of the throughput at 100 ms",
+        "; p99 ",
+        "; memory ",
+        "NetworkConfig(",
+        "execution.buffer-timeout.interval",
+    ):
+        assert part in out
+    assert len(runners.specs) < 60
+    assert {spec.rate_per_s for spec in runners.specs} == {None, 1000.0}
+
+
+def test_the_runs_of_a_pair_alternate_and_have_the_line_of_the_job(
+    runners: Frontier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["--network", "1GbE:10ms", "--channels", "2", "--parallelism", "4", "--record-bytes", "1KiB"]
+    assert main(["recommend", *line, "--json"], runners=runners) == 0
+    assert {(spec.link_bytes_per_s, spec.round_trip_s, spec.channels) for spec in runners.specs} == {
+        (125_000_000, 0.01, 8)
+    }
+    full = [spec.buffer_timeout_s for spec in runners.specs if spec.rate_per_s is None]
+    pairs = [full[at : at + 2] for at in range(len(full) - 6, len(full), 2)]
+    assert pairs[0] == pairs[1][::-1] == pairs[2]
+    assert told(capsys)["workload"] == "1 KiB records, 8 channels"
+
+
+def test_a_long_line_gets_the_buffers_that_pay(runners: Frontier, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["--network", "10GbE:20ms", "--record-bytes", "64KiB"]
+    assert main(["recommend", *line, "--json"], runners=runners) == 0
+    found = told(capsys)
+    needed = 1.25 * 1.25e9 * 0.02 / (32 << 10)
+    assert f"floating_buffers_per_gate={int(needed) - 1}" in found["lines"]["a program"]
+    assert found["memory_bytes"] > needed * (32 << 10)
+
+
+def test_what_cannot_be_reached_is_exit_code_1(runners: Frontier, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recommend", "--throughput", "9GB/s", "--json"], runners=runners) == 1
+    found = told(capsys)
+    assert (found["is_reached"], found["is_decided"]) == (False, True)
+    assert found["paragraph"].startswith("No timeout that was measured reaches 9,000 MB/s. Nearest is ")
+
+
+def test_hosts_are_measured_as_they_are(runners: Frontier, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recommend", "--hosts", "10.0.0.1:6121,10.0.0.2:6121", "--json"], runners=runners) == 0
+    assert {getattr(spec, "hosts", ()) for spec in runners.specs} == {("10.0.0.1:6121", "10.0.0.2:6121")}
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--p99", "1ms", "--throughput", "1MB/s"], "leave one out"),
+        (["--network", "fast"], "write"),
+        (["--hosts", "a:1", "--network", "1ms"], "these have them"),
+        (["--parallelism", "0"], "least is 1"),
+        (["--relay"], "go with --hosts"),
+        (["--budget", "0"], "not one repeat"),
+    ],
+)
+def test_what_does_not_go_together_is_bad_usage(
+    runners: Frontier, capsys: pytest.CaptureFixture[str], flags: list[str], said: str
+) -> None:
+    assert main(["recommend", *flags], runners=runners) == 2
+    assert said in capsys.readouterr().err
+
+
+def stored(folder: Path, rows: list[Row]) -> str:
+    with Store(folder) as store:
+        for row in rows:
+            store.append(row)
+    return str(folder)
+
+
+def test_of_results_nothing_is_measured(
+    runners: Frontier, capsys: pytest.CaptureFixture[str], tmp_path: Path, fake_rows: Rows
+) -> None:
+    grid = Grid(record_sizes=(8,), channels=(1,), repeats=5, exclusive_buffers=(3,))
+    folder = stored(tmp_path / "sweep", fake_rows(grid, noise=0.01))
+    assert main(["recommend", folder, "--json"], runners=runners) == 0
+    found = told(capsys)
+    assert found["buffer_timeout_s"] == 0.001
+    assert 0.9 < found["kept"]["low"] < 0.96 < found["kept"]["high"] < 1
+    assert found["buffers"].startswith("3 + 8 buffers")
+    assert runners.specs == []
+    assert main(["recommend", folder, "--p99", "15ms", "--json"], runners=runners) == 0
+    assert told(capsys)["buffer_timeout_s"] in (0.001, 0.01)
+    assert main(["recommend", folder, "--channels", "4"], runners=runners) == 2
+    assert "--channels with" in capsys.readouterr().err
+
+
+def test_results_of_one_repeat_do_not_decide(
+    runners: Frontier, capsys: pytest.CaptureFixture[str], tmp_path: Path, fake_rows: Rows
+) -> None:
+    folder = stored(tmp_path / "sweep", fake_rows(Grid()))
+    assert main(["recommend", folder], runners=runners) == 1
+    out = capsys.readouterr().out
+    assert out.count("The data do not decide (points were measured once") == 4
+    assert "NetworkConfig" not in out, "four workloads have no one file of settings"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("10GbE:0.5ms", (1_250_000_000, 0.0005)), ("100MiB:10ms", (100 << 20, 0.01)), ("2ms", (None, 0.002))],
+)
+def test_a_network_is_a_rate_and_a_round_trip(text: str, found: tuple[int | None, float]) -> None:
+    assert parse_network(text) == found
+
+
+def test_a_rate_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        parse_rate("0MB/s")
+    assert parse_rate("200MB/s") == 200_000_000
+
+
+@pytest.mark.parametrize("timeout_s", [None, 0.0, 0.0005, 0.1])
+def test_every_file_reads_its_lines(tmp_path: Path, timeout_s: float | None) -> None:
+    spec = RunSpec(channels=100, floating_buffers=64, segment_size_bytes=64 << 10)
+    found = lines(spec, timeout_s)
+    program = found["a program"].split("\n")[0]
+    config = eval(program, {"NetworkConfig": NetworkConfig})  # noqa: S307
+    assert (config.floating_buffers_per_gate, config.segment_size_bytes) == (64, 64 << 10)
+    assert config.memory_bytes == memory_bytes(spec) >= (100 * 2 + 64 + 100) * (64 << 10)
+    (tmp_path / "tm.toml").write_text(found["a TaskManager's TOML, for each slot"], encoding="utf-8")
+    assert read_config(tmp_path / "tm.toml") == {"memory_bytes": memory_bytes(spec), "segment_size_bytes": 64 << 10}
+    assert tomllib.loads((tmp_path / "tm.toml").read_text())["segment-size"] == "64KiB"
+    two = found["Flink 2.x, config.yaml"]
+    assert ("execution.buffer-timeout.enabled: false" in two) == (timeout_s is None)
+    assert "buffers-per-channel" not in two, "it is a constant there"
+    one = found["Flink 1.x, config.yaml or flink-conf.yaml"]
+    assert "taskmanager.network.memory.floating-buffers-per-gate: 64" in one
+    told_ms = {None: "-1 ms", 0.0: "0 ms", 0.0005: "1 ms", 0.1: "100 ms"}[timeout_s]
+    assert f"execution.buffer-timeout: {told_ms}\n" in one
+
+
+@pytest.mark.slow
+def test_a_real_small_run_says_something(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["recommend", "--p99", "10s", "--seconds", "0.2", "--budget", "12s", "--json"])
+    found = told(capsys)
+    assert code in (0, 1)
+    assert (code == 0) == (found["is_decided"] and found["is_reached"])
+    assert found["repeats"] >= 1
+    assert found["buffer_timeout_s"] in (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)

@@ -1,0 +1,123 @@
+"""`netstack-bench regress` tells what changed, keeps quiet about noise, and compares a machine with itself only."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.cli import main
+from bench.goals import regress as module
+from bench.goals.measure import Rounds, figures
+from bench.goals.rows import ROWS, Measured
+
+FLAGS = ["--only", "async for", "--only", "p50", "--json"]
+
+
+class Machine:
+    """Stands in for `measure`: every run is faster by the round's own drift, netstack by `ours` besides."""
+
+    def __init__(self) -> None:
+        self.ours = 1.0
+        self.rng = random.Random(5)
+        self.fails = False
+
+    def measure(self, wanted: list[Measured], builds: list[str], repeats: int, seconds: float, tell: Any) -> Rounds:
+        found: Rounds = {}
+        for number in range(repeats):
+            drift = self.rng.uniform(0.3, 3.0)
+            for each in wanted:
+                for build in each.builds:
+                    if self.fails or (build and build not in builds):
+                        continue
+                    rate = 1e6 * drift * (self.ours if build else 1.0) * self.rng.uniform(0.99, 1.01)
+                    found.setdefault((each, build), {})[number] = {
+                        "records_per_s": rate,
+                        "latency_us": {"p50": 1e8 / rate},
+                    }
+        return found
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    found = Machine()
+    monkeypatch.setattr(module, "measure", found.measure)
+    return found
+
+
+def regress(capsys: pytest.CaptureFixture[str], folder: Path, *flags: str, code: int = 0) -> dict[str, Any]:
+    assert main(["regress", "--baseline", str(folder / "new" / "b.json"), *FLAGS, *flags]) == code
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_the_first_run_is_the_baseline_and_equal_ones_do_not_differ(
+    machine: Machine, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert regress(capsys, tmp_path)["changes"] == []
+    found = regress(capsys, tmp_path, "--fail-on", "worse")
+    assert len(found["changes"]) >= 3
+    assert {change["verdict"] for change in found["changes"]} == {"same"}, "the machine drifts tenfold meanwhile"
+
+
+@pytest.mark.parametrize(("ours", "verdict", "code"), [(0.8, "worse", 1), (1.25, "better", 0)])
+def test_a_change_is_told_of_rates_and_of_latencies(
+    machine: Machine, capsys: pytest.CaptureFixture[str], tmp_path: Path, ours: float, verdict: str, code: int
+) -> None:
+    regress(capsys, tmp_path)
+    machine.ours = ours
+    found = regress(capsys, tmp_path, "--fail-on", "worse", code=code)
+    assert {change["verdict"] for change in found["changes"]} == {verdict}
+    for change in found["changes"]:
+        assert change["low"] < change["now"] / change["before"] < change["high"]
+    assert regress(capsys, tmp_path)["worse"] == found["worse"], "without --fail-on it only tells"
+    regress(capsys, tmp_path, "--save")
+    assert {change["verdict"] for change in regress(capsys, tmp_path)["changes"]} == {"same"}
+
+
+def test_a_baseline_of_another_machine_is_refused(
+    machine: Machine, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    regress(capsys, tmp_path)
+    path = tmp_path / "new" / "b.json"
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, "machine": {**document["machine"], "cpu": "Z80"}}))
+    assert "cpu 'Z80' there" in regress(capsys, tmp_path, code=2)["error"]
+    for damaged in (
+        "",
+        "[]",
+        "{}",
+        json.dumps({**document, "schema": 9}),
+        json.dumps({**document, "figures": {"a": "b"}}),
+    ):
+        path.write_text(damaged)
+        assert "not a baseline" in regress(capsys, tmp_path, code=2)["error"]
+
+
+def test_what_cannot_be_measured_makes_no_baseline(
+    machine: Machine, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    machine.fails = True
+    assert "nothing could be measured" in regress(capsys, tmp_path, code=2)["error"]
+    assert not (tmp_path / "new").exists()
+    assert "3 rounds at least" in regress(capsys, tmp_path, "--repeats", "2", code=2)["error"]
+    assert "no row contains it" in main_error(capsys, ["regress", "--only", "nothing like it"])
+
+
+def main_error(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
+    assert main(words) == 2
+    return capsys.readouterr().err
+
+
+def test_a_round_that_failed_on_one_side_is_no_pair() -> None:
+    row = next(row for row in ROWS if "async for" in row.text)
+    assert row.other is not None
+    rounds: Rounds = {
+        (row.ours, "python"): {0: {"records_per_s": 2.0}, 1: {"records_per_s": 9.0}, 2: {"records_per_s": 8.0}},
+        (row.other, ""): {0: {"records_per_s": 1.0}, 2: {"records_per_s": 2.0}},
+    }
+    assert figures(row, "python", rounds) == [2.0, 4.0]
+    assert figures(row, "compiled", rounds) == []
