@@ -125,9 +125,9 @@ def per_setting(nodes: Any) -> Any:
         nodes: a DataFrame of `NODE_SCHEMA`, of one sweep or of many.
 
     Returns:
-        A DataFrame: `sweep_id`, `discipline`, `netstack_build`, `KEYS`, `runs`, `records_per_s` and `payload_mb_per_s` (the median over
-        repeats of the sum over nodes), `slowest_share` (the slowest node's part of the fastest's), `samples`, `p50_us`
-        to `p999_us` and `max_us` of the merged histograms (NULL without samples).
+        A DataFrame: `sweep_id`, `discipline`, `netstack_build`, `KEYS`, `runs`, `records_per_s` and `payload_mb_per_s`
+        (the median over repeats of the sum over nodes), `slowest_share` (the slowest node's part of the fastest's),
+        `samples`, `p50_us` to `p999_us` and `max_us` of the merged histograms (NULL without samples).
     """
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 

@@ -35,7 +35,7 @@ from ..keygroups import check_parallelism, default_max_parallelism
 from ..runtime.authentication import Secret
 from .boundary import end_stage
 from .columns import PlainColumns
-from .driver import Driver, check_version, driver_of
+from .driver import Driver, driver_of
 from .exchange_statistics import ExchangeStatistics
 from .exchange_task import ExchangeJob, exchange_batches, tell_nobody
 from .ship import ship
@@ -91,7 +91,6 @@ def exchange(
 
     An action raises what Spark raises; `plain_errors` makes one sentence of it.
     """
-    check_version(what="exchange")
     spark = df.sparkSession
     driver = driver_of(spark)
     is_case_sensitive = spark.conf.get("spark.sql.caseSensitive") == "true"
