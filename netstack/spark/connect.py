@@ -55,7 +55,8 @@ class ConnectDriver:
 
         if profile is not None:
             raise ConfigError("over Spark Connect the slots of a resource profile are not known: leave out profile")
-        return int(self._spark.range(_ROWS).select(F.max(F.spark_partition_id())).collect()[0][0]) + 1
+        places = self._spark.range(_ROWS).select(F.spark_partition_id().alias("place"))
+        return int(places.agg(F.max("place")).collect()[0][0]) + 1
 
     def layout(self, df: Any) -> Layout:
         """See `Driver`: nothing is known."""
