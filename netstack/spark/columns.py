@@ -54,7 +54,8 @@ class PlainColumns:
     def plain(self, df: Any) -> Any:
         """The DataFrame under plain names."""
         plain = df.toDF(*(f"c{place}" for place in range(len(self._names))))
-        return self._with_months(plain, "int(extract(year from {0}) * 12 + extract(month from {0}))")
+        whole = f"cast({{0}} as {_MONTHS[0]})"
+        return self._with_months(plain, f"int(extract(year from {whole}) * 12 + extract(month from {whole}))")
 
     def restored(self, plain: Any) -> Any:
         """What `plain` has made of a DataFrame, as that was."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from workers import python_workers
 
 pytest.importorskip("pyspark")
 
@@ -29,33 +30,13 @@ from bench.spark.tables import AGGREGATES, NODES, RUNS, TIMELINE, check_tables, 
 from bench.spark.workload import frame_of
 from bench.store import Store, flatten, read_rows
 from netstack.errors import ConfigError
+from netstack.spark.driver import driver_of
 from netstack.spark.settings import SparkSettings
-from netstack.spark.ship import imports_from_zip
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]  # one JVM for all of them
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCAL = SparkSettings(master="local[2]")
-
-
-def python_workers() -> list[int]:
-    """Processes that the Python daemon of this session forked for tasks."""
-    from pyspark import SparkContext
-
-    gateway: Any = SparkContext._gateway
-    (daemon, *_) = children_of(gateway.proc.pid) or [0]
-    return children_of(daemon)
-
-
-def children_of(parent: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdigit():
-                facts = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(facts[1]) == parent and facts[0] != "Z":
-                    found.append(int(entry.name))
-    return sorted(found)
 
 
 def test_a_run_gives_the_document_of_every_engine_and_a_row_of_every_node(spark: Any) -> None:
@@ -295,23 +276,16 @@ def kept_sweep(folder: Path, grid: Grid, url: str, spark: Any) -> str:
         return recorder.sweep_id
 
 
-def test_workers_import_what_the_driver_sent_and_not_what_lies_around(spark: Any) -> None:
+def test_workers_leave_the_folder_they_start_in_out_of_their_path(spark: Any) -> None:
     context = spark.sparkContext
 
-    def where(_: int) -> str:
-        import netstack
+    def is_safe() -> bool:
+        (found,) = context.parallelize([0], 1).map(lambda _: sys.flags.safe_path).collect()
+        return bool(found)
 
-        return str(netstack.__file__)
-
-    def places() -> list[str]:
-        found: list[str] = context.parallelize([0], 1).map(where).collect()
-        return found
-
-    with imports_from_zip(context):
-        (sent,) = places()
-    (plain,) = places()
-    assert ".zip/netstack/" in sent
-    assert ".zip" not in plain  # the folder the tests run in is the first place otherwise
+    with driver_of(spark).archives_first():
+        assert is_safe()
+    assert not is_safe()
     assert "PYTHONSAFEPATH" not in context.environment
     assert not [place for place in sys.path if "netstack-" in place and place.endswith(".zip")]  # not the driver
 
