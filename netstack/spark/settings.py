@@ -123,7 +123,6 @@ class SparkSettings:
             "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "2" if self.is_local else "20",
             "spark.barrier.sync.timeout": f"{max(30, int(self.setup_timeout_s) + 10)}s",  # a year
             "spark.dynamicAllocation.enabled": "false",  # barrier stages refuse it
-            "spark.stage.maxConsecutiveAttempts": "1",  # a benchmark that failed is not run again
             "spark.task.maxFailures": "1",
             "spark.cleaner.referenceTracking.blocking": "false",  # would wait minutes for a lost host
             "spark.driver.memory": "2g" if self.is_measured else "512m",

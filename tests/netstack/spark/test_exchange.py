@@ -179,7 +179,7 @@ def test_a_failed_task_a_killed_one_and_a_cancelled_job_leave_nothing_and_say_on
         exchange(fails, key="id").collect()
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
-    endless = exchange(spark.range(0, 10**11, 1, 2), key="id")
+    endless = exchange(spark.range(0, 10**11, 1, 2), key="id", boundary=False)
 
     def in_the_middle(action: Any) -> threading.Thread:
         def act() -> None:
