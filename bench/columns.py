@@ -93,6 +93,7 @@ COLUMNS: Final[dict[str, str]] = {
     "host_implementation": "string",
     "host_load_average": "list<double>",
     "host_congestion_control": "string",
+    "host_netstack_build": "string",
 }
 """The schema that every sweep's Parquet file has; any further names follow in alphabetical order."""
 

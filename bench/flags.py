@@ -198,6 +198,15 @@ def engine_flags(command: _Command) -> _Command:
         click.option(
             "--node-ports", type=PORTS, metavar="FIRST-LAST", help="Ports that nodes listen on; any if not given."
         ),
+        *(
+            click.option(
+                flag, f"{flag[2:].replace('-', '_')}_s", type=LENGTH, default=length, show_default=True, help=words
+            )
+            for flag, length, words in (
+                ("--executors-timeout", "60s", "How long Spark's executors may take to come."),
+                ("--tables-timeout", "90s", "How long Spark's tables may take to write."),
+            )
+        ),
     )
 
 

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from netstack.errors import ConfigError
+from netstack.spark.settings import SparkSettings
 
 from .grid import Grid, PlannedRun
 from .inputs import is_file_name, read_rows
@@ -42,6 +43,8 @@ _SPARKS: Final = {
     "warehouse": None,
     "shared_hosts": False,
     "node_ports": None,
+    "executors_timeout_s": SparkSettings().wait_for_executors_s,
+    "tables_timeout_s": SparkSettings().tables_timeout_s,
 }
 """Flags that only Spark has, and what they are when not given."""
 
@@ -198,15 +201,11 @@ class SparkPlace:
     @property
     def start_s(self) -> float:
         """See `Place.start_s`."""
-        from netstack.spark.settings import SparkSettings
-
         where = SparkSettings(**self.settings)
         return where.start_s + where.tables_s
 
     def on(self, grid: Grid) -> Grid:
         """See `Place.on`."""
-        from netstack.spark.settings import SparkSettings
-
         from .spark.spec import SparkSpec
 
         each = {"sources_per_node": self.parallelism, "sinks_per_node": self.parallelism, "relay": self.relay}
@@ -283,13 +282,13 @@ def _refuse(flags: Sequence[str], goes_with: str) -> None:
 
 
 def _spark(runners: Runners, asked: Mapping[str, Any]) -> SparkPlace:
-    from netstack.spark.settings import SparkSettings
-
     chosen = {
         "master": asked["master"] or SparkSettings().master,
         "nodes": asked["nodes"],
         "shared_hosts": asked["shared_hosts"],
         "node_ports": asked["node_ports"],
+        "wait_for_executors_s": asked["executors_timeout_s"],
+        "tables_timeout_s": asked["tables_timeout_s"],
     }
     SparkSettings(**chosen)  # refuses what cannot be before anything starts
     return SparkPlace(runners, chosen, asked["parallelism"], asked["relay"], asked["warehouse"])

@@ -144,7 +144,9 @@ def _subtitle(rows: Sequence[Row], sweeps: Sequence[Sweep]) -> str:
     hosts = max((len(row["hosts"]) for row in rows if row.get("hosts")), default=0)
     where = where_on_spark(rows) or (f"on {hosts} hosts" if hosts > 1 else f"on {_host_name(rows)}")
     over = f"{'all to all' if hosts > 1 else 'two processes'} over {transports}" if transports else ""
-    parts = [f"netstack {versions}" if versions else "", where, when, f"{len(rows)} runs", over, _workload(rows)]
+    builds = " and ".join(sorted({str(row["host_netstack_build"]) for row in rows if row.get("host_netstack_build")}))
+    netstack = " ".join(("netstack", versions, *([f"({builds} build)"] if builds else ()))) if versions else ""
+    parts = [netstack, where, when, f"{len(rows)} runs", over, _workload(rows)]
     return " · ".join(part for part in parts if part)
 
 

@@ -164,6 +164,7 @@ class Analysis:
             remarks.append("Where records are relayed back, latency is that of the round trip, by one clock.")
         for words, names in (
             ("versions of netstack", ("version",)),
+            ("builds of netstack", ("host_netstack_build",)),
             ("machines", ("host_name", "host_cpu", "host_cores", "host_kernel", "host_python")),
         ):
             if any(len(_distinct(self.rows, name)) > 1 for name in names):

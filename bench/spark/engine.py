@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final, final
 
+from netstack import build as netstack_build
 from netstack.runtime.authentication import Secret
-from netstack.spark.accumulator import ListParam
-from netstack.spark.failures import Executors, spark_errors
+from netstack.spark.classic import ClassicDriver
+from netstack.spark.failures import spark_errors
 from netstack.spark.settings import SparkSettings
-from netstack.spark.ship import imports_from_zip
 
 from ..mesh.matrix import Matrix
 from ..processes import MeasurementFailed
@@ -58,16 +58,17 @@ class SparkEngine:
         session_s: float | None = None,
         workload: Workload | None = None,
     ) -> None:
+        self._driver = ClassicDriver(spark)
         self._context = spark.sparkContext
         self._session_s = session_s
         self._workload = workload
-        self._java = str(self._context._jvm.System.getProperty("java.version"))
+        self._java = self._driver.java_version()
         self._settings = settings
         self._on_nodes = on_nodes
         self._version = str(spark.version)
         self._build = build()
         self._jobs = 0
-        self._endings = self._context.accumulator([], ListParam())
+        self._endings = self._driver.collected_lists()
         self.is_usable = True
 
     def run_once(self, spec: RunSpec, /) -> dict[str, Any]:
@@ -123,6 +124,7 @@ class SparkEngine:
             rows_file=self._workload.packed.name if self._workload else None,
             token=Secret.generate().reveal(),
             build=self._build,
+            netstack_build=netstack_build.kind,
             memory_bytes=matrix.network().memory_bytes,
             ports=settings.node_ports,
             needs_distinct_hosts=settings.needs_distinct_hosts,
@@ -144,7 +146,7 @@ class SparkEngine:
 
         title = f"netstack-bench of {socket.gethostname()}"
         try:
-            with imports_from_zip(context):
+            with self._driver.archives_first():
                 rows = run_job(context, group, title, work, deadline_s=deadline_s, tick=watch.look)
         except JobTooSlow as error:
             if error.has_begun:
@@ -156,20 +158,20 @@ class SparkEngine:
             self._give_up(error.hosts)
             raise
         except spark_errors() as error:
-            executors = Executors.of(context)
+            executors = self._driver.executors()
             raise failure_of(error, nodes=nodes, python=context.pythonExec, executors=executors) from error
         return sorted(rows, key=lambda row: int(row["rank"]))
 
     def _give_up(self, hosts: Collection[str]) -> None:
         """Has Spark replace executors that it still takes for alive, or it would go on giving them tasks."""
         if not self._settings.is_local:
-            for executor in Executors.of(self._context).active_on(hosts):
+            for executor in self._driver.executors().active_on(hosts):
                 with contextlib.suppress(*spark_errors()):
-                    self._context._jsc.sc().killAndReplaceExecutor(executor)
+                    self._driver.replace_executor(executor)
 
     def _also_lost(self) -> str:
-        gone = Executors.of(self._context).gone
-        return f" ({', '.join(gone)} lost the executors it had)" if gone else ""
+        hosts = self._driver.executors().lost_hosts
+        return f" ({', '.join(hosts)} lost the executors it had)" if hosts else ""
 
 
 @final
@@ -249,7 +251,7 @@ def node_rows(spec: SparkSpec, rows: list[Row], document: dict[str, Any] | None)
     return found
 
 
-_OF_NODE: Final = ("rank", "host", "hostname", "pid", "python", "build", "cpu", "cpus", "load")
+_OF_NODE: Final = ("rank", "host", "hostname", "pid", "python", "build", "netstack_build", "cpu", "cpus", "load")
 _OF_HOST: Final = (
     "sources",
     "sinks",

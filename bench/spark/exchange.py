@@ -1,14 +1,15 @@
 """Measures `netstack.spark.exchange` beside Spark's own shuffle, and proves that both give the same rows.
 
-Takes: an `ExchangeSpec`. Gives: one document: for each size of rows the seconds of both, by turns in one session.
+Takes: an `ExchangeSpec`. Gives: one document: for each size of rows the seconds of each, by turns in one session.
 
-Rules: both read the same DataFrame and end in a sink that drops the rows (`noop`). Neither's plan is cached. That the
+Rules: all read the same DataFrame and end in a sink that drops the rows (`noop`). Neither's plan is cached. That the
 rows are the same is proven once for each size, by their number and the sum of their hashes for every key. The first
 pass of each warms up and does not count.
 """
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +22,8 @@ from netstack.spark import ExchangeStatistics, exchange, plain_errors
 from ..host import host_facts, version
 
 LEAST_BYTES: Final = 16  # a key and a number, 8 bytes each
-KINDS: Final = ("exchange", "repartition")
+KINDS: Final = ("exchange", "exchange_ended", "repartition")
+"""Straight into the sink (`boundary=False`), behind the end of its stage, and by Spark alone."""
 
 
 @final
@@ -93,8 +95,12 @@ def _measure(spark: Any, spec: ExchangeSpec, record_bytes: int, on_progress: Cal
     rows = spec.rows_of(record_bytes)
     df = _frame(spark, spec, rows, record_bytes)
     told = ExchangeStatistics(spark)
-    ours = exchange(df, key="key", buffer_timeout_s=spec.buffer_timeout_s, statistics=told)
-    frames = {"exchange": ours, "repartition": df.repartition(spec.partitions, "key")}
+    ours = functools.partial(exchange, df, key="key", buffer_timeout_s=spec.buffer_timeout_s, statistics=told)
+    frames = {
+        "exchange": ours(boundary=False),
+        "exchange_ended": ours(),
+        "repartition": df.repartition(spec.partitions, "key"),
+    }
     on_progress(f"proving {rows:,} rows of {record_bytes} B")
     delivered = len({frozenset(_checksums(frame).items()) for frame in frames.values()}) == 1
     seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
@@ -126,6 +132,7 @@ def _measure(spark: Any, spec: ExchangeSpec, record_bytes: int, on_progress: Cal
         "peak_process_bytes": max(each.peak_process_bytes for each in tasks),
         "channels": [asdict(each) for each in channels],
         "slowest": told.slowest(),
+        "build": told.build(),
     }
 
 

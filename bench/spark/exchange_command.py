@@ -63,17 +63,28 @@ def print_exchange(result: Mapping[str, Any], console: Console) -> None:
     settings, spark = result["settings"], result["spark"]
     console.print(
         f"Spark {spark['version']} at {spark['master']}, {settings['partitions']} partitions,"
-        f" {settings['keys']:,} keys, medians of {settings['repeats']}",
+        f" {settings['keys']:,} keys, medians of {settings['repeats']}, tasks' build: {result['sizes'][0]['build']}",
         soft_wrap=True,
     )
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("row", "rows", "exchange rows/s", "repartition rows/s", "ratio", "buffers", "Python at most", "equal"):
+    for name in (
+        "row",
+        "rows",
+        "exchange rows/s",
+        "stage ended",
+        "repartition rows/s",
+        "ratio",
+        "buffers",
+        "Python at most",
+        "equal",
+    ):
         table.add_column(name, justify="left" if name == "row" else "right")
     for size in result["sizes"]:
         table.add_row(
             format_size(size["record_bytes"], space=" "),
             f"{size['rows']:,}",
             format_count(size["exchange"]["rows_per_s"]),
+            format_count(size["exchange_ended"]["rows_per_s"]),
             format_count(size["repartition"]["rows_per_s"]),
             f"{three_digits(size['ratio'])} x",
             format_size(size["network_memory_bytes"], space=" "),

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from netstack.spark.failures import Executors, explain
+from netstack.spark.driver import Executors
+from netstack.spark.failures import explain
 
 from ..processes import MeasurementFailed
 from ..sweep import PlaceUnusable

@@ -71,6 +71,7 @@ NODE_SCHEMA: Final = ", ".join(
         "pid bigint",
         "python string",
         "build string",
+        "netstack_build string",
         "cpu string",
         "cpus int",
         "load double",
@@ -124,15 +125,15 @@ def per_setting(nodes: Any) -> Any:
         nodes: a DataFrame of `NODE_SCHEMA`, of one sweep or of many.
 
     Returns:
-        A DataFrame: `sweep_id`, `discipline`, `KEYS`, `runs`, `records_per_s` and `payload_mb_per_s` (the median over
-        repeats of the sum over nodes), `slowest_share` (the slowest node's part of the fastest's), `samples`, `p50_us`
-        to `p999_us` and `max_us` of the merged histograms (NULL without samples): as `Histogram.percentile_ns` tells
-        them, the upper edge of the first bucket that reaches the rank.
+        A DataFrame: `sweep_id`, `discipline`, `netstack_build`, `KEYS`, `runs`, `records_per_s` and `payload_mb_per_s`
+        (the median over repeats of the sum over nodes), `slowest_share` (the slowest node's part of the fastest's),
+        `samples`, `p50_us` to `p999_us` and `max_us` of the merged histograms (NULL without samples): as
+        `Histogram.percentile_ns` tells them, the upper edge of the first bucket that reaches the rank.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-    keys = ["sweep_id", "discipline", *KEYS]
+    keys = ["sweep_id", "discipline", "netstack_build", *KEYS]
     well = nodes.where("error is null and kind = 'ok'")
     runs = well.groupBy(*keys, "run_id", "repeat").agg(
         F.sum("records_per_s").alias("records_per_s"),

@@ -26,6 +26,7 @@ from typing import Any, Final, final
 
 import trio
 
+from netstack import build as netstack_build
 from netstack.config import MIB
 from netstack.control.build import build_of, own_build
 from netstack.errors import NetstackError
@@ -71,6 +72,7 @@ class NodeJob:
         rows_file: of the user's rows, which Spark has brought; None generates records.
         token: shared by the nodes of this run only, at least 16 bytes.
         build: of the code the driver has, which every node must run; empty is not compared.
+        netstack_build: whether the driver's data path is compiled, as every node's must be; empty is not compared.
         memory_bytes: network buffers a node may use.
         ports: first and last port a node may listen on; None is any.
         needs_distinct_hosts: whether two nodes on one host are an error.
@@ -85,6 +87,7 @@ class NodeJob:
     rows_file: str | None = None
     token: bytes = b""
     build: str = ""
+    netstack_build: str = ""
     memory_bytes: int = 256 * MIB
     ports: tuple[int, int] | None = None
     needs_distinct_hosts: bool = False
@@ -163,6 +166,8 @@ class Node:
             "pid": os.getpid(),
             "python": platform.python_version(),
             "build": build(),
+            "netstack_build": netstack_build.kind,
+            "why_python": netstack_build.reason,
             "cpu": cpu_model(),
             "cpus": os.cpu_count() or 1,
             "load": os.getloadavg()[0],
@@ -216,7 +221,10 @@ class Node:
     async def _meet(self, daemon: TaskManager | None) -> list[Row]:
         """Exchanges who everybody is."""
         place = "" if daemon is None else daemon.address.partition("://")[2]
-        hello = {name: self._row[name] for name in ("rank", "host", "hostname", "python", "build", "error")}
+        hello = {
+            name: self._row[name]
+            for name in ("rank", "host", "hostname", "python", "build", "netstack_build", "why_python", "error")
+        }
         words = json.dumps({**hello, "address": place})
         try:
             said = await trio.to_thread.run_sync(self._all_gather, words, abandon_on_cancel=True)
@@ -236,6 +244,12 @@ class Node:
                 return (
                     f"node {peer['rank']} at {peer['host']} runs build {peer['build']} of netstack, the driver"
                     f" {self._job.build}: what the driver sends has to come first in the path of the worker's Python"
+                )
+        for peer in peers:
+            if self._job.netstack_build and peer["netstack_build"] != self._job.netstack_build:
+                return (
+                    f"node {peer['rank']} at {peer['host']} runs the {peer['netstack_build']} build, the driver the"
+                    f" {self._job.netstack_build} one ({peer['why_python']}): NETSTACK_PURE=1 makes all of them Python"
                 )
         for what in ("build", "python"):
             found = {str(peer[what]): f"{peer['hostname']} ({peer['host']})" for peer in peers}

@@ -34,7 +34,6 @@ from .workload import Workload, check_same, frame_of, rows_of_file, rows_of_fram
 
 LOG: Final = "spark.log"
 WAREHOUSE: Final = "warehouse"
-_TABLES_S: Final = 90.0
 
 
 @contextmanager
@@ -71,7 +70,7 @@ def spark_place(
         yield engine.run_once, recorder
         if url is not None and engine.is_usable and not all(row["error"] for row in recorder.rows()):
             progress.prepare("writing tables", where.tables_s)
-            console.print(escape(_write(spark, recorder, store, url)), soft_wrap=True)
+            console.print(escape(_write(spark, recorder, store, url, where.tables_timeout_s)), soft_wrap=True)
 
 
 def _workload(spark: Any, spec: RunSpec, rows: Rows | None, store: Store) -> Workload | None:
@@ -102,7 +101,7 @@ def _checked(spark: Any, where: SparkSettings, warehouse: str | None, store: Sto
     return url
 
 
-def _write(spark: Any, recorder: Recorder, store: Store, url: str) -> str:
+def _write(spark: Any, recorder: Recorder, store: Store, url: str, deadline_s: float) -> str:
     """Writes the tables. The sweep is stored: what goes wrong here is told, no more."""
     command = str(read_sweep(store.folder).get("command") or "")
     work = partial(
@@ -115,9 +114,9 @@ def _write(spark: Any, recorder: Recorder, store: Store, url: str) -> str:
         nodes=recorder.rows(),
     )
     try:
-        run_job(spark.sparkContext, f"netstack-tables-{recorder.sweep_id}", "tables", work, deadline_s=_TABLES_S)
+        run_job(spark.sparkContext, f"netstack-tables-{recorder.sweep_id}", "tables", work, deadline_s=deadline_s)
     except (OSError, JobTooSlow) as error:
-        return f"tables were not written: {error}; {store.folder} has their rows"
+        return f"tables were not written: {error}; {store.folder} has their rows, and --tables-timeout allows more"
     except spark_errors() as error:
         return f"tables were not written: {failure_of(error, nodes=0, python='')}; {store.folder} has their rows"
     except KeyboardInterrupt:

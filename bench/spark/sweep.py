@@ -88,7 +88,7 @@ def run_sweep(
     elif key is not None:
         raise ConfigError(f"key={key!r} names a column of data; give data too")
     grid = on_spark(grid, where.node_count)
-    ship(spark.sparkContext)
+    ship(spark)
     with (
         scratch_folder() as scratch,
         Store(Path(folder) if folder is not None else Path(scratch) / "sweep") as store,

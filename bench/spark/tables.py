@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from netstack.errors import ConfigError
+from netstack.spark.classic import ClassicDriver
 from netstack.spark.failures import explain_storage, spark_errors
 
 from ..columns import COLUMNS
@@ -75,7 +76,7 @@ def check_tables(spark: Any, url: str, executors: int) -> None:
             spark.range(0, executors, 1, executors).write.parquet(probe)
             found = spark.read.schema("id bigint").parquet(probe).count()
         finally:
-            _remove(spark, probe)
+            ClassicDriver(spark).remove_folder(probe)
     except spark_errors() as error:
         raise ConfigError(f"--warehouse {url}: Spark cannot write there: {explain_storage(error)}") from error
     if found != executors:
@@ -108,7 +109,11 @@ def write_tables(
     by_node = node_frame(spark, [{**row, "command": command} for row in nodes]).cache()
     _write(frame.drop("timeline"), url, RUNS)
     _write(by_node, url, NODES)
-    _write(frame.selectExpr("sweep_id", "run_id", "repeat", "discipline", "inline(timeline)"), url, TIMELINE)
+    _write(
+        frame.selectExpr("sweep_id", "run_id", "repeat", "discipline", "host_netstack_build", "inline(timeline)"),
+        url,
+        TIMELINE,
+    )
     _write(per_setting(by_node), url, AGGREGATES)
 
 
@@ -145,9 +150,3 @@ def _check_folder(url: str) -> None:
             pass
     except OSError as error:
         raise ConfigError(f"--warehouse {url}: Spark cannot write there: {reason(error)}") from None
-
-
-def _remove(spark: Any, url: str) -> None:
-    context = spark.sparkContext
-    path = context._jvm.org.apache.hadoop.fs.Path(url)
-    path.getFileSystem(context._jsc.hadoopConfiguration()).delete(path, True)

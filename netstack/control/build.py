@@ -16,7 +16,7 @@ from zipfile import Path as ZipPath
 
 from ..errors import ConfigError
 
-_OURS: Final = ("netstack", "transports")
+_OURS: Final = ("netstack", "netstack.transports")
 
 
 def own_build() -> str:

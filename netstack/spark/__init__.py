@@ -57,4 +57,9 @@ def __getattr__(name: str) -> Any:
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    driver = importlib.import_module(".driver", __name__)
+    if module == "source":
+        driver.check_version(driver.OLDEST_SOURCE, "the data source")
+    else:
+        driver.check_version()
     return getattr(importlib.import_module(f".{module}", __name__), name)

@@ -26,7 +26,7 @@ class BarrierTask:
         host: the address others reach this host at.
         all_gather: called exactly once by every task.
         stage: Spark's number of the stage.
-        attempt: of the stage, from 0.
+        attempt: of the task; a later one of the stage has a greater number.
     """
 
     rank: int
@@ -44,9 +44,8 @@ class BarrierTask:
         context = BarrierTaskContext.get()
         infos = context.getTaskInfos()
         rank = context.partitionId()
-        return cls(
-            rank, len(infos), host_of(infos[rank].address), context.allGather, context.stageId(), _attempt(context)
-        )
+        host, attempt = host_of(infos[rank].address), int(context.taskAttemptId())
+        return cls(rank, len(infos), host, context.allGather, context.stageId(), attempt)
 
     def meet(self, words: dict[str, Any]) -> list[dict[str, Any]]:
         """Every task's words, in the order of ranks.
@@ -65,8 +64,3 @@ def host_of(address: str) -> str:
     """The host of what Spark calls a task's address, `host:port`; loopback in local mode."""
     host = address.rpartition(":")[0]
     return "127.0.0.1" if host in ("", "localhost") else host
-
-
-def _attempt(context: Any) -> int:
-    """Of the stage: all its tasks are attempted together."""
-    return int(context.attemptNumber())

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar, final
 
 from ..inbound.statistics import GateStatistics
 from ..outbound.partition import ResultPartitionStatistics
+from .driver import driver_of
 
 _FEWEST: Final = 3
 _MUCH: Final = 0.2  # part of all tasks' time
@@ -27,7 +28,7 @@ class ExchangeChannel:
 
     Attributes:
         stage: Spark's number of the stage.
-        attempt: of the stage, from 0.
+        attempt: of the stage; a later one has a greater number.
         producer: partition of the DataFrame that went in.
         consumer: partition of the one that came out.
         is_local: whether both are one task.
@@ -61,9 +62,10 @@ class ExchangeTask:
 
     Attributes:
         stage: Spark's number of the stage.
-        attempt: of the stage, from 0.
+        attempt: of the stage; a later one has a greater number.
         task: its partition.
         host: the address other tasks reached it at.
+        build: `compiled`, or `python` and why.
         rows_in: rows it read of the DataFrame that went in.
         rows_out: rows it gave to the one that came out.
         seconds: from the exchange of addresses to its end.
@@ -82,6 +84,7 @@ class ExchangeTask:
     attempt: int
     task: int
     host: str
+    build: str
     rows_in: int
     rows_out: int
     seconds: float
@@ -101,11 +104,14 @@ class ExchangeStatistics:
 
     Args:
         spark: the session.
+
+    Raises:
+        ConfigError: it is one of Spark Connect, which has no accumulators.
     """
 
     def __init__(self, spark: Any) -> None:
         self._spark = spark
-        self._told = spark.sparkContext.accumulator([], _lists())
+        self._told = driver_of(spark).collected_lists()
 
     @property
     def accumulator(self) -> Any:
@@ -120,6 +126,15 @@ class ExchangeStatistics:
     def tasks(self) -> list[ExchangeTask]:
         """Every task of the newest run."""
         return sorted(self._newest(ExchangeTask), key=lambda each: each.task)
+
+    def build(self) -> str:
+        """What the tasks' data path ran: `compiled`, or `python` and why, with the hosts where they differ."""
+        found: dict[str, list[str]] = {}
+        for each in self.tasks():
+            found.setdefault(each.build, []).append(each.host)
+        if len(found) < 2:
+            return next(iter(found), "")
+        return "; ".join(f"{words} on {', '.join(dict.fromkeys(hosts))}" for words, hosts in found.items())
 
     def slowest(self) -> str:
         """One sentence about a task that holds all others up, with its host; empty where there is none.
@@ -190,10 +205,3 @@ def waits_of(partition: ResultPartitionStatistics, gate: GateStatistics | None) 
         "hard_backpressured_s": partition.hard_backpressured.total_s,
         "idle_s": 0.0 if gate is None else gate.idle.total_s,
     }
-
-
-def _lists() -> Any:
-    """An accumulator that appends."""
-    from .accumulator import ListParam
-
-    return ListParam()

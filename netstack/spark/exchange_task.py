@@ -23,9 +23,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
-from .. import blocking
+from .. import blocking, build
 from ..buffer.requirements import GatePlan, PartitionPlan, required_buffers
 from ..config import NetworkConfig
+from ..control.build import own_build
 from ..errors import ConfigError, ErrorCode, NetstackError, RemoteProtocolError
 from ..ids import ChannelDescriptor
 from ..keygroups import default_max_parallelism, group_owners
@@ -60,6 +61,7 @@ class ExchangeJob:
         token: shared by the tasks of this exchange only.
         ports: first and last port a task may listen on; None is any.
         setup_timeout_s: to open the gate.
+        build: `own_build` of the driver, which every task must run; empty is not compared.
     """
 
     keys: tuple[str, ...]
@@ -71,6 +73,7 @@ class ExchangeJob:
     token: bytes = b""
     ports: tuple[int, int] | None = None
     setup_timeout_s: float = 30.0
+    build: str = ""
 
     def config(self, tasks: int, into: int, *, has_gate: bool) -> NetworkConfig:
         """A task's settings, with memory for every buffer it may use."""
@@ -82,6 +85,10 @@ class ExchangeJob:
         assert plan.maximum is not None, "an exchange writes a bounded partition"
         segments = plan.maximum + _SPARE_SEGMENTS
         return dataclasses.replace(config, memory_bytes=segments * config.segment_size_bytes)
+
+
+def tell_nobody(rows: list[Any]) -> None:
+    """For an exchange whose statistics nobody wants."""
 
 
 def exchange_batches(
@@ -112,6 +119,7 @@ class Exchanger:
         self._task = task
         self._tell = tell
         self._into = job.into or task.tasks
+        self._attempt = 0
         self._rows_in = 0
         self._held_up_s = [0.0] * self._into
         self._failure: BaseException | None = None
@@ -141,7 +149,12 @@ class Exchanger:
     def _meet(self, stack: ExitStack) -> tuple[blocking.NetworkEnvironment, Sequence[str]]:
         """Listens, and learns where everybody does."""
         network: blocking.NetworkEnvironment | None = None
-        hello: dict[str, Any] = {"host": self._task.host, "address": "", "error": self._problem()}
+        hello: dict[str, Any] = {
+            "host": self._task.host,
+            "address": "",
+            "attempt": self._task.attempt,
+            "error": self._problem(),
+        }
         if not hello["error"]:
             try:
                 network = stack.enter_context(self._listen())
@@ -154,6 +167,7 @@ class Exchanger:
             if peer["error"]:
                 raise ConfigError(f"exchange: task {rank} on {peer['host']}: {peer['error']}")
         assert network is not None
+        self._attempt = max(int(peer["attempt"]) for peer in peers)
         return network, [str(peer["address"]) for peer in peers]
 
     def _problem(self) -> str:
@@ -161,6 +175,11 @@ class Exchanger:
             return (
                 f"into={self._into}, and the stage has {self._task.tasks} tasks, one for each partition of the"
                 " DataFrame: give at most as many"
+            )
+        if self._job.build and own_build() != self._job.build:
+            return (
+                f"it runs build {own_build()} of netstack, the driver {self._job.build}: what the driver sends has to"
+                " come first in the path of the worker's Python"
             )
         return ""
 
@@ -213,9 +232,10 @@ class Exchanger:
         rows: list[Any] = [
             ExchangeTask(
                 stage=task.stage,
-                attempt=task.attempt,
+                attempt=self._attempt,
                 task=task.rank,
                 host=task.host,
+                build=build.describe(),
                 rows_in=self._rows_in,
                 rows_out=sum(rows for rows, _ in counts),
                 seconds=time.monotonic() - began_s,
@@ -229,7 +249,7 @@ class Exchanger:
         ]
         if gate_statistics is not None:
             pairs = [(rows_of, batches_of) for rows_of, batches_of in counts]
-            rows += channels_of(gate_statistics, task.stage, task.attempt, task.rank, pairs)
+            rows += channels_of(gate_statistics, task.stage, self._attempt, task.rank, pairs)
         self._tell(rows)
 
     def _feed(

@@ -7,18 +7,25 @@ in which it is raised as `SparkFailed`.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Final, final
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final, final
 
 from ..errors import NetstackError
+from .classic import ClassicDriver
+from .driver import Executors
 
 _SHORTAGE: Final = "SPARK-24819"
 _FINAL: Final[tuple[tuple[str, str], ...]] = (
     (
         _SHORTAGE,
         "the barrier stage needs {tasks} slots at once and the cluster has fewer{gone}: start more workers, or {fewer}",
+    ),
+    (
+        "SPARK-24820",
+        "a barrier stage runs all its tasks or none: what takes some of them (show, first, take, limit) or joins them"
+        " with others (union, coalesce) needs a shuffle behind it: leave out boundary=False, or repartition",
     ),
     ("SPARK-24942", "barrier stages do not work with spark.dynamicAllocation.enabled: turn it off for this session"),
     (
@@ -73,46 +80,14 @@ class FailureExplanation:
     is_shortage: bool = False
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Executors:
-    """All executors that a session has or had: Spark names a lost one by its id only.
-
-    Attributes:
-        hosts: of each, by id.
-        active: ids of those that Spark takes for alive.
-    """
-
-    hosts: Mapping[str, str] = field(default_factory=dict)
-    active: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(cls, context: Any) -> Executors:
-        """Those of a SparkContext; none when it does not tell any more."""
-        try:
-            found = context._jsc.sc().statusStore().executorList(False)
-            known = [found.apply(index) for index in range(found.size())]
-            hosts = {str(each.id()): str(each.hostPort()).rpartition(":")[0] for each in known}
-            active = frozenset(str(each.id()) for each in known if each.isActive())
-        except spark_errors():
-            return cls()
-        return cls(hosts, active)
-
-    @property
-    def gone(self) -> tuple[str, ...]:
-        """Hosts that have none any more."""
-        return tuple(sorted(set(self.hosts.values()) - {self.hosts[each] for each in self.active}))
-
-    def active_on(self, hosts: Collection[str]) -> list[str]:
-        """Ids of those on some hosts that Spark takes for alive."""
-        return [each for each in sorted(self.active) if self.hosts[each] in hosts]
-
-
 def spark_errors() -> tuple[type[BaseException], ...]:
     """What calls into Spark raise."""
-    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    try:
+        from py4j.protocol import Py4JError
+    except ImportError:  # a client of Spark Connect
+        return (PySparkException,)
     return Py4JError, PySparkException
 
 
@@ -139,7 +114,7 @@ def explain(
     executors = executors or Executors()
     host = _host(text, executors.hosts)
     where = f" on {host}" if host and host != "localhost" else ""
-    gone = f" ({', '.join(executors.gone)} lost what it had)" if executors.gone else ""
+    gone = f" ({', '.join(executors.lost_hosts)} lost what it had)" if executors.lost_hosts else ""
     facts = {"tasks": tasks, "python": python, "task": task, "fewer": fewer, "where": where, "gone": gone}
     missing = _MISSING.search(text)
     if missing:
@@ -157,6 +132,8 @@ def explain(
     found = _LAST_LINE.findall(text.partition(" SQLSTATE")[0])
     if found:
         kind, said = found[-1]
+        if said.endswith(":"):  # the next line says what
+            said += f" {next((line.strip() for line in text.partition(said)[2].splitlines() if line.strip()), '')}"
         return FailureExplanation(f"a {task} failed: {kind.rpartition('.')[2]}: {said}", is_final=False)
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     return FailureExplanation(f"Spark: {first}", is_final=False)
@@ -193,12 +170,14 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except spark_errors() as error:
-        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
 
-        context = SparkContext._active_spark_context
-        python = context.pythonExec if context is not None else "PYSPARK_PYTHON"
-        executors = Executors.of(context)
-        raise SparkFailed(explain(error, tasks="all its", python=str(python), executors=executors).text) from error
+        executors, python = Executors(), "PYSPARK_PYTHON"
+        with suppress(*spark_errors()):  # the session may be over
+            spark = SparkSession.getActiveSession()
+            if spark is not None and hasattr(spark, "sparkContext"):
+                executors, python = ClassicDriver(spark).executors(), str(spark.sparkContext.pythonExec)
+        raise SparkFailed(explain(error, tasks="all its", python=python, executors=executors).text) from error
 
 
 def _host(text: str, hosts: Mapping[str, str]) -> str:

@@ -42,9 +42,11 @@ from ..taskmanager.slot_process import slot_main
 from ..taskmanager.slot_processes import SlotProcesses
 from ..taskmanager.slot_settings import SlotSettings
 from .barrier import BarrierTask
+from .classic import ClassicDriver
+from .driver import check_version, driver_of
 from .exchange_frame import check_session
-from .failures import Executors, FailureExplanation, SparkFailed, explain, spark_errors
-from .ship import import_anew, imports_from_zip, ship, ship_package
+from .failures import FailureExplanation, SparkFailed, explain, spark_errors
+from .ship import import_anew, ship, ship_package
 
 _OWN: Final = frozenset({"netstack", "transports", "bench"})
 _PAUSE_S: Final = 1.0
@@ -227,15 +229,19 @@ async def open_spark_cluster(
 
     Cancellation, and the end of the block: the stage is cancelled.
     """
-    check_session(spark)
+    check_version(what="a job on Spark")
+    if not isinstance(driver_of(spark), ClassicDriver):
+        raise ConfigError("a job on Spark needs a classic session: Spark Connect does not say what became of its tasks")
+    driver = ClassicDriver(spark)
+    check_session(driver)
     context = spark.sparkContext
-    count = taskmanagers or int(context.defaultParallelism)
+    count = taskmanagers or driver.slots()
     if count < 1:
         raise ConfigError(f"taskmanagers={count}; the least is 1")
     secret = Secret.generate()
     host = str(context.getConf().get("spark.driver.host", "127.0.0.1"))
-    ship(context)
-    archives = dict(ship_package(context, package) for package in sorted(packages))
+    ship(spark)
+    archives = dict(ship_package(spark, package) for package in sorted(packages))
     config = JobManagerConfig(
         listen=f"tcp://{host}:0",
         folder=folder,
@@ -256,7 +262,7 @@ async def open_spark_cluster(
                 max_record_bytes=max_record_bytes,
                 archives=archives,
             )
-            stage = _Stage(context, what, count)
+            stage = _Stage(spark, what, count)
             stack.callback(stage.end)
             nursery = await stack.enter_async_context(background_tasks())
             nursery.start_soon(_keep, stage, start_timeout_s, on_lost)
@@ -275,8 +281,9 @@ def shippable_packages(graph: StreamGraph) -> set[str]:
 class _Stage:
     """The stage, in a thread of its own: a call into the JVM blocks until its job is over."""
 
-    def __init__(self, context: Any, what: TaskManagerJob, count: int) -> None:
-        self._context = context
+    def __init__(self, spark: Any, what: TaskManagerJob, count: int) -> None:
+        self._driver = ClassicDriver(spark)
+        self._context = spark.sparkContext
         self._what = what
         self._count = count
         self._group = f"netstack-run-{secrets.token_hex(6)}"
@@ -311,7 +318,7 @@ class _Stage:
             self.failure,
             tasks=self._count,
             python=str(self._context.pythonExec),
-            executors=Executors.of(self._context),
+            executors=self._driver.executors(),
             task="TaskManager",
             fewer="ask for fewer TaskManagers",
         )
@@ -320,7 +327,7 @@ class _Stage:
         try:
             self._context.setJobGroup(self._group, "netstack TaskManagers")
             stage = self._context.parallelize(range(self._count), self._count).barrier()
-            with imports_from_zip(self._context):
+            with self._driver.archives_first():
                 stage.mapPartitions(functools.partial(serve_taskmanager, self._what)).collect()
         except spark_errors() as error:
             self.failure = error

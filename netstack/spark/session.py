@@ -24,6 +24,8 @@ from typing import Any, Final, final
 from ..errors import ConfigError
 from ..limited_log import quieter
 from .apart import Apart
+from .classic import ClassicDriver, forget_jvm, start_jvm
+from .driver import check_version
 from .failures import SparkFailed, spark_errors
 from .settings import SparkSettings
 from .ship import ship
@@ -46,9 +48,9 @@ def check_spark() -> None:
         SparkMissing: no pyspark, no Java, or one that is too old.
     """
     try:
-        import pyspark  # noqa: F401
-    except ImportError as error:
-        raise SparkMissing("pyspark is not installed: pip install 'pyspark>=4.2'") from error
+        check_version()
+    except ConfigError as error:
+        raise SparkMissing(str(error)) from error
     java = _java()
     if java is None:
         raise SparkMissing(f"there is no Java: install a JRE of version {_JAVA_AT_LEAST} or newer, or set JAVA_HOME")
@@ -108,8 +110,6 @@ class _Start:
 
     def end(self) -> None:
         """No process is left behind, whatever there is by now."""
-        from pyspark import SparkContext
-
         until_s = time.monotonic() + _JVM_START_S
         while self._gateway is None and not self._making.is_over(_LOOK_S) and time.monotonic() < until_s:
             pass  # a JVM that is half started cannot be reached
@@ -119,7 +119,7 @@ class _Start:
         if not self._making.is_over(0) and process is not None:
             process.kill()  # it waits for the cluster, and now fails
             self._making.is_over(_JVM_END_S)
-        SparkContext._gateway = SparkContext._jvm = None  # the next session starts one of its own
+        forget_jvm()
         self._gateway.shutdown()
         if process is None:  # spark-submit's: it started us
             return
@@ -138,9 +138,10 @@ class _Start:
         from pyspark.sql import SparkSession
 
         self._gateway = _start_jvm(self._settings, self._scratch, self._log)
-        context = _open_context(self._gateway, self._settings, self._log)
-        ship(context)
-        return SparkSession(context)
+        spark = SparkSession(_open_context(self._gateway, self._settings, self._log))
+        _await_executors(spark, self._settings, self._log)
+        ship(spark)
+        return spark
 
 
 def _find_master(master: str) -> None:
@@ -166,27 +167,23 @@ def _start_jvm(settings: SparkSettings, scratch: Path, log: Path) -> Any:
 
     It has a session of its own: what a terminal sends to all its processes does not reach it. It ends with this one.
     """
-    from pyspark import SparkConf, java_gateway
-
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else `python3` of the workers' path
     if settings.is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     own = {"spark.master": settings.master, "spark.app.name": settings.app_name, "spark.local.dir": str(scratch)}
     own["spark.sql.warehouse.dir"] = str(scratch / "sql")
-    conf = SparkConf(loadDefaults=False).setAll([*settings.properties().items(), *own.items()])
     with log.open("ab") as output:
         try:
-            launch: Any = java_gateway.launch_gateway
-            return launch(conf, {"stdout": output, "stderr": output, "start_new_session": True})
+            return start_jvm({**settings.properties(), **own}, output)
         except spark_errors() as error:
             raise SparkFailed(f"Java did not start Spark: {_last_line(log)}; its own log is {log}") from error
 
 
 def _open_context(gateway: Any, settings: SparkSettings, log: Path) -> Any:
-    """The context, all its executors there.
+    """The context.
 
     Raises:
-        SparkFailed: they did not come.
+        SparkFailed: the cluster cannot be used.
     """
     from pyspark import SparkContext
 
@@ -197,17 +194,25 @@ def _open_context(gateway: Any, settings: SparkSettings, log: Path) -> Any:
             f"Spark at {settings.master} cannot be used: {_first_line(error)}; its own log is {log}"
         ) from error
     context.setLogLevel("ERROR")
+    return context
+
+
+def _await_executors(spark: Any, settings: SparkSettings, log: Path) -> None:
+    """The session has waited for them as it was told to.
+
+    Raises:
+        SparkFailed: they did not come.
+    """
     nodes = settings.node_count
-    found = nodes if settings.is_local else len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1  # the driver
+    found = nodes if settings.is_local else ClassicDriver(spark).executor_count()
     if found < nodes:
-        context.stop()
+        spark.stop()
         cores = settings.executor_cores
         raise SparkFailed(
             f"{found} of {nodes} executors came within {settings.wait_for_executors_s:g} s: start more workers at"
             f" {settings.master}, each with {cores} free core{'s' if cores > 1 else ''} and {settings.executor_memory}"
             f" of memory, or lower {settings.nodes_flag}; Spark's own log is {log}"
         )
-    return context
 
 
 def _java() -> str | None:

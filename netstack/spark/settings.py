@@ -36,6 +36,7 @@ class SparkSettings:
         setup_timeout_s: for sockets and for the exchange of addresses.
         grace_s: beyond a run's own length, until the driver cancels its job.
         wait_for_executors_s: how long a session waits until all executors have come.
+        tables_timeout_s: how long the tables of a sweep may take.
         is_measured: whether Spark's own speed is: then its JVM compiles as it does by default, and starts more slowly.
         app_name: in Spark's pages.
         nodes_flag: what the command calls `nodes`, for errors.
@@ -52,6 +53,7 @@ class SparkSettings:
     setup_timeout_s: float = 20.0
     grace_s: float = 40.0
     wait_for_executors_s: float = 60.0
+    tables_timeout_s: float = 90.0
     is_measured: bool = False
     app_name: str = "netstack-bench"
     nodes_flag: str = "--nodes"
@@ -121,7 +123,6 @@ class SparkSettings:
             "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "2" if self.is_local else "20",
             "spark.barrier.sync.timeout": f"{max(30, int(self.setup_timeout_s) + 10)}s",  # a year
             "spark.dynamicAllocation.enabled": "false",  # barrier stages refuse it
-            "spark.stage.maxConsecutiveAttempts": "1",  # a benchmark that failed is not run again
             "spark.task.maxFailures": "1",
             "spark.cleaner.referenceTracking.blocking": "false",  # would wait minutes for a lost host
             "spark.driver.memory": "2g" if self.is_measured else "512m",

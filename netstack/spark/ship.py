@@ -1,12 +1,13 @@
-"""The package under test as one zip that executors can import, made from the driver's own copy.
+"""The packages under test as one archive for executors, made from the driver's own copy.
 
-Takes: the installed or checked-out packages. Gives: a zip with their Python source; `SparkContext.addPyFile` puts it
-first in the path of every executor.
+Takes: the installed or checked-out packages. Gives: an archive in the path of every executor's Python, with what
+chooses there between it and an installed copy (`launcher`).
 
-A wheel would be ignored there without a word; what a zip cannot hold (trio, numpy, msgpack and lz4 have compiled parts
-or data) has to be installed on the workers: the same virtual environment, named by `PYSPARK_PYTHON`. That one may hold
-a netstack too, even another release: the zip comes before it. Only the folder a worker was started in would come before
-the zip, so its Python is told to leave that out of its path (`imports_from_zip`).
+A wheel would be ignored there without a word; what netstack depends on (trio, numpy, msgpack and lz4 have compiled
+parts or data) has to be installed on the workers: the same virtual environment, named by `PYSPARK_PYTHON`. That one may
+hold a netstack too, even another release: it is imported only if it is the driver's, file by file. Only the folder a
+worker was started in would come before the archive, so its Python is told to leave that out of its path
+(`Driver.archives_first`).
 """
 
 from __future__ import annotations
@@ -15,46 +16,46 @@ import atexit
 import contextlib
 import hashlib
 import importlib
-import importlib.util
 import io
 import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from .. import build, compiled
 from ..control.build import build_of
 from ..errors import ConfigError
 from ..jobmanager.shipping import zip_package
-from ..parts import PARTS
+from . import launcher
+from .driver import driver_of
+from .launcher import INSIDE, PACKAGES, Copy, files_of, sources_digest
 
-PACKAGES: Final = ("netstack", *PARTS)
-_SAFE_PATH: Final = "PYTHONSAFEPATH"
-_DATED: Final = (1980, 1, 1, 0, 0, 0)  # equal source makes an equal zip
+_DATED: Final = (1980, 1, 1, 0, 0, 0)  # equal source makes an equal archive
 
 
-def ship(context: Any) -> str:
-    """Sends the zip to all executors of a session, once.
+def ship(spark: Any) -> str:
+    """Sends the packages to all executors of a session, once.
 
     Args:
-        context: a SparkContext.
+        spark: the session.
 
     Returns:
-        The name of the zip, which holds a hash of its content.
+        The name of the archive, which holds a hash of its content.
 
     Raises:
         ConfigError: a package is not there as files.
     """
-    return _add(context, "netstack", zip_bytes())
+    return _add(spark, "netstack", archive_bytes())
 
 
-def ship_package(context: Any, name: str) -> tuple[str, str]:
+def ship_package(spark: Any, name: str) -> tuple[str, str]:
     """Sends a package or a module to all executors of a session, once; when it has changed, again.
 
     Args:
-        context: a SparkContext.
+        spark: the session.
         name: by which it is imported here, or the path of its folder or of its file.
 
     Returns:
@@ -65,7 +66,7 @@ def ship_package(context: Any, name: str) -> tuple[str, str]:
     """
     package = zip_package(name)
     build_of.cache_clear()  # its files may have changed since somebody asked
-    return package.name, _add(context, package.name, package.data)
+    return package.name, _add(spark, package.name, package.data)
 
 
 def import_anew(archives: Mapping[str, str]) -> None:
@@ -88,60 +89,46 @@ def import_anew(archives: Mapping[str, str]) -> None:
     build_of.cache_clear()
 
 
-def _add(context: Any, package: str, data: bytes) -> str:
+def archive_bytes() -> bytes:
+    """The archive: the packages, with the machine code that runs here, and the launcher in front of each.
+
+    Raises:
+        ConfigError: a package is not there as files.
+    """
+    root = Path(__file__).parents[2]
+    files = dict(files_of(root))
+    for package in PACKAGES:
+        if f"{package}/__init__.py" not in files:
+            raise ConfigError(f"package {package!r} is not there as files, so it cannot be sent to executors")
+    copy = Copy(sources_digest(root), build.kind == "compiled")
+    if copy.is_compiled:
+        machine_code = compiled.compiled_folder(root / "netstack")
+        files |= {file.relative_to(root).as_posix(): file for file in sorted(machine_code.iterdir())}
+    source = Path(launcher.__file__).read_text(encoding="utf-8")
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in PACKAGES:
+            start = f"\n\nlaunch({package!r}, Path(__file__).parent.parent, Copy(*{tuple(copy)!r}))\n"
+            _write(archive, f"{package}/__init__.py", (source + start).encode())
+        for name, file in files.items():
+            _write(archive, f"{INSIDE}/{name}", file.read_bytes())
+    return made.getvalue()
+
+
+def _add(spark: Any, package: str, data: bytes) -> str:
     name = f"{package}-{hashlib.sha256(data).hexdigest()[:16]}.zip"
-    if not any(str(known).endswith(f"/{name}") for known in context.listFiles):
+    driver = driver_of(spark)
+    if name not in driver.archives():
         # Executors that come later fetch it too, so it stays as long as this process.
         folder = Path(tempfile.mkdtemp(prefix="netstack-spark-ship-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         path = folder / name
         path.write_bytes(data)
         own = list(sys.path)
-        context.addPyFile(str(path))
-        sys.path[:] = own  # it was put there for this process too, which has what the zip was made from
+        with contextlib.ExitStack() as stack:
+            stack.callback(sys.path.__setitem__, slice(None), own)  # this process has what it was made from
+            driver.add_archive(path)
     return name
-
-
-@contextlib.contextmanager
-def imports_from_zip(context: Any) -> Iterator[None]:
-    """Python workers of jobs that are started in the block have the zip first in their path.
-
-    Args:
-        context: a SparkContext. Workers of other jobs in the same session have their path as it was.
-    """
-    before = context.environment.get(_SAFE_PATH)
-    context.environment[_SAFE_PATH] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del context.environment[_SAFE_PATH]
-        else:
-            context.environment[_SAFE_PATH] = before
-
-
-def zip_bytes() -> bytes:
-    """The zip.
-
-    Raises:
-        ConfigError: a package is not there as files.
-    """
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-        for package in PACKAGES:
-            root = _folder_of(package)
-            for source in sorted(root.rglob("*")):
-                if source.is_file() and "__pycache__" not in source.parts:
-                    _write(archive, f"{root.name}/{source.relative_to(root).as_posix()}", source.read_bytes())
-    return made.getvalue()
-
-
-def _folder_of(package: str) -> Path:
-    spec = importlib.util.find_spec(package)
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    if not places or not Path(places[0]).is_dir():
-        raise ConfigError(f"package {package!r} is not there as files, so it cannot be sent to executors")
-    return Path(places[0])
 
 
 def _write(archive: zipfile.ZipFile, name: str, data: bytes) -> None:

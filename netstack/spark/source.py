@@ -52,6 +52,7 @@ from .. import blocking
 from ..config import NATIVE_DIALECT
 from ..errors import ConfigError, RecordError
 from .consumer import StreamLocation, read_now, read_subpartition
+from .driver import driver_of
 from .publisher import EpochManifest, done_partition, epoch_partition
 from .ship import ship
 from .sink import MicroBatchWriter, SinkSettings, TableWriter
@@ -392,7 +393,7 @@ def register(spark: Any) -> None:
     Raises:
         ConfigError: the package is not there as files.
     """
-    if not str(spark.sparkContext.master).startswith("local["):
-        ship(spark.sparkContext)
+    if not (driver_of(spark).setting("spark.master") or "").startswith("local["):
+        ship(spark)
     spark.dataSource.register(NetstackDataSource)
     spark.createDataFrame([], "it int")  # what makes it this thread's: it may have been opened in another

@@ -1,6 +1,7 @@
 """A driver of Spark on host 0: `python spark_driver.py MASTER NODES WORDS...`, each word one exchange, told in JSON.
 
 equal     rows through `exchange` are those of `repartition`; what its statistics say of a slow task
+replaced  so many rows, through the loss of an executor
 endless   rows without end, until something breaks: what the user reads
 """
 
@@ -22,7 +23,7 @@ def main(master: str, nodes: int, words: list[str]) -> None:
     with open_session(SparkSettings(master=master, nodes=nodes)) as spark:
         for word in words:
             began_s = time.monotonic()
-            told = equal(spark, nodes) if word == "equal" else endless(spark, nodes)
+            told = {"equal": equal, "replaced": replaced, "endless": endless}[word](spark, nodes)
             tell({**told, "seconds": time.monotonic() - began_s})
 
 
@@ -42,6 +43,18 @@ def equal(spark: Any, nodes: int) -> dict[str, Any]:
     return {"is_equal": sums[0] == sums[1], "keys": len(sums[0]), "slowest": told.slowest()}
 
 
+def replaced(spark: Any, nodes: int) -> dict[str, Any]:
+    rows = 10_000_000
+    told = ExchangeStatistics(spark)
+    tell({"began": "replaced"})
+    with plain_errors():
+        found = exchange(spark.range(0, rows, 1, nodes), key="id", statistics=told, **HEARTBEATS)
+        sums = found.selectExpr("count(*)", "sum(id)").first()
+    tasks = told.tasks()
+    is_whole = tuple(sums) == (rows, rows * (rows - 1) // 2) and sum(each.rows_out for each in tasks) == rows
+    return {"is_whole": is_whole, "tasks": len(tasks), "build": told.build()}
+
+
 def endless(spark: Any, nodes: int) -> dict[str, Any]:
     until_s = time.monotonic() + 60
     while spark.sparkContext.defaultParallelism < nodes and time.monotonic() < until_s:
@@ -50,7 +63,7 @@ def endless(spark: Any, nodes: int) -> dict[str, Any]:
     df = spark.range(0, 10**11, 1, nodes).selectExpr("id % 1000 as key", "id")
     try:
         with plain_errors():
-            exchange(df, key="key", **HEARTBEATS).write.format("noop").mode("overwrite").save()
+            exchange(df, key="key", boundary=False, **HEARTBEATS).write.format("noop").mode("overwrite").save()
     except SparkFailed as error:
         return {"said": str(error)}
     return {"said": ""}

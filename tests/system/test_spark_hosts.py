@@ -21,6 +21,7 @@ import jobworld
 import pytest
 from tool_modules import load_tool
 
+import netstack.build
 from bench.spark.node import build
 
 pytestmark = [pytest.mark.root, pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
@@ -151,7 +152,7 @@ def test_an_exchange_names_the_host_that_is_slow_the_one_that_is_lost_and_the_on
     until_workers(cluster)
     hosts.slow(2, SLOW)
     process = cluster.start(
-        [str(ROOT / "tests/system/spark_driver.py"), cluster.master, "3", "equal", "endless", "endless"]
+        [str(ROOT / "tests/system/spark_driver.py"), cluster.master, "3", "equal", "replaced", "endless", "endless"]
     )
     assert process.stdout is not None
     try:
@@ -161,10 +162,12 @@ def test_an_exchange_names_the_host_that_is_slow_the_one_that_is_lost_and_the_on
             if "began" not in told:
                 found.append(told)
                 hosts.slow(2, None)
-            elif told["began"] == "endless":
+            else:
                 until(lambda: all(is_connected(hosts, host) for host in (1, 2, 3)), process)
                 time.sleep(1)
-                if len(found) == 1:
+                if told["began"] == "replaced":
+                    kill_executor(hosts, 2)
+                elif len(found) == 2:
                     kill_executor(hosts, 1)
                 else:
                     hosts.cut(3)
@@ -172,7 +175,10 @@ def test_an_exchange_names_the_host_that_is_slow_the_one_that_is_lost_and_the_on
     finally:
         hosts.slow(2, None)
         hosts.heal(3)
-    assert len(found) == 3, said
+    assert len(found) == 4, said
+    replaced = found.pop(1)
+    assert replaced["is_whole"], replaced
+    assert (replaced["tasks"], replaced["build"]) == (3, netstack.build.describe())
     assert found[0]["is_equal"]
     assert found[0]["keys"] == 1000
     assert f" on {hosts.address(2)}: that host, or the line to it, is slower than the others" in found[0]["slowest"]

@@ -30,8 +30,8 @@ from bench.spark.tables import AGGREGATES, NODES, RUNS, TIMELINE, check_tables, 
 from bench.spark.workload import frame_of
 from bench.store import Store, flatten, read_rows
 from netstack.errors import ConfigError
+from netstack.spark.driver import driver_of
 from netstack.spark.settings import SparkSettings
-from netstack.spark.ship import imports_from_zip
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]  # one JVM for all of them
 
@@ -317,23 +317,16 @@ def kept_sweep(folder: Path, grid: Grid, url: str, spark: Any) -> str:
         return recorder.sweep_id
 
 
-def test_workers_import_what_the_driver_sent_and_not_what_lies_around(spark: Any) -> None:
+def test_workers_leave_the_folder_they_start_in_out_of_their_path(spark: Any) -> None:
     context = spark.sparkContext
 
-    def where(_: int) -> str:
-        import netstack
+    def is_safe() -> bool:
+        (found,) = context.parallelize([0], 1).map(lambda _: sys.flags.safe_path).collect()
+        return bool(found)
 
-        return str(netstack.__file__)
-
-    def places() -> list[str]:
-        found: list[str] = context.parallelize([0], 1).map(where).collect()
-        return found
-
-    with imports_from_zip(context):
-        (sent,) = places()
-    (plain,) = places()
-    assert ".zip/netstack/" in sent
-    assert ".zip" not in plain  # the folder the tests run in is the first place otherwise
+    with driver_of(spark).archives_first():
+        assert is_safe()
+    assert not is_safe()
     assert "PYTHONSAFEPATH" not in context.environment
     assert not [place for place in sys.path if "netstack-" in place and place.endswith(".zip")]  # not the driver
 

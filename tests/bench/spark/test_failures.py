@@ -11,7 +11,8 @@ from bench.spark.engine import EndingWatch
 from bench.spark.failures import failure_of, first_failure
 from bench.spark.node import Ending
 from bench.sweep import PlaceUnusable
-from netstack.spark.failures import Executors, explain
+from netstack.spark.driver import Executors
+from netstack.spark.failures import explain
 
 TRACE = """Job aborted due to stage failure: Could not recover from a failed barrier ResultStage.
 Traceback (most recent call last):

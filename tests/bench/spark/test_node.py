@@ -12,12 +12,23 @@ import trio
 from bench.mesh import coordinator
 from bench.spark.node import FAULT, OK, SETUP, TIMEOUT, Node, NodeJob
 from bench.spark.spec import SparkSpec
+from netstack import build
 
 TOKEN = bytes(range(32))
 
 
 def job_of(**settings: Any) -> NodeJob:
-    names = {"build", "sources", "sinks", "relay", "needs_distinct_hosts", "ports", "deadline_s", "setup_timeout_s"}
+    names = {
+        "build",
+        "netstack_build",
+        "sources",
+        "sinks",
+        "relay",
+        "needs_distinct_hosts",
+        "ports",
+        "deadline_s",
+        "setup_timeout_s",
+    }
     mine = {name: settings.pop(name) for name in names & settings.keys()}
     return NodeJob(settings=SparkSpec(**settings).run_settings(), token=TOKEN, **mine)
 
@@ -158,6 +169,12 @@ def test_nodes_with_other_code_than_the_driver_are_refused() -> None:
     rows = trio.run(run_nodes, job_of(records=10, build="0123-4567"))
     assert {row["kind"] for row in rows} == {SETUP}
     assert "the driver 0123-4567" in rows[1]["error"]
+
+
+def test_nodes_with_another_build_of_the_data_path_than_the_driver_are_refused() -> None:
+    rows = trio.run(run_nodes, job_of(records=10, netstack_build="another"))
+    assert {row["kind"] for row in rows} == {SETUP}
+    assert f"runs the {build.kind} build, the driver the another one" in rows[1]["error"]
 
 
 @pytest.mark.parametrize(("what", "values"), [("build", ("a", "b")), ("python", ("3.11.7", "3.12.1"))])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from workers import listening, silent
 
+from netstack import build
 from netstack.errors import ConfigError
 from netstack.keygroups import key_group, operator_index
 from netstack.spark import ExchangeStatistics, SparkFailed, exchange, plain_errors
@@ -51,12 +52,19 @@ def test_every_type_arrives_whole_in_the_partition_of_its_key(spark: Any) -> Non
     df = spark.range(0, 6_000, 1, 2).selectExpr(*EVERY_TYPE)
     told = ExchangeStatistics(spark)
     out = exchange(
-        df, key="user", statistics=told, buffer_timeout_s=None, exclusive_buffers_per_channel=1, checksum=True
+        df,
+        key="user",
+        boundary=False,
+        statistics=told,
+        buffer_timeout_s=None,
+        exclusive_buffers_per_channel=1,
+        checksum=True,
     )
     assert out.schema == df.schema
     with plain_errors():
         assert checksums(out, "user") == checksums(df.repartition(2, "user"), "user")
     channels, tasks = told.channels(), told.tasks()
+    assert told.build() == build.describe()
     assert [(each.producer, each.consumer, each.is_local) for each in channels] == [
         (0, 0, True),
         (0, 1, False),
@@ -94,7 +102,73 @@ def test_what_cannot_work_is_refused_before_anything_runs(spark: Any) -> None:
     with pytest.raises(ConfigError, match="200 partitions and the session 2 slots"):
         exchange(spark.range(0, 10, 1, 200), key="id")
     with pytest.raises(ConfigError, match="straight from another exchange"):
-        exchange(exchange(df, key="id").where("id > 1"), key="id")
+        exchange(exchange(df, key="id", boundary=False).where("id > 1"), key="id")
+    months = df.selectExpr("id", "array(make_ym_interval(0, 1)) as months")
+    with pytest.raises(ConfigError, match="column 'months' has years and months inside of array"):
+        exchange(months, key="id")
+
+
+def test_whatever_takes_some_of_its_partitions_works_behind_the_stage(spark: Any) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    df = spark.range(0, 100, 1, 2)
+    out = exchange(df, key="ID")
+    with plain_errors():
+        assert len(out.take(3)) == 3
+        assert out.limit(60).count() == 60
+        assert out.coalesce(1).union(out).union(df).groupBy("id").count().where("count = 3").count() == 100
+        assert exchange(out, key="id").count() == 100  # one behind the other
+        places = {row[0]: row[1] for row in out.select("id", F.spark_partition_id()).collect()}
+    assert places == {key: operator_index(key_group(key, 128), 2, 128) for key in range(100)}
+    with pytest.raises(SparkFailed, match=r"runs all its tasks or none.*leave out boundary=False"), plain_errors():
+        exchange(df, key="id", boundary=False).first()
+
+
+def test_inputs_that_a_barrier_stage_cannot_read_are_dealt_to_all_slots(spark: Any) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    df = spark.range(0, 100, 1, 2)
+    rdd = spark.sparkContext.parallelize(range(50), 1).map(lambda number: (number,))
+    frames = {
+        "union": df.where("id < 50").union(df.where("id >= 50")),
+        "coalesce": spark.range(0, 100, 1, 4).coalesce(2),
+        "cached union": df.union(df).distinct().unionByName(df.limit(0)).cache(),
+        "rdd": spark.createDataFrame(rdd.union(rdd), "id bigint"),
+        "limit": df.limit(100),
+        "join": df.join(df.withColumnRenamed("id", "other"), on=[df.id < 0], how="left").select("id"),
+    }
+    settings = {"spark.sql.adaptive.enabled": "true", "spark.sql.shuffle.partitions": "5"}
+    before = {name: spark.conf.get(name) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        frames["shuffled, adaptive"] = df.groupBy(F.expr("id % 100").alias("id")).count().select("id")
+        with plain_errors():
+            for name, frame in frames.items():
+                assert exchange(frame, key="id").count() == 100, name
+        spark.conf.set("spark.sql.adaptive.enabled", "false")
+        for shuffled in (df.groupBy(F.expr("id % 100").alias("id")).count(), df.repartition(5)):
+            with pytest.raises(ConfigError, match="5 partitions and the session 2 slots"):
+                exchange(shuffled, key="id")
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+        frames["cached union"].unpersist()
+
+
+def test_columns_that_python_cannot_be_given_as_they_are(spark: Any) -> None:
+    df = spark.range(0, 100, 1, 2).selectExpr(
+        "id % 7 as `a.b`",
+        "id as `ti``ck`",
+        "make_ym_interval(cast(id as int), 3) as span",
+        "cast(if(id % 2 = 0, null, make_ym_interval(0, cast(-id as int))) as interval month) as months",
+        "id as Twice",
+        "-id as twice",
+    )
+    out = exchange(df, key=("`a.b`", "ti`ck"))
+    assert out.schema == df.schema
+    with plain_errors():
+        assert out.exceptAll(df).count() == df.exceptAll(out).count() == 0
 
 
 @pytest.mark.long
@@ -105,7 +179,7 @@ def test_a_failed_task_a_killed_one_and_a_cancelled_job_leave_nothing_and_say_on
         exchange(fails, key="id").collect()
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
-    endless = exchange(spark.range(0, 10**11, 1, 2), key="id")
+    endless = exchange(spark.range(0, 10**11, 1, 2), key="id", boundary=False)
 
     def in_the_middle(action: Any) -> threading.Thread:
         def act() -> None:

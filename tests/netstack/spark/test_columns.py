@@ -1,0 +1,53 @@
+"""Names of columns and partitions, without a session."""
+
+from __future__ import annotations
+
+import pytest
+
+from netstack.errors import ConfigError
+from netstack.spark import driver
+from netstack.spark.boundary import numbers_for, spark_hash
+from netstack.spark.columns import PlainColumns
+from netstack.spark.driver import check_version
+
+types = pytest.importorskip("pyspark.sql.types")
+
+
+def columns(*names: str) -> PlainColumns:
+    return PlainColumns(types.StructType([types.StructField(name, types.LongType()) for name in names]))
+
+
+def test_a_key_is_named_as_spark_names_columns() -> None:
+    found = columns("id", "a.b", "a`b", "User")
+    for key, place in (("id", 0), ("ID", 0), ("a.b", 1), ("`a.b`", 1), ("a`b", 2), ("`a``b`", 2), ("user", 3)):
+        assert found.keys([key], is_case_sensitive=False) == (f"c{place}",)
+    assert found.keys(["User", "id"], is_case_sensitive=True) == ("c3", "c0")
+    with pytest.raises(ConfigError, match=r"no column 'user'; it has id, a\.b, a`b, User"):
+        found.keys(["user"], is_case_sensitive=True)
+    twice = columns("id", "ID")
+    assert twice.keys(["ID"], is_case_sensitive=True) == ("c1",)
+    with pytest.raises(ConfigError, match="two columns are called 'id'"):
+        twice.keys(["id"], is_case_sensitive=False)
+    with pytest.raises(ConfigError, match="at least one column"):
+        twice.keys([], is_case_sensitive=False)
+
+
+def test_a_number_is_hashed_as_spark_does() -> None:
+    assert [spark_hash(number) for number in (0, 1, 42)] == [933211791, -559580957, 29417773]
+
+
+def test_every_partition_has_a_number() -> None:
+    for partitions in (1, 2, 7, 200):
+        assert [spark_hash(number) % partitions for number in numbers_for(partitions)] == list(range(partitions))
+
+
+def test_a_pyspark_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.__version__", "4.1.9")
+    check_version()
+    with pytest.raises(ConfigError, match=r"the data source needs pyspark 4\.2 or newer, and this is 4\.1\.9"):
+        from netstack.spark import register  # noqa: F401
+    monkeypatch.setattr("pyspark.__version__", "3.5.9")
+    with pytest.raises(ConfigError, match=r"netstack on Spark needs pyspark 4\.0 or newer"):
+        from netstack.spark import exchange  # noqa: F401
+    monkeypatch.setattr("pyspark.__version__", "4.10.0.dev1")
+    check_version(driver.OLDEST_SOURCE)
