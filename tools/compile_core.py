@@ -41,6 +41,7 @@ MODULES: Final = (
         "outbound.staging",
         "outbound.emitter",
         "outbound.writer",
+        "outbound.slices",
     ),
     *("outbound.partition", "outbound.subpartition", "outbound.subpartition_view"),
     *("outbound.sender", "outbound.sending_channel", "outbound.held_up"),

@@ -11,6 +11,7 @@ from types import CodeType
 from typing import Any
 
 from ..errors import NetstackError
+from .fused import OPERATORS
 from .operators import BoundOperator
 from .permanent import operator_failed
 
@@ -23,11 +24,9 @@ def blamed(error: BaseException, operators: Iterable[BoundOperator]) -> BaseExce
         return error
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
         error = error.__cause__  # Python says RuntimeError where one leaves a coroutine
-    functions: dict[int, str] = {}
     codes: dict[CodeType, str] = {}
     for operator in operators:
         for function in (operator.process, *operator.inputs):
-            functions[id(function)] = operator.name
             code = _code(function)
             if code is not None:
                 codes.setdefault(code, operator.name)
@@ -35,8 +34,8 @@ def blamed(error: BaseException, operators: Iterable[BoundOperator]) -> BaseExce
     trace = error.__traceback__
     while trace is not None:  # the innermost counts: operators call those behind them
         frame = trace.tb_frame
-        name = functions.get(id(frame.f_locals.get("function"))) or codes.get(frame.f_code)
-        found = name or found
+        line_of_chain = frame.f_globals.get(OPERATORS, {}).get(trace.tb_lineno)
+        found = line_of_chain or codes.get(frame.f_code) or found
         trace = trace.tb_next
     return operator_failed(found, error) if found else error
 
