@@ -17,6 +17,7 @@ from ..runner import run_once
 from ..spec import RunSpec
 from ..sweep import median_result
 from ..taskmanagers import local_taskmanagers
+from .jobs import measure_job
 from .rows import Measured
 
 PARALLELISM: Final = 4
@@ -64,6 +65,8 @@ def measure(
 
 
 def _measure_once(each: Measured, build: str, seconds: float) -> dict[str, Any]:
+    if each.job:
+        return measure_job(each.job, each.engine, PURE[build], seconds)
     spec = dataclasses.replace(each.spec, seconds=seconds)
     if not each.taskmanagers:
         return run_once(spec, engine=each.engine, environment=PURE[build])
