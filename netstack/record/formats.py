@@ -24,6 +24,7 @@ import numpy as np
 
 from ..errors import ConfigError, RecordError
 from .arrow import ArrowFormat
+from .framing import payloads_of, texts_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -142,7 +143,9 @@ class StrFormat(RecordFormat):
 
     def encode_many(self, records: list[Any]) -> list[bytes]:
         """The texts in UTF-8."""
-        return [*map(str.encode, records)]
+        if not {str}.issuperset(map(type, records)):
+            raise TypeError("not all of them are plain text")
+        return payloads_of(records)
 
     def decode(self, view: memoryview) -> str:
         """The window as text."""
@@ -154,7 +157,7 @@ class StrFormat(RecordFormat):
     def decode_list(self, payloads: list[bytes]) -> list[str]:
         """Every payload as text."""
         try:
-            return [payload.decode() for payload in payloads]
+            return texts_of(payloads)
         except UnicodeDecodeError as error:
             raise _malformed(len(error.object), self.name, error) from error
 
