@@ -6,7 +6,7 @@ Takes: the document of a run, with or without peers. Gives: text on standard out
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,6 +21,7 @@ from .spec import RunSpec
 from .words import setting_text
 
 _CAUSE: Final = "netstack_output_{}_flushes_total"
+
 
 def print_run(result: Mapping[str, Any], spec: RunSpec, console: Console) -> None:
     """The table of one run; each peer adds its column and one with how many times its figure ours is."""

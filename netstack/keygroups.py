@@ -64,6 +64,8 @@ def stable_hash(key: object) -> int:
     if isinstance(key, np.generic):
         key = key.item()
     if isinstance(key, str):
+        if key.isascii():
+            return _signed(_polynomial(0, key.encode()))
         return _signed(_polynomial(0, memoryview(key.encode(_UTF_16, "surrogatepass")).cast("H")))
     if isinstance(key, bool):
         return _TRUE_HASH if key else _FALSE_HASH

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 MODULES: Final = (
+    "keygroups",
     *("buffer.segment", "buffer.buffer", "buffer.builder", "buffer.elements", "buffer.lent"),
     *("buffer.local_pool", "buffer.network_pool", "buffer.stored"),
     *("record.framing", "record.rows", "record.runs", "record.deserializer", "record.handout"),
@@ -42,6 +43,7 @@ MODULES: Final = (
         "outbound.staging",
         "outbound.emitter",
         "outbound.writer",
+        "outbound.slices",
     ),
     *("outbound.partition", "outbound.subpartition", "outbound.subpartition_view"),
     *("outbound.sender", "outbound.sending_channel", "outbound.held_up"),

@@ -75,8 +75,8 @@ def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[st
                 "taken_s": taken_s,
                 "delivered": not lost,
                 "results": [
-                    {"engine": each.engine, "taskmanagers": each.taskmanagers, "build": kind, **result}
-                    for (each, kind), result in medians.items()
+                    {"engine": each.engine, "job": each.job, "taskmanagers": each.taskmanagers, "build": kind, **result}
+                    for (each, kind), result in found.items()
                 ],
                 "host": host_facts(),
                 "version": version(),

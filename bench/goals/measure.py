@@ -15,7 +15,9 @@ from ..mesh.driver import run_over_hosts
 from ..mesh.spec import MeshSpec
 from ..runner import run_once
 from ..spec import RunSpec
+from ..sweep import median_result
 from ..taskmanagers import local_taskmanagers
+from .jobs import measure_job
 from .rows import Measured, Row
 
 PARALLELISM: Final = 4
@@ -83,6 +85,8 @@ def values_of(row: Row, measured: Measured, build: str, rounds: Rounds) -> dict[
 
 
 def _measure_once(each: Measured, build: str, seconds: float) -> dict[str, Any]:
+    if each.job:
+        return measure_job(each.job, each.engine, PURE[build], seconds)
     spec = dataclasses.replace(each.spec, seconds=seconds)
     if not each.taskmanagers:
         return run_once(spec, engine=each.engine, environment=PURE[build])

@@ -32,12 +32,14 @@ class Measured:
     Attributes:
         spec: its settings, without a length.
         engine: `netstack`, which is measured in both builds, or a peer.
+        job: which of `jobs` it is instead; its peers are `loop` and `queue`, and of `spec` nothing counts.
         taskmanagers: it is an all-to-all on so many of them; 0 for two processes.
         seconds: how long, in the unit of the command's `--seconds`.
     """
 
     spec: RunSpec
     engine: str = "netstack"
+    job: str = ""
     taskmanagers: int = 0
     seconds: float = 1.0
 
@@ -186,6 +188,13 @@ def _rows() -> tuple[Row, ...]:
         _rate_row("8 B by batch, 1,000 channels: one", replace(_BATCH, channels=1_000), Measured(_BATCH), (0.5, 0.4)),
         _rate_row("4 x 4 all-to-all on two TaskManagers, 8 B by batch", mesh, None, (170e6, 110e6)),
     ]
+    for text, job, engine, goals in (
+        ("word count, a user's job: a loop in one process", "word count", "loop", (0.6, 0.5)),
+        ("word count, a user's job: multiprocessing.Queue", "word count", "queue", (0.6, 0.5)),
+        ("six operators in a chain: a loop in one process", "chain", "loop", (0.9, 0.9)),
+    ):
+        ours, peer = (Measured(_RECORD, each, job, seconds=4) for each in ("netstack", engine))
+        rows.append(_rate_row(text, ours, peer, goals))
     return tuple(rows)
 
 

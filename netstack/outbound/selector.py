@@ -81,6 +81,14 @@ class ChannelSelector(abc.ABC):
             One subpartition for the whole array, or an index for each record.
         """
 
+    def select_many(self, records: list[Any]) -> list[int] | None:
+        """What `select` would give for each record in turn; None: they are to be asked for one by one.
+
+        Raises:
+            Exception: likewise. Nothing has changed then.
+        """
+        return None
+
     def advance(self, count: int) -> int:
         """Only where `is_round_robin`: moves on by `count` records; returns the subpartition of the first of them.
 
@@ -139,6 +147,11 @@ class RoundRobinSelector(ChannelSelector):
         after = channel + 1
         self._next = after if after < self.channels else 0
         return channel
+
+    def select_many(self, records: list[Any]) -> list[int]:
+        """The next subpartitions, one for each record."""
+        found: list[int] = self.next_indices(len(records)).tolist()
+        return found
 
     def select_batch(self, array: NDArray[Any]) -> int | Indices:
         """The next subpartitions, one for each record."""
@@ -212,6 +225,25 @@ KNOWN_LENGTH = 256
 """A writer remembers the owners of so many keys, of up to so many characters or bytes."""
 
 
+class _KnownKeys(dict[Any, int]):
+    """The owner of each key that was met lately: to look there costs a fiftieth of its hash."""
+
+    __slots__ = ("_owners",)
+
+    def __init__(self, owners: list[int]) -> None:
+        """Args: of every key group."""
+        super().__init__()
+        self._owners = owners
+
+    def __missing__(self, key: Any) -> int:
+        owner = self._owners[murmur(stable_hash(key)) % len(self._owners)]
+        if key.__class__ is int or key is None or len(key) <= KNOWN_LENGTH:
+            if len(self) >= KNOWN_KEYS:
+                self.clear()
+            self[key] = owner
+        return owner
+
+
 @final
 class KeyGroupSelector(ChannelSelector):
     """To the subpartition that owns the record's key group: equal keys always meet.
@@ -245,7 +277,7 @@ class KeyGroupSelector(ChannelSelector):
         self.max_parallelism = 0
         self._owner_array = np.empty(0, np.uint8)
         self._owners: list[int] = []
-        self._known: dict[Any, int] = {}
+        self._known = _KnownKeys([])
 
     def setup(self, channels: int) -> None:
         """Shares the key groups out among the subpartitions."""
@@ -253,7 +285,7 @@ class KeyGroupSelector(ChannelSelector):
         self.max_parallelism = self._asked_max_parallelism or default_max_parallelism(channels)
         self._owner_array = group_owners(channels, self.max_parallelism)
         self._owners = self._owner_array.tolist()
-        self._known.clear()
+        self._known = _KnownKeys(self._owners)
 
     def select(self, record: Any) -> int:
         """The owner of the record's key group."""
@@ -262,17 +294,16 @@ class KeyGroupSelector(ChannelSelector):
             self._check_type(key)
         if key.__class__ not in PLAIN_KEYS:
             return self._owners[murmur(stable_hash(key)) % self.max_parallelism]
-        owner = self._known.get(key)
-        return self._find(key) if owner is None else owner
+        return self._known[key]
 
-    def _find(self, key: Any) -> int:
-        """The owner of a key that was not met lately; the next look at it costs a fiftieth."""
-        owner = self._owners[murmur(stable_hash(key)) % self.max_parallelism]
-        if key.__class__ is int or key is None or len(key) <= KNOWN_LENGTH:
-            if len(self._known) >= KNOWN_KEYS:
-                self._known.clear()
-            self._known[key] = owner
-        return owner
+    def select_many(self, records: list[Any]) -> list[int] | None:
+        """The owners of the records' key groups; None where keys are of other types than `PLAIN_KEYS`, or said so."""
+        key = self._key
+        keys = records if key is None else [key(record) for record in records]
+        types = set(map(type, keys))
+        if not types <= (PLAIN_KEYS if self._key_type is None else {self._key_type}):
+            return None
+        return [*map(self._known.__getitem__, keys)]
 
     def select_batch(self, array: NDArray[Any]) -> int | Indices:
         """The owner of each record's key group."""

@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from ..buffer.builder import BufferBuilder
 from ..buffer.lent import LentBuffer
 from ..errors import LocalProtocolError, RecordError
 from ..events import Event
@@ -33,6 +34,7 @@ from ..record.framing import (
     framed_whole,
     head_of,
     packer,
+    prefix_of,
     template,
 )
 from ..record.runs import FramedRuns
@@ -86,12 +88,13 @@ class PartitionWriter:
         self._count = len(partition.subpartitions)
         selector.setup(self._count)
         selector.observe(partition.subpartitions)
-        self._selector = selector
         self._has_heads = partition.as_flink
-        self._format = StreamRecords(format) if self._has_heads else format
+        self.selector = selector
+        self.format = StreamRecords(format) if self._has_heads else format
         self.format_name = format.name
         self._select = selector.select
-        self._fixed_slot = self._count if selector.is_broadcast else 0 if self._count == 1 else None
+        self.fixed_slot = self._count if selector.is_broadcast else 0 if self._count == 1 else None
+        """Where all records go; None asks the selector."""
         self._flush_always = buffer_timeout_s == 0
         self._counters = partition.counters
         self._max_record_bytes = partition.max_record_bytes
@@ -109,7 +112,7 @@ class PartitionWriter:
         self._staging: Staging | None = None
         if (
             selector.is_round_robin
-            and self._fixed_slot is None
+            and self.fixed_slot is None
             and self._count >= FROM_CHANNELS
             and not self._flush_always
             and partition.store is None
@@ -132,16 +135,16 @@ class PartitionWriter:
         is_raw = self.format_name == "bytes" and not self._has_heads
         emitter = Emitter(
             self,
-            encode=self._format.encode,
+            encode=self.format.encode,
             is_raw=is_raw,
-            slot=self._fixed_slot,
+            slot=self.fixed_slot,
             select=self._select,
             flush_always=self._flush_always,
             refuse=refuse,
         )
         if self._staging is not None:
             return StagingEmitter(self, self._staging, emitter).emit
-        return PlainEmitter(emitter).emit if is_raw and self._fixed_slot == 0 else emitter.emit
+        return PlainEmitter(emitter).emit if is_raw and self.fixed_slot == 0 else emitter.emit
 
     def can_stage(self) -> bool:
         """Whether nothing is half-way, so that a record could be written at once."""
@@ -160,8 +163,8 @@ class PartitionWriter:
 
     def forget_refused(self) -> None:
         """The record that was refused does not come again: another one takes its turn."""
-        if self.refused is not None and self._selector.is_round_robin:
-            self._selector.advance(-1)
+        if self.refused is not None and self.selector.is_round_robin:
+            self.selector.advance(-1)
         self.refused = None
 
     def try_emit_slowly(self, slot: int, payload: Payload, size: int) -> bool:
@@ -236,15 +239,55 @@ class PartitionWriter:
     def plan_record(self, record: Any) -> tuple[int, Emission]:
         """The slot of a record, and the emission that writes it with waits."""
         self.settle()
-        slot = self._fixed_slot
+        slot = self.fixed_slot
         if slot is None:
             slot = self._select(record) if self.refused is None else self.slot_again(record)
-        pieces: list[Payload] = list(self._format.encode_pieces(record))
+        pieces: list[Payload] = list(self.format.encode_pieces(record))
         size = sum(map(len, pieces))
         check_record_bytes(size, self._max_record_bytes)
         self.partition.check_writable()
         self.buffers.switch(slot)
         return slot, self.emission_of_record(slot, pieces, size)
+
+    def write_many(self, payloads: list[Payload], slots: list[int]) -> int:
+        """Writes encoded records, each to its slot, as long as there are buffers.
+
+        Returns:
+            How many of them were written, from the first on.
+
+        Raises:
+            RecordError, LocalProtocolError, PoolDestroyed: as `try_emit`; those in front of it are written.
+        """
+        self.settle()
+        count = len(payloads)
+        if not self._write_joined(payloads, slots):
+            for index in range(count):
+                if not self.try_write(slots[index], payloads[index]):
+                    return index
+        if self._flush_always and self.partition.host.ticks() >= self.buffers.next_kick:
+            self.buffers.kick()
+        return count
+
+    def _write_joined(self, payloads: list[Payload], slots: list[int]) -> bool:
+        """Writes all of them if they end in buffers that are open; a join for each slot."""
+        groups: dict[int, list[Payload]] = {}
+        for slot, payload in zip(slots, payloads, strict=True):
+            group = groups.get(slot)
+            if group is None:
+                group = groups[slot] = []
+            group.append(prefix_of(payload))
+            group.append(payload)
+        framed: list[tuple[BufferBuilder, bytes]] = []
+        for slot, pieces in groups.items():
+            builder = self._builders[slot]
+            data = b"".join(pieces)
+            if builder.written_bytes + len(data) >= builder.limit:
+                return False
+            framed.append((builder, data))
+        for builder, data in framed:
+            builder.append(data)
+        self._counters.counted += len(payloads)
+        return True
 
     # Arrays of records.
 
@@ -260,12 +303,12 @@ class PartitionWriter:
         count = len(rows)
         if not count:
             return
-        if self._fixed_slot is not None:
-            self.buffers.switch(self._fixed_slot)
-            yield self._fixed_slot, count, self._emission_of_rows(self._fixed_slot, rows, lent)
+        if self.fixed_slot is not None:
+            self.buffers.switch(self.fixed_slot)
+            yield self.fixed_slot, count, self._emission_of_rows(self.fixed_slot, rows, lent)
             return
         self.buffers.switch(0)
-        selector = self._selector
+        selector = self.selector
         if selector.is_round_robin:
             first = selector.advance(count)
             channels = self._count
@@ -296,7 +339,7 @@ class PartitionWriter:
         Array operations for every channel would cost more than the copy that the whole is.
         """
         most = self.partition.pool.segment_size_bytes // SHARE * self._count
-        return self._fixed_slot is None and array.nbytes < most and array.nbytes <= WHOLE_BYTES
+        return self.fixed_slot is None and array.nbytes < most and array.nbytes <= WHOLE_BYTES
 
     def plan_shares(self, array: npt.NDArray[Any]) -> Iterator[tuple[int, int, bytes, memoryview]]:
         """(slot, records, head, body) in the order of writing, equal to emitting each record alone.
@@ -313,8 +356,8 @@ class PartitionWriter:
         channels = self._count
         has_runs = self._has_runs(width)
         share = width if has_runs else width + PREFIX_BYTES
-        if self._selector.is_round_robin:
-            first = self._selector.advance(count)
+        if self.selector.is_round_robin:
+            first = self.selector.advance(count)
             whole = count // channels
             if whole:
                 body = self._body(turned(rows[: whole * channels], channels))
@@ -327,7 +370,7 @@ class PartitionWriter:
             for step in range(count - whole * channels):
                 yield (first + step) % channels, 1, head, body[step * share : (step + 1) * share]
             return
-        chosen = self._selector.select_batch(array)
+        chosen = self.selector.select_batch(array)
         if isinstance(chosen, int):
             yield chosen, count, head_of(count, width) if has_runs else b"", self._body(rows)
             return
@@ -374,8 +417,8 @@ class PartitionWriter:
             LocalProtocolError: the partition is finished or released.
         """
         self.partition.check_writable()
-        if self.format_name != "bytes" and array.dtype != self._format.numpy_dtype:
-            wanted = self._format.numpy_dtype
+        if self.format_name != "bytes" and array.dtype != self.format.numpy_dtype:
+            wanted = self.format.numpy_dtype
             raise RecordError(
                 f"an array of {array.dtype} is no batch of {self.format_name} records:"
                 + (f" give {wanted}" if wanted is not None else " their width varies; emit them one by one")
@@ -387,15 +430,15 @@ class PartitionWriter:
     def slots_of_batch(self, array: npt.NDArray[Any], count: int) -> list[int]:
         """The slot of each of `count` records, as if each had been emitted alone."""
         self.settle()
-        if self._fixed_slot is not None:
-            return [self._fixed_slot] * count
-        if self._selector.is_round_robin:
-            first = self._selector.advance(count)
+        if self.fixed_slot is not None:
+            return [self.fixed_slot] * count
+        if self.selector.is_round_robin:
+            first = self.selector.advance(count)
             return [(first + index) % self._count for index in range(count)]
-        chosen = self._selector.select_batch(array)
+        chosen = self.selector.select_batch(array)
         return [chosen] * count if isinstance(chosen, int) else chosen.tolist()
 
-    def try_write(self, slot: int, payload: bytes) -> bool:
+    def try_write(self, slot: int, payload: Payload) -> bool:
         """Writes an encoded record to a slot, whole or not at all; see `try_emit`."""
         size = len(payload)
         builder = self._builders[slot]
@@ -410,14 +453,14 @@ class PartitionWriter:
         self._counters.counted += 1
         return True
 
-    def plan_payload(self, slot: int, payload: bytes) -> Emission:
+    def plan_payload(self, slot: int, payload: Payload) -> Emission:
         """The emission that writes an encoded record with waits."""
         self.buffers.switch(slot)
         return self.emission_of_record(slot, [payload], len(payload))
 
     def is_small_batch(self, count: int) -> bool:
         """Whether a batch is emitted faster record by record."""
-        return self._fixed_slot is None and count < _SMALL_SHARE * self._count
+        return self.fixed_slot is None and count < _SMALL_SHARE * self._count
 
     def _has_runs(self, record_bytes: int) -> bool:
         """Whether records of a batch that are so long are written as runs."""

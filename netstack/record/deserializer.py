@@ -61,8 +61,8 @@ class RecordDeserializer:
     Args:
         format: decodes one record. Two methods it may have beyond the protocol are used when present:
             `decode_owned(memory)` gets records gathered from several buffers, in memory it may keep;
-            `decode_bytes(data)` gets small records as `bytes`, which costs less than a `memoryview` of each. If that is
-            the type `bytes` itself, there is no call at all.
+            `decode_list(payloads)` gets small records as a list of `bytes`, which costs less than a `memoryview` and a
+            call for each.
         spill: where records above the threshold are gathered.
         spill_threshold_bytes: longest record gathered in memory.
         max_record_bytes: longest record accepted.
@@ -80,7 +80,7 @@ class RecordDeserializer:
         "_before",
         "_blocks",
         "_decode",
-        "_decode_bytes",
+        "_decode_list",
         "_decode_many",
         "_decode_owned",
         "_failed",
@@ -110,7 +110,7 @@ class RecordDeserializer:
         if spill_threshold_bytes < 0:
             raise ConfigError(f"spill_threshold_bytes={spill_threshold_bytes}; give at least 0")
         self._decode = format.decode
-        self._decode_bytes: Callable[[bytes], Any] | None = getattr(format, "decode_bytes", None)
+        self._decode_list: Callable[[list[bytes]], list[Any]] | None = getattr(format, "decode_list", None)
         self._decode_many = format.decode_many
         self._decode_owned: Callable[[memoryview], Any] | None = getattr(format, "decode_owned", None)
         self._spill = spill
@@ -162,14 +162,14 @@ class RecordDeserializer:
                     continue
                 if not self._head:
                     position = self._read_uniform(memory, position, elements)
-                    if self._decode_bytes is None:
+                    if self._decode_list is None:
                         position = self._read_each(memory, position, elements)
                     else:
                         if not copied and self._is_worth_copying(memory, position):
                             copied, copied_from = bytes(memory[position:]), position
                         if copied:
                             position = copied_from + self._read_copied(
-                                copied, position - copied_from, self._decode_bytes, elements
+                                copied, position - copied_from, self._decode_list, elements
                             )
                         else:
                             position = self._read_each(memory, position, elements)
@@ -299,14 +299,16 @@ class RecordDeserializer:
         cells: int = _COPY_FROM_CELLS * (PREFIX_BYTES + length)
         return cells <= left
 
-    def _read_copied(self, data: bytes, position: int, decode: Callable[[bytes], Any], elements: list[Any]) -> int:
+    def _read_copied(
+        self, data: bytes, position: int, decode: Callable[[list[bytes]], list[Any]], elements: list[Any]
+    ) -> int:
         """Does the same for a copy of the buffer's rest."""
         end = len(data)
         last_prefix = end - PREFIX_BYTES
         limit = self._max_record_bytes
         unpack = LENGTH.unpack_from
         is_compiled = _IS_COMPILED
-        as_it_is = decode is bytes
+        payloads: list[bytes] = []
         length: int
         while position <= last_prefix:
             if is_compiled:
@@ -317,9 +319,9 @@ class RecordDeserializer:
             stop = start + length
             if stop > end or length > limit:
                 break
-            payload = data[start:stop]
-            elements.append(payload if as_it_is else decode(payload))
+            payloads.append(data[start:stop])
             position = stop
+        elements += decode(payloads)
         return position
 
     def _read_head(self, memory: memoryview, position: int, elements: list[Any]) -> int:

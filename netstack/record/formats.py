@@ -24,6 +24,7 @@ import numpy as np
 
 from ..errors import ConfigError, RecordError
 from .arrow import ArrowFormat
+from .framing import payloads_of, texts_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,9 +35,10 @@ Encoded: TypeAlias = "bytes | memoryview"
 class RecordFormat(Protocol):
     """One way to turn records into bytes; subclass it for a format of your own.
 
-    An object serves one writer or one reader at a time: it may keep scratch space. Two more methods are used where a
-    format has them: `decode_bytes(data)`, which is `decode` for small records that the reader has copied already, and
-    `decode_owned(view)`, which is `decode` for memory that the record may keep.
+    An object serves one writer or one reader at a time: it may keep scratch space. Three more methods are used where a
+    format has them: `decode_list(payloads)`, which is `decode` for a list of small records that the reader has copied
+    already; `decode_owned(view)`, which is `decode` for memory that the record may keep; and, of a format whose records
+    cannot change, `encode_many(records)`, which is `encode` for a list. It raises if one of them does not fit.
 
     Attributes:
         name: as in `format_named`.
@@ -102,7 +104,6 @@ class BytesFormat(RecordFormat):
     """Bytes, as they are."""
 
     name = "bytes"
-    decode_bytes = bytes  # returns its argument, without a call where the reader knows
 
     def encode(self, record: Any) -> bytes:
         """`record` itself; a copy of a `bytearray` or `memoryview`, whose owner may change it before it is sent."""
@@ -115,6 +116,10 @@ class BytesFormat(RecordFormat):
     def decode(self, view: memoryview) -> bytes:
         """A copy of the window."""
         return bytes(view)
+
+    def decode_list(self, payloads: list[bytes]) -> list[bytes]:
+        """They are the records."""
+        return payloads
 
     def decode_many(self, rows: NDArray[np.uint8]) -> list[Any]:
         """A copy of every row."""
@@ -136,21 +141,29 @@ class StrFormat(RecordFormat):
         except UnicodeEncodeError as error:
             raise _misfit(record, self.name, f"{error}; a lone surrogate has no bytes in UTF-8") from error
 
-    def decode(self, view: memoryview | bytes) -> str:
+    def encode_many(self, records: list[Any]) -> list[bytes]:
+        """The texts in UTF-8."""
+        if not {str}.issuperset(map(type, records)):
+            raise TypeError("not all of them are plain text")
+        return payloads_of(records)
+
+    def decode(self, view: memoryview) -> str:
         """The window as text."""
         try:
             return str(view, "utf-8")
         except UnicodeDecodeError as error:
             raise _malformed(len(view), self.name, error) from error
 
-    decode_bytes = decode
+    def decode_list(self, payloads: list[bytes]) -> list[str]:
+        """Every payload as text."""
+        try:
+            return texts_of(payloads)
+        except UnicodeDecodeError as error:
+            raise _malformed(len(error.object), self.name, error) from error
 
     def decode_many(self, rows: NDArray[np.uint8]) -> list[Any]:
         """Every row as text."""
-        try:
-            return [row.decode() for row in rows_as_bytes(rows)]
-        except UnicodeDecodeError as error:
-            raise _malformed(rows.shape[1], self.name, error) from error
+        return self.decode_list(rows_as_bytes(rows))
 
 
 class _NumberFormat(RecordFormat):
@@ -166,6 +179,9 @@ class _NumberFormat(RecordFormat):
             return self._struct.pack(record)
         except (struct.error, OverflowError) as error:
             raise _misfit(record, self.name, f"{error}; {self._accepts}") from error
+
+    def encode_many(self, records: list[Any]) -> list[bytes]:
+        return [*map(self._struct.pack, records)]
 
     def decode(self, view: memoryview) -> Any:
         if len(view) != 8:
@@ -219,22 +235,25 @@ class MsgpackFormat(RecordFormat):
         except (TypeError, ValueError, OverflowError) as error:
             raise _misfit(record, self.name, f"{error}; emit numbers, text, bytes, lists, maps") from error
 
-    def decode(self, view: memoryview | bytes) -> Any:
+    def decode(self, view: memoryview) -> Any:
         """The one value in the window; a length inside it cannot ask for more than the window holds."""
         try:
             return msgpack.unpackb(view, raw=False, strict_map_key=False)
         except (msgpack.UnpackException, ValueError, TypeError) as error:
             raise _malformed(len(view), self.name, error) from error
 
-    decode_bytes = decode
+    def decode_list(self, payloads: list[bytes]) -> list[Any]:
+        """The value of every payload."""
+        unpack = msgpack.unpackb
+        payload = b""
+        try:
+            return [unpack(payload := each, raw=False, strict_map_key=False) for each in payloads]
+        except (msgpack.UnpackException, ValueError, TypeError) as error:
+            raise _malformed(len(payload), self.name, error) from error
 
     def decode_many(self, rows: NDArray[np.uint8]) -> list[Any]:
         """The value of every row."""
-        unpack = msgpack.unpackb
-        try:
-            return [unpack(row, raw=False, strict_map_key=False) for row in rows_as_bytes(rows)]
-        except (msgpack.UnpackException, ValueError, TypeError) as error:
-            raise _malformed(rows.shape[1], self.name, error) from error
+        return self.decode_list(rows_as_bytes(rows))
 
 
 FORMATS: Mapping[str, Callable[[], RecordFormat]] = MappingProxyType(

@@ -75,6 +75,25 @@ packer: Final = _Packers().__getitem__
 """`packer(n)`: the Struct that packs a length and n payload bytes in one call; cached up to `PACKER_LIMIT_BYTES`."""
 
 
+_PREFIXES: Final = tuple(LENGTH.pack(size) for size in range(PACKER_LIMIT_BYTES))
+
+
+def prefix_of(payload: bytes | bytearray | memoryview) -> bytes:
+    """The length in front of a record, which is not too long."""
+    size = len(payload)
+    return _PREFIXES[size] if size < PACKER_LIMIT_BYTES else LENGTH.pack(size)
+
+
+def texts_of(payloads: list[bytes]) -> list[str]:
+    """UTF-8 as text: here, because compiled code needs half the time for it."""
+    return [payload.decode() for payload in payloads]
+
+
+def payloads_of(texts: list[str]) -> list[bytes]:
+    """Text as UTF-8."""
+    return [text.encode() for text in texts]
+
+
 def frame(payload: bytes | bytearray | memoryview) -> bytes:
     """One framed record.
 

@@ -17,9 +17,10 @@ import trio
 from ..buffer.lent import LentBuffer
 from ..errors import ConfigError, PoolDestroyed, RecordError
 from ..events import Event
-from ..outbound.emission import Emission
+from ..outbound.emission import Emission, Payload
 from ..outbound.partition import ResultPartition
 from ..outbound.selector import ChannelSelector, RebalanceSelector
+from ..outbound.slices import SliceWriter
 from ..outbound.writer import PartitionWriter
 from ..record.formats import RecordFormat, format_named, rows_as_bytes
 from ..waits import WaitMeter
@@ -175,6 +176,15 @@ class RecordWriter(Generic[T]):
         finally:
             self._take_back(lent)
 
+    def slices(self) -> SliceWriter:
+        """A way to write what a task emits a slice at a time, instead of `emit`."""
+        return SliceWriter(self._core)
+
+    async def emit_encoded(self, slot: int, payload: Payload) -> None:
+        """Writes what a `SliceWriter` found no buffer for, waiting for one. Cancellation: as `emit`."""
+        await self._make_whole()
+        await self._write_payload(slot, payload)
+
     async def broadcast_event(self, event: Event, *, priority: bool = False) -> None:
         """Sends an event on every subpartition, behind (with priority: in front of) everything written so far.
 
@@ -271,14 +281,17 @@ class RecordWriter(Generic[T]):
 
     async def _emit_few(self, batch: npt.NDArray[Any]) -> None:
         """A batch of few records a subpartition, one by one: array operations would cost more."""
-        core = self._core
-        rows = core.rows_of_batch(batch)
-        for slot, payload in zip(core.slots_of_batch(batch, len(rows)), rows_as_bytes(rows), strict=True):
-            if not core.try_write(slot, payload):
-                await self._drive(slot, core.plan_payload(slot, payload))
-                self._partition.counters.counted += 1
-                core.buffers.after_write(slot)
+        rows = self._core.rows_of_batch(batch)
+        for slot, payload in zip(self._core.slots_of_batch(batch, len(rows)), rows_as_bytes(rows), strict=True):
+            await self._write_payload(slot, payload)
         await self._parking.checkpoint()
+
+    async def _write_payload(self, slot: int, payload: Payload) -> None:
+        core = self._core
+        if not core.try_write(slot, payload):
+            await self._drive(slot, core.plan_payload(slot, payload))
+            self._partition.counters.counted += 1
+            core.buffers.after_write(slot)
 
     async def _share_out(self, batch: npt.NDArray[Any]) -> None:
         """A batch of little for each of many subpartitions: framed as a whole."""

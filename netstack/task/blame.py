@@ -11,6 +11,7 @@ from types import CodeType
 from typing import Any
 
 from ..errors import NetstackError
+from .fused import OPERATORS
 from .operators import BoundOperator
 from .permanent import operator_failed
 
@@ -21,23 +22,26 @@ def blamed(error: BaseException, operators: Iterable[BoundOperator]) -> BaseExce
         return error
     if isinstance(error, KeyboardInterrupt) and sigint_raises():
         return error
+    traces = [error.__traceback__]
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
-        error = error.__cause__  # Python says RuntimeError where one leaves a coroutine
-    functions: dict[int, str] = {}
-    codes: dict[CodeType, str] = {}
+        error = error.__cause__  # Python says RuntimeError where one leaves a coroutine, or a generator
+        traces.append(error.__traceback__)
+    codes: dict[CodeType, list[str]] = {}  # several where operators have one function
     for operator in operators:
         for function in (operator.process, *operator.inputs):
-            functions[id(function)] = operator.name
             code = _code(function)
             if code is not None:
-                codes.setdefault(code, operator.name)
+                codes.setdefault(code, []).append(operator.name)
     found = ""
-    trace = error.__traceback__
-    while trace is not None:  # the innermost counts: operators call those behind them
-        frame = trace.tb_frame
-        name = functions.get(id(frame.f_locals.get("function"))) or codes.get(frame.f_code)
-        found = name or found
-        trace = trace.tb_next
+    for each in traces:
+        trace = each
+        while trace is not None:  # the innermost counts: operators call those behind them
+            frame = trace.tb_frame
+            line = frame.f_globals.get(OPERATORS, {}).get(trace.tb_lineno)
+            names = [line] if line else codes.get(frame.f_code, [])
+            if names and found not in names:
+                found = names[0]
+            trace = trace.tb_next
     return operator_failed(found, error) if found else error
 
 

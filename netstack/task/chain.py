@@ -1,4 +1,4 @@
-"""A chain of operators put together: a record goes from one to the next by a function call.
+"""A chain of operators put together: a record goes through all of it before the next one begins.
 
 Takes: operators, the edges between them, and where records leave the chain. Gives: functions that take records in, and
 what is done between two records.
@@ -14,18 +14,16 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
-import numpy as np
-
 from ..errors import ConfigError
-from ..outbound.selector import records_of
 from ..schedule.descriptors.information import TaskInformation
 from ..schedule.graph.job_graph import ChainedEdge, OperatorKind
 from .commits import AT_THE_END
+from .fused import Records, Step, Target, fused, listed
 from .operators import BoundOperator
-from .output import Records, Target, TaskOutput
+from .output import TaskOutput
 from .reports import OperatorStatistics
 
 
@@ -41,6 +39,20 @@ class Collector:
         self._sides = sides
         self._output = output
 
+    def write_at_once(self) -> None:
+        """The operator is async: it may wait behind each record that it emits."""
+        flush = self._output.flush
+
+        def flushing(push: Callable[[Any], None]) -> Callable[[Any], None]:
+            def push_and_flush(record: Any) -> None:
+                push(record)
+                flush()
+
+            return push_and_flush
+
+        self.collect, self.collect_batch = flushing(self.collect), flushing(self.collect_batch)
+        self._sides = {tag: Target(flushing(side.push), side.push_batch) for tag, side in self._sides.items()}
+
     def collect_to(self, tag: str, record: Any) -> None:
         """See `Output.collect_to`."""
         side = self._sides.get(tag)
@@ -50,14 +62,12 @@ class Collector:
     async def emit(self, record: Any) -> None:
         """See `Output.emit`."""
         self.collect(record)
-        if self._output.kept:
-            await self._output.drain()
+        await self._output.drain()
 
     async def emit_batch(self, records: Records) -> None:
         """See `Output.emit_batch`."""
         self.collect_batch(records)
-        if self._output.kept:
-            await self._output.drain()
+        await self._output.drain()
 
 
 @final
@@ -80,6 +90,8 @@ class ChainedOperator:
         self.bound = bound
         self.main = main
         self.out = Collector(main, sides, output)
+        if bound.is_async:
+            self.out.write_at_once()
         self.waiting: list[Any] = []
         self.counted = 0
         self.read = 0
@@ -108,6 +120,7 @@ class OperatorChain:
         sources: those that are sources.
         inputs: for every gate what takes its records: one by one, several at once.
         head: the operator that reads the gates; None where there are none.
+        has_waiting: whether records wait in front of operators behind the head.
         settles_often: whether something waits that should not wait for the end of a slice.
         records_in: that came through gates, or from sources.
     """
@@ -150,15 +163,14 @@ class OperatorChain:
         self._waiting = [
             self._made[name] for name in order if self._made[name].waits and self._made[name] is not self.head
         ]
+        self.has_waiting = bool(self._waiting)
         self.settles_often = any(operator.bound.is_async for operator in self._waiting)
 
     # Between two records.
 
     async def settle(self) -> None:
         """Hands over what waits, and writes what found no buffer. Cancellation: the task has to end."""
-        output = self._output
-        if output.kept:
-            await output.drain()
+        await self._output.drain()
         for operator in self._waiting:
             while operator.waiting:
                 records, operator.waiting[:] = list(operator.waiting), ()
@@ -167,7 +179,7 @@ class OperatorChain:
     @property
     def is_settled(self) -> bool:
         """Whether nothing waits."""
-        return not self._output.kept and not any(operator.waiting for operator in self._waiting)
+        return self._output.is_flushed and not any(operator.waiting for operator in self._waiting)
 
     async def process(self, operator: ChainedOperator, records: Records) -> None:
         """Has an operator that is async, or takes several records at a time, process some."""
@@ -177,13 +189,11 @@ class OperatorChain:
             result = process(records, *arguments)
             if operator.bound.is_async:
                 await result
-            if output.kept:
-                await output.drain()
+            await output.drain()
             return
         for record in records:
             await process(record, *arguments)
-            if output.kept:
-                await output.drain()
+            await output.drain()
 
     # State.
 
@@ -244,7 +254,7 @@ class OperatorChain:
             if edge.side_output == tag
         ]
         outside = [
-            self._output.edges[index]
+            self._output.edges[index].target
             for index in self._network.get(name, ())
             if self._task.outputs[index].edge.side_output == tag
         ]
@@ -271,7 +281,7 @@ class OperatorChain:
         if operator.bound.inputs:
             if not 1 <= number <= len(operator.bound.inputs):
                 raise ConfigError(f"operator {name!r} has an input {number}, and no method process{number}")
-            entry = _called(operator.bound.inputs[number - 1], operator.out)
+            entry = _called(operator, operator.bound.inputs[number - 1])
             return _counted(operator, entry) if name in self._counting else entry
         return _telling(operator, number, targets[name]) if tells else targets[name]
 
@@ -356,67 +366,23 @@ def _all(targets: Sequence[Target]) -> Target:
 
 
 def _entry(operator: ChainedOperator) -> Target:
-    """What takes an operator's records.
-
-    No `map` and no `filter` of Python's own: they take a StopIteration of the user's for the end of the records.
-    """
+    """What takes an operator's records."""
+    bound = operator.bound
     if operator.waits:
         return _entry_of_waiting(operator)
-    function = operator.bound.process
-    out, out_batch = operator.main
-    match operator.bound.kind:
-        case OperatorKind.SOURCE:
-            return operator.main
-        case OperatorKind.MAP:
-
-            def push_mapped(record: Any) -> None:
-                out(function(record))
-
-            def push_all_mapped(records: Records) -> None:
-                out_batch([function(record) for record in listed(records)])
-
-            return Target(push_mapped, push_all_mapped)
-        case OperatorKind.FILTER:
-
-            def push_chosen(record: Any) -> None:
-                if function(record):
-                    out(record)
-
-            def push_all_chosen(records: Records) -> None:
-                out_batch([record for record in listed(records) if function(record)])
-
-            return Target(push_chosen, push_all_chosen)
-        case OperatorKind.FLAT_MAP:
-
-            def push_parts(record: Any) -> None:
-                for each in function(record):
-                    out(each)
-
-            def push_all_parts(records: Records) -> None:
-                out_batch([each for record in listed(records) for each in function(record)])
-
-            return Target(push_parts, push_all_parts)
-    return _called(function, operator.out if operator.bound.wants_output else None)
+    if bound.kind is OperatorKind.SOURCE:
+        return operator.main
+    if bound.kind in (OperatorKind.MAP, OperatorKind.FILTER, OperatorKind.FLAT_MAP):
+        return fused(Step(bound.name, bound.kind, bound.process), operator.main)
+    return _called(operator, bound.process)
 
 
-def _called(function: Callable[..., Any], out: Collector | None) -> Target:
+def _called(operator: ChainedOperator, function: Callable[..., Any]) -> Target:
     """A function that emits by itself, or not at all."""
-    if out is None:
-
-        def push_each(records: Records) -> None:
-            for record in listed(records):
-                function(record)
-
-        return Target(function, push_each)
-
-    def push(record: Any) -> None:
-        function(record, out)
-
-    def push_batch(records: Records) -> None:
-        for record in listed(records):
-            function(record, out)
-
-    return Target(push, push_batch)
+    name = operator.bound.name
+    if operator.bound.wants_output:
+        return fused(Step(name, OperatorKind.PROCESS, function, operator.out))
+    return fused(Step(name, OperatorKind.SINK, function))
 
 
 def _entry_of_waiting(operator: ChainedOperator) -> Target:
@@ -441,7 +407,7 @@ def _entry_of_waiting(operator: ChainedOperator) -> Target:
 
 
 def _counted(operator: ChainedOperator, entry: Target) -> Target:
-    inside, inside_batch = entry
+    inside, inside_batch = entry.push, entry.push_batch
 
     def push(record: Any) -> None:
         operator.counted += 1
@@ -456,7 +422,7 @@ def _counted(operator: ChainedOperator, entry: Target) -> Target:
 
 def _telling(operator: ChainedOperator, number: int, entry: Target) -> Target:
     context = operator.bound.context
-    inside, inside_batch = entry
+    inside, inside_batch = entry.push, entry.push_batch
 
     def push(record: Any) -> None:
         context.input = number
@@ -467,8 +433,3 @@ def _telling(operator: ChainedOperator, number: int, entry: Target) -> Target:
         inside_batch(records)
 
     return Target(push, push_batch)
-
-
-def listed(records: Records) -> Iterable[Any]:
-    """Records one by one."""
-    return records_of(records) if isinstance(records, np.ndarray) else records

@@ -14,7 +14,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from operator import length_hint
 from typing import Any, Final, TypeAlias, final
 
 import trio
@@ -25,9 +24,10 @@ from ..schedule.descriptors.information import InputInformation
 from ..waits import WaitMeter
 from .chain import ChainedOperator, OperatorChain
 from .checkpoints import TaskCheckpoints
+from .fused import Records, Target, listed
 from .input import TaskInput
 from .mailbox import Mailbox
-from .output import Records, TaskOutput
+from .output import TaskOutput
 
 SLICE_S: Final = 0.002
 """Records are processed in slices of about this duration; between two of them a clock is read. Of arrays a slice costs
@@ -41,6 +41,30 @@ _Step: TypeAlias = Callable[[Any, int, int], Awaitable[int]]
 """Processes records [first, last) of a list or array, or only the first of these; gives the index of the next."""
 
 MAX_SLICE: Final = 4096
+
+
+def each(push: Callable[[Any], None]) -> Callable[[Records], None]:
+    """Takes several records, and pushes one after the other."""
+
+    def push_each(records: Records) -> None:
+        for record in listed(records):
+            push(record)
+
+    return push_each
+
+
+def next_part(part: int, count: int, staged_bytes: int, most_bytes: int) -> int:
+    """How many records to process before what they emit is written.
+
+    Args:
+        part: how many it was.
+        count: how many there were.
+        staged_bytes: what these emitted.
+        most_bytes: what they should emit at most.
+    """
+    if staged_bytes > most_bytes:
+        return max(1, count * most_bytes // staged_bytes)
+    return min(2 * part, MAX_SLICE) if count == part and 2 * staged_bytes <= most_bytes else part
 
 
 @final
@@ -85,6 +109,7 @@ class ChainLoop:
         self._input: TaskInput | None = None
         self._drain = True
         self._slice = 1
+        self._part = 1
         self._waited_at = 0.0
 
     async def run(self, inputs: TaskInput | None) -> bool:
@@ -222,7 +247,7 @@ class ChainLoop:
         if not len(records):
             raise RecordError(f"source {bound.context} read nothing; give at least one record, or None at the end")
         source.read, source.sent = len(records), 0
-        await self._in_slices(records, self._step_of(source.main.push, source.main.push_batch), source.has_sent)
+        await self._in_slices(records, self._step_of(source.main), source.has_sent)
         if not self._checkpoints.is_stopped:
             source.read = source.sent = 0
         return True
@@ -232,10 +257,8 @@ class ChainLoop:
         output, tell = self._output, self._on_consumable
         if tell is None:
             return
-        waiting = {writer.partition.partition_id for writer, _, _ in output.kept}
         for index in list(self._untold):
-            partition = output.partitions[index]
-            if partition.counters.records or partition.partition_id in waiting:
+            if output.partitions[index].counters.records or not output.edges[index].is_empty:
                 self._untold.remove(index)
                 tell(index)
 
@@ -291,34 +314,35 @@ class ChainLoop:
         assert head is not None
         if head.waits:
             return [self._step_of_waiting(head)] * len(self._chain.inputs)
-        return [self._step_of(target.push, target.push_batch) for target in self._chain.inputs]
+        return [self._step_of(target) for target in self._chain.inputs]
 
-    def _step_of(self, push: Callable[[Any], None], push_batch: Callable[[Records], None]) -> _Step:
-        """Hands records on one by one, until there is no room; an array at once."""
+    def _step_of(self, target: Target) -> _Step:
+        """Hands records on in parts, each with about as much output as may be staged, until there is no room."""
         output, chain = self._output, self._chain
-        kept, room, is_sink = output.kept, output.room, output.is_sink
+        # A list is one only for the reader; what waits for several at a time gets all of a slice.
+        push_list = each(target.push) if chain.has_waiting else target.push_batch
 
         async def step(records: Records, first: int, last: int) -> int:
-            if not isinstance(records, list):
-                push_batch(records[first:last])
-                return last
-            rest = iter(records[first:last])
-            if chain.settles_often:
-                for record in rest:
-                    push(record)
-                    if not chain.is_settled:
-                        await chain.settle()
-                    if self._mailbox.is_urgent or not room.is_available:
-                        break
-            elif is_sink:
-                for record in rest:
-                    push(record)
-            else:
-                for record in rest:
-                    push(record)
-                    if kept or not room.is_available:
-                        break
-            return last - length_hint(rest)
+            done = first
+            while done < last:
+                is_list = isinstance(records, list)
+                part = 1 if chain.settles_often else self._part if is_list else last - done
+                stop = min(done + part, last)
+                written = output.written_bytes
+                try:
+                    (push_list if is_list else target.push_batch)(records[done:stop])
+                except BaseException:
+                    output.flush()  # what came before it; an error of that is the first
+                    raise
+                is_all = output.flush()
+                if is_list:
+                    self._part = next_part(part, stop - done, output.written_bytes - written, output.staged_bytes)
+                done = stop
+                if chain.settles_often:
+                    await chain.settle()
+                if not is_all or self._mailbox.is_urgent or not output.is_available:
+                    break
+            return done
 
         return step
 

@@ -44,8 +44,8 @@ from ..runtime.deserializers import new_deserializer
 from ..runtime.network_environment import NetworkEnvironment
 from ..schedule.descriptors.information import EdgeId, InputInformation
 from ..schedule.descriptors.shuffle import partition_place
+from .fused import Records
 from .mailbox import Mailbox
-from .output import Records
 
 GATHERED_BYTES: Final = 256 * 1024
 """Of buffers that are there, in one array: their fixed costs are paid once. It fits a core's cache."""

@@ -90,10 +90,11 @@ class Output(Protocol):
     def collect(self, record: Any) -> None:
         """Emits a record; never waits.
 
-        What finds no buffer is kept, as it is, and written before the next record is processed; so do not change it.
+        It may be changed afterwards as far as the network goes; the operators of the same chain are given it as it is.
 
         Raises:
-            RecordError: it does not fit the format.
+            RecordError: it does not fit the format. Of str, int64 and float64 the task fails with that a little later,
+                when what was emitted is written.
         """
 
     def collect_to(self, tag: str, record: Any) -> None:

@@ -3,22 +3,22 @@
 Takes: records and events of the task, buffers that come back. Gives: records to every consumer, waits between records.
 
 Rules:
-- The task looks at `is_available` between two records and waits there, where barriers are handled. Inside a record the
-  pools' overdraft serves. Only what needs more than that is kept, and written before anything else happens.
-- Events go to every subpartition of every partition, when nothing is kept.
+- What is emitted is staged, and written when the task has processed a slice of records (`flush`), or an error ends it.
+- The task looks at `is_available` between two slices and waits there, where barriers are handled. Inside a slice the
+  pools' overdraft serves. Only what needs more than that stays staged, and is written before anything else happens.
+- Events go to every subpartition of every partition, when nothing is staged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, final
+from typing import Any, Final, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
-import trio
 
 from ..buffer.local_pool import LocalBufferPool
-from ..errors import PoolDestroyed, RecordError
+from ..errors import NetstackError, PoolDestroyed, RecordError
 from ..events import EndOfData, Event
 from ..outbound.partition import ResultPartition
 from ..outbound.selector import records_of
@@ -27,22 +27,12 @@ from ..runtime.record_writer import RecordWriter
 from ..runtime.signal import Signal
 from ..schedule.descriptors.information import OutputInformation
 from ..waits import WaitMeter
+from .fused import Records, Target
 from .mailbox import Mailbox
+from .permanent import operator_failed
 
-Records: TypeAlias = "list[Any] | npt.NDArray[Any]"
-"""Several records: one by one in a list, or as an array."""
-
-
-class Target(NamedTuple):
-    """Whom records are handed to.
-
-    Attributes:
-        push: takes one.
-        push_batch: takes several, in order.
-    """
-
-    push: Callable[[Any], None]
-    push_batch: Callable[[Records], None]
+STAGED_SHARE: Final = 8
+"""Of a buffer: so much rarely needs more than a buffer of the overdraft, and what is done once costs less than it."""
 
 
 class HasRoom(Protocol):
@@ -69,9 +59,9 @@ class TaskOutput:
 
     Attributes:
         edges: what operators emit to, one for each partition.
-        kept: what found no buffer, in order: the writer, whether it is an array, and the record or array.
         partitions: what is written to.
         room: tells whether the next record may be processed; with one partition without another call.
+        staged_bytes: how much is to be staged before it is written.
         backpressured: how long the task has waited for room.
     """
 
@@ -80,13 +70,12 @@ class TaskOutput:
         "_mailbox",
         "_now",
         "_returned",
-        "_told",
         "_writers",
         "backpressured",
         "edges",
-        "kept",
         "partitions",
         "room",
+        "staged_bytes",
     )
 
     def __init__(
@@ -105,14 +94,13 @@ class TaskOutput:
             now: monotonic seconds.
         """
         self.partitions: tuple[ResultPartition, ...] = tuple(writer.partition for writer in writers)
-        self.kept: list[tuple[RecordWriter[Any], bool, Any]] = []
         self._writers = tuple(writers)
-        self._told = tuple(told)
         for writer in writers:
             writer.overdraw()
-        self.edges = tuple(_edge(writer, self.kept, each) for writer, each in zip(writers, told, strict=True))
+        self.edges = tuple(Edge(writer, each) for writer, each in zip(writers, told, strict=True))
         pools = tuple(partition.pool for partition in self.partitions)
         self.room: HasRoom = pools[0] if len(pools) == 1 else _Pools(pools)
+        self.staged_bytes = min((pool.segment_size_bytes // STAGED_SHARE for pool in pools), default=0)
         self.backpressured = WaitMeter(now())
         self._now = now
         self._mailbox = mailbox
@@ -139,33 +127,50 @@ class TaskOutput:
         """How often a writer has waited for a buffer so far."""
         return sum(each.soft_backpressured.count + each.hard_backpressured.count for each in self.partitions)
 
+    @property
+    def is_flushed(self) -> bool:
+        """Whether nothing is staged."""
+        return all(edge.is_empty for edge in self.edges)
+
+    @property
+    def written_bytes(self) -> int:
+        """Of the records that were written so far; arrays do not count."""
+        return sum(edge.slices.written_bytes for edge in self.edges)
+
+    def flush(self) -> bool:
+        """Writes what is staged, as far as there are buffers. Returns whether that is all.
+
+        Raises:
+            RecordError: a record does not fit; those in front of it are written.
+            OperatorFailed: the key function or partitioner of an edge raised.
+        """
+        is_all = True
+        for edge in self.edges:
+            if not edge.flush():
+                is_all = False
+        return is_all
+
     async def drain(self) -> None:
-        """Writes what is kept, waiting for buffers: hard back-pressure."""
+        """Writes what is staged, waiting for buffers: hard back-pressure. Raises as `flush`."""
+        if self.flush():
+            return
         self.backpressured.begin(self._now())
         try:
-            await self._drain()
+            for edge in self.edges:
+                await self._drain(edge)
         finally:
             self.backpressured.end(self._now())
 
-    async def _drain(self) -> None:
-        kept = self.kept
-        while kept:
-            writer, is_array, record = kept[0]
-            partition = writer.partition
-            while not is_array and not partition.pool.is_available:  # the writer would call it soft
+    async def _drain(self, edge: Edge) -> None:
+        partition = edge.writer.partition
+        while not edge.flush():
+            while not edge.arrays and not partition.pool.is_available:  # the writer would call it soft
                 partition.hard_backpressured.begin(partition.host.now())
                 try:
                     await self._returned.wait()
                 finally:
                     partition.hard_backpressured.end(partition.host.now())
-            try:
-                if is_array:
-                    await writer.emit_batch(record)
-                else:
-                    await writer.emit(record)
-            except RecordError as error:
-                raise _refused(self._told[self._writers.index(writer)], error) from error
-            del kept[0]
+            await edge.write_next()
 
     async def wait(self) -> None:
         """Waits until there may be room, or something is urgent: soft back-pressure."""
@@ -255,40 +260,81 @@ class TaskOutput:
             partition.fail(cause)
 
 
-def _edge(
-    writer: RecordWriter[Any], kept: list[tuple[RecordWriter[Any], bool, Any]], told: OutputInformation
-) -> Target:
-    """Functions, because an attribute less is to be looked up for every record."""
-    format = format_named(told.format)
-    takes_arrays = format.name == "bytes" or format.numpy_dtype is not None
-    emit_nowait, keep = writer.emit_nowait, kept.append
+@final
+class Edge:
+    """What operators emit to one partition.
 
-    def push(record: Any) -> None:
-        if kept:
-            keep((writer, False, record))
-            return
+    Attributes:
+        arrays: staged, in front of all records.
+        slices: records that are staged.
+        target: takes both.
+        writer: writes them.
+    """
+
+    __slots__ = ("_operators", "_takes_arrays", "arrays", "slices", "target", "writer")
+
+    def __init__(self, writer: RecordWriter[Any], told: OutputInformation) -> None:
+        """Takes over the writer."""
+        self.writer = writer
+        self.slices = writer.slices()
+        self._operators = told.edge.source, told.edge.target
+        format = format_named(told.format)
+        self._takes_arrays = format.name == "bytes" or format.numpy_dtype is not None
+        self.arrays: list[npt.NDArray[Any]] = []
+        push = self.slices.records.append if self.slices.takes_records else self._push
+        self.target = Target(push, self._push_batch)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is staged."""
+        return not self.arrays and self.slices.is_empty
+
+    def flush(self) -> bool:
+        """See `TaskOutput.flush`."""
+        if self.arrays:
+            return False
         try:
-            emit_nowait(record)
-        except trio.WouldBlock:
-            keep((writer, False, record))
+            return self.slices.flush()
         except RecordError as error:
-            raise _refused(told, error) from error
+            raise self._refused(error) from error
+        except NetstackError:
+            raise
+        except (Exception, SystemExit) as error:  # the user's key function or partitioner
+            raise operator_failed(self._operators[0], error) from error
 
-    def push_batch(records: Records) -> None:
+    async def write_next(self) -> None:
+        """Writes what is staged first, waiting for buffers."""
+        try:
+            if self.arrays:
+                await self.writer.emit_batch(self.arrays[0])
+                del self.arrays[0]
+            else:
+                await self.writer.emit_encoded(*self.slices.take())
+        except RecordError as error:
+            raise self._refused(error) from error
+
+    def _push(self, record: Any) -> None:
+        try:
+            self.slices.stage(record)
+        except RecordError as error:
+            raise self._refused(error) from error
+
+    def _push_batch(self, records: Records) -> None:
         if isinstance(records, np.ndarray):
-            if takes_arrays:
-                keep((writer, True, records))
+            if self._takes_arrays and (self.slices.is_empty or (not self.arrays and self.flush())):
+                self.arrays.append(records)
                 return
             records = records_of(records)
-        for record in records:
-            push(record)
+        if self.slices.takes_records:
+            self.slices.records += records
+        else:
+            for record in records:
+                self._push(record)
 
-    return Target(push, push_batch)
-
-
-def _refused(told: OutputInformation, error: RecordError) -> RecordError:
-    """What a writer refused, with the names of those it was for."""
-    return RecordError(f"operator {told.edge.source!r} emits to {told.edge.target!r}: {error}")
+    def _refused(self, error: RecordError) -> RecordError:
+        """What the writer refused, with the names of those it was for."""
+        source, target = self._operators
+        return RecordError(f"operator {source!r} emits to {target!r}: {error}")
 
 
 def _all(first: Callable[[], None] | None, *others: Callable[[], None]) -> Callable[[], None]:

@@ -1,7 +1,8 @@
-"""`emit_batch(array)` writes what emitting each record alone would, to the same subpartitions, and keeps no memory."""
+"""`emit_batch(array)`, and slices, write what emitting each record alone would, to the same subpartitions."""
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 from collections.abc import Callable
@@ -434,3 +435,108 @@ def test_a_batch_that_is_cancelled_leaves_the_first_of_its_records_and_counts_th
                     assert indices[0] < subpartitions
 
     run(scenario)
+
+
+RECORDS: dict[str, tuple[st.SearchStrategy[Any], list[Any]]] = {
+    "str": (st.text(max_size=12), ["\ud800", 3, b"no text", "a"]),
+    "int64": (st.integers(-(1 << 63), (1 << 63) - 1), [1 << 63, "no number", 7]),
+    "float64": (st.floats(allow_nan=False), ["no number", 7]),
+    "bytes": (st.binary(max_size=12), ["no bytes", b"a"]),
+    "msgpack": (st.lists(st.integers(0, 300), max_size=3) | st.text(max_size=9), [{1, 2}, "a", 7]),
+}
+"""Records, and such as do not fit the format, or the selector."""
+
+
+class CountingSelector(CustomSelector):
+    """Asked once a record, or it tells."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        super().__init__(self._choose)
+
+    def _choose(self, key: Any, channels: int) -> int:
+        self.asked += 1
+        return self.asked * 7 // 3 % channels
+
+
+def key_of(record: Any) -> Any:
+    """Refuses some records."""
+    if record in ("a", 7, b"a"):
+        raise LookupError(record)
+    return tuple(record) if isinstance(record, list | set) else record
+
+
+SLICED: dict[str, Callable[[], ChannelSelector]] = {
+    **{name: SELECTORS[name] for name in ("forward", "rebalance", "shuffle", "broadcast")},
+    "key group": lambda: KeyGroupSelector(key_of),
+    "key group of text": lambda: KeyGroupSelector(key_of, key_type=str),
+    "custom": CountingSelector,
+}
+
+
+def outcome(stage: Stage, emit: Callable[[Stage], None]) -> tuple[str, int, list[list[bytes]]]:
+    """How it ended, how many records were counted, and what came."""
+    ended = ""
+    try:
+        emit(stage)
+    except (RecordError, LookupError) as error:
+        ended = repr(error)
+    counted = stage.partition.counters.records
+    return ended, counted, stage.finish()
+
+
+@pytest.mark.parametrize("name", SLICED)
+@pytest.mark.parametrize("format", RECORDS)
+@settings(max_examples=settings.default.max_examples // 2)
+@given(
+    st.data(),
+    st.integers(1, 4),
+    st.sampled_from([40, 64, 4096]),
+    st.lists(st.integers(1, 20), min_size=1, max_size=5),
+    st.sampled_from([None, 0, 0.1]),
+)
+def test_slices_write_what_records_alone_would(
+    name: str, format: str, data: st.DataObject, channels: int, segment_bytes: int, parts: list[int], timeout_s: float
+) -> None:
+    channels = 1 if name == "forward" else channels
+    fitting, others = RECORDS[format]
+    count = data.draw(st.integers(0, 60))
+    records = data.draw(st.lists(fitting, min_size=count, max_size=count))
+    if data.draw(st.booleans()):
+        records.insert(data.draw(st.integers(0, count)), data.draw(st.sampled_from(others)))
+
+    def stage(segments: int) -> Stage:
+        return Stage(
+            SLICED[name](),
+            subpartitions=channels,
+            segment_bytes=segment_bytes,
+            segments=segments,
+            format=format,
+            buffer_timeout_s=timeout_s,
+        )
+
+    def each(stage: Stage) -> None:
+        emit = stage.writer.emit_nowait
+        for record in records:
+            emit(record)
+
+    def sliced(stage: Stage) -> None:
+        slices = stage.writer.slices()
+        push = slices.records.append if slices.takes_records else slices.stage
+        left = copy.deepcopy(records)
+        for part in itertools.cycle(parts):
+            try:
+                for record in left[:part]:
+                    push(record)
+                    if isinstance(record, list):
+                        record.append("changed afterwards")
+            finally:
+                while not slices.flush():
+                    assert stage.read(), "it waits for a buffer, and all are here"
+            assert slices.is_empty
+            del left[:part]
+            if not left:
+                break
+
+    expected = outcome(stage(4000), each)
+    assert outcome(stage(channels + 1), sliced) == expected

@@ -166,14 +166,16 @@ def test_many_empty_records(make: Make) -> None:
     assert feed_cut(make(), bytes(4 * 100), 7) == [b""] * 100
 
 
-def test_small_records_as_bytes_when_the_format_offers_it(make: Make) -> None:
-    class AsBytes(Windows):
-        decode_bytes = bytes
+class AsBytes(Windows):
+    def decode_list(self, payloads: list[bytes]) -> list[bytes]:
+        return payloads
 
+
+def test_small_records_as_a_list_when_the_format_offers_it(make: Make) -> None:
     class Upper(Windows):
-        def decode_bytes(self, data: bytes) -> bytes:
-            assert type(data) is bytes
-            return data.upper()
+        def decode_list(self, payloads: list[bytes]) -> list[bytes]:
+            assert {type(payload) for payload in payloads} <= {bytes}
+            return [payload.upper() for payload in payloads]
 
     records = [b"a" * (index % 7) for index in range(100)]
     stream = b"".join(map(frame, records))
@@ -257,9 +259,6 @@ def test_the_limit_itself_is_accepted_also_in_runs(make: Make) -> None:
 
 
 def test_the_limit_holds_among_records_given_as_bytes(make: Make) -> None:
-    class AsBytes(Windows):
-        decode_bytes = bytes
-
     stream = b"".join(map(frame, [b"1234", b"123", b"12345"] * 30))
     with pytest.raises(RecordError, match="record 2 "):
         make(AsBytes(), max_record_bytes=4).feed(memoryview(stream))

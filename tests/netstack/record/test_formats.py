@@ -54,9 +54,12 @@ def test_round_trip(name: str, data: st.DataObject) -> None:
     scratch[:] = b"\xff" * len(scratch)  # the segment is recycled at once
     assert back == record
     assert type(back) is type(record)
-    decode_bytes = getattr(form, "decode_bytes", None)
-    if decode_bytes is not None:
-        assert decode_bytes(raw) == record
+    decode_list = getattr(form, "decode_list", None)
+    if decode_list is not None:
+        assert decode_list([raw, raw]) == [record, record]
+    encode_many = getattr(form, "encode_many", None)
+    if encode_many is not None:
+        assert encode_many([record, record]) == [raw, raw]
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -75,10 +78,17 @@ def test_an_array_of_records_reads_like_one_by_one(name: str, data: st.DataObjec
     assert form.decode_many(framed[:, 4:]) == form.decode_many(rows)
 
 
-def test_formats_that_read_bytes_directly() -> None:
-    with_it = [name for name in RECORDS if hasattr(format_named(name), "decode_bytes")]
-    assert with_it == ["bytes", "str", "msgpack"]
-    assert format_named("bytes").decode_bytes is bytes, "the reader leaves out the call"  # type: ignore[attr-defined]
+def test_formats_that_read_and_write_lists() -> None:
+    assert [name for name in RECORDS if hasattr(format_named(name), "decode_list")] == ["bytes", "str", "msgpack"]
+    unchanging = [name for name in RECORDS if hasattr(format_named(name), "encode_many")]
+    assert unchanging == ["str", "int64", "float64"], "others may change while they are staged"
+
+
+@pytest.mark.parametrize(("name", "bad"), [("str", 3), ("str", "\ud800"), ("int64", 1 << 63), ("float64", "1")])
+def test_a_list_with_a_record_that_does_not_fit_is_refused(name: str, bad: object) -> None:
+    good = {"str": "word", "int64": 1, "float64": 1.0}[name]
+    with pytest.raises((TypeError, UnicodeEncodeError, struct.error)):
+        format_named(name).encode_many([good, bad])  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", RECORDS)

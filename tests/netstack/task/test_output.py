@@ -14,10 +14,12 @@ from trio.testing import MockClock
 from netstack.config import NetworkConfig
 from netstack.errors import LocalProtocolError
 from netstack.ids import ChannelDescriptor
+from netstack.record.formats import format_named
 from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 from netstack.schedule.descriptors.information import EdgeId, OutputInformation
+from netstack.task.chain_loop import MAX_SLICE, next_part
 from netstack.task.mailbox import Mailbox
 from netstack.task.output import TaskOutput
 
@@ -46,18 +48,29 @@ async def read(manager: NetworkEnvironment, name: str) -> list[int]:
     return found
 
 
-def push(output: TaskOutput, record: int) -> None:
+def push(output: TaskOutput, record: int) -> bool:
     for edge in output.edges:
-        edge.push(record)
+        edge.target.push(record)
+    return output.flush()
 
 
 def fill(output: TaskOutput) -> int:
-    """Collects until something is kept; returns how many records."""
-    number = 0
-    while not output.kept:
-        push(output, number)
+    """Collects until something stays staged; returns how many records."""
+    number = 1
+    while push(output, number - 1):
         number += 1
     return number
+
+
+def test_the_next_part_has_about_as_much_output_as_is_to_be_staged() -> None:
+    assert next_part(1, 1, 0, 1000) == 2
+    assert next_part(8, 8, 400, 1000) == 16
+    assert next_part(8, 8, 800, 1000) == 8
+    assert next_part(8, 8, 4000, 1000) == 2
+    assert next_part(8, 8, 10**6, 1000) == 1
+    assert next_part(8, 3, 0, 1000) == 8, "the end of a read says nothing"
+    assert next_part(8, 8, 0, 0) == 16, "a sink"
+    assert next_part(MAX_SLICE, MAX_SLICE, 0, 1000) == MAX_SLICE
 
 
 async def test_what_finds_no_buffer_is_kept_and_written_in_order(autojump_clock: MockClock) -> None:
@@ -67,7 +80,8 @@ async def test_what_finds_no_buffer_is_kept_and_written_in_order(autojump_clock:
         assert not output.is_available
         for late in range(number, number + 5):
             push(output, late)
-        assert [record for _, _, record in output.kept] == [*range(number - 1, number + 5)]
+        format = format_named("int64")
+        assert output.edges[0].slices.payloads == [format.encode(late) for late in range(number - 1, number + 5)]
         found: list[list[int]] = []
         async with trio.open_nursery() as nursery:
 
@@ -75,9 +89,9 @@ async def test_what_finds_no_buffer_is_kept_and_written_in_order(autojump_clock:
             async def consume() -> None:
                 found.append(await read(manager, "p0"))
 
-            output.edges[0].push_batch(np.arange(number + 5, number + 500))
+            output.edges[0].target.push_batch(np.arange(number + 5, number + 500))
             await output.drain()
-            assert output.kept == []
+            assert output.is_flushed
             await output.end_of_data(drain=True)
             while not output.is_consumed:
                 await mailbox.wait()
@@ -114,7 +128,7 @@ async def test_every_consumer_gets_every_record_and_the_slowest_holds_back(autoj
             nursery.start_soon(consume, "p1")
             while not output.is_available:
                 await output.wait()
-            assert output.kept == []
+            assert output.is_flushed
             await output.end_of_data(drain=True)
             while not output.is_consumed:
                 await mailbox.wait()

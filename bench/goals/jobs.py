@@ -1,0 +1,197 @@
+"""Jobs of the table of goals, and the same work without netstack.
+
+Takes: which, what is set for its processes, how long about. Gives: a result with a rate.
+
+Word count: the example, two subtasks of each step, by `netstack run`. `loop` is one process with a dict; `queue` is two
+readers and two counters in processes of their own, with a list of words a `put`. Chain: six operators that do next to
+nothing; `loop` is `map` of the same functions.
+
+The rate of the word count is that of its whole job, from its submission on.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from netstack.errors import NetstackError
+from netstack.examples.word_count import LINES_AT_ONCE, split
+from netstack.keygroups import stable_hash
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+
+from ..jobs.operators import RESULT, chain, in_one_process
+from ..stopping import scratch_folder
+
+WORDS_A_SECOND: Final = 1_500_000
+RECORDS_A_SECOND: Final = 2_000_000
+SIDE: Final = 2
+"""Readers, and counters."""
+
+_OPERATORS: Final = 6
+_LINE_WORDS: Final = 10
+_VOCABULARY: Final = 20_000
+
+
+class JobFailed(NetstackError):
+    """A job of the table did not run, or counted wrongly."""
+
+
+def six(records: int = 1) -> StreamEnvironment:
+    """A chain of six operators: one task."""
+    return chain(records, _OPERATORS, is_chained=True, is_spread=False)
+
+
+def measure_job(name: str, engine: str, environment: Mapping[str, str], seconds: float) -> dict[str, Any]:
+    """Runs one of them once.
+
+    Raises:
+        JobFailed: it did not come to its end, or its counts are wrong.
+    """
+    with scratch_folder() as scratch:
+        rate = _MEASURES[name, engine](Path(scratch), environment, seconds)
+    return {"records_per_s": rate, "delivered": True}
+
+
+def write_words(path: Path, words: int) -> Counter[str]:
+    """A text of about so many words, a few of which are frequent; returns how often each comes."""
+    lines = [
+        " ".join(f"word{(number * step) ** 3 % _VOCABULARY % (1 + number * step % 997)}" for step in range(_LINE_WORDS))
+        for number in range(max(1, min(words, 200_000) // _LINE_WORDS))
+    ]
+    times = max(1, words // (len(lines) * _LINE_WORDS))
+    block = "\n".join(lines) + "\n"
+    with path.open("w") as file:
+        for _ in range(times):
+            file.write(block)
+    return Counter({word: times * count for word, count in Counter(block.split()).items()})
+
+
+def _run(job: str, environment: Mapping[str, str], *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "netstack.cli", "run", job, "--taskmanagers", "2", "--json", *arguments]
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise JobFailed(f"{job}: exit code {done.returncode}: {done.stderr[-1000:]}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _word_count(scratch: Path, environment: Mapping[str, str], seconds: float) -> float:
+    path = scratch / "words"
+    counts = write_words(path, int(WORDS_A_SECOND * seconds))
+    found = _run("netstack.examples.word_count:job", environment, "--input", str(path), "-p", f"parallelism={SIDE}")
+    top = found["results"]["top"]["0"]
+    _check(top, [[word, counts[word]] for word, _ in top])
+    return counts.total() / float(found["duration_s"])
+
+
+def _word_loop(scratch: Path, environment: Mapping[str, str], seconds: float) -> float:
+    path = scratch / "words"
+    wanted = write_words(path, int(WORDS_A_SECOND * seconds))
+    began_s = time.perf_counter()
+    counts: dict[str, int] = {}
+    with path.open("rb") as file:
+        for line in file:
+            for word in split(line.decode(errors="replace")):
+                counts[word] = counts.get(word, 0) + 1
+    taken_s = time.perf_counter() - began_s
+    _check(counts, wanted)
+    return wanted.total() / taken_s
+
+
+def _word_queue(scratch: Path, environment: Mapping[str, str], seconds: float) -> float:
+    path = scratch / "words"
+    wanted = write_words(path, int(WORDS_A_SECOND * seconds))
+    context = multiprocessing.get_context("spawn")
+    queues = [context.Queue(64) for _ in range(SIDE)]
+    results, barrier = context.Queue(), context.Barrier(2 * SIDE + 1)
+    readers = [context.Process(target=read_words, args=(str(path), i, queues, barrier)) for i in range(SIDE)]
+    counters = [context.Process(target=count_words, args=(queue, results, barrier)) for queue in queues]
+    for process in (*readers, *counters):
+        process.start()
+    barrier.wait()
+    began_s = time.perf_counter()
+    counts: dict[str, int] = {}
+    for _ in counters:
+        counts |= results.get()
+    taken_s = time.perf_counter() - began_s
+    for process in (*readers, *counters):
+        process.join()
+        process.close()
+    _check(counts, wanted)
+    return wanted.total() / taken_s
+
+
+def read_words(path: str, subtask: int, queues: list[Any], barrier: Any) -> None:
+    """One of the readers: lines that begin in its half, as lists of words to the owner of each word."""
+    owners: dict[str, int] = {}
+    size_bytes = os.path.getsize(path)
+    last = size_bytes * (subtask + 1) // SIDE
+    barrier.wait()
+    with open(path, "rb") as file:
+        first = size_bytes * subtask // SIDE
+        file.seek(max(0, first - 1))
+        if first:
+            file.readline()
+        while file.tell() < last:
+            lists: list[list[str]] = [[] for _ in queues]
+            for _ in range(LINES_AT_ONCE):
+                if file.tell() >= last:
+                    break
+                for word in split(file.readline().decode(errors="replace")):
+                    owner = owners.get(word)
+                    if owner is None:
+                        owner = owners[word] = stable_hash(word) % SIDE
+                    lists[owner].append(word)
+            for queue, words in zip(queues, lists, strict=True):
+                queue.put(words)
+    for queue in queues:
+        queue.put(None)
+
+
+def count_words(queue: Any, results: Any, barrier: Any) -> None:
+    """One of the counters: counts until every reader has ended."""
+    counts: dict[str, int] = {}
+    ended = 0
+    barrier.wait()
+    while ended < SIDE:
+        words = queue.get()
+        if words is None:
+            ended += 1
+            continue
+        for word in words:
+            counts[word] = counts.get(word, 0) + 1
+    results.put(counts)
+
+
+def _chain(scratch: Path, environment: Mapping[str, str], seconds: float) -> float:
+    records = int(RECORDS_A_SECOND * seconds)
+    found = _run("netstack.bench.goals.jobs:six", environment, "-p", f"records={records}")
+    told = found["results"][RESULT]["0"]
+    _check(told["records"], records)
+    return float(told["records"] / told["seconds"])
+
+
+def _chain_loop(scratch: Path, environment: Mapping[str, str], seconds: float) -> float:
+    return in_one_process(int(RECORDS_A_SECOND * seconds), _OPERATORS)
+
+
+def _check(found: Any, wanted: Any) -> None:
+    if found != wanted:
+        raise JobFailed("it counted wrongly")
+
+
+_MEASURES: Final[Mapping[tuple[str, str], Callable[[Path, Mapping[str, str], float], float]]] = {
+    ("word count", "netstack"): _word_count,
+    ("word count", "loop"): _word_loop,
+    ("word count", "queue"): _word_queue,
+    ("chain", "netstack"): _chain,
+    ("chain", "loop"): _chain_loop,
+}

@@ -1,0 +1,145 @@
+"""Operators fused into one function do what one call after the other does: outputs, order, and who is to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.errors import OperatorFailed
+from netstack.schedule.graph.job_graph import OperatorKind
+from netstack.task.blame import blamed
+from netstack.task.fused import MOST_STEPS, Step, Target, fused
+from netstack.task.operators import BoundOperator
+
+KINDS = [OperatorKind.MAP, OperatorKind.FILTER, OperatorKind.FLAT_MAP, OperatorKind.PROCESS]
+Log = list[tuple[str, Any]]
+
+
+class Said(Exception):
+    """What an operator raises."""
+
+
+class Operators:
+    """A chain whose operators keep state that all of them see, log every call, and raise at one of these."""
+
+    def __init__(self, kinds: list[OperatorKind], fails_at: int, is_stop: bool) -> None:
+        self.log: Log = []
+        self._fails_at = fails_at
+        self._error: type[Exception] = StopIteration if is_stop else Said
+        self.operators = [(f"{kind.value}-{index}", kind) for index, kind in enumerate(kinds)]
+
+    def function(self, name: str, kind: OperatorKind) -> Callable[..., Any]:
+        def called(record: Any) -> int:
+            self.log.append((name, record))
+            if len(self.log) == self._fails_at:
+                raise self._error(name)
+            return len(self.log)
+
+        if kind is OperatorKind.MAP:
+            return lambda record: record + called(record)
+        if kind is OperatorKind.FILTER:
+            return lambda record: (record + called(record)) % 3
+        if kind is OperatorKind.FLAT_MAP:
+
+            def parts(record: int) -> Iterator[int]:
+                for part in range(called(record) % 3):
+                    yield record + part
+
+            return parts
+
+        def process(record: int, out: Any) -> None:
+            out.collect(record)
+            if called(record) % 2:
+                out.collect(-record)
+
+        return process
+
+    def reference(self) -> Callable[[int], None]:
+        """A closure for each."""
+
+        def sink(record: int) -> None:
+            self.log.append(("end", record))
+
+        push: Callable[[int], None] = sink
+        for name, kind in reversed(self.operators):
+            push = _call(self.function(name, kind), kind, push)
+        return push
+
+    def fused(self) -> tuple[Target, list[BoundOperator]]:
+        def sink(record: int) -> None:
+            self.log.append(("end", record))
+
+        target = Target(sink, lambda records: None)
+        bound = []
+        for name, kind in reversed(self.operators):
+            function = self.function(name, kind)
+            bound.append(cast("BoundOperator", SimpleNamespace(name=name, process=function, inputs=())))
+            if kind is OperatorKind.PROCESS:
+                target = fused(Step(name, kind, function, SimpleNamespace(collect=target.push)))
+            else:
+                target = fused(Step(name, kind, function), target)
+        return target, bound
+
+
+def _call(function: Callable[..., Any], kind: OperatorKind, push: Callable[[int], None]) -> Callable[[int], None]:
+    def one(record: int) -> None:
+        if kind is OperatorKind.MAP:
+            push(function(record))
+        elif kind is OperatorKind.FILTER:
+            if function(record):
+                push(record)
+        elif kind is OperatorKind.FLAT_MAP:
+            for part in function(record):
+                push(part)
+        else:
+            function(record, SimpleNamespace(collect=push))
+
+    return one
+
+
+def failure_of(call: Callable[[], Any]) -> Exception | None:
+    try:
+        call()
+    except Exception as error:
+        return error
+    return None
+
+
+@given(
+    st.lists(st.sampled_from(KINDS), min_size=1, max_size=MOST_STEPS + 4),
+    st.lists(st.integers(-5, 5), max_size=6),
+    st.integers(0, 60),
+    st.booleans(),
+    st.booleans(),
+)
+def test_fused_operators_do_what_calls_do(
+    kinds: list[OperatorKind], records: list[int], fails_at: int, is_stop: bool, is_list: bool
+) -> None:
+    wanted, found = Operators(kinds, fails_at, is_stop), Operators(kinds, fails_at, is_stop)
+    each = wanted.reference()
+    expected = failure_of(lambda: [each(record) for record in records])
+    target, bound = found.fused()
+    error = failure_of(lambda: target.push_batch(records) if is_list else [target.push(record) for record in records])
+    assert found.log == wanted.log, "the same calls in the same order, up to the error"
+    assert repr(error) == repr(expected)
+    if error is not None:
+        named = blamed(error, bound)
+        assert isinstance(named, OperatorFailed)
+        assert named.operator == wanted.log[-1][0]
+
+
+def test_a_function_without_a_frame_is_named_by_its_line() -> None:
+    functions = {"text": str, "number": int}
+    bound = [cast("BoundOperator", SimpleNamespace(name=n, process=f, inputs=())) for n, f in functions.items()]
+    found: list[int] = []
+    numbers = fused(Step("number", OperatorKind.MAP, int), Target(found.append, found.extend))
+    error = failure_of(lambda: fused(Step("text", OperatorKind.MAP, str), numbers).push_batch([3, "no number", 4]))
+    assert found == [3]
+    assert error is not None
+    named = blamed(error, bound)
+    assert isinstance(named, OperatorFailed)
+    assert named.operator == "number"
