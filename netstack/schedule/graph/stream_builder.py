@@ -405,7 +405,7 @@ class OperatorStream(DataStream):
         return self._set(max_parallelism=max_parallelism)
 
     def slot_sharing_group(self, name: str) -> Self:
-        """The operators it may share slots with; without it: as its inputs."""
+        """The operators it may share slots (processes) with; by default as its inputs, and all pipelines share."""
         self._operator.group = name
         return self
 
