@@ -44,7 +44,8 @@ def emulation_section(rows: Sequence[Row]) -> str:
         '<p class="note">Times, records, bytes, kept throughput: log2 of ours over Flink&rsquo;s: +1 is twice as much,'
         " -1 half. Milliseconds of a second and usages: ours less Flink&rsquo;s. A dot: the ranges of the"
         f" repeats overlap. Marked: more than {WITHIN:.0%} away.</p>"
-        '<div class="scroll"><table class="heat"><thead><tr><th scope="col" class="l">record size · channels · timeout · rates</th>'
+        '<div class="scroll"><table class="heat"><thead><tr>'
+        '<th scope="col" class="l">record size · channels · timeout · rates</th>'
         f'<th scope="col" class="l">as</th>{heads}</tr></thead><tbody>{body}</tbody></table></div></section>'
     )
 
