@@ -433,21 +433,7 @@ def _rows(path: Path) -> list[Row]:
 def _print_sweep(result: SweepResult, as_json: bool) -> None:
     lines = [*findings(result.rows), *emulation_summary(emulation_cells(result.rows))]
     if as_json:
-        console.print_json(
-            {
-                "folder": str(result.folder),
-                "report": None if result.report is None else str(result.report),
-                "runs": len(result.rows),
-                "made": result.made,
-                "skipped": result.skipped,
-                "failed": result.failed,
-                "interrupted": result.interrupted,
-                "hopeless": result.hopeless or None,
-                "findings": lines,
-                "emulation": [cell.as_dict() for cell in emulation_cells(result.rows)],
-                "rows": result.rows,
-            }
-        )
+        console.print_json(result.as_dict(lines))
         return
     standard = console.out()
     for line in lines:

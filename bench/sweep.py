@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 
 from netstack.errors import NetstackError
 
+from .emulation import emulation_cells
 from .grid import Grid, PlannedRun
 from .histogram import Histogram
 from .processes import MeasurementFailed
@@ -83,6 +84,22 @@ class SweepResult:
     failed: int
     interrupted: bool
     hopeless: str = ""
+
+    def as_dict(self, findings: Sequence[str]) -> dict[str, Any]:
+        """The document of `sweep --json`."""
+        return {
+            "folder": str(self.folder),
+            "report": None if self.report is None else str(self.report),
+            "runs": len(self.rows),
+            "made": self.made,
+            "skipped": self.skipped,
+            "failed": self.failed,
+            "interrupted": self.interrupted,
+            "hopeless": self.hopeless or None,
+            "findings": list(findings),
+            "emulation": [cell.as_dict() for cell in emulation_cells(self.rows)],
+            "rows": self.rows,
+        }
 
 
 def pending(grid: Grid, store: Store) -> list[PlannedRun]:

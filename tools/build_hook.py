@@ -1,14 +1,18 @@
 """What hatchling asks when it builds a wheel: the data path compiled, where there is a compiler.
 
 Takes: a wheel under way. Gives: the compiled modules to it, and the platform's tag; or nothing, and a warning: the
-wheel is then pure, and so it is with NETSTACK_PURE=1.
+wheel is then pure, and so it is with NETSTACK_PURE=1. With NETSTACK_FLINK_JAR=1 and a JDK it brings the classes of
+`--peer flink` ready made, for machines without a JDK; Flink's jars (300 MB) are fetched for that.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 import sys
 import tempfile
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +25,47 @@ import compile_core
 REQUIREMENTS = ["mypy~=2.4.1", "setuptools>=70", "numpy>=2.0"]
 """What compiling takes; of numpy only its types."""
 
+FLINK = "apache-flink-libraries==2.3.0"
+
 
 class CustomBuildHook(BuildHookInterface[Any]):
     """See the module."""
 
     _temporary: tempfile.TemporaryDirectory[str] | None = None
+    _jar: tempfile.TemporaryDirectory[str] | None = None
 
     @property
     def _is_pure(self) -> bool:
         return self.target_name != "wheel" or os.environ.get("NETSTACK_PURE", "0") not in ("", "0")
 
+    @property
+    def _brings_flink(self) -> bool:
+        return self.target_name == "wheel" and os.environ.get("NETSTACK_FLINK_JAR", "0") not in ("", "0")
+
+    def _add_flink(self, build_data: dict[str, Any]) -> None:
+        folder = Path(self.root) / "bench" / "peers" / "flink"
+        spec = importlib.util.spec_from_file_location("java_build", folder / "java_build.py")
+        assert spec is not None
+        assert spec.loader is not None
+        java_build = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(java_build)
+        javac = shutil.which("javac")
+        if javac is None:
+            raise RuntimeError("NETSTACK_FLINK_JAR=1 needs javac: apt-get install openjdk-17-jdk-headless")
+        libraries = Path(str(distribution(FLINK.partition("==")[0]).locate_file("pyflink/lib")))
+        self._jar = tempfile.TemporaryDirectory(prefix="netstack-flink-jar-")
+        jar = Path(self._jar.name) / "netstack-flink.jar"
+        java_build.build(javac, jar, folder / "java", libraries)
+        build_data["force_include"][str(jar)] = f"bench/peers/flink/{jar.name}"
+
     def dependencies(self) -> list[str]:
         """What the build needs beside hatchling."""
-        return [] if self._is_pure else REQUIREMENTS
+        return [*([] if self._is_pure else REQUIREMENTS), *([FLINK] if self._brings_flink else [])]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compiles: for a wheel aside, for an editable installation in its tree."""
+        if self._brings_flink and version != "editable":
+            self._add_flink(build_data)
         if self._is_pure:
             return
         root = Path(self.root)
@@ -58,5 +87,6 @@ class CustomBuildHook(BuildHookInterface[Any]):
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Nothing is left behind."""
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        for folder in (self._temporary, self._jar):
+            if folder is not None:
+                folder.cleanup()

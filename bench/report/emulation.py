@@ -10,9 +10,8 @@ from html import escape
 from typing import Any, Final
 
 from ..emulation import DIFFERENCES, RATIOS, WITHIN, Cell, Error, emulation_cells, emulation_summary
-from ..grid import run_kind
 from ..store import Row
-from ..words import setting_name, setting_text
+from ..words import setting_text
 
 _HEADS: Final = {
     "p50": "p50",
@@ -26,8 +25,6 @@ _HEADS: Final = {
     "output_pool_usage": "output pool",
     "input_pool_usage": "input pool",
 }
-_ALWAYS: Final = ("record_bytes", "channels", "buffer_timeout_s")
-_WHERE_SET: Final = ("rate_per_s", "consume_rate_per_s", "debloat_s")
 
 
 def emulation_section(rows: Sequence[Row]) -> str:
@@ -47,7 +44,8 @@ def emulation_section(rows: Sequence[Row]) -> str:
         '<p class="note">Times, records, bytes, kept throughput: log2 of ours over Flink&rsquo;s: +1 is twice as much,'
         " -1 half. Milliseconds of a second and usages: ours less Flink&rsquo;s. A dot: the ranges of the"
         f" repeats overlap. Marked: more than {WITHIN:.0%} away.</p>"
-        '<div class="scroll"><table class="heat"><thead><tr><th scope="col" class="l">cell</th>'
+        '<div class="scroll"><table class="heat"><thead><tr>'
+        '<th scope="col" class="l">record size · channels · timeout · rates</th>'
         f'<th scope="col" class="l">as</th>{heads}</tr></thead><tbody>{body}</tbody></table></div></section>'
     )
 
@@ -70,7 +68,15 @@ def _cell(error: Error | None) -> str:
 
 def _words(cell: Cell) -> str:
     settings: Mapping[str, Any] = cell.settings
-    names = [*_ALWAYS, *(name for name in _WHERE_SET if settings[name] is not None)]
-    return f"{run_kind(settings['rate_per_s'])}: " + ", ".join(
-        f"{setting_name(name)} {setting_text(name, settings[name])}" for name in names
-    )
+    parts = [
+        setting_text("record_bytes", settings["record_bytes"]),
+        f"{settings['channels']:,} ch",
+        setting_text("buffer_timeout_s", settings["buffer_timeout_s"]),
+    ]
+    if settings["rate_per_s"] is not None:
+        parts.append(f"{settings['rate_per_s']:,.0f}/s")
+    if settings["consume_rate_per_s"] is not None:
+        parts.append(f"sink {settings['consume_rate_per_s']:,.0f}/s")
+    if settings["debloat_s"] is not None:
+        parts.append(f"debloat {setting_text('debloat_s', settings['debloat_s'])}")
+    return " · ".join(parts)

@@ -11,15 +11,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
-import tempfile
-import zipfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
 
 from ...source import MissingExtra
 from ...store import replace_file
+from .java_build import CannotBuild, build, jars
 
 JAR: Final = "netstack-flink.jar"
 SOURCES: Final = Path(__file__).resolve().parent / "java"
@@ -39,7 +37,7 @@ def java_command(sources: Path = SOURCES, *, heap: str = "1g") -> list[str]:
     java = _tool("java")
     libraries = flink_libraries()
     opened = [f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in _OPENED.split()]
-    where = os.pathsep.join((str(jar_of(sources, libraries)), *map(str, _jars(libraries))))
+    where = os.pathsep.join((str(jar_of(sources, libraries)), *map(str, jars(libraries))))
     return [java, f"-Xmx{heap}", "-XX:+UseSerialGC", *opened, "-cp", where]
 
 
@@ -71,44 +69,18 @@ def jar_of(sources: Path, libraries: Path) -> Path:
     kept = cache / f"flink-{_digest(sources, libraries)}.jar"
     if not kept.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        replace_file(kept, lambda aside: build(aside, sources, libraries))
+        javac = _tool("javac")
+        try:
+            replace_file(kept, lambda aside: build(javac, aside, sources, libraries))
+        except CannotBuild as error:
+            raise MissingExtra(f"{error}; {_JDK}") from None
     return kept
-
-
-def build(jar: Path, sources: Path, libraries: Path) -> None:
-    """Compiles sources into a jar.
-
-    Raises:
-        MissingExtra: there is no compiler, or it does not take the sources.
-    """
-    javac = _tool("javac")
-    classes = os.pathsep.join(map(str, _jars(libraries)))
-    with tempfile.TemporaryDirectory(prefix="netstack-flink-") as folder:
-        classes_of = [str(path) for path in sorted(sources.glob("*.java"))]
-        done = subprocess.run(
-            [javac, "--release", "17", "-nowarn", "-d", folder, "-cp", classes, *classes_of],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise MissingExtra(f"{javac} cannot compile the peer: {done.stderr.strip()[:500]}; {_JDK}")
-        with zipfile.ZipFile(jar, "w", zipfile.ZIP_DEFLATED) as archive:
-            for path in sorted(Path(folder).rglob("*.class")):
-                archive.write(path, path.relative_to(folder))
-            for path in sorted(sources.rglob("*")):
-                if path.is_file() and path.suffix != ".java":
-                    archive.write(path, path.relative_to(sources))
-
-
-def _jars(libraries: Path) -> list[Path]:
-    return sorted(libraries.glob("*.jar"))
 
 
 def _digest(sources: Path, libraries: Path) -> str:
     """Of the sources and of the names of Flink's jars, which have its version."""
     found = hashlib.sha256()
-    for path in _jars(libraries):
+    for path in jars(libraries):
         found.update(path.name.encode())
     for path in sorted(sources.rglob("*")):
         if path.is_file():

@@ -205,7 +205,7 @@ class TestReal:
         rows = read_rows(tmp_path)
         assert len(rows) == 2 * 2 * 3
         assert all(row["delivered"] for row in rows)
-        flinks = {(row["settings_channels"], row["kind"]): row for row in rows if row["engine_kind"] == "flink"}
+        flinks = {(row["settings_channels"], row["kind"]): row for row in rows if row.get("engine_kind") == "flink"}
         assert flinks[1, "throughput"]["records_per_buffer"] == pytest.approx(32768 / 21, rel=0.05)
         assert 30_000 < flinks[1, "latency"]["latency_us_p50"] < 75_000, "half the period of the flusher"
         assert all(row["metrics_consumer_netstack_input_local_buffers_total"] == 0 for row in flinks.values())

@@ -344,6 +344,10 @@ final class NetstackResultPartition
 
     @Override
     public void addRecovered(int subpartition, BufferConsumer consumer) throws IOException {
+        if (!consumer.isBuffer()) { // which subtask the bytes came from: only consumers that rescale ask
+            consumer.close();
+            return;
+        }
         Buffer found = consumer.build();
         try {
             write(RECOVERED, subpartition, found.getNioBufferReadable());

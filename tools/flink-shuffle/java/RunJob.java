@@ -7,6 +7,7 @@ import org.apache.flink.client.program.PackagedProgram;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.core.execution.DefaultExecutorServiceLoader;
 import org.apache.flink.runtime.checkpoint.CheckpointStatsSnapshot;
+import org.apache.flink.runtime.checkpoint.FailedCheckpointStats;
 import org.apache.flink.runtime.client.JobStatusMessage;
 import org.apache.flink.runtime.minicluster.MiniCluster;
 import org.apache.flink.runtime.minicluster.MiniClusterConfiguration;
@@ -73,6 +74,10 @@ public final class RunJob {
                     + statistics.getCounts().getNumberOfRestoredCheckpoints() + " restored; "
                     + statistics.getSummaryStats().getPersistedDataStats().getMaximum()
                     + " bytes in flight stored at most");
+            FailedCheckpointStats failed = statistics.getHistory().getLatestFailedCheckpoint();
+            if (failed != null) {
+                System.out.println("the last one that failed: " + failed.getFailureMessage());
+            }
         }
     }
 }
