@@ -55,7 +55,9 @@ REMEMBERED: Final = 100
 
 _HEARTBEAT_S: Final = 5.0
 _LOOK_S: Final = 0.25
-_MISUNDERSTOOD: Final = re.compile(r"RemoteProtocolError(?!.*(SESSION_UNKNOWN|PARTITION_NOT_FOUND|no such session))")
+_MISUNDERSTOOD: Final = re.compile(
+    r"RemoteProtocolError(?!.*(TRUNCATED_STREAM|SESSION_UNKNOWN|PARTITION_NOT_FOUND|no such session))"
+)
 _SECRET: Final = b"a secret that every simulated host has"
 _JOBMANAGER: Final = f"{SCHEME}://{JOBMANAGER}:6120"
 
