@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import re
 import traceback
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ from .history import Event
 from .hosts import Host, files_in
 from .network import SCHEME, THIS_HOST, Network, Process
 from .operators import Outside, outside
-from .scenario import JOBMANAGER, PORT, Scenario, second_of
+from .scenario import JOBMANAGER, LIE, PORT, Scenario, second_of
 from .situations import counted, happened, told
 from .user import LONGEST_S, User
 from .written import network
@@ -54,6 +55,9 @@ REMEMBERED: Final = 100
 
 _HEARTBEAT_S: Final = 5.0
 _LOOK_S: Final = 0.25
+_MISUNDERSTOOD: Final = re.compile(
+    r"RemoteProtocolError(?!.*(TRUNCATED_STREAM|SESSION_UNKNOWN|PARTITION_NOT_FOUND|no such session))"
+)
 _SECRET: Final = b"a secret that every simulated host has"
 _JOBMANAGER: Final = f"{SCHEME}://{JOBMANAGER}:6120"
 
@@ -159,6 +163,8 @@ class Cluster:
         self._environments: dict[NetworkEnvironment, Process] = {}
         self._users: list[User] = []
         self._given_up = ""
+        self._misunderstood = ""
+        self._is_lied_to = any(fault.kind == LIE for fault in scenario.faults)
         self._scope = trio.CancelScope()
         shuffle = folder / "shuffle"
         shuffle.mkdir()
@@ -200,7 +206,10 @@ class Cluster:
 
     def tell(self, text: str) -> None:
         """Something happened."""
+        text = text.replace(str(self._folder), "")
         line = f"{trio.current_time() - self._began_s:9.4f} {text}"
+        if not self._is_lied_to and _MISUNDERSTOOD.search(text):
+            self._misunderstood = self._misunderstood or text
         self.events.append(line)
         told(line)
         self.network.digest.update(line.encode())
@@ -261,6 +270,7 @@ class Cluster:
                 await self._check_nothing_left()
                 nursery.cancel_scope.cancel()
             assert not self._given_up, self._given_up
+            assert not self._misunderstood, f"honest peers do not understand each other: {self._misunderstood}"
             self._check_all_closed()
         finally:
             self.clock_s = trio.current_time() - self._began_s
@@ -289,8 +299,9 @@ class Cluster:
             found = [scope.environment for scope in service.scopes]
             for environment in dict.fromkeys((service.environments.shared, *found)):
                 if environment is not None:
-                    self._environments.setdefault(environment, host.process)
-                    check_environment(environment)
+                    with host.asked() as process:  # a look may begin to read what is kept
+                        self._environments.setdefault(environment, process)
+                        check_environment(environment)
 
     async def _check_nothing_left(self) -> None:
         """Of the job; some of it needs a moment, and a host that is just coming back more than that."""

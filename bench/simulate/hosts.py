@@ -104,6 +104,21 @@ class Host:
         """Whether its service runs."""
         return self.service is not None and self.process.is_alive
 
+    @contextlib.contextmanager
+    def asked(self) -> Iterator[Process]:
+        """Within the block, and in tasks begun there, what is asked from outside happens at this host, on its disk."""
+        process = self.process
+
+        async def run(function: Callable[[], Any]) -> Any:
+            return await self.disk.run(process, function)
+
+        before = THIS_HOST.set(process)
+        try:
+            with no_threads(run):
+                yield process
+        finally:
+            THIS_HOST.reset(before)
+
     async def live(self) -> None:
         """Life after life. Cancellation: the service is closed as a service is that is stopped."""
         while True:

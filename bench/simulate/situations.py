@@ -44,7 +44,6 @@ _TOLD: Final[Mapping[str, str]] = {
     "second attempts of slow tasks": r"^ *[\d.]+ speculation: ",
     "tasks that are sent to no slow host": r"^ *[\d.]+ blocklist: nothing new is sent to tm",
     "checkpoints that are not completed": r"checkpoint \d+ .*(declined|abort|time)",
-    "hosts that cannot live": r" cannot live: ",
 }
 _TOLD_AS: Final = {name: re.compile(pattern) for name, pattern in _TOLD.items()}
 _REGIONS: Final = re.compile(r"(\d+) of (\d+) tasks, those of the regions")

@@ -20,7 +20,6 @@ from netstack.errors import ConfigError, NetstackError
 from netstack.jobmanager.job_master import JobMaster
 from netstack.jobmanager.jobs import JobRecord
 from netstack.jobmanager.service import JobManager
-from netstack.runtime.threads import no_threads
 from netstack.schedule.commit_phase import COMMITTED
 from netstack.schedule.graph.job_file import write_job
 from netstack.schedule.graph.job_generator import generate_job
@@ -28,7 +27,6 @@ from netstack.schedule.slots.fixed_placement import FixedPlacement
 
 from .history import Event
 from .hosts import Host, Tell
-from .network import THIS_HOST
 from .operators import SINK, Outside
 from .oracle import problems, wrong_commits
 from .scenario import CANCEL, PORT, RESCALE, Act, Scenario, takes_checkpoints
@@ -202,15 +200,10 @@ class User:
             finally:
                 done.set()
 
-        async def run(function: Callable[[], Any]) -> Any:
-            return await host.disk.run(process, function)
-
         async with trio.open_nursery() as nursery:
-            before = THIS_HOST.set(process)
-            with no_threads(run):
+            with host.asked():
                 nursery.start_soon(ask)
-            THIS_HOST.reset(before)
-            while not done.is_set() and process.is_alive:
+            while not done.is_set() and process.is_alive and host.service is manager:
                 with trio.move_on_after(0.05):
                     await done.wait()
             nursery.cancel_scope.cancel()
