@@ -38,7 +38,7 @@ def constants_of(acts_as: str) -> dict[str, float]:
     """Settings that nobody can change in what a run behaves as."""
     version = PROFILES[acts_as]
     constants = {} if version is None else FLINK_CONSTANTS[version]
-    return {_PROFILE_SETTINGS[name]: value for name, value in constants.items()}
+    return {_PROFILE_SETTINGS[name]: value for name, value in constants.items() if name in _PROFILE_SETTINGS}
 
 
 MIN_RECORD_BYTES = 8  # every record starts with its index as 8 bytes: that is what proves order and completeness

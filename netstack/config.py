@@ -38,6 +38,7 @@ FLINK_CONSTANTS: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
             "exclusive_buffers_per_channel": 2,
             "floating_buffers_per_gate": 8,
             "max_overdraft_buffers_per_partition": 20,
+            "max_buffers_per_channel": 10,
             **_IN_EVERY_FLINK,
         },
         "1.x": _IN_EVERY_FLINK,

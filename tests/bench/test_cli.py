@@ -18,6 +18,7 @@ import pytest
 
 import bench.cli
 from bench.cli import Runners, main
+from bench.ends import config_of
 from bench.spec import RunSpec
 from bench.store import PARQUET, read_rows
 from netstack.errors import ConfigError, ConnectionLost, NetstackError
@@ -120,6 +121,36 @@ def test_every_flag_reaches_the_spec(runners: FakeRunners, tmp_path: Path) -> No
 def test_buffer_timeouts(runners: FakeRunners, text: str, timeout: float | None) -> None:
     assert main(["run", "--buffer-timeout", text], runners=runners) == 0
     assert runners.specs[0].buffer_timeout_s == timeout
+
+
+def test_what_flink_has_as_constants_becomes_the_default(runners: FakeRunners) -> None:
+    assert main(["run", "--as", "flink"], runners=runners) == 0
+    assert (
+        main(["run", "--exclusive-buffers", "3", "--overdraft-buffers", "7", "--as", "flink-1.x"], runners=runners) == 0
+    )
+    assert main([*SMALL, "--engine", "local", "--as", "flink", "--latency-seconds", "0"], runners=runners) == 0
+    first, older, *swept = runners.specs
+    for spec in (first, *swept):
+        assert (spec.acts_as, spec.overdraft_buffers, spec.spare_buffers, spec.spin_s) == ("flink", 20, 0, 0)
+        assert spec.as_dict()["acts_as"] == "flink"
+        assert config_of(spec).emulates == "2.3"
+    assert len(swept) == 2
+    assert (older.exclusive_buffers, older.overdraft_buffers, older.spare_buffers) == (3, 7, 0)
+    assert config_of(older).emulates == "1.x"
+    assert config_of(RunSpec()).emulates is None
+
+
+@pytest.mark.parametrize(
+    "flag", ["--exclusive-buffers", "--floating-buffers", "--overdraft-buffers", "--spare-buffers"]
+)
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_what_nobody_can_set_in_flink_is_refused(
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str], command: str, flag: str
+) -> None:
+    words = [command, "--as", "flink", flag, "5", *(["--engine", "local"] if command == "sweep" else [])]
+    assert main(words, runners=runners) == 2
+    assert f"{flag} 5 with --as flink: it is always" in capsys.readouterr().err
+    assert not runners.specs
 
 
 def test_run_prints_a_table(runners: FakeRunners, capsys: pytest.CaptureFixture[str]) -> None:
@@ -385,6 +416,7 @@ def test_help_is_exit_code_0(words: list[str], capsys: pytest.CaptureFixture[str
 SLOW_SWEEP = """
 import sys, threading
 from bench.cli import Runners, main
+from bench.ends import config_of
 
 class Slow(Runners):
     def run_once(self, spec, on_progress=None):
