@@ -100,6 +100,8 @@ def test_what_a_writer_remembers_of_keys_is_what_placement_says(keys: list[Any],
     selector.setup(channels)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("netstack.outbound.selector.KNOWN_KEYS", known)
-        for key in keys * 2:
-            assert selector.select(key) == operator_index(key_group(key, 64), channels, 64)
+        placed = [operator_index(key_group(key, 64), channels, 64) for key in keys]
+        assert selector.select_many(keys) == placed
+        assert [selector.select(key) for key in keys * 2] == placed * 2
+        assert selector.select_many(keys) == placed
     assert len(selector._known) <= known
