@@ -25,6 +25,7 @@ from ..keygroups import (
     group_owners,
     hash_array,
     murmur,
+    original_key,
     owner_array,
     stable_hash,
 )
@@ -222,11 +223,12 @@ class ShuffleSelector(ChannelSelector):
 
 KNOWN_KEYS = 1 << 16
 KNOWN_LENGTH = 256
-"""A writer remembers the owners of so many keys, of up to so many characters or bytes."""
+KNOWN_ITEMS = 8
+"""A writer remembers the owners of so many keys, of up to so many characters or bytes; of tuples of so many items."""
 
 
 class _KnownKeys(dict[Any, int]):
-    """The owner of each key that was met lately: to look there costs a fiftieth of its hash."""
+    """The owner of each key that was met lately, by `canonical_key`: to look there costs a fiftieth of its hash."""
 
     __slots__ = ("_owners",)
 
@@ -235,13 +237,20 @@ class _KnownKeys(dict[Any, int]):
         super().__init__()
         self._owners = owners
 
-    def __missing__(self, key: Any) -> int:
-        owner = self._owners[murmur(stable_hash(key)) % len(self._owners)]
-        if key.__class__ is int or key is None or len(key) <= KNOWN_LENGTH:
+    def __missing__(self, form: Any) -> int:
+        owner = self._owners[murmur(stable_hash(original_key(form))) % len(self._owners)]
+        if _is_small(form):
             if len(self) >= KNOWN_KEYS:
                 self.clear()
-            self[key] = owner
+            self[form] = owner
         return owner
+
+
+def _is_small(form: Any) -> bool:
+    """Whether a key is short enough to be remembered."""
+    if form.__class__ is tuple:
+        return len(form) <= KNOWN_ITEMS and all(map(_is_small, form))
+    return not isinstance(form, str | bytes) or len(form) <= KNOWN_LENGTH
 
 
 @final
@@ -292,17 +301,17 @@ class KeyGroupSelector(ChannelSelector):
         key = record if self._key is None else self._key(record)
         if key.__class__ is not self._key_type and self._key_type is not None:
             self._check_type(key)
-        if key.__class__ not in PLAIN_KEYS:
-            return self._owners[murmur(stable_hash(key)) % self.max_parallelism]
-        return self._known[key]
+        return self._known[key if key.__class__ in PLAIN_KEYS else canonical_key(key)]
 
     def select_many(self, records: list[Any]) -> list[int] | None:
-        """The owners of the records' key groups; None where keys are of other types than `PLAIN_KEYS`, or said so."""
+        """The owners of the records' key groups; None where a key is not of the type that it is said to be."""
         key = self._key
         keys = records if key is None else [key(record) for record in records]
         types = set(map(type, keys))
-        if not types <= (PLAIN_KEYS if self._key_type is None else {self._key_type}):
+        if self._key_type is not None and types != {self._key_type}:
             return None
+        if not types <= PLAIN_KEYS:
+            keys = [*map(canonical_key, keys)]
         return [*map(self._known.__getitem__, keys)]
 
     def select_batch(self, array: NDArray[Any]) -> int | Indices:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, final
 
+from ..buffer.builder import BufferBuilder
+from ..record.framing import prefix_of
 from .emission import Payload
 from .writer import PartitionWriter
 
@@ -29,6 +31,8 @@ class SliceWriter:
     """
 
     __slots__ = (
+        "_builders",
+        "_counters",
         "_encode",
         "_encode_many",
         "_failure",
@@ -46,6 +50,8 @@ class SliceWriter:
     def __init__(self, writer: PartitionWriter) -> None:
         """Stages nothing yet."""
         self._writer = writer
+        self._builders = writer.buffers.builders
+        self._counters = writer.partition.counters
         self._encode_many: Callable[[list[Any]], list[bytes]] | None = getattr(writer.format, "encode_many", None)
         self._encode = writer.format.encode
         self._selector = writer.selector
@@ -86,7 +92,7 @@ class SliceWriter:
             self._encode_records()
         payloads = self.payloads
         if payloads:
-            written = self._writer.write_many(payloads, self.slots)
+            written = self._write()
             if written == len(payloads):
                 self.written_bytes += sum(map(len, payloads))
                 payloads.clear()
@@ -125,3 +131,36 @@ class SliceWriter:
             except Exception as error:
                 self._failure = error
         records.clear()
+
+    def _write(self) -> int:
+        """Writes payloads as long as there are buffers; returns how many."""
+        writer = self._writer
+        writer.settle()
+        if not self._write_joined():
+            for index, payload in enumerate(self.payloads):
+                if not writer.try_write(self.slots[index], payload):
+                    return index
+        if writer.flush_always and writer.partition.host.ticks() >= writer.buffers.next_kick:
+            writer.buffers.kick()
+        return len(self.payloads)
+
+    def _write_joined(self) -> bool:
+        """Writes all payloads if they end in buffers that are open; a join for each slot."""
+        groups: dict[int, list[Payload]] = {}
+        for slot, payload in zip(self.slots, self.payloads, strict=True):
+            group = groups.get(slot)
+            if group is None:
+                group = groups[slot] = []
+            group.append(prefix_of(payload))
+            group.append(payload)
+        framed: list[tuple[BufferBuilder, bytes]] = []
+        for slot, pieces in groups.items():
+            builder = self._builders[slot]
+            data = b"".join(pieces)
+            if builder.written_bytes + len(data) >= builder.limit:
+                return False
+            framed.append((builder, data))
+        for builder, data in framed:
+            builder.append(data)
+        self._counters.counted += len(self.payloads)
+        return True

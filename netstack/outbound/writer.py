@@ -20,7 +20,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ..buffer.builder import BufferBuilder
 from ..buffer.lent import LentBuffer
 from ..errors import LocalProtocolError, RecordError
 from ..events import Event
@@ -34,7 +33,6 @@ from ..record.framing import (
     framed_whole,
     head_of,
     packer,
-    prefix_of,
     template,
 )
 from ..record.runs import FramedRuns
@@ -95,7 +93,7 @@ class PartitionWriter:
         self._select = selector.select
         self.fixed_slot = self._count if selector.is_broadcast else 0 if self._count == 1 else None
         """Where all records go; None asks the selector."""
-        self._flush_always = buffer_timeout_s == 0
+        self.flush_always = buffer_timeout_s == 0
         self._counters = partition.counters
         self._max_record_bytes = partition.max_record_bytes
         self._lend_bytes = LEND_BYTES if partition.store is None else MAX_RECORD_BYTES + 1  # files are no reader
@@ -114,7 +112,7 @@ class PartitionWriter:
             selector.is_round_robin
             and self.fixed_slot is None
             and self._count >= FROM_CHANNELS
-            and not self._flush_always
+            and not self.flush_always
             and partition.store is None
         ):
             self._staging = Staging(self.buffers, selector)
@@ -139,7 +137,7 @@ class PartitionWriter:
             is_raw=is_raw,
             slot=self.fixed_slot,
             select=self._select,
-            flush_always=self._flush_always,
+            flush_always=self.flush_always,
             refuse=refuse,
         )
         if self._staging is not None:
@@ -248,46 +246,6 @@ class PartitionWriter:
         self.partition.check_writable()
         self.buffers.switch(slot)
         return slot, self.emission_of_record(slot, pieces, size)
-
-    def write_many(self, payloads: list[Payload], slots: list[int]) -> int:
-        """Writes encoded records, each to its slot, as long as there are buffers.
-
-        Returns:
-            How many of them were written, from the first on.
-
-        Raises:
-            RecordError, LocalProtocolError, PoolDestroyed: as `try_emit`; those in front of it are written.
-        """
-        self.settle()
-        count = len(payloads)
-        if not self._write_joined(payloads, slots):
-            for index in range(count):
-                if not self.try_write(slots[index], payloads[index]):
-                    return index
-        if self._flush_always and self.partition.host.ticks() >= self.buffers.next_kick:
-            self.buffers.kick()
-        return count
-
-    def _write_joined(self, payloads: list[Payload], slots: list[int]) -> bool:
-        """Writes all of them if they end in buffers that are open; a join for each slot."""
-        groups: dict[int, list[Payload]] = {}
-        for slot, payload in zip(slots, payloads, strict=True):
-            group = groups.get(slot)
-            if group is None:
-                group = groups[slot] = []
-            group.append(prefix_of(payload))
-            group.append(payload)
-        framed: list[tuple[BufferBuilder, bytes]] = []
-        for slot, pieces in groups.items():
-            builder = self._builders[slot]
-            data = b"".join(pieces)
-            if builder.written_bytes + len(data) >= builder.limit:
-                return False
-            framed.append((builder, data))
-        for builder, data in framed:
-            builder.append(data)
-        self._counters.counted += len(payloads)
-        return True
 
     # Arrays of records.
 

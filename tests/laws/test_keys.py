@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from netstack.checkpoint.recovery import TaskPlan, recover
@@ -94,12 +94,15 @@ def test_a_state_goes_through_a_checkpoint_and_another_parallelism(keys: list[An
         assert count == sum(is_one_key(key, other) for other in keys)
 
 
+@example([1, 1.0, True, (1,), (1.0,), 0.0, -0.0, 0], 5, 16)
 @given(st.lists(KEYS, max_size=40), st.integers(1, 5), st.integers(1, 4))
 def test_what_a_writer_remembers_of_keys_is_what_placement_says(keys: list[Any], channels: int, known: int) -> None:
     selector = KeyGroupSelector(max_parallelism=64)
     selector.setup(channels)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("netstack.outbound.selector.KNOWN_KEYS", known)
-        for key in keys * 2:
-            assert selector.select(key) == operator_index(key_group(key, 64), channels, 64)
+        placed = [operator_index(key_group(key, 64), channels, 64) for key in keys]
+        assert selector.select_many(keys) == placed
+        assert [selector.select(key) for key in keys * 2] == placed * 2
+        assert selector.select_many(keys) == placed
     assert len(selector._known) <= known
