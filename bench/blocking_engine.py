@@ -5,7 +5,7 @@ Takes: the settings and the worker's `io`. Gives: records one by one, from the s
 
 from __future__ import annotations
 
-from netstack.blocking import RecordReader, RecordWriter, open_task_manager
+from netstack.blocking import RecordReader, RecordWriter, open_network
 
 from .ends import PARTITION, address_of, config_of, descriptors_of
 from .pacing import clock_ns
@@ -17,7 +17,7 @@ TAKE_RECORDS = 1024  # verified together, as those that trio's reader gives
 
 def produce_blocking(spec: RunSpec, io: ProducerIo) -> Facts:
     """Writes until the run is over, then waits until the consumer has read everything; in a thread of its own."""
-    with open_task_manager(address_of(spec, io.scratch / "netstack.sock"), config_of(spec)) as manager:
+    with open_network(address_of(spec, io.scratch / "netstack.sock"), config_of(spec)) as manager:
         partition = manager.create_partition(PARTITION, subpartitions=spec.channels)
         writer = RecordWriter(partition, buffer_timeout_s=spec.buffer_timeout_s)
         io.publish(manager.address)
@@ -34,7 +34,7 @@ def produce_blocking(spec: RunSpec, io: ProducerIo) -> Facts:
 
 def consume_blocking(spec: RunSpec, io: ConsumerIo) -> Facts:
     """Reads until every channel has ended; to be called in a thread of its own."""
-    with open_task_manager(address_of(spec, io.scratch / "consumer.sock"), config_of(spec)) as manager:
+    with open_network(address_of(spec, io.scratch / "consumer.sock"), config_of(spec)) as manager:
         gate = manager.open_gate(descriptors_of(spec, io.peer_address()))
         io.ready()
         reader = RecordReader(gate)

@@ -17,7 +17,7 @@ from netstack import (
     NetworkEnvironment,
     RecordReader,
     RecordWriter,
-    open_task_manager,
+    open_network,
 )
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.partition import ResultPartition
@@ -45,7 +45,7 @@ async def produce(spec: RunSpec, io: ProducerIo) -> Facts:
     if spec.write == "blocking":
         return await trio.to_thread.run_sync(produce_blocking, spec, io)
     address = address_of(spec, io.scratch / "netstack.sock")
-    async with open_task_manager(address, config_of(spec)) as manager:
+    async with open_network(address, config_of(spec)) as manager:
         partition = manager.create_partition(PARTITION, subpartitions=spec.channels)
         writer = RecordWriter(
             partition,
@@ -71,7 +71,7 @@ async def consume(spec: RunSpec, io: ConsumerIo) -> Facts:
     if spec.read == "blocking":
         return await trio.to_thread.run_sync(consume_blocking, spec, io)
     address = address_of(spec, io.scratch / "consumer.sock")
-    async with open_task_manager(address, config_of(spec)) as manager:
+    async with open_network(address, config_of(spec)) as manager:
         gate = await manager.open_gate(descriptors_of(spec, await io.peer_address_async()))
         if spec.emit == "arrow":
             format_named("arrow")  # imports pyarrow, which takes as long as a short run

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 import numpy as np
 import trio
 
-from netstack import RecordWriter, open_task_manager
+from netstack import RecordWriter, open_network
 
 from .ends import PARTITION, address_of, config_of
 from .source import Source
@@ -25,7 +25,7 @@ async def produce_spread(spec: RunSpec, io: ProducerIo) -> Facts:
     async with AsyncExitStack() as stack:
         managers = [
             await stack.enter_async_context(
-                open_task_manager(address_of(spec, io.scratch / f"netstack-{number}.sock"), config_of(spec))
+                open_network(address_of(spec, io.scratch / f"netstack-{number}.sock"), config_of(spec))
             )
             for number in range(count)
         ]

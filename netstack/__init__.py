@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     )
     from .record.formats import RecordFormat
     from .runtime.authentication import Secret
-    from .runtime.network_environment import NetworkEnvironment, open_task_manager
+    from .runtime.network_environment import NetworkEnvironment, open_network
     from .runtime.record_reader import ArrayReader, RecordReader
     from .runtime.record_writer import RecordWriter
     from .schedule.graph.adaptive_settings import AdaptiveSettings
@@ -145,7 +145,7 @@ __all__ = [
     "UserEvent",
     "open_job_client",
     "open_local_cluster",
-    "open_task_manager",
+    "open_network",
     "required_buffers",
     "run_job",
     "wait_for_job",
@@ -226,7 +226,7 @@ _HOMES: Final = {
     "runtime.authentication": ("Secret",),
     "runtime.network_environment": (
         "NetworkEnvironment",
-        "open_task_manager",
+        "open_network",
     ),
     "runtime.record_reader": (
         "ArrayReader",
@@ -248,6 +248,11 @@ _parts.install()
 
 
 def __getattr__(name: str) -> Any:
+    if name == "open_task_manager":
+        from .renamed import warn_renamed
+
+        warn_renamed(name, "open_network")
+        name = "open_network"
     if name in _HOME_OF:
         found = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
         globals()[name] = found  # so this is called once a name

@@ -34,7 +34,7 @@ def render() -> str:
         ("Of a partition (output)", [metric for metric in common if metric.scope.labels == ("partition",)]),
         ("Of a gate (input)", [metric for metric in common if metric.scope.labels == ("gate",)]),
         (
-            "Detailed: with `open_task_manager(..., detailed_metrics=True)` or `samples(statistics, detailed=True)`",
+            "Detailed: with `open_network(..., detailed_metrics=True)` or `samples(statistics, detailed=True)`",
             [metric for metric in CATALOGUE if metric.is_detailed],
         ),
         ("Of a JobManager: `netstack jobmanager --metrics ADDR:PORT`", list(OF_JOBMANAGER)),

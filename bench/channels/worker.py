@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import trio
 
-from netstack import ChannelDescriptor, CustomSelector, RecordReader, RecordWriter, SingleInputGate, open_task_manager
+from netstack import ChannelDescriptor, CustomSelector, RecordReader, RecordWriter, SingleInputGate, open_network
 
 from ..pacing import clock_ns
 from ..pair_io import PairIo, serve
@@ -79,7 +79,7 @@ class Roll:
 async def produce(io: PairIo) -> dict[str, Any]:
     """Lets the channels be opened, leaves them alone, then sends a record through each."""
     spec, traced = _job(io)
-    async with open_task_manager(_ADDRESS, spec.network()) as manager:
+    async with open_network(_ADDRESS, spec.network()) as manager:
         memory = Memory(traced=traced)
         partition = manager.create_partition(_PARTITION, subpartitions=spec.channels)
         writer = RecordWriter(partition, selector=CustomSelector(_own_channel), format="int64", buffer_timeout_s=0)
@@ -106,7 +106,7 @@ async def consume(io: PairIo) -> dict[str, Any]:
     """Opens the channels, leaves them alone, then reads a record from each."""
     spec, traced = _job(io)
     roll = Roll(spec.channels)
-    async with open_task_manager(_ADDRESS, spec.network()) as manager:
+    async with open_network(_ADDRESS, spec.network()) as manager:
         address = await io.peer_address()
         io.watch(lambda: roll.records)
         await io.ready()

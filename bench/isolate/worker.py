@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import trio
 
-from netstack import ChannelDescriptor, RecordReader, RecordWriter, open_task_manager
+from netstack import ChannelDescriptor, RecordReader, RecordWriter, open_network
 
 from ..pacing import clock_ns
 from ..pair_io import PairIo, serve
@@ -102,7 +102,7 @@ async def produce(io: PairIo) -> dict[str, Any]:
     """A.1 writes for B.3, A.2 for B.4, each to a partition of its own, until the last phase is over."""
     spec, credit = _job(io)
     most = max(1, min(_SPAN_RECORDS, _SPAN_BYTES // spec.record_bytes))
-    async with open_task_manager(_address(spec, io, "producer"), spec.network(credit=credit)) as manager:
+    async with open_network(_address(spec, io, "producer"), spec.network(credit=credit)) as manager:
         producing = [
             _Producing(
                 subtask,
@@ -146,7 +146,7 @@ async def produce(io: PairIo) -> dict[str, Any]:
 async def consume(io: PairIo) -> dict[str, Any]:
     """B.3 and B.4 read, each from a gate of its own; in the middle phase B.4 stalls, or reads slowly."""
     spec, credit = _job(io)
-    async with open_task_manager(_address(spec, io, "consumer"), spec.network(credit=credit)) as manager:
+    async with open_network(_address(spec, io, "consumer"), spec.network(credit=credit)) as manager:
         producer = await io.peer_address()
         gates = {
             subtask: await manager.open_gate([ChannelDescriptor(producer, _partition(subtask))]) for subtask in SUBTASKS

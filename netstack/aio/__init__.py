@@ -1,6 +1,6 @@
 """netstack for programs on asyncio: the same data path, in a thread of its own, with the calls of `netstack`.
 
-Takes: what `netstack` takes. Gives: `open_task_manager`, `RecordWriter`, `RecordReader`, `ArrayReader`, whose calls are
+Takes: what `netstack` takes. Gives: `open_network`, `RecordWriter`, `RecordReader`, `ArrayReader`, whose calls are
 awaited under asyncio, and raise what those of `netstack` raise.
 
 ```python
@@ -18,8 +18,8 @@ async def produce(manager):
 
 
 async def main():
-    async with aio.open_task_manager("tcp://127.0.0.1:0") as producer:
-        async with aio.open_task_manager("tcp://127.0.0.1:0") as consumer, asyncio.TaskGroup() as tasks:
+    async with aio.open_network("tcp://127.0.0.1:0") as producer:
+        async with aio.open_network("tcp://127.0.0.1:0") as consumer, asyncio.TaskGroup() as tasks:
             tasks.create_task(produce(producer))
             gate = await consumer.open_gate([ChannelDescriptor(producer.address, "words")])
             async for word in aio.RecordReader(gate, format="str"):
@@ -42,8 +42,18 @@ medians of 3 (a spread of two): records/s one by one with an asyncio writer 0.66
 0.43; with both blocking 0.40.
 """
 
-from .environment import NetworkEnvironment, open_task_manager
+from typing import Any
+
+from ..renamed import warn_renamed
+from .environment import NetworkEnvironment, open_network
 from .record_reader import ArrayReader, RecordReader
 from .record_writer import RecordWriter
 
-__all__ = ["ArrayReader", "NetworkEnvironment", "RecordReader", "RecordWriter", "open_task_manager"]
+__all__ = ["ArrayReader", "NetworkEnvironment", "RecordReader", "RecordWriter", "open_network"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "open_task_manager":
+        warn_renamed("open_task_manager", "open_network")
+        return open_network
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

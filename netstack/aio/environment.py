@@ -1,6 +1,6 @@
 """A network environment for asyncio: partitions and gates, in a thread of its own.
 
-Takes: the arguments of `netstack.open_task_manager`. Gives: handles of `netstack.blocking`, for writers and readers.
+Takes: the arguments of `netstack.open_network`. Gives: handles of `netstack.blocking`, for writers and readers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .door import through
 
 @final
 class NetworkEnvironment:
-    """See `open_task_manager`.
+    """See `open_network`.
 
     Attributes:
         address: the URL consumers dial.
@@ -30,7 +30,7 @@ class NetworkEnvironment:
     """
 
     def __init__(self, inner: blocking.NetworkEnvironment) -> None:
-        """Called by `open_task_manager`."""
+        """Called by `open_network`."""
         self._inner = inner
         self.address = inner.address
         self.metrics_address = inner.metrics_address
@@ -74,7 +74,7 @@ class NetworkEnvironment:
 
 
 @asynccontextmanager
-async def open_task_manager(
+async def open_network(
     address: str,
     config: NetworkConfig | None = None,
     *,
@@ -82,14 +82,14 @@ async def open_task_manager(
     metrics_address: str | None = None,
     detailed_metrics: bool = False,
 ) -> AsyncIterator[NetworkEnvironment]:
-    """Opens a network environment: `async with aio.open_task_manager("tcp://0.0.0.0:6121") as manager: ...`.
+    """Opens a network environment: `async with aio.open_network("tcp://0.0.0.0:6121") as manager: ...`.
 
-    Arguments and errors are those of `netstack.open_task_manager`. Leaving the block says goodbye to peers within a
+    Arguments and errors are those of `netstack.open_network`. Leaving the block says goodbye to peers within a
     second; leaving it by an error does not, so that they read a broken connection.
     """
 
     def open_blocking() -> blocking.NetworkEnvironment:
-        return blocking.open_task_manager(
+        return blocking.open_network(
             address, config, secret=secret, metrics_address=metrics_address, detailed_metrics=detailed_metrics
         )
 

@@ -1,10 +1,10 @@
 """netstack for programs that block: the same data path, in a thread of its own, with plain method calls.
 
-Takes: what `netstack` takes. Gives: `open_task_manager`, `RecordWriter`, `RecordReader`, `ArrayReader`, whose calls
+Takes: what `netstack` takes. Gives: `open_network`, `RecordWriter`, `RecordReader`, `ArrayReader`, whose calls
 block, take `timeout_s`, and raise what those of `netstack` raise.
 
 ```python
-with blocking.open_task_manager("tcp://127.0.0.1:0") as manager:
+with blocking.open_network("tcp://127.0.0.1:0") as manager:
     partition = manager.create_partition("words", subpartitions=1)
     writer = blocking.RecordWriter(partition, format="str")
     writer.emit("word")
@@ -27,9 +27,12 @@ and for partitions that are not kept in files. Elsewhere the TaskManager's threa
 170 us more; see `netstack/DESIGN.md`, "A door between threads" and "A visitor of the loop".
 """
 
+from typing import Any
+
 from trio import WouldBlock
 
-from .network_environment import NetworkEnvironment, ResultPartition, SingleInputGate, open_task_manager
+from ..renamed import warn_renamed
+from .network_environment import NetworkEnvironment, ResultPartition, SingleInputGate, open_network
 from .record_reader import ArrayReader, ReaderStatistics, RecordReader
 from .record_writer import RecordWriter, WriterStatistics
 
@@ -43,5 +46,12 @@ __all__ = [
     "SingleInputGate",
     "WouldBlock",
     "WriterStatistics",
-    "open_task_manager",
+    "open_network",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "open_task_manager":
+        warn_renamed("open_task_manager", "open_network")
+        return open_network
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

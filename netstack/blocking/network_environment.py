@@ -1,6 +1,6 @@
 """A TaskManager in a thread of its own: partitions and gates for programs that block.
 
-Takes: the arguments of `netstack.open_task_manager`. Gives: handles; whatever is done with them is done in that thread.
+Takes: the arguments of `netstack.open_network`. Gives: handles; whatever is done with them is done in that thread.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class SingleInputGate:
 
 @final
 class NetworkEnvironment:
-    """See `open_task_manager`. Its methods may be called from any thread, several at once.
+    """See `open_network`. Its methods may be called from any thread, several at once.
 
     Attributes:
         address: the URL consumers dial.
@@ -94,7 +94,7 @@ class NetworkEnvironment:
     """
 
     def __init__(self, portal: Manager) -> None:
-        """See `open_task_manager`."""
+        """See `open_network`."""
         self.portal = portal
         self.address = portal.inside.address
         self.metrics_address = portal.inside.metrics_address
@@ -154,7 +154,7 @@ class NetworkEnvironment:
         return _do(self.portal, self.portal.inside.statistics)
 
 
-def open_task_manager(
+def open_network(
     address: str,
     config: NetworkConfig | None = None,
     *,
@@ -162,16 +162,16 @@ def open_task_manager(
     metrics_address: str | None = None,
     detailed_metrics: bool = False,
 ) -> NetworkEnvironment:
-    """Opens a TaskManager in a thread of its own: `with open_task_manager("tcp://0.0.0.0:6121") as tm: ...`.
+    """Opens a TaskManager in a thread of its own: `with open_network("tcp://0.0.0.0:6121") as tm: ...`.
 
-    Arguments and errors are those of `netstack.open_task_manager`. It is open when the call returns; who does not use
+    Arguments and errors are those of `netstack.open_network`. It is open when the call returns; who does not use
     `with` calls `close()`. At the end of a program that did neither, it ends as a killed process does.
 
     Ctrl-C, or whatever a signal handler raises, ends any call that waits; what was about to be read is still there.
     """
 
     def open_inside() -> Any:
-        return runtime.open_task_manager(
+        return runtime.open_network(
             address,
             config,
             secret=secret,

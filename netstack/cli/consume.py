@@ -26,7 +26,7 @@ from ..record.flink import StreamElementFormat, StreamRecord, Watermark, value_f
 from ..record.formats import BytesFormat
 from ..record.spill import SpillDirectory
 from ..runtime.deserializers import new_deserializer
-from ..runtime.network_environment import NetworkEnvironment, open_task_manager
+from ..runtime.network_environment import NetworkEnvironment, open_network
 from ..runtime.record_reader import TURN_BUFFERS
 from ..runtime.signal import Signal
 from .exchange import (
@@ -167,7 +167,7 @@ class Consumption:
         plan = self._plan
         timeout_s = math.inf if plan.timeout_s is None else plan.timeout_s
         with trio.move_on_after(timeout_s) as scope:
-            async with open_task_manager(f"memory://consume-{id(self)}", plan.config) as manager:
+            async with open_network(f"memory://consume-{id(self)}", plan.config) as manager:
                 try:
                     await self._exchange(manager)
                 except ConfigError:

@@ -31,7 +31,7 @@ from ..ids import ResultPartitionType
 from ..outbound.partition import ResultPartition
 from ..outbound.subpartition import ResultSubpartition
 from ..record.flink import value_format_named
-from ..runtime.network_environment import NetworkEnvironment, open_task_manager
+from ..runtime.network_environment import NetworkEnvironment, open_network
 from ..runtime.record_writer import RecordWriter
 from ..runtime.signal import Signal
 from ..wire.flink_events import flink_name
@@ -151,7 +151,7 @@ class Serving:
 
     async def _exchange(self) -> None:
         plan = self._plan
-        async with open_task_manager(plan.listen, plan.config) as manager:
+        async with open_network(plan.listen, plan.config) as manager:
             partition = manager.create_partition(plan.partition_id, subpartitions=plan.subpartitions, kind=plan.type)
             partition.on_task_event = self._take_task_event
             writer = RecordWriter(

@@ -56,7 +56,7 @@ never."""
 
 @final
 class NetworkEnvironment:
-    """See `open_task_manager`, which makes one (and is a partition's `PartitionHost`)."""
+    """See `open_network`, which makes one (and is a partition's `PartitionHost`)."""
 
     def __init__(
         self,
@@ -392,7 +392,7 @@ class NetworkEnvironment:
         return {}
 
     async def shut_down(self, *, graceful: bool) -> None:
-        """Closes gates, partitions and connections, in that order. Called by `open_task_manager`."""
+        """Closes gates, partitions and connections, in that order. Called by `open_network`."""
         if self._closed:
             return
         self._closed = True
@@ -433,7 +433,7 @@ def _what_is_read(descriptors: Sequence[ChannelDescriptor]) -> str:
 
 
 @asynccontextmanager
-async def open_task_manager(
+async def open_network(
     address: str,
     config: NetworkConfig | None = None,
     *,
@@ -441,7 +441,7 @@ async def open_task_manager(
     metrics_address: str | None = None,
     detailed_metrics: bool = False,
 ) -> AsyncIterator[NetworkEnvironment]:
-    """Opens a TaskManager's network: `async with open_task_manager("tcp://0.0.0.0:6121") as tm: ...`.
+    """Opens a TaskManager's network: `async with open_network("tcp://0.0.0.0:6121") as tm: ...`.
 
     Args:
         address: where producers of this TaskManager are reached; port 0 picks a free one (see
@@ -504,7 +504,7 @@ async def network_environment_on(
     metrics: MetricsServer | None = None,
     together: KeptTogether | None = None,
 ) -> AsyncIterator[NetworkEnvironment]:
-    """Opens a NetworkEnvironment whose streams somebody else accepts; `open_task_manager` for one that accepts its own.
+    """Opens a NetworkEnvironment whose streams somebody else accepts; `open_network` for one that accepts its own.
 
     Args:
         listener: gives the streams of consumers; closed at the end.
@@ -517,7 +517,7 @@ async def network_environment_on(
         metrics: served meanwhile.
         together: where partitions are kept in files together with other processes; None: in a folder of its own.
 
-    Cancellation and the end of the block: as in `open_task_manager`. However it ends, its files are removed.
+    Cancellation and the end of the block: as in `open_network`. However it ends, its files are removed.
     """
     failed: BaseException | None = None
     async with AsyncExitStack() as at_the_end, trio.open_nursery() as nursery:

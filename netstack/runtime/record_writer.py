@@ -72,8 +72,8 @@ class RecordWriter(Generic[T]):
             partition: from `NetworkEnvironment.create_partition`.
             selector: which subpartition gets a record; round robin when not given.
             format: how a record becomes bytes: bytes, str, int64, float64, msgpack, arrow, or a `RecordFormat`.
-            buffer_timeout_s: longest a written record waits for its buffer to fill; one that finds its channel quiet for
-                so long does not wait (`outbound/flush_times`). 0 sends every record at once, None waits for full
+            buffer_timeout_s: longest a written record waits for its buffer to fill; one that finds its channel quiet
+                for so long does not wait (`outbound/flush_times`). 0 sends every record at once, None waits for full
                 buffers, events and the end. What is kept in files is always written as full buffers.
             parking: where it waits; None is in its event loop.
 

@@ -53,7 +53,7 @@ class StreamLocation:
         """A network environment that can read there."""
         config = NetworkConfig(dialect=self.dialect, segment_size_bytes=self.segment_size_bytes)
         secret = None if self.secret_file is None else Secret.from_file(Path(self.secret_file))
-        return blocking.open_task_manager(_LISTEN, config, secret=secret)
+        return blocking.open_network(_LISTEN, config, secret=secret)
 
     def record_format(self) -> RecordFormat:
         """A new format object."""

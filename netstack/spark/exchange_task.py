@@ -188,9 +188,7 @@ class Exchanger:
         first, last = self._job.ports or (0, 0)
         for port in range(first, last + 1):
             try:
-                return blocking.open_task_manager(
-                    f"tcp://{self._task.host}:{port}", config, secret=Secret(self._job.token)
-                )
+                return blocking.open_network(f"tcp://{self._task.host}:{port}", config, secret=Secret(self._job.token))
             except OSError:
                 if port == last:
                     raise

@@ -153,7 +153,7 @@ class PublishRows:
         """Not in `open`, where the epoch to go on with is not known yet."""
         subtask = self._context.subtask
         secret = None if self._secret_file is None else Secret.from_file(self._secret_file)
-        self._network = blocking.open_task_manager(f"{self._host}:{self._port + subtask}", secret=secret)
+        self._network = blocking.open_network(f"{self._host}:{self._port + subtask}", secret=secret)
         return Publisher(
             self._network,
             self._stream,

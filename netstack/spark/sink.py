@@ -293,7 +293,7 @@ def _listen(settings: SinkSettings) -> blocking.NetworkEnvironment:
     host, secret = settings.own_host(), settings.secret()
     for port in range(first, last + 1):
         try:
-            return blocking.open_task_manager(f"tcp://{host}:{port}", config, secret=secret)
+            return blocking.open_network(f"tcp://{host}:{port}", config, secret=secret)
         except OSError:
             if port == last:
                 raise

@@ -32,7 +32,7 @@ from ..blocking.portal import Portal
 from ..config import NetworkConfig
 from ..errors import ConfigError
 from ..runtime.authentication import Secret
-from ..runtime.network_environment import open_task_manager
+from ..runtime.network_environment import open_network
 from ..transport import is_private, transport_for
 from .epoch_folder import EpochFolder
 from .subscriber_port import SubscriberPort
@@ -107,7 +107,7 @@ class Subscriber:
         async def open_inside() -> AsyncIterator[tuple[str, SubscriberPort]]:
             listener = await transport_for(address).listen(address)
             try:
-                async with open_task_manager(_ANYWHERE, network, secret=secret) as environment:
+                async with open_network(_ANYWHERE, network, secret=secret) as environment:
                     port = SubscriberPort(name, self._folder, environment, secret=secret, max_epochs=max_epochs)
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(port.serve, listener)

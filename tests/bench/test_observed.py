@@ -13,20 +13,20 @@ from bench import observed
 from bench.busy import QUEUED, STOLEN
 from bench.observed import PERIOD_S, Observation, observing
 from bench.pacing import clock_ns
-from netstack import ChannelDescriptor, NetworkConfig, NetworkEnvironment, RecordReader, RecordWriter, open_task_manager
+from netstack import ChannelDescriptor, NetworkConfig, NetworkEnvironment, RecordReader, RecordWriter, open_network
 
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024, heartbeat_interval_s=None)
 
 
 @pytest.fixture
 async def producer() -> AsyncIterator[NetworkEnvironment]:
-    async with open_task_manager("memory://observed-producer", CONFIG) as manager:
+    async with open_network("memory://observed-producer", CONFIG) as manager:
         yield manager
 
 
 @pytest.fixture
 async def consumer(producer: NetworkEnvironment) -> AsyncIterator[NetworkEnvironment]:
-    async with open_task_manager("memory://observed-consumer", CONFIG) as manager:
+    async with open_network("memory://observed-consumer", CONFIG) as manager:
         yield manager
 
 

@@ -23,7 +23,7 @@ from netstack.ids import ChannelDescriptor
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.selector import BroadcastSelector, RebalanceSelector
 from netstack.outbound.writer import LEND_BYTES
-from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
+from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 
@@ -108,8 +108,8 @@ def test_a_cancelled_write_tears_nothing(
     async def scenario() -> None:
         number = next(names)
         async with (
-            open_task_manager(f"memory://p{number}", config) as producer,
-            open_task_manager(f"memory://c{number}", config) as consumer,
+            open_network(f"memory://p{number}", config) as producer,
+            open_network(f"memory://c{number}", config) as consumer,
         ):
             partition = producer.create_partition("p", subpartitions=2)
             writer = RecordWriter(partition, selector=selector(), buffer_timeout_s=0.25)
@@ -170,7 +170,7 @@ def test_a_cancelled_event_was_not_sent(what: str) -> None:
     """The promise of `broadcast_event` and `finish`: after a cancellation they can be called again."""
 
     async def scenario() -> None:
-        async with open_task_manager(f"memory://p{next(names)}", CONFIG) as manager:
+        async with open_network(f"memory://p{next(names)}", CONFIG) as manager:
             partition = manager.create_partition("p", subpartitions=1)
             writer = RecordWriter(partition)
             with trio.CancelScope() as scope:
@@ -195,8 +195,8 @@ def test_a_cancelled_read_loses_nothing(patience: list[float]) -> None:
     async def scenario() -> None:
         number = next(names)
         async with (
-            open_task_manager(f"memory://p{number}", CONFIG) as producer,
-            open_task_manager(f"memory://c{number}", CONFIG) as consumer,
+            open_network(f"memory://p{number}", CONFIG) as producer,
+            open_network(f"memory://c{number}", CONFIG) as consumer,
         ):
             partition = producer.create_partition("p", subpartitions=1)
             writer = RecordWriter(partition, buffer_timeout_s=0)
@@ -240,8 +240,8 @@ def test_a_gate_whose_opening_is_cancelled_leaves_nothing_open(ticks: int) -> No
     async def scenario() -> None:
         number = next(names)
         async with (
-            open_task_manager(f"memory://p{number}", CONFIG) as producer,
-            open_task_manager(f"memory://c{number}", CONFIG) as consumer,
+            open_network(f"memory://p{number}", CONFIG) as producer,
+            open_network(f"memory://c{number}", CONFIG) as consumer,
         ):
             producer.create_partition("p", subpartitions=2)
             gate: SingleInputGate | None = None
@@ -281,8 +281,8 @@ def test_a_cancelled_program_ends_at_any_moment(ticks: int) -> None:
 
             async def program() -> None:
                 async with (
-                    open_task_manager(f"memory://p{number}", CONFIG) as producer,
-                    open_task_manager(f"memory://c{number}", CONFIG) as consumer,
+                    open_network(f"memory://p{number}", CONFIG) as producer,
+                    open_network(f"memory://c{number}", CONFIG) as consumer,
                 ):
                     managers[:] = [producer, consumer]
                     partition = producer.create_partition("p", subpartitions=1)

@@ -49,7 +49,7 @@ from netstack.ids import ResultPartitionType
 from netstack.outbound.selector import BroadcastSelector
 from netstack.record.flink import LongFormat, StreamElement, StreamElementFormat, StreamRecord, value_format_named
 from netstack.runtime import disk
-from netstack.runtime.network_environment import open_task_manager
+from netstack.runtime.network_environment import open_network
 from netstack.runtime.record_writer import RecordWriter
 from netstack.transport import transport_for
 from netstack.wire import flink_events
@@ -317,7 +317,7 @@ async def produce_by_library(vector: Vector, address: str) -> None:
     flush_every = int(option(words, "--flush-every", "0"))
     end = option(words, "--end", "drain")
     is_elements = "--stream-elements" in words
-    async with open_task_manager(address, serve_config(vector)) as manager:
+    async with open_network(address, serve_config(vector)) as manager:
         await trio.sleep(int(option(words, "--register-delay-ms", "0")) / 1000)
         partition = manager.create_partition(
             partition_of(vector),

@@ -24,7 +24,7 @@ from netstack.ids import ChannelDescriptor
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.partition import ResultPartition
-from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
+from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 
@@ -105,8 +105,8 @@ async def run(lines: CutLines, seed: int, plan: list[tuple[int, int, bool]]) -> 
     heard: list[list[Item]] = [[] for _ in range(CHANNELS)]
     may_end = trio.Event()
     async with (
-        open_task_manager(f"cut+memory://law-{name}-a", config) as producer,
-        open_task_manager(f"cut+memory://law-{name}-b", config) as consumer,
+        open_network(f"cut+memory://law-{name}-a", config) as producer,
+        open_network(f"cut+memory://law-{name}-b", config) as consumer,
     ):
         async with trio.open_nursery() as nursery:
             for index, items in enumerate(said):

@@ -28,7 +28,7 @@ from netstack.buffer.requirements import LANDING_SEGMENTS, GatePlan, PartitionPl
 from netstack.config import NetworkConfig
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.sender import ChannelSender
-from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
+from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.pump import Pump
 from netstack.testing.ledger import Ledger
 from netstack.testing.scripted import Pipe
@@ -98,8 +98,8 @@ class Soak:
             url = f"impaired+{url}?delay={self.rng.choice([0, 1, 50])}ms&name=soak{number}"
         with trio.fail_after(PATIENCE_S):
             async with (
-                open_task_manager(url, self.configs[0]) as self.producing,
-                open_task_manager(f"memory://c{number}", self.configs[1]) as self.consuming,
+                open_network(url, self.configs[0]) as self.producing,
+                open_network(f"memory://c{number}", self.configs[1]) as self.consuming,
                 trio.open_nursery() as self.others,
             ):
                 self.producing.ticks = self.producing.now

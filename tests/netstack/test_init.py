@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -40,10 +41,18 @@ import sys, netstack
 loaded = {name for name in sys.modules if name.startswith("netstack.")}
 assert loaded == {"netstack.build", "netstack.compiled", "netstack.parts", "netstack.version"}, loaded
 assert not {"trio", "numpy"} & set(sys.modules)
-netstack.open_task_manager, netstack.RecordWriter, netstack.RecordReader
+netstack.open_network, netstack.RecordWriter, netstack.RecordReader
 rooms = ("netstack.schedule", "netstack.jobmanager", "netstack.checkpoint")
 heavy = {name for name in sys.modules if name.startswith(rooms)}
 assert not heavy, heavy
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["netstack", "netstack.blocking", "netstack.aio"])
+def test_the_old_name_of_open_network_works_and_says_so(name: str) -> None:
+    module = importlib.import_module(name)
+    with pytest.warns(DeprecationWarning, match="open_task_manager is open_network now") as caught:
+        assert module.open_task_manager is module.open_network
+    assert caught[0].filename == __file__

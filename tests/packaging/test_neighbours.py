@@ -29,8 +29,8 @@ async def produce(manager):
 
 async def main():
     url = "impaired+tcp://127.0.0.1:0?delay=1ms"
-    async with netstack.open_task_manager(url) as producer:
-        async with netstack.open_task_manager(url) as consumer, trio.open_nursery() as nursery:
+    async with netstack.open_network(url) as producer:
+        async with netstack.open_network(url) as consumer, trio.open_nursery() as nursery:
             nursery.start_soon(produce, producer)
             gate = await consumer.open_gate([netstack.ChannelDescriptor(producer.address, "words")])
             async for word in netstack.RecordReader(gate, format="str"):

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import trio
 
-from netstack import ArrayReader, ChannelDescriptor, NetworkConfig, NetworkEnvironment, RecordWriter, open_task_manager
+from netstack import ArrayReader, ChannelDescriptor, NetworkConfig, NetworkEnvironment, RecordWriter, open_network
 from netstack.wire.codec_native import PROTOCOL_VERSION
 
 SEGMENT = 32 * 1024
@@ -42,7 +42,7 @@ def opening(channel: int, name: bytes) -> bytes:
 
 async def produce() -> None:
     batch = np.arange(16 * 1024, dtype=np.int64)
-    async with open_task_manager("tcp://127.0.0.1:0", CONFIG) as manager:
+    async with open_network("tcp://127.0.0.1:0", CONFIG) as manager:
         partition = manager.create_partition("p", subpartitions=1)
         writer = RecordWriter(partition, format="int64")
         print(manager.address, flush=True)
@@ -59,7 +59,7 @@ async def tell(manager: NetworkEnvironment) -> None:
 
 
 async def consume(address: str) -> None:
-    async with open_task_manager("tcp://127.0.0.1:0", CONFIG) as manager:
+    async with open_network("tcp://127.0.0.1:0", CONFIG) as manager:
         gate = await manager.open_gate([ChannelDescriptor(address, "p", 0)])
         async for _ in ArrayReader(gate, np.int64):
             pass

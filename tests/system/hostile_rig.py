@@ -26,7 +26,7 @@ from netstack import (
     NetworkEnvironment,
     RecordReader,
     RecordWriter,
-    open_task_manager,
+    open_network,
 )
 from netstack.inbound.gate import SingleInputGate
 
@@ -186,7 +186,7 @@ RECORDS = [b"%d" % number * 50 for number in range(40)]
 @asynccontextmanager
 async def victim(config: NetworkConfig = CONFIG) -> AsyncIterator[NetworkEnvironment]:
     """A TaskManager to attack; an honest one reads from it and writes to it before and after."""
-    async with open_task_manager(ANY_PORT, config) as manager, open_task_manager(ANY_PORT, config) as honest:
+    async with open_network(ANY_PORT, config) as manager, open_network(ANY_PORT, config) as honest:
         first = manager.create_partition("from the victim", subpartitions=1)
         second = honest.create_partition("to the victim", subpartitions=1)
         reading = await honest.open_gate([ChannelDescriptor(manager.address, "from the victim")])

@@ -21,7 +21,7 @@ from netstack.cli import main
 from netstack.config import NetworkConfig
 from netstack.ids import ChannelDescriptor
 from netstack.jobmanager.client import JobClient
-from netstack.runtime.network_environment import open_task_manager
+from netstack.runtime.network_environment import open_network
 from netstack.runtime.record_reader import ArrayReader
 
 pytestmark = pytest.mark.slow
@@ -33,11 +33,11 @@ CHANNELS = 3
 PRODUCER = """
 import itertools, sys
 import numpy as np, trio
-from netstack import NetworkConfig, RecordWriter, open_task_manager
+from netstack import NetworkConfig, RecordWriter, open_network
 
 async def main():
     config = NetworkConfig(memory_bytes=8 * 1024 * 1024, resume_grace_s=20)
-    async with open_task_manager("tcp://127.0.0.1:0", config) as manager:
+    async with open_network("tcp://127.0.0.1:0", config) as manager:
         writer = RecordWriter(manager.create_partition("p", subpartitions=3), format="int64", buffer_timeout_s=0.005)
         print(manager.address, flush=True)
         line = trio.lowlevel.FdStream(0)
@@ -79,7 +79,7 @@ async def test_fifty_cuts_lose_nothing_and_repeat_nothing(producer: tuple[subpro
     received: list[list[npt.NDArray[np.int64]]] = [[] for _ in range(CHANNELS)]
     async with (
         cutting_proxy(target) as (address, cut),
-        open_task_manager("tcp://127.0.0.1:0", CONFIG) as manager,
+        open_network("tcp://127.0.0.1:0", CONFIG) as manager,
     ):
         gate = await manager.open_gate([ChannelDescriptor(address, "p", index) for index in range(CHANNELS)])
         reader = ArrayReader(gate, "<i8")

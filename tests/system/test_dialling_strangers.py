@@ -38,7 +38,7 @@ from netstack import (
     InsufficientBuffers,
     NetworkEnvironment,
     RemoteProtocolError,
-    open_task_manager,
+    open_network,
 )
 from netstack.buffer.requirements import LANDING_SEGMENTS
 
@@ -125,7 +125,7 @@ async def test_dialling_nobody() -> None:
 async def test_a_port_in_use() -> None:
     async with victim() as manager:
         with pytest.raises(OSError, match="choose another port") as caught:
-            async with open_task_manager(manager.address):
+            async with open_network(manager.address):
                 pass
         assert caught.value.errno == errno.EADDRINUSE
         assert manager.address in str(caught.value)
@@ -134,9 +134,9 @@ async def test_a_port_in_use() -> None:
 async def test_a_path_that_is_too_long(tmp_path: Path) -> None:
     url = f"unix://{tmp_path}/{'x' * 200}"
     with pytest.raises(ConfigError, match="longer than 107 bytes"):
-        async with open_task_manager(url):
+        async with open_network(url):
             pass
-    async with open_task_manager(ANY_PORT, CONFIG) as manager:
+    async with open_network(ANY_PORT, CONFIG) as manager:
         with pytest.raises((ConfigError, ConnectionLost), match="longer than 107 bytes"):
             await manager.open_gate([ChannelDescriptor(url, "p")])
         assert lent(manager) == 0
@@ -146,9 +146,9 @@ async def test_a_stale_unix_socket(tmp_path: Path) -> None:
     url = f"unix://{tmp_path}/s"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(f"{tmp_path}/s")
-    async with open_task_manager(ANY_PORT, CONFIG) as manager:
+    async with open_network(ANY_PORT, CONFIG) as manager:
         assert "Connection refused" in str(await fails_to_open(manager, url, ConnectionLost))
-        async with open_task_manager(url, CONFIG) as other:
+        async with open_network(url, CONFIG) as other:
             gate = await manager.open_gate([ChannelDescriptor(other.address, "p")])
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(write, other, "p", RECORDS)
@@ -157,7 +157,7 @@ async def test_a_stale_unix_socket(tmp_path: Path) -> None:
 
 
 async def test_a_gate_that_cannot_be_opened_leaves_nothing_behind() -> None:
-    async with victim() as manager, open_task_manager(ANY_PORT, CONFIG) as other:
+    async with victim() as manager, open_network(ANY_PORT, CONFIG) as other:
         before = lent(manager)
         with pytest.raises(ConfigError, match="partition id '' has 0 bytes"):
             await manager.open_gate([ChannelDescriptor(other.address, "p"), ChannelDescriptor(other.address, "")])

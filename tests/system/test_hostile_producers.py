@@ -63,7 +63,7 @@ from netstack import (
     RecordReader,
     RemoteProtocolError,
     UserEvent,
-    open_task_manager,
+    open_network,
 )
 from netstack.events import encode_event
 from netstack.inbound.gate import SingleInputGate
@@ -365,7 +365,7 @@ async def test_a_producer_s_goodbye_is_answered() -> None:
 async def test_a_producer_that_shuts_down_says_what_became_of_its_channels() -> None:
     """The last frames of a closing TaskManager come before its goodbye."""
     async with victim() as manager:
-        async with open_task_manager(ANY_PORT, CONFIG) as leaving:
+        async with open_network(ANY_PORT, CONFIG) as leaving:
             leaving.create_partition("p", subpartitions=1)
             gate = await manager.open_gate([ChannelDescriptor(leaving.address, "p")])
             await until(lambda: any(found.channels for found in leaving.statistics().accepted))
@@ -375,7 +375,7 @@ async def test_a_producer_that_shuts_down_says_what_became_of_its_channels() -> 
 
 async def test_reading_and_writing_in_the_same_instant_as_an_attack() -> None:
     """A flood of rubbish from ten peers while honest data flows through the same TaskManager."""
-    async with victim() as manager, open_task_manager(ANY_PORT, CONFIG) as honest, trio.open_nursery() as nursery:
+    async with victim() as manager, open_network(ANY_PORT, CONFIG) as honest, trio.open_nursery() as nursery:
         gate = await honest.open_gate([ChannelDescriptor(manager.address, "busy")])
         done = trio.Event()
 

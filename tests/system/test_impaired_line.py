@@ -18,7 +18,7 @@ from netstack import (
     NetworkEnvironment,
     RecordReader,
     RecordWriter,
-    open_task_manager,
+    open_network,
 )
 from netstack.inbound.gate import SingleInputGate
 from transports.impaired import Impairment, impairment
@@ -41,8 +41,8 @@ def assert_nothing_left(*managers: NetworkEnvironment) -> None:
 
 async def test_records_arrive_and_the_heartbeat_measures_the_round_trip(autojump_clock: MockClock) -> None:
     async with (
-        open_task_manager(url("delay=50ms&name=heart"), replace(CONFIG, heartbeat_interval_s=2.0)) as producer,
-        open_task_manager(url(), replace(CONFIG, heartbeat_interval_s=2.0)) as consumer,
+        open_network(url("delay=50ms&name=heart"), replace(CONFIG, heartbeat_interval_s=2.0)) as producer,
+        open_network(url(), replace(CONFIG, heartbeat_interval_s=2.0)) as consumer,
     ):
         partition = producer.create_partition("p", subpartitions=1)
         writer = RecordWriter(partition, format="int64", buffer_timeout_s=0)
@@ -69,8 +69,8 @@ async def test_a_long_slow_line_delivers_every_record(autojump_clock: MockClock)
     received: list[bytes] = []
     sent = [bytes([index % 251]) * (index * 7 % 3000) for index in range(300)]
     async with (
-        open_task_manager(url("delay=50ms&rate=100KiB&queue=4KiB"), CONFIG) as producer,
-        open_task_manager(url(), CONFIG) as consumer,
+        open_network(url("delay=50ms&rate=100KiB&queue=4KiB"), CONFIG) as producer,
+        open_network(url(), CONFIG) as consumer,
         trio.open_nursery() as nursery,
     ):
         partition = producer.create_partition("p", subpartitions=1)
@@ -94,7 +94,7 @@ async def test_a_long_slow_line_delivers_every_record(autojump_clock: MockClock)
 @pytest.mark.parametrize("by", ["hand", "bytes"])
 async def test_a_cut_in_the_middle_is_a_lost_connection_and_leaves_nothing(autojump_clock: MockClock, by: str) -> None:
     query = "delay=5ms&name=middle" + ("&cut=20kB" if by == "bytes" else "")
-    async with open_task_manager(url(query), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+    async with open_network(url(query), CONFIG) as producer, open_network(url(), CONFIG) as consumer:
         partition = producer.create_partition("p", subpartitions=1)
         count = 0
 

@@ -26,7 +26,7 @@ from netstack import (
     RecordReader,
     RecordWriter,
     Secret,
-    open_task_manager,
+    open_network,
 )
 
 KEY = b"correct horse battery staple"
@@ -98,8 +98,8 @@ async def with_victim(attack: Callable[[NetworkEnvironment], Awaitable[None]]) -
     """An honest peer before and after an attack."""
     secret = Secret(KEY)
     async with (
-        open_task_manager(ANY_PORT, CONFIG, secret=secret) as victim,
-        open_task_manager(ANY_PORT, CONFIG, secret=secret) as honest,
+        open_network(ANY_PORT, CONFIG, secret=secret) as victim,
+        open_network(ANY_PORT, CONFIG, secret=secret) as honest,
     ):
         await read_a_record(victim, honest, "before")
         await attack(victim)
@@ -204,7 +204,7 @@ async def test_who_is_dialled_by_mistake_cannot_pass_the_proof_on() -> None:
         port = listener.socket.getsockname()[1]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(functools.partial(trio.serve_listeners, relay_to(victim), [listener]))
-            async with open_task_manager(ANY_PORT, CONFIG, secret=Secret(KEY)) as honest:
+            async with open_network(ANY_PORT, CONFIG, secret=Secret(KEY)) as honest:
                 with pytest.raises(AuthenticationFailed):
                     await honest.open_gate([ChannelDescriptor(f"tcp://127.0.0.1:{port}", "anything")])
             nursery.cancel_scope.cancel()
@@ -222,8 +222,8 @@ def test_something_that_translates_addresses_is_named(known: bool, monkeypatch: 
         monkeypatch.setenv("NETSTACK_KNOWN_AS", f"10.1.1.1:1, 127.0.0.1:{port if known else 1}")
         with trio.fail_after(10):
             async with (
-                open_task_manager(ANY_PORT, CONFIG, secret=Secret(KEY)) as victim,
-                open_task_manager(ANY_PORT, CONFIG, secret=Secret(KEY)) as honest,
+                open_network(ANY_PORT, CONFIG, secret=Secret(KEY)) as victim,
+                open_network(ANY_PORT, CONFIG, secret=Secret(KEY)) as honest,
                 trio.open_nursery() as nursery,
             ):
                 nursery.start_soon(functools.partial(trio.serve_listeners, relay_to(victim), [listener]))

@@ -17,7 +17,7 @@ import trio
 from netstack.config import NetworkConfig
 from netstack.errors import ConnectionLost
 from netstack.ids import ChannelDescriptor
-from netstack.runtime.network_environment import open_task_manager
+from netstack.runtime.network_environment import open_network
 from netstack.runtime.record_reader import ArrayReader, RecordReader
 
 pytestmark = pytest.mark.slow
@@ -27,11 +27,11 @@ CONFIG = NetworkConfig(memory_bytes=4 * 1024 * 1024)
 PRODUCER = """
 import sys
 import numpy as np, trio
-from netstack import NetworkConfig, RecordWriter, open_task_manager
+from netstack import NetworkConfig, RecordWriter, open_network
 
 async def main(endless):
     config = NetworkConfig(memory_bytes=4 * 1024 * 1024)
-    async with open_task_manager("tcp://127.0.0.1:0", config) as manager:
+    async with open_network("tcp://127.0.0.1:0", config) as manager:
         writer = RecordWriter(manager.create_partition("p", subpartitions=2), format="int64", buffer_timeout_s=0.01)
         print(manager.address, flush=True)
         value = 0
@@ -75,7 +75,7 @@ def both(address: str) -> list[ChannelDescriptor]:
 def test_records_arrive_from_another_process() -> None:
     async def consume(address: str) -> list[list[int]]:
         received: list[list[int]] = [[], []]
-        async with open_task_manager("tcp://127.0.0.1:0", CONFIG) as manager:
+        async with open_network("tcp://127.0.0.1:0", CONFIG) as manager:
             gate = await manager.open_gate(both(address))
             reader = ArrayReader(gate, "<i8")
             async for array in reader:
@@ -95,7 +95,7 @@ def test_a_producer_that_is_killed_is_a_lost_connection() -> None:
     descriptors = len(os.listdir("/proc/self/fd"))
 
     async def consume(process: subprocess.Popen[str], address: str) -> None:
-        async with open_task_manager("tcp://127.0.0.1:0", CONFIG) as manager:
+        async with open_network("tcp://127.0.0.1:0", CONFIG) as manager:
             gate = await manager.open_gate(both(address))
             reader = RecordReader(gate, format="int64")
             following = [0, 1]

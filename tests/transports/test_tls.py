@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, open_task_manager
+from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, open_network
 from netstack.certificates import make_authority, make_host
 from netstack.cli import main as netstack
 from netstack.errors import ConfigError, ConnectionLost
@@ -221,10 +221,10 @@ async def test_records_over_tls(host: Path, dialect: str, monkeypatch: pytest.Mo
     name = "p" if dialect == "netstack" else "ab" * 60
     records = [b"%d" % number for number in range(5000)]
 
-    async with open_task_manager("tls+tcp://127.0.0.1:0", config) as producer:
+    async with open_network("tls+tcp://127.0.0.1:0", config) as producer:
         assert producer.address.startswith("tls+tcp://127.0.0.1:")
         writer = RecordWriter(producer.create_partition(name, subpartitions=1))
-        async with open_task_manager("tls+tcp://127.0.0.1:0", config) as consumer, trio.open_nursery() as nursery:
+        async with open_network("tls+tcp://127.0.0.1:0", config) as consumer, trio.open_nursery() as nursery:
 
             async def produce() -> None:
                 for record in records:

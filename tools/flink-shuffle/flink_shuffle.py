@@ -233,7 +233,7 @@ async def serve(socket_path: str, segment_bytes: int, delay_s: float, rate: str 
     address = f"impaired+tcp://127.0.0.1:0{parameters}" if is_impaired else "tcp://127.0.0.1:0"
     watch = os.environ.get(WATCH)
     async with (
-        netstack.open_task_manager(
+        netstack.open_network(
             address, config, metrics_address="127.0.0.1:0" if watch else None, detailed_metrics=True
         ) as manager,
         trio.open_nursery() as nursery,

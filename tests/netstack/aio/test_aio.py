@@ -29,7 +29,7 @@ def in_asyncio(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 @asynccontextmanager
 async def pair() -> AsyncIterator[tuple[aio.NetworkEnvironment, aio.NetworkEnvironment]]:
     here = "tcp://127.0.0.1:0"
-    async with aio.open_task_manager(here, SMALL) as producer, aio.open_task_manager(here, SMALL) as consumer:
+    async with aio.open_network(here, SMALL) as producer, aio.open_network(here, SMALL) as consumer:
         yield producer, consumer
 
 
@@ -166,21 +166,21 @@ async def test_closing_wakes_who_waits() -> None:
 @in_asyncio
 async def test_without_trio_the_call_says_what_to_do() -> None:
     with pytest.raises(LocalProtocolError, match=r"no trio runs here.*trio\.run.*netstack\.aio.*netstack\.blocking"):
-        async with netstack.open_task_manager("tcp://127.0.0.1:0"):
+        async with netstack.open_network("tcp://127.0.0.1:0"):
             pass
 
 
 @in_asyncio
 async def test_an_address_that_cannot_be_had_is_told() -> None:
     with pytest.raises(OSError, match="cannot listen at tcp"):
-        async with aio.open_task_manager("tcp://192.0.2.1:1"):
+        async with aio.open_network("tcp://192.0.2.1:1"):
             pass
 
 
 @in_asyncio
 async def test_a_record_that_is_too_long_is_not_taken() -> None:
     config = NetworkConfig(memory_bytes=1 << 20, segment_size_bytes=4096, max_record_bytes=5000)
-    async with aio.open_task_manager("tcp://127.0.0.1:0", config) as manager:
+    async with aio.open_network("tcp://127.0.0.1:0", config) as manager:
         partition = manager.create_partition("p", subpartitions=1)
         async with aio.RecordWriter[bytes](partition) as writer:
             with pytest.raises(RecordError, match="a record of 5001 bytes is longer than max_record_bytes=5000"):

@@ -19,8 +19,8 @@ class Pair:
     """A producing and a consuming TaskManager."""
 
     def __init__(self, config: NetworkConfig | None = None) -> None:
-        self.producer = blocking.open_task_manager("tcp://127.0.0.1:0", config)
-        self.consumer = blocking.open_task_manager("tcp://127.0.0.1:0", config)
+        self.producer = blocking.open_network("tcp://127.0.0.1:0", config)
+        self.consumer = blocking.open_network("tcp://127.0.0.1:0", config)
         self._names = iter(range(1 << 30))
 
     def join(self, subpartitions: int = 1) -> tuple[blocking.ResultPartition, blocking.SingleInputGate]:

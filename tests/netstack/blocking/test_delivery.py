@@ -119,7 +119,7 @@ PRODUCER = """
 import sys
 from netstack import Secret, blocking
 
-with blocking.open_task_manager("tcp://127.0.0.1:0", secret=Secret(b"s" * 32)) as manager:
+with blocking.open_network("tcp://127.0.0.1:0", secret=Secret(b"s" * 32)) as manager:
     partition = manager.create_partition("numbers", subpartitions=1)
     print(manager.address, flush=True)
     writer = blocking.RecordWriter(partition, format="int64", buffer_timeout_s=0.01)
@@ -149,7 +149,7 @@ def address_of(process: subprocess.Popen[str]) -> str:
 def test_two_processes_over_tcp() -> None:
     process = start(PRODUCER)
     secret = netstack.Secret(b"s" * 32)
-    with blocking.open_task_manager("tcp://127.0.0.1:0", secret=secret) as manager:
+    with blocking.open_network("tcp://127.0.0.1:0", secret=secret) as manager:
         gate = manager.open_gate([ChannelDescriptor(address_of(process), "numbers")], timeout_s=PATIENCE_S)
         assert list(blocking.RecordReader(gate, format="int64")) == list(range(100_000))
     output, errors = process.communicate(timeout=60)
@@ -160,8 +160,8 @@ INTERRUPTED = """
 from netstack import ChannelDescriptor, blocking
 
 with (
-    blocking.open_task_manager("tcp://127.0.0.1:0") as producer,
-    blocking.open_task_manager("tcp://127.0.0.1:0") as consumer,
+    blocking.open_network("tcp://127.0.0.1:0") as producer,
+    blocking.open_network("tcp://127.0.0.1:0") as consumer,
 ):
     partition = producer.create_partition("p", subpartitions=1)
     writer = blocking.RecordWriter(partition, format="bytes")
@@ -230,7 +230,7 @@ def test_beside_trio_and_with_a_task_manager_of_trio(pair: Pair) -> None:
         assert await trio.to_thread.run_sync(deliver, pair) == ["word"]
         writer.emit("other end")
         writer.finish()
-        async with netstack.open_task_manager("tcp://127.0.0.1:0") as manager:
+        async with netstack.open_network("tcp://127.0.0.1:0") as manager:
             gate = await manager.open_gate([ChannelDescriptor(pair.producer.address, "to trio")])
             return [word async for word in netstack.RecordReader(gate, format="str")]
 

@@ -79,7 +79,7 @@ def test_what_is_no_plain_socket_is_read_through_the_thread(
         make_host(tmp_path / "host", tmp_path / "authority", ["127.0.0.1"])
         monkeypatch.setenv("NETSTACK_TLS", str(tmp_path / "host"))
     if address.startswith("memory"):  # is of one loop: both ends are the same TaskManager's
-        with blocking.open_task_manager(address) as manager:
+        with blocking.open_network(address) as manager:
             writer = blocking.RecordWriter(manager.create_partition("p", subpartitions=1), format="int64")
             writer.emit(7)
             writer.finish()
@@ -87,7 +87,7 @@ def test_what_is_no_plain_socket_is_read_through_the_thread(
             assert not reader.statistics().is_direct
             assert list(reader) == [7]
         return
-    with blocking.open_task_manager(address) as producer, blocking.open_task_manager(address) as consumer:
+    with blocking.open_network(address) as producer, blocking.open_network(address) as consumer:
         writer = blocking.RecordWriter(producer.create_partition("p", subpartitions=1), format="int64")
         gate = consumer.open_gate([ChannelDescriptor(producer.address, "p")], timeout_s=PATIENCE_S)
         reader = blocking.RecordReader(gate, format="int64")
@@ -398,8 +398,8 @@ class Interrupted(RecordFormat):
         return int(bytes(view))
 
 with (
-    blocking.open_task_manager("tcp://127.0.0.1:0") as producer,
-    blocking.open_task_manager("tcp://127.0.0.1:0") as consumer,
+    blocking.open_network("tcp://127.0.0.1:0") as producer,
+    blocking.open_network("tcp://127.0.0.1:0") as consumer,
 ):
     writer = blocking.RecordWriter(producer.create_partition("p", subpartitions=1), format=Interrupted())
     gate = consumer.open_gate([ChannelDescriptor(producer.address, "p")])
@@ -443,8 +443,8 @@ def test_ctrl_c_ends_a_wait_and_strikes_nothing_half_way() -> None:
 
 def test_many_readers_in_threads_and_the_loop_share_one_data_path() -> None:
     """Each gate of its own TaskManager's connection; statistics are asked meanwhile."""
-    consumer = blocking.open_task_manager("tcp://127.0.0.1:0")
-    producers = [blocking.open_task_manager("tcp://127.0.0.1:0") for _ in range(3)]
+    consumer = blocking.open_network("tcp://127.0.0.1:0")
+    producers = [blocking.open_network("tcp://127.0.0.1:0") for _ in range(3)]
     try:
         readers, writings = [], []
         for producer in producers:

@@ -177,7 +177,7 @@ FORKED = """
 import os
 from netstack import LocalProtocolError, blocking
 
-with blocking.open_task_manager("tcp://127.0.0.1:0") as manager:
+with blocking.open_network("tcp://127.0.0.1:0") as manager:
     child = os.fork()
     if child == 0:
         try:
@@ -192,7 +192,7 @@ with blocking.open_task_manager("tcp://127.0.0.1:0") as manager:
 FORGOTTEN = """
 from netstack import blocking
 
-manager = blocking.open_task_manager("tcp://127.0.0.1:0")
+manager = blocking.open_network("tcp://127.0.0.1:0")
 print(manager.create_partition("left open", subpartitions=1).partition_id)
 """
 

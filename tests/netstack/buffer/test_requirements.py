@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from trio.testing import MockClock
 
-from netstack import ChannelDescriptor, NetworkConfig, open_task_manager
+from netstack import ChannelDescriptor, NetworkConfig, open_network
 from netstack.buffer.requirements import (
     LANDING_SEGMENTS,
     GatePlan,
@@ -104,7 +104,7 @@ def test_a_partition_that_cannot_be_is_named() -> None:
 
 async def test_what_is_computed_is_what_is_promised(autojump_clock: MockClock) -> None:
     config = NetworkConfig(memory_bytes=200 * 32 * 1024, max_required_buffers_per_gate=40)
-    async with open_task_manager("memory://a", config) as producer, open_task_manager("memory://b", config) as consumer:
+    async with open_network("memory://a", config) as producer, open_network("memory://b", config) as consumer:
         producer.create_partition("p", subpartitions=30)
         await consumer.open_gate([ChannelDescriptor(producer.address, "p", index) for index in range(30)])
         needed = required_buffers(gates={"g": GatePlan(30)}, connections=1, config=config)

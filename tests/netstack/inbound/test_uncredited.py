@@ -18,7 +18,7 @@ from netstack import (
     NetworkEnvironment,
     RecordReader,
     RecordWriter,
-    open_task_manager,
+    open_network,
 )
 from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.errors import ConnectionLost
@@ -177,8 +177,8 @@ def between(config: NetworkConfig) -> Callable[[Scene], Callable[[], None]]:
         def run() -> None:
             async def main() -> None:
                 async with (
-                    open_task_manager("memory://p", config) as producer,
-                    open_task_manager("memory://c", config) as consumer,
+                    open_network("memory://p", config) as producer,
+                    open_network("memory://c", config) as consumer,
                 ):
                     await scene(producer, consumer)
 

@@ -21,7 +21,7 @@ from netstack import (
     RecordReader,
     RecordWriter,
     SingleInputGate,
-    open_task_manager,
+    open_network,
 )
 from netstack.buffer.elements import EventBuffer
 from netstack.events import UserEvent, data_type_of, encode_event
@@ -112,8 +112,8 @@ async def test_a_slow_consumer_gets_less_and_nothing_is_lost(autojump_clock: Moc
                 await trio.sleep(pause_s)
 
     async with (
-        open_task_manager("memory://p") as producer,
-        open_task_manager("memory://c") as consumer,
+        open_network("memory://p") as producer,
+        open_network("memory://c") as consumer,
         trio.open_nursery() as nursery,
     ):
         partition = producer.create_partition("p", subpartitions=2)

@@ -9,7 +9,7 @@ import pytest
 import trio
 from writer_stage import Stage
 
-from netstack import ArrayReader, ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, open_task_manager
+from netstack import ArrayReader, ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, open_network
 from netstack.errors import ConfigError
 from netstack.outbound.selector import CustomSelector
 
@@ -23,8 +23,8 @@ LIKE_FLINKS_BUFFERS = NetworkConfig(spare_floating_buffers_per_gate=0)
 @pytest.mark.parametrize("config", [FLINK, NetworkConfig.flink("1.x"), LIKE_FLINKS_BUFFERS])
 async def test_a_slow_consumer_fills_both_sides_and_no_more(config: NetworkConfig) -> None:
     async with (
-        open_task_manager("tcp://127.0.0.1:0", config) as producer,
-        open_task_manager("tcp://127.0.0.1:0", config) as consumer,
+        open_network("tcp://127.0.0.1:0", config) as producer,
+        open_network("tcp://127.0.0.1:0", config) as consumer,
         trio.open_nursery() as nursery,
     ):
         partition = producer.create_partition("p", subpartitions=1)
@@ -61,8 +61,8 @@ def test_as_many_records_fit_a_buffer_as_of_flinks() -> None:
 @pytest.mark.parametrize("how", ["records", "arrays", "numbers"])
 async def test_records_have_a_tag_and_a_timestamp(how: str) -> None:
     async with (
-        open_task_manager("tcp://127.0.0.1:0", FLINK) as producer,
-        open_task_manager("tcp://127.0.0.1:0", FLINK) as consumer,
+        open_network("tcp://127.0.0.1:0", FLINK) as producer,
+        open_network("tcp://127.0.0.1:0", FLINK) as consumer,
         trio.open_nursery() as nursery,
     ):
         partition = producer.create_partition("p", subpartitions=2)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import network_environments
 import pytest
 
-from netstack import NetworkConfig, NetworkEnvironment, open_task_manager
+from netstack import NetworkConfig, NetworkEnvironment, open_network
 
 
 @pytest.fixture
@@ -19,12 +19,12 @@ def config(request: pytest.FixtureRequest) -> NetworkConfig:
 
 @pytest.fixture
 async def producer(config: NetworkConfig) -> AsyncIterator[NetworkEnvironment]:
-    async with open_task_manager(network_environments.url(), config) as manager:
+    async with open_network(network_environments.url(), config) as manager:
         yield manager
 
 
 @pytest.fixture
 async def consumer(config: NetworkConfig, producer: NetworkEnvironment) -> AsyncIterator[NetworkEnvironment]:
     """Closed before the producer."""
-    async with open_task_manager(network_environments.url(), config) as manager:
+    async with open_network(network_environments.url(), config) as manager:
         yield manager

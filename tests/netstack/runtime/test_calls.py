@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, open_task_manager
+from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, open_network
 from netstack.parts import import_part
 from netstack.runtime.readiness import FEW
 
@@ -36,10 +36,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 async def test_a_gate_looks_only_at_connections_that_have_something(reads: Counter[str]) -> None:
     count = FEW + 4
     async with contextlib.AsyncExitStack() as stack:
-        producers = [
-            await stack.enter_async_context(open_task_manager("tcp://127.0.0.1:0", CONFIG)) for _ in range(count)
-        ]
-        consumer = await stack.enter_async_context(open_task_manager("tcp://127.0.0.1:0", CONFIG))
+        producers = [await stack.enter_async_context(open_network("tcp://127.0.0.1:0", CONFIG)) for _ in range(count)]
+        consumer = await stack.enter_async_context(open_network("tcp://127.0.0.1:0", CONFIG))
         writers = [
             RecordWriter(producer.create_partition("numbers", subpartitions=1), format="int64", buffer_timeout_s=0)
             for producer in producers
@@ -72,8 +70,8 @@ async def test_a_gate_looks_only_at_connections_that_have_something(reads: Count
 async def test_a_slow_stream_is_not_told_of_credit_after_every_record(autojump_clock: trio.testing.MockClock) -> None:
     records = 400
     async with (
-        open_task_manager("memory://slow-producer", CONFIG) as producer,
-        open_task_manager("memory://slow-consumer", CONFIG) as consumer,
+        open_network("memory://slow-producer", CONFIG) as producer,
+        open_network("memory://slow-consumer", CONFIG) as consumer,
         trio.open_nursery() as nursery,
     ):
         partition = producer.create_partition("numbers", subpartitions=1)

@@ -20,7 +20,7 @@ from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.statistics import ChannelStatistics
 from netstack.outbound.partition import ResultPartition
 from netstack.runtime.debloating import GateDebloating
-from netstack.runtime.network_environment import open_task_manager
+from netstack.runtime.network_environment import open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 from netstack.testing.scripted import VirtualHost
@@ -277,8 +277,8 @@ async def test_a_slow_consumer_has_little_under_way_and_a_fast_one_whole_buffers
 ) -> None:
     rate = 20_000.0
     async with (
-        open_task_manager(f"memory://debloating-{next(names)}", PLAIN if not local else DEBLOATED) as producer,
-        open_task_manager(f"memory://debloating-{next(names)}", DEBLOATED) as other,
+        open_network(f"memory://debloating-{next(names)}", PLAIN if not local else DEBLOATED) as producer,
+        open_network(f"memory://debloating-{next(names)}", DEBLOATED) as other,
         trio.open_nursery() as nursery,
     ):
         partition = producer.create_partition("p", subpartitions=1)
@@ -312,8 +312,8 @@ async def test_a_slow_consumer_has_little_under_way_and_a_fast_one_whole_buffers
 async def test_a_start_size_is_told_with_the_channel_local_or_not(autojump_clock: MockClock) -> None:
     config = replace(DEBLOATED, debloat_start_buffer_bytes=KIB)
     async with (
-        open_task_manager(f"memory://debloating-{next(names)}", PLAIN) as producer,
-        open_task_manager(f"memory://debloating-{next(names)}", config) as consumer,
+        open_network(f"memory://debloating-{next(names)}", PLAIN) as producer,
+        open_network(f"memory://debloating-{next(names)}", config) as consumer,
     ):
         descriptors = [ChannelDescriptor(producer.address, "p"), ChannelDescriptor(consumer.address, "q")]
         gate = await consumer.open_gate(descriptors)
@@ -332,7 +332,7 @@ async def test_a_start_size_is_told_with_the_channel_local_or_not(autojump_clock
 
 async def test_without_a_target_nothing_is_measured_or_told(autojump_clock: MockClock) -> None:
     config = replace(PLAIN, debloat_start_buffer_bytes=KIB)
-    async with open_task_manager(f"memory://debloating-{next(names)}", config) as manager:
+    async with open_network(f"memory://debloating-{next(names)}", config) as manager:
         partition = manager.create_partition("p", subpartitions=1)
         gate = await manager.open_gate([ChannelDescriptor(manager.address, "p")])
         assert partition.subpartitions[0].buffer_size > SEGMENT_BYTES

@@ -22,7 +22,7 @@ from netstack.errors import (
 )
 from netstack.ids import ChannelDescriptor
 from netstack.inbound.gate import SingleInputGate
-from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
+from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 from netstack.transport import ByteStream, transport_for
@@ -127,13 +127,13 @@ async def test_a_manager_that_only_consumes_remembers_a_connection_once_however_
 
 
 async def test_a_failed_attempt_is_not_remembered(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as consumer:
+    async with open_network(url(), CONFIG) as consumer:
         address = url()
         for _ in range(2):
             with pytest.raises(ConnectionLost, match=address):
                 await consumer.open_gate([ChannelDescriptor(address, "p")])
             assert_nothing_left(consumer)
-        async with open_task_manager(address, CONFIG) as producer:
+        async with open_network(address, CONFIG) as producer:
             producer.create_partition("p", subpartitions=1)
             gate = await consumer.open_gate([ChannelDescriptor(address, "p")])
             gate.close()
@@ -149,11 +149,11 @@ async def test_who_is_being_replaced_is_dialled_again(autojump_clock: MockClock)
         listener = await transport_for(address).listen(address)
         (await listener.accept()).close()
         listener.close()
-        async with open_task_manager(address, CONFIG) as producer:
+        async with open_network(address, CONFIG) as producer:
             producer.create_partition("p", subpartitions=1)
             await trio.sleep_forever()
 
-    async with open_task_manager(url(), config) as consumer, trio.open_nursery() as nursery:
+    async with open_network(url(), config) as consumer, trio.open_nursery() as nursery:
         nursery.start_soon(be_replaced)
         gate = await consumer.open_gate([ChannelDescriptor(address, "p")])
         assert trio.current_time() < 2
@@ -162,7 +162,7 @@ async def test_who_is_being_replaced_is_dialled_again(autojump_clock: MockClock)
 
 
 async def test_who_does_not_come_back_is_lost_after_the_time_to_try_again(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), replace(CONFIG, connect_retry_s=2.0)) as consumer:
+    async with open_network(url(), replace(CONFIG, connect_retry_s=2.0)) as consumer:
         address = url()
         with pytest.raises(ConnectionLost, match=address):
             await consumer.open_gate([ChannelDescriptor(address, "p")])
@@ -182,7 +182,7 @@ async def test_a_bad_partition_name_leaves_no_connection_behind(
 async def test_everybody_who_waits_for_an_attempt_hears_of_its_failure(autojump_clock: MockClock) -> None:
     address = url()
     heard: list[str] = []
-    async with open_task_manager(url(), CONFIG) as consumer:
+    async with open_network(url(), CONFIG) as consumer:
 
         async def open_one() -> None:
             try:
@@ -201,7 +201,7 @@ async def test_a_peer_that_says_nothing_is_given_up_in_time(autojump_clock: Mock
     async def silent(stream: ByteStream) -> None:
         await trio.sleep_forever()
 
-    async with peer(silent) as (address, streams), open_task_manager(url(), CONFIG) as consumer:
+    async with peer(silent) as (address, streams), open_network(url(), CONFIG) as consumer:
         start = trio.current_time()
         with pytest.raises(ConnectionLost, match=r"did not answer within 5 s"):
             await consumer.open_gate([ChannelDescriptor(address, "p")])
@@ -217,7 +217,7 @@ async def test_a_hello_that_comes_after_the_timeout_finds_nobody(autojump_clock:
         with suppress(ConnectionLost):
             stream.try_send([frames(HELLO)])
 
-    async with peer(late) as (address, _), open_task_manager(url(), CONFIG) as consumer:
+    async with peer(late) as (address, _), open_network(url(), CONFIG) as consumer:
         with pytest.raises(ConnectionLost):
             await consumer.open_gate([ChannelDescriptor(address, "p")])
         await trio.sleep(10)
@@ -232,7 +232,7 @@ async def test_a_peer_that_leaves_at_once_is_a_lost_connection_and_no_endless_se
         stream.send_eof()
         await trio.sleep_forever()
 
-    async with peer(leave) as (address, streams), open_task_manager(url(), CONFIG) as consumer:
+    async with peer(leave) as (address, streams), open_network(url(), CONFIG) as consumer:
 
         async def open_and_read() -> None:
             gate = await consumer.open_gate([ChannelDescriptor(address, "p")])
@@ -275,7 +275,7 @@ async def test_a_peer_of_another_kind_is_refused_with_the_reason(
         stream.try_send([said])
         await trio.sleep_forever()
 
-    async with peer(say) as (address, streams), open_task_manager(url(), CONFIG) as consumer:
+    async with peer(say) as (address, streams), open_network(url(), CONFIG) as consumer:
         with pytest.raises(RemoteProtocolError, match=reason) as caught:
             await consumer.open_gate([ChannelDescriptor(address, "p")])
         assert address in str(caught.value)
@@ -290,7 +290,7 @@ async def test_a_stream_that_ends_in_the_middle_of_the_hello_is_a_typed_error(au
         stream.send_eof()
         await trio.sleep_forever()
 
-    async with peer(stop_short) as (address, _), open_task_manager(url(), CONFIG) as consumer:
+    async with peer(stop_short) as (address, _), open_network(url(), CONFIG) as consumer:
         with pytest.raises((RemoteProtocolError, ConnectionLost), match=address):
             await consumer.open_gate([ChannelDescriptor(address, "p")])
         await settle()
@@ -298,7 +298,7 @@ async def test_a_stream_that_ends_in_the_middle_of_the_hello_is_a_typed_error(au
 
 
 async def test_an_accepted_stream_that_says_nothing_is_closed_in_time(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as producer:
+    async with open_network(url(), CONFIG) as producer:
         stream = await transport_for(producer.address).connect(producer.address)
         await settle()
         assert len(producer.statistics().accepted) == 1
@@ -330,7 +330,7 @@ async def test_a_bad_peer_does_not_disturb_a_good_one(
 
 async def test_without_buffers_for_a_connection_nothing_stays_open(autojump_clock: MockClock) -> None:
     small = NetworkConfig(segment_size_bytes=256, memory_bytes=10 * 256, heartbeat_interval_s=None)
-    async with open_task_manager(url(), small) as producer, open_task_manager(url(), small) as consumer:
+    async with open_network(url(), small) as producer, open_network(url(), small) as consumer:
         producer.create_partition("p", subpartitions=1)
         with pytest.raises(InsufficientBuffers, match="the connection to memory://"):
             await consumer.open_gate([ChannelDescriptor(producer.address, "p")])

@@ -21,7 +21,7 @@ from netstack.ids import ChannelDescriptor
 from netstack.inbound.gate import SingleInputGate
 from netstack.runtime.admission import Admission, AdmissionStatistics
 from netstack.runtime.authentication import Secret
-from netstack.runtime.network_environment import NetworkEnvironment, network_environment_on, open_task_manager
+from netstack.runtime.network_environment import NetworkEnvironment, network_environment_on, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 from netstack.transport import ByteStream, Listener, transport_for
@@ -54,8 +54,8 @@ def refusals(manager: NetworkEnvironment) -> dict[Refusal, int]:
 @pytest.mark.parametrize("address", ["memory://secret-ok", "tcp://127.0.0.1:0"])
 async def test_with_the_same_secret_records_come_through(address: str) -> None:
     async with (
-        open_task_manager(address, CONFIG, secret=SECRET) as producer,
-        open_task_manager(url(), CONFIG, secret=Secret(SECRET.reveal())) as consumer,
+        open_network(address, CONFIG, secret=SECRET) as producer,
+        open_network(url(), CONFIG, secret=Secret(SECRET.reveal())) as consumer,
     ):
         gate = await read_one(producer, consumer)
         assert admissions(producer).connections == 1
@@ -71,8 +71,8 @@ async def test_with_the_same_secret_records_come_through(address: str) -> None:
 @pytest.mark.parametrize("address", ["memory://secret-bad", "tcp://127.0.0.1:0"])
 async def test_with_another_secret_both_are_told(address: str) -> None:
     async with (
-        open_task_manager(address, CONFIG, secret=SECRET) as producer,
-        open_task_manager(url(), CONFIG, secret=OTHER) as consumer,
+        open_network(address, CONFIG, secret=SECRET) as producer,
+        open_network(url(), CONFIG, secret=OTHER) as consumer,
     ):
         producer.create_partition("p", subpartitions=1)
         with pytest.raises(AuthenticationFailed, match="its shared secret is another one") as caught:
@@ -91,8 +91,8 @@ def assert_nothing_left_of_connections(manager: NetworkEnvironment) -> None:
 @pytest.mark.parametrize("address", ["memory://secret-none", "tcp://127.0.0.1:0"])
 async def test_who_has_no_secret_is_told_that_one_is_wanted(address: str) -> None:
     async with (
-        open_task_manager(address, CONFIG, secret=SECRET) as producer,
-        open_task_manager(url(), CONFIG) as consumer,
+        open_network(address, CONFIG, secret=SECRET) as producer,
+        open_network(url(), CONFIG) as consumer,
     ):
         with pytest.raises(RemoteProtocolError, match="wants a shared secret to be proven first; give this side"):
             await consumer.open_gate([ChannelDescriptor(producer.address, "p")])
@@ -106,8 +106,8 @@ async def test_who_has_no_secret_is_told_that_one_is_wanted(address: str) -> Non
 @pytest.mark.parametrize("address", ["memory://secret-alone", "tcp://127.0.0.1:0"])
 async def test_who_asks_for_no_secret_gets_nothing_from_who_has_one(address: str) -> None:
     async with (
-        open_task_manager(address, CONFIG) as producer,
-        open_task_manager(url(), CONFIG, secret=SECRET) as consumer,
+        open_network(address, CONFIG) as producer,
+        open_network(url(), CONFIG, secret=SECRET) as consumer,
     ):
         with pytest.raises(AuthenticationFailed, match="proves no shared secret") as caught:
             await consumer.open_gate([ChannelDescriptor(producer.address, "p")])
@@ -119,8 +119,8 @@ async def test_who_asks_for_no_secret_gets_nothing_from_who_has_one(address: str
 async def test_everybody_who_waits_for_an_attempt_hears_why_it_was_refused(autojump_clock: MockClock) -> None:
     heard: list[Refusal] = []
     async with (
-        open_task_manager(url(), CONFIG, secret=SECRET) as producer,
-        open_task_manager(url(), CONFIG, secret=OTHER) as consumer,
+        open_network(url(), CONFIG, secret=SECRET) as producer,
+        open_network(url(), CONFIG, secret=OTHER) as consumer,
     ):
 
         async def open_one() -> None:
@@ -140,7 +140,7 @@ async def test_a_peer_that_never_proves_itself_is_given_up_in_time(autojump_cloc
     async def silent(stream: ByteStream) -> None:
         await trio.sleep_forever()
 
-    async with peer(silent) as (address, streams), open_task_manager(url(), CONFIG, secret=SECRET) as consumer:
+    async with peer(silent) as (address, streams), open_network(url(), CONFIG, secret=SECRET) as consumer:
         with pytest.raises(ConnectionLost, match=r"did not answer within 5 s"):
             await consumer.open_gate([ChannelDescriptor(address, "p")])
         await settle()
@@ -150,8 +150,8 @@ async def test_a_peer_that_never_proves_itself_is_given_up_in_time(autojump_cloc
 
 async def test_a_flood_of_the_silent_keeps_no_good_peer_out(autojump_clock: MockClock) -> None:
     async with (
-        open_task_manager(url(), CONFIG, secret=SECRET) as producer,
-        open_task_manager(url(), CONFIG, secret=SECRET) as consumer,
+        open_network(url(), CONFIG, secret=SECRET) as producer,
+        open_network(url(), CONFIG, secret=SECRET) as consumer,
     ):
         silent = [await transport_for(producer.address).connect(producer.address) for _ in range(500)]
         gate = await read_one(producer, consumer)
@@ -165,7 +165,7 @@ async def test_a_flood_of_the_silent_keeps_no_good_peer_out(autojump_clock: Mock
 
 
 async def test_a_manager_that_closes_waits_for_nobody_who_has_not_proven_himself(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG, secret=SECRET) as producer:
+    async with open_network(url(), CONFIG, secret=SECRET) as producer:
         stream = await transport_for(producer.address).connect(producer.address)
         await settle()
         start = trio.current_time()
@@ -182,8 +182,8 @@ async def cancel_after(turns: int, scope: trio.CancelScope) -> None:
 async def test_cancelled_at_any_turn_a_proof_leaves_nothing_behind(autojump_clock: MockClock) -> None:
     for turns in itertools.count(1):
         async with (
-            open_task_manager(url(), CONFIG, secret=SECRET) as producer,
-            open_task_manager(url(), CONFIG, secret=SECRET) as consumer,
+            open_network(url(), CONFIG, secret=SECRET) as producer,
+            open_network(url(), CONFIG, secret=SECRET) as consumer,
         ):
             producer.create_partition("p", subpartitions=1)
             with trio.CancelScope() as scope:
@@ -258,7 +258,7 @@ async def test_a_greeting_that_fails_closes_the_stream_and_is_told(autojump_cloc
 
     own = await transport_for("memory://greets").listen("memory://greets")
     async with (
-        open_task_manager(url(), CONFIG) as producer,
+        open_network(url(), CONFIG) as producer,
         network_environment_on(own, CONFIG, greet=greet) as consumer,
     ):
         with pytest.raises(ConnectionLost, match="no such run"):

@@ -16,7 +16,7 @@ from netstack.events import CheckpointBarrier, Event, UserEvent
 from netstack.ids import ChannelDescriptor
 from netstack.record.flink import LongFormat, StreamElementFormat, StreamRecord, StringFormat, Watermark
 from netstack.runtime.authentication import Secret
-from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
+from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 from netstack.transport import ByteStream, transport_for
@@ -65,7 +65,7 @@ async def test_records_and_events_arrive_in_order(autojump_clock: MockClock, exc
     config = NetworkConfig(
         segment_size_bytes=256, memory_bytes=256 * 256, dialect="flink-2.3.0", exclusive_buffers_per_channel=exclusive
     )
-    async with open_task_manager(url(), config) as producer, open_task_manager(url(), config) as consumer:
+    async with open_network(url(), config) as producer, open_network(url(), config) as consumer:
 
         async def produce() -> None:
             partition = producer.create_partition(PARTITION, subpartitions=1)
@@ -119,7 +119,7 @@ async def test_a_producer_that_fails_is_an_io_exception(
 
 
 async def test_a_hand_made_consumer_gets_flinks_bytes(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as producer:
+    async with open_network(url(), CONFIG) as producer:
         writer = RecordWriter(producer.create_partition(PARTITION, subpartitions=1), format=LongFormat())
         await writer.emit(5)
         await writer.finish()
@@ -144,7 +144,7 @@ async def test_a_hand_made_consumer_gets_flinks_bytes(autojump_clock: MockClock)
 
 
 async def test_a_hand_made_consumer_that_is_wrong_is_told_with_flags(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as producer:
+    async with open_network(url(), CONFIG) as producer:
         stream = await transport_for(producer.address).connect(producer.address)
         stream.try_send([bytes.fromhex("0000001dbadc0ffe0600000001" + "22" * 16)])
         said = await answer(stream)
@@ -158,7 +158,7 @@ async def test_a_hand_made_consumer_that_is_wrong_is_told_with_flags(autojump_cl
 
 
 async def test_mistakes_are_told_once_each_and_the_connection_goes_on(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as producer:
+    async with open_network(url(), CONFIG) as producer:
         writer = RecordWriter(producer.create_partition(PARTITION, subpartitions=2), format=LongFormat())
         stream = await transport_for(producer.address).connect(producer.address)
         stream.try_send([REQUEST])
@@ -194,7 +194,7 @@ def error_for(channel: bytes) -> bytes:
 async def test_a_partition_that_is_not_found_is_asked_for_again(autojump_clock: MockClock) -> None:
     address = url()
     listener = await transport_for(address).listen(address)
-    async with open_task_manager(url(), CONFIG) as consumer:
+    async with open_network(url(), CONFIG) as consumer:
         gate = await consumer.open_gate([ChannelDescriptor(address, PARTITION)])
         stream = await listener.accept()
         first = await heard(stream, 97)
@@ -219,7 +219,7 @@ async def test_an_answer_given_twice_is_one_request_and_two_tries(autojump_clock
     address = url()
     listener = await transport_for(address).listen(address)
     config = dataclasses.replace(CONFIG, partition_request_retries=2)
-    async with open_task_manager(url(), config) as consumer:
+    async with open_network(url(), config) as consumer:
         gate = await consumer.open_gate([ChannelDescriptor(address, PARTITION)])
         stream = await listener.accept()
         first = await heard(stream, 97)
@@ -265,7 +265,7 @@ async def test_a_partition_that_is_gone_is_not_asked_for_again(
 async def test_a_producer_that_ends_in_the_middle_is_lost(autojump_clock: MockClock) -> None:
     address = url()
     listener = await transport_for(address).listen(address)
-    async with open_task_manager(url(), CONFIG) as consumer:
+    async with open_network(url(), CONFIG) as consumer:
         gate = await consumer.open_gate([ChannelDescriptor(address, PARTITION)])
         stream = await listener.accept()
         assert len(await heard(stream, 97)) == 97
@@ -279,14 +279,14 @@ async def test_a_producer_that_ends_in_the_middle_is_lost(autojump_clock: MockCl
 
 async def test_a_secret_cannot_be_proven(autojump_clock: MockClock) -> None:
     with pytest.raises(ConfigError, match="its peers cannot prove one"):
-        await open_task_manager(url(), CONFIG, secret=Secret(b"x" * 16)).__aenter__()
+        await open_network(url(), CONFIG, secret=Secret(b"x" * 16)).__aenter__()
 
 
 async def test_a_task_event_reaches_whoever_listens_and_is_refused_otherwise(autojump_clock: MockClock) -> None:
     event = bytes.fromhex("00000003 0004") + b"Ping" + b"\7"
     body = len(event).to_bytes(4, "big") + event + bytes.fromhex(PARTITION + "11" * 16)
     frame = (9 + len(body)).to_bytes(4, "big") + bytes.fromhex("badc0ffe03") + body
-    async with open_task_manager(url(), CONFIG) as producer:
+    async with open_network(url(), CONFIG) as producer:
         partition = producer.create_partition(PARTITION, subpartitions=1)
         heard_of: list[Event] = []
         partition.on_task_event = heard_of.append

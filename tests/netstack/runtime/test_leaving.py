@@ -17,7 +17,7 @@ from netstack.inbound.leaving import UnreadRecordsWarning
 @asynccontextmanager
 async def written(words: int, *, failing: bool = False) -> AsyncIterator[SingleInputGate]:
     """A gate whose producer writes so many words inside a `with` block."""
-    async with netstack.open_task_manager("memory://leaving") as manager:
+    async with netstack.open_network("memory://leaving") as manager:
         partition = manager.create_partition("words", subpartitions=1)
         gate = await manager.open_gate([netstack.ChannelDescriptor(manager.address, "words")])
         try:
@@ -63,7 +63,7 @@ async def test_leaving_unread_records_warns(reader_of: Callable[[SingleInputGate
 
 
 async def test_what_has_come_and_was_not_handed_out_is_counted() -> None:
-    async with netstack.open_task_manager("memory://leaving") as manager:
+    async with netstack.open_network("memory://leaving") as manager:
         partition = manager.create_partition("words", subpartitions=1)
         gate = await manager.open_gate([netstack.ChannelDescriptor(manager.address, "words")])
         async with netstack.RecordWriter[str](partition, format="str") as writer:
@@ -96,7 +96,7 @@ async def test_who_means_to_leave_is_not_warned(how: str) -> None:
 
 
 async def test_a_union_tells_what_is_left_of_each_gate() -> None:
-    async with netstack.open_task_manager("memory://leaving") as manager:
+    async with netstack.open_network("memory://leaving") as manager:
         gates = []
         for name in ("a", "b"):
             manager.create_partition(name, subpartitions=2)

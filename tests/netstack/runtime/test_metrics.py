@@ -16,7 +16,7 @@ from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.selector import BroadcastSelector
 from netstack.runtime.catalogue import CATALOGUE
 from netstack.runtime.metrics import TaskTimes, as_dict, samples
-from netstack.runtime.network_environment import open_task_manager
+from netstack.runtime.network_environment import open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 from netstack.runtime.statistics import NetworkStatistics
@@ -30,8 +30,8 @@ PAYLOAD_BYTES = 100
 async def run_a_little(name: str) -> tuple[NetworkStatistics, NetworkStatistics]:
     """What a TaskManager that produces (and consumes a part itself), and another that consumes, say at the end."""
     async with (
-        open_task_manager(f"memory://{name}-producer", CONFIG) as producer,
-        open_task_manager(f"memory://{name}-consumer", replace(CONFIG, debloat_target_s=1.0)) as consumer,
+        open_network(f"memory://{name}-producer", CONFIG) as producer,
+        open_network(f"memory://{name}-consumer", replace(CONFIG, debloat_target_s=1.0)) as consumer,
         trio.open_nursery() as nursery,
     ):
         writer = RecordWriter(

@@ -23,7 +23,7 @@ from netstack.events import UserEvent
 from netstack.ids import ChannelDescriptor
 from netstack.inbound.union import UnionInputGate
 from netstack.outbound.selector import BroadcastSelector, CustomSelector
-from netstack.runtime.network_environment import open_task_manager
+from netstack.runtime.network_environment import open_network
 from netstack.runtime.record_writer import RecordWriter
 
 # The whole way.
@@ -33,8 +33,8 @@ from netstack.runtime.record_writer import RecordWriter
 async def test_records_and_arrays_arrive_in_order(scheme: str, tmp_path: Path) -> None:
     received: list[list[Any]] = [[], []]
     async with (
-        open_task_manager(url(scheme, tmp_path), CONFIG) as producer,
-        open_task_manager(url(scheme, tmp_path), CONFIG) as consumer,
+        open_network(url(scheme, tmp_path), CONFIG) as producer,
+        open_network(url(scheme, tmp_path), CONFIG) as consumer,
     ):
         partition = producer.create_partition("p", subpartitions=2)
         writer = RecordWriter(partition, buffer_timeout_s=0.01)
@@ -61,8 +61,8 @@ async def test_who_may_look_at_what_consumers_say(scheme: str, in_loop: bool, in
     if scheme not in SCHEMES:
         pytest.skip("no shared memory here")
     async with (
-        open_task_manager(url(scheme, tmp_path), CONFIG) as producer,
-        open_task_manager(url(scheme, tmp_path), CONFIG) as consumer,
+        open_network(url(scheme, tmp_path), CONFIG) as producer,
+        open_network(url(scheme, tmp_path), CONFIG) as consumer,
     ):
         producer.create_partition("p", subpartitions=1)
         gate = await consumer.open_gate(channels(producer, count=1))
@@ -78,7 +78,7 @@ async def test_a_local_channel_gives_the_same_and_touches_no_stream(autojump_clo
     outcomes = []
     for local in (True, False):
         received: list[list[Any]] = [[], [], []]
-        async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+        async with open_network(url(), CONFIG) as producer, open_network(url(), CONFIG) as consumer:
             at = producer if local else consumer
             writer = RecordWriter(producer.create_partition("p", subpartitions=3), buffer_timeout_s=0.1)
             gate = await at.open_gate(channels(producer, count=3))
@@ -100,7 +100,7 @@ async def test_a_local_channel_gives_the_same_and_touches_no_stream(autojump_clo
 
 async def test_one_gate_over_local_and_remote_channels(autojump_clock: MockClock) -> None:
     received: list[list[Any]] = [[], []]
-    async with open_task_manager(url(), CONFIG) as there, open_task_manager(url(), CONFIG) as here:
+    async with open_network(url(), CONFIG) as there, open_network(url(), CONFIG) as here:
         writers = [RecordWriter(manager.create_partition("p", subpartitions=1)) for manager in (here, there)]
         gate = await here.open_gate([*channels(here), *channels(there)])
         async with trio.open_nursery() as nursery:
@@ -118,7 +118,7 @@ async def test_one_gate_over_local_and_remote_channels(autojump_clock: MockClock
 
 async def test_a_union_of_two_gates_on_one_connection(autojump_clock: MockClock) -> None:
     received: list[list[Any]] = [[], [], []]
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+    async with open_network(url(), CONFIG) as producer, open_network(url(), CONFIG) as consumer:
         one = RecordWriter(producer.create_partition("one", subpartitions=1))
         two = RecordWriter(producer.create_partition("two", subpartitions=2))
         union = UnionInputGate(
@@ -146,7 +146,7 @@ async def test_a_union_of_two_gates_on_one_connection(autojump_clock: MockClock)
 async def test_channels_with_data_take_turns(autojump_clock: MockClock, local: bool) -> None:
     """Ten full buffers wait on each of four channels: no channel ever gets two ahead of another."""
     config = replace(CONFIG, exclusive_buffers_per_channel=10, memory_bytes=128 * 1024)
-    async with open_task_manager(url(), config) as producer, open_task_manager(url(), config) as consumer:
+    async with open_network(url(), config) as producer, open_network(url(), config) as consumer:
         partition = producer.create_partition("p", subpartitions=4)
         writer = RecordWriter(partition, buffer_timeout_s=None)
         gate = await (producer if local else consumer).open_gate(channels(producer, count=4))
@@ -166,7 +166,7 @@ async def test_channels_with_data_take_turns(autojump_clock: MockClock, local: b
 
 async def test_broadcast_shares_its_buffers_among_remote_and_local_consumers(autojump_clock: MockClock) -> None:
     received: list[list[Any]] = [[], []]
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+    async with open_network(url(), CONFIG) as producer, open_network(url(), CONFIG) as consumer:
         partition = producer.create_partition("p", subpartitions=2)
         writer = RecordWriter(partition, selector=BroadcastSelector(), buffer_timeout_s=None)
         for number in range(20):
@@ -189,14 +189,14 @@ async def test_broadcast_shares_its_buffers_among_remote_and_local_consumers(aut
 
 
 async def test_a_number_of_numpy_is_a_number(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as manager:
+    async with open_network(url(), CONFIG) as manager:
         partition = manager.create_partition("p", subpartitions=np.int64(2))  # type: ignore[arg-type]
         assert len(partition.subpartitions) == 2
         assert type(manager.pool_statistics().required_segments) is int, "compiled code takes no other"
 
 
 async def test_wrong_arguments_name_what_is_wrong(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as manager:
+    async with open_network(url(), CONFIG) as manager:
         manager.create_partition("p", subpartitions=1)
         with pytest.raises(LocalProtocolError, match="partition 'p' exists already"):
             manager.create_partition("p", subpartitions=1)
@@ -217,7 +217,7 @@ async def test_wrong_arguments_name_what_is_wrong(autojump_clock: MockClock) -> 
 
 async def test_too_little_memory_says_what_to_raise_and_takes_nothing(autojump_clock: MockClock) -> None:
     small = NetworkConfig(segment_size_bytes=1024, memory_bytes=6 * 1024, heartbeat_interval_s=None)
-    async with open_task_manager(url(), small) as manager, open_task_manager(url(), small) as other:
+    async with open_network(url(), small) as manager, open_network(url(), small) as other:
         with pytest.raises(InsufficientBuffers, match=r"'p' with 9 subpartitions requires 10 .* raise memory_bytes"):
             manager.create_partition("p", subpartitions=9)
         with pytest.raises(InsufficientBuffers, match=r"a gate of 3 channels \(3 remote\) requires 6"):
@@ -228,9 +228,9 @@ async def test_too_little_memory_says_what_to_raise_and_takes_nothing(autojump_c
 
 async def test_an_address_in_use_is_named(autojump_clock: MockClock) -> None:
     address = url()
-    async with open_task_manager(address, CONFIG):
+    async with open_network(address, CONFIG):
         with pytest.raises(OSError, match=address):
-            async with open_task_manager(address, CONFIG):
+            async with open_network(address, CONFIG):
                 raise AssertionError("two at one address")
 
 
@@ -240,9 +240,9 @@ async def test_an_address_in_use_is_named(autojump_clock: MockClock) -> None:
 async def test_a_shuffle_of_three_by_three(autojump_clock: MockClock) -> None:
     """Three producers with three subpartitions each, three consumers that read one of each: every record once."""
     async with (
-        open_task_manager(url(), CONFIG) as one,
-        open_task_manager(url(), CONFIG) as two,
-        open_task_manager(url(), CONFIG) as three,
+        open_network(url(), CONFIG) as one,
+        open_network(url(), CONFIG) as two,
+        open_network(url(), CONFIG) as three,
     ):
         managers = [one, two, three]
         writers = [
@@ -285,7 +285,7 @@ async def test_a_shuffle_of_three_by_three(autojump_clock: MockClock) -> None:
 
 
 async def test_gates_are_named_by_what_they_read_each_once(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as manager:
+    async with open_network(url(), CONFIG) as manager:
         assert manager.metrics_address is None
         for name, count in (("p", 3), ("q", 1), ("r", 1), ("s", 1), ("t", 1)):
             manager.create_partition(name, subpartitions=count)
@@ -300,7 +300,7 @@ async def test_gates_are_named_by_what_they_read_each_once(autojump_clock: MockC
 
 async def test_a_shortage_of_memory_is_logged_once(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="netstack")
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+    async with open_network(url(), CONFIG) as producer, open_network(url(), CONFIG) as consumer:
         for number in range(6):
             producer.create_partition(f"p{number}", subpartitions=1)  # up to 10 of 64 buffers each
         assert caplog.messages == []

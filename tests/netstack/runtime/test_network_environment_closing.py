@@ -25,7 +25,7 @@ from netstack.errors import (
 from netstack.ids import ChannelDescriptor
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.partition import ResultPartition
-from netstack.runtime.network_environment import GOODBYE_GRACE_S, NetworkEnvironment, open_task_manager
+from netstack.runtime.network_environment import GOODBYE_GRACE_S, NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 from netstack.transport import transport_for
@@ -36,7 +36,7 @@ from netstack.wire.frames import Hello
 
 
 async def hold(address: str, leave: trio.Event, *, task_status: trio.TaskStatus[NetworkEnvironment]) -> None:
-    async with open_task_manager(address, CONFIG) as manager:
+    async with open_network(address, CONFIG) as manager:
         task_status.started(manager)
         await leave.wait()
 
@@ -108,7 +108,7 @@ async def test_leaving_waits_no_longer_than_the_grace_for_a_peer_that_hangs(auto
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(greet)
-        async with open_task_manager(url(), CONFIG) as consumer:
+        async with open_network(url(), CONFIG) as consumer:
             await consumer.open_gate([ChannelDescriptor(address, "p")])
             start = trio.current_time()
         assert trio.current_time() - start == pytest.approx(GOODBYE_GRACE_S)
@@ -118,9 +118,9 @@ async def test_leaving_waits_no_longer_than_the_grace_for_a_peer_that_hangs(auto
 
 
 async def test_leaving_does_not_wait_for_a_peer_that_answers(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as producer:
+    async with open_network(url(), CONFIG) as producer:
         producer.create_partition("p", subpartitions=1)
-        async with open_task_manager(url(), CONFIG) as consumer:
+        async with open_network(url(), CONFIG) as consumer:
             await consumer.open_gate(channels(producer))
             start = trio.current_time()
         assert trio.current_time() == start
@@ -131,7 +131,7 @@ async def test_the_callers_own_error_leaves_as_it_is(autojump_clock: MockClock) 
     managers: list[NetworkEnvironment] = []
 
     async def program() -> None:
-        async with open_task_manager(url(), CONFIG) as manager:
+        async with open_network(url(), CONFIG) as manager:
             managers.append(manager)
             manager.create_partition("p", subpartitions=1)
             raise KeyError("mine")
@@ -142,7 +142,7 @@ async def test_the_callers_own_error_leaves_as_it_is(autojump_clock: MockClock) 
 
 
 async def test_a_closed_manager_says_so(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as manager:
+    async with open_network(url(), CONFIG) as manager:
         pass
     with pytest.raises(LocalProtocolError, match="the TaskManager is closed"):
         manager.create_partition("p", subpartitions=1)
@@ -156,13 +156,13 @@ async def test_failed_dials_leave_no_descriptor_behind() -> None:
     tiny = replace(CONFIG, memory_bytes=10 * 1024)
     other_size = replace(CONFIG, segment_size_bytes=2048)
     async with (
-        open_task_manager(url("tcp"), CONFIG) as producer,
-        open_task_manager(url("tcp"), tiny) as poor,
-        open_task_manager(url("tcp"), other_size) as different,
+        open_network(url("tcp"), CONFIG) as producer,
+        open_network(url("tcp"), tiny) as poor,
+        open_network(url("tcp"), other_size) as different,
     ):
         producer.create_partition("p", subpartitions=1)
         before = len(os.listdir("/proc/self/fd"))
-        async with open_task_manager(url("tcp"), CONFIG) as gone:
+        async with open_network(url("tcp"), CONFIG) as gone:
             nowhere = gone.address
         for _ in range(5):
             with pytest.raises(ConnectionLost, match="cannot reach"):
@@ -184,8 +184,8 @@ async def test_more_channels_than_may_be_queued_close_all_the_same(
 ) -> None:
     """Whoever closes thousands of channels at once ends the connection at most, and every segment is back."""
     async with (
-        open_task_manager("memory://wide", replace(CONFIG, memory_bytes=1 << 20)) as producer,
-        open_task_manager("memory://narrow", replace(CONFIG, memory_bytes=1 << 20)) as consumer,
+        open_network("memory://wide", replace(CONFIG, memory_bytes=1 << 20)) as producer,
+        open_network("memory://narrow", replace(CONFIG, memory_bytes=1 << 20)) as consumer,
     ):
         producer.create_partition("p", subpartitions=60)
         gate = await consumer.open_gate([ChannelDescriptor(producer.address, "p", index) for index in range(60)])

@@ -21,7 +21,7 @@ from netstack.errors import (
     ProducerFailed,
 )
 from netstack.ids import ChannelDescriptor, ResultPartitionType
-from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
+from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 
@@ -49,7 +49,7 @@ async def test_a_producers_failure_reaches_its_consumers_with_the_cause(
 
 
 async def test_a_writer_that_waits_for_a_buffer_is_woken_by_the_failure(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as producer:
+    async with open_network(url(), CONFIG) as producer:
         partition = producer.create_partition("p", subpartitions=1)
         writer = RecordWriter(partition)
         ended: list[Exception] = []
@@ -137,7 +137,7 @@ async def test_the_smallest_quota_that_is_accepted_does_not_stop_a_writer(
         quota = 2
         config = replace(CONFIG, max_buffers_per_channel=quota)
     received: list[list[Any]] = [[], [], []]
-    async with open_task_manager(url(), config) as producer, open_task_manager(url(), config) as consumer:
+    async with open_network(url(), config) as producer, open_network(url(), config) as consumer:
         writer = RecordWriter(producer.create_partition("p", subpartitions=3), buffer_timeout_s=buffer_timeout_s)
         gate = await consumer.open_gate(channels(producer, count=3))
         async with trio.open_nursery() as nursery:
@@ -154,7 +154,7 @@ async def test_a_record_larger_than_the_quota_goes_through_whole(autojump_clock:
     config = replace(CONFIG, max_buffers_per_channel=2, memory_bytes=256 * 1024)
     received: list[list[Any]] = [[], []]
     records = [bytes([number]) * 5000 for number in range(6)] + [b"small"] * 6
-    async with open_task_manager(url(), config) as producer, open_task_manager(url(), config) as consumer:
+    async with open_network(url(), config) as producer, open_network(url(), config) as consumer:
         partition = producer.create_partition("p", subpartitions=2, kind=ResultPartitionType.PIPELINED)
         writer = RecordWriter(partition, buffer_timeout_s=None)
         gate = await consumer.open_gate(channels(producer, count=2))

@@ -23,7 +23,7 @@ from netstack.runtime import prometheus
 from netstack.runtime.authentication import Secret
 from netstack.runtime.catalogue import CATALOGUE
 from netstack.runtime.metrics import samples
-from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
+from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 
@@ -57,7 +57,7 @@ async def scrape(manager: NetworkEnvironment) -> dict[tuple[str, ...], float]:
 
 @pytest.mark.parametrize("detailed", [False, True])
 async def test_a_scrape_gets_every_value(detailed: bool) -> None:
-    async with open_task_manager(url(), CONFIG, metrics_address="127.0.0.1:0", detailed_metrics=detailed) as manager:
+    async with open_network(url(), CONFIG, metrics_address="127.0.0.1:0", detailed_metrics=detailed) as manager:
         writer = RecordWriter(manager.create_partition('say "p"', subpartitions=1))
         gate = await manager.open_gate([ChannelDescriptor(manager.address, 'say "p"')])
         for number in range(7):
@@ -80,7 +80,7 @@ async def test_a_scrape_gets_every_value(detailed: bool) -> None:
 
 
 async def test_the_help_is_the_definition_and_the_type_the_kind() -> None:
-    async with open_task_manager(url(), CONFIG, metrics_address="127.0.0.1:0") as manager:
+    async with open_network(url(), CONFIG, metrics_address="127.0.0.1:0") as manager:
         assert manager.metrics_address is not None
         text = await trio.to_thread.run_sync(get, manager.metrics_address)
     families = {family.name: family for family in text_string_to_metric_families(text)}
@@ -91,20 +91,20 @@ async def test_the_help_is_the_definition_and_the_type_the_kind() -> None:
 
 
 async def test_the_server_stops_when_the_block_is_left() -> None:
-    async with open_task_manager(url(), CONFIG, metrics_address="127.0.0.1:0") as manager:
+    async with open_network(url(), CONFIG, metrics_address="127.0.0.1:0") as manager:
         address = manager.metrics_address
         assert address is not None
         await scrape(manager)
     with pytest.raises(ConnectionRefusedError):
         await trio.to_thread.run_sync(get, address)
-    async with open_task_manager(url(), CONFIG, metrics_address=address) as manager:
+    async with open_network(url(), CONFIG, metrics_address=address) as manager:
         assert manager.metrics_address == address
         await scrape(manager)
 
 
 async def test_ipv6() -> None:
     try:
-        async with open_task_manager(url(), CONFIG, metrics_address="[::1]:0") as manager:
+        async with open_network(url(), CONFIG, metrics_address="[::1]:0") as manager:
             assert manager.metrics_address is not None
             assert manager.metrics_address.startswith("[::1]:")
             await scrape(manager)
@@ -127,7 +127,7 @@ async def test_scrapes_while_the_block_is_left_are_answered_or_refused() -> None
                 return
 
     async with trio.open_nursery() as nursery:
-        async with open_task_manager(url(), CONFIG, metrics_address="127.0.0.1:0") as manager:
+        async with open_network(url(), CONFIG, metrics_address="127.0.0.1:0") as manager:
             assert manager.metrics_address is not None
             for _ in range(3):
                 nursery.start_soon(trio.to_thread.run_sync, keep_scraping, manager.metrics_address)
@@ -152,7 +152,7 @@ def test_a_scrape_that_is_late_for_the_event_loop_is_answered_without_values(
     answers = []
 
     async def main() -> None:
-        async with open_task_manager(url(), CONFIG, metrics_address="127.0.0.1:0") as manager:
+        async with open_network(url(), CONFIG, metrics_address="127.0.0.1:0") as manager:
             address = manager.metrics_address
             assert address is not None
             monkeypatch.setattr(prometheus.trio.from_thread, "run_sync", late)
@@ -172,7 +172,7 @@ async def test_a_scraper_that_says_nothing_keeps_nobody(
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="netstack")
     monkeypatch.setattr(prometheus._Handler, "timeout", 0.01)
-    async with open_task_manager(url(), CONFIG, metrics_address="127.0.0.1:0") as manager:
+    async with open_network(url(), CONFIG, metrics_address="127.0.0.1:0") as manager:
         assert manager.metrics_address is not None
         host, port = manager.metrics_address.split(":")
         with socket.create_connection((host, int(port))) as silent:
@@ -187,26 +187,26 @@ async def test_a_scraper_that_says_nothing_keeps_nobody(
 
 
 async def test_an_address_in_use_is_named_and_nothing_stays_open() -> None:
-    async with open_task_manager(url(), CONFIG, metrics_address="127.0.0.1:0") as manager:
+    async with open_network(url(), CONFIG, metrics_address="127.0.0.1:0") as manager:
         taken = manager.metrics_address
         address = url()
         for _ in range(2):  # its own address is free again after the failure
             with pytest.raises(OSError, match=rf"cannot serve metrics at {taken}: Address already in use; choose"):
-                async with open_task_manager(address, CONFIG, metrics_address=taken):
+                async with open_network(address, CONFIG, metrics_address=taken):
                     pass
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "x" * 70])
 async def test_a_host_that_is_none(host: str) -> None:
     with pytest.raises(OSError, match=f"cannot serve metrics at {host}:9249: "):
-        async with open_task_manager(url(), CONFIG, metrics_address=f"{host}:9249"):
+        async with open_network(url(), CONFIG, metrics_address=f"{host}:9249"):
             pass
 
 
 @pytest.mark.parametrize("address", ["", "9249", "127.0.0.1", ":9249", "127.0.0.1:x", "127.0.0.1:99999", "a:1/metrics"])
 async def test_an_address_that_is_none(address: str) -> None:
     with pytest.raises(ConfigError, match="metrics_address"):
-        async with open_task_manager(url(), CONFIG, metrics_address=address):
+        async with open_network(url(), CONFIG, metrics_address=address):
             pass
 
 
@@ -233,7 +233,7 @@ def test_without_prometheus_client_the_error_says_what_to_install() -> None:
         "import netstack\n"
         "async def main():\n"
         "    try:\n"
-        "        async with netstack.open_task_manager('tcp://127.0.0.1:0', metrics_address='127.0.0.1:0'):\n"
+        "        async with netstack.open_network('tcp://127.0.0.1:0', metrics_address='127.0.0.1:0'):\n"
         "            pass\n"
         "    except netstack.ConfigError as error:\n"
         "        print(error)\n"
@@ -254,7 +254,7 @@ def status(address: str, **headers: str) -> int:
 
 async def test_beyond_this_host_a_scraper_shows_the_token_of_the_secret() -> None:
     secret = Secret.generate()
-    async with open_task_manager(url(), CONFIG, secret=secret, metrics_address="0.0.0.0:0") as manager:
+    async with open_network(url(), CONFIG, secret=secret, metrics_address="0.0.0.0:0") as manager:
         assert manager.metrics_address is not None
         address = manager.metrics_address.replace("0.0.0.0", "127.0.0.1")
         right = f"Bearer {secret.metrics_token}"
@@ -263,13 +263,13 @@ async def test_beyond_this_host_a_scraper_shows_the_token_of_the_secret() -> Non
         assert await trio.to_thread.run_sync(functools.partial(status, address)) == 401
         assert await trio.to_thread.run_sync(functools.partial(status, address, Authorization=right)) == 200
         assert secret.reveal().hex() not in right
-    async with open_task_manager(url(), CONFIG, secret=secret, metrics_address="127.0.0.1:0") as manager:
+    async with open_network(url(), CONFIG, secret=secret, metrics_address="127.0.0.1:0") as manager:
         assert manager.metrics_address is not None
         assert await trio.to_thread.run_sync(status, manager.metrics_address) == 200
 
 
 async def test_slow_scrapers_use_up_neither_threads_nor_descriptors_and_keep_nobody_out() -> None:
-    async with open_task_manager(url(), CONFIG, metrics_address="127.0.0.1:0") as manager:
+    async with open_network(url(), CONFIG, metrics_address="127.0.0.1:0") as manager:
         assert manager.metrics_address is not None
         host, _, port = manager.metrics_address.rpartition(":")
         threads = threading.active_count()

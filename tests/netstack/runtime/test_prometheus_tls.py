@@ -22,7 +22,7 @@ from netstack.config import NetworkConfig
 from netstack.errors import ConfigError
 from netstack.runtime import prometheus
 from netstack.runtime.authentication import Secret
-from netstack.runtime.network_environment import open_task_manager
+from netstack.runtime.network_environment import open_network
 
 pytest.importorskip("cryptography")
 yaml = pytest.importorskip("ruamel.yaml", reason="comes with check-jsonschema")
@@ -70,7 +70,7 @@ async def scraped(*arguments: Any) -> tuple[int, str, Any]:
 async def test_a_scraper_with_a_certificate_reads_and_nobody_else(host: Path, tmp_path: Path) -> None:
     make_authority(tmp_path / "stranger")
     make_host(tmp_path / "other", tmp_path / "stranger", ["127.0.0.1"])
-    async with open_task_manager("memory://tls-metrics", CONFIG, metrics_address=metrics(host)) as manager:
+    async with open_network("memory://tls-metrics", CONFIG, metrics_address=metrics(host)) as manager:
         address = manager.metrics_address
         assert address is not None
         assert address.startswith("https://127.0.0.1:")
@@ -97,7 +97,7 @@ def plain(address: str) -> None:
 
 async def test_with_a_secret_its_token_is_wanted_too(host: Path) -> None:
     secret = Secret.generate()
-    async with open_task_manager(
+    async with open_network(
         "memory://tls-token", CONFIG, secret=secret, metrics_address=metrics(host, "0.0.0.0:0")
     ) as manager:
         assert manager.metrics_address is not None
@@ -107,7 +107,7 @@ async def test_with_a_secret_its_token_is_wanted_too(host: Path) -> None:
 
 
 async def test_renewed_files_are_used_from_the_next_scrape_on(host: Path, authority: Path) -> None:
-    async with open_task_manager("memory://tls-renewed", CONFIG, metrics_address=metrics(host)) as manager:
+    async with open_network("memory://tls-renewed", CONFIG, metrics_address=metrics(host)) as manager:
         assert manager.metrics_address is not None
         first = (await scraped(manager.metrics_address, scraper(host)))[2]
         make_host(host, authority, ["127.0.0.1"])
@@ -116,7 +116,7 @@ async def test_renewed_files_are_used_from_the_next_scrape_on(host: Path, author
 
 
 async def test_who_shakes_no_hands_gives_way(host: Path) -> None:
-    async with open_task_manager("memory://tls-slow", CONFIG, metrics_address=metrics(host)) as manager:
+    async with open_network("memory://tls-slow", CONFIG, metrics_address=metrics(host)) as manager:
         address = manager.metrics_address
         assert address is not None
         port = int(address.rpartition(":")[2])
@@ -132,7 +132,7 @@ async def test_files_that_cannot_be_used_are_told_before_anything_listens(host: 
     (host / "key.pem").chmod(0o644)
     for folder, said in ((host, "is open to others"), (tmp_path / "nowhere", "cannot be read")):
         with pytest.raises(ConfigError, match=said):
-            async with open_task_manager("memory://tls-wrong", CONFIG, metrics_address=metrics(folder)):
+            async with open_network("memory://tls-wrong", CONFIG, metrics_address=metrics(folder)):
                 raise AssertionError("it is open")
 
 
@@ -142,7 +142,7 @@ async def test_prometheus_reads_them_as_the_settings_say(host: Path, tmp_path: P
     secret = Secret.generate()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    async with open_task_manager(
+    async with open_network(
         "memory://tls-prometheus", CONFIG, secret=secret, metrics_address=metrics(host, "0.0.0.0:0")
     ) as manager:
         assert manager.metrics_address is not None

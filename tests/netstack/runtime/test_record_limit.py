@@ -12,7 +12,7 @@ import trio
 from network_environments import CONFIG, channels, read_all, url
 from trio.testing import MockClock
 
-from netstack import NetworkEnvironment, RecordError, RecordReader, RecordWriter, open_task_manager
+from netstack import NetworkEnvironment, RecordError, RecordReader, RecordWriter, open_network
 from netstack.ids import ResultPartitionType
 
 MOST = 5000
@@ -74,7 +74,7 @@ async def test_a_reader_refuses_what_a_writer_was_allowed(
     less = dataclasses.replace(CONFIG, max_record_bytes=1024)
     partition = producer.create_partition("p", subpartitions=1)
     writer = RecordWriter[Any](partition)
-    async with open_task_manager(url(), less if told == "by its environment" else CONFIG) as consumer:
+    async with open_network(url(), less if told == "by its environment" else CONFIG) as consumer:
         gate = await consumer.open_gate(channels(producer))
         reader = RecordReader[Any](gate, config=less if told == "itself" else None)
         await writer.emit(bytes(1024))

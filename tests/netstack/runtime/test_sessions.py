@@ -19,7 +19,7 @@ from netstack.errors import ConfigError, ConnectionLost, ErrorCode, NetstackErro
 from netstack.ids import ChannelDescriptor
 from netstack.runtime.authentication import Secret
 from netstack.runtime.dialling import dial_stream
-from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
+from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 from netstack.runtime.session_stream import SessionStream
@@ -81,8 +81,8 @@ def session_of(manager: NetworkEnvironment) -> SessionStatistics:
 async def test_one_channel_goes_on_after_a_cut(autojump_clock: MockClock, lines: CutLines) -> None:
     received: list[int] = []
     async with (
-        open_task_manager(url(), CONFIG) as producer,
-        open_task_manager(url(), CONFIG) as consumer,
+        open_network(url(), CONFIG) as producer,
+        open_network(url(), CONFIG) as consumer,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(write, producer, 5000)
@@ -103,8 +103,8 @@ async def test_channels_are_opened_and_left_while_the_line_is_down(autojump_cloc
     old: list[int] = []
     new: list[int] = []
     async with (
-        open_task_manager(url(), CONFIG) as producer,
-        open_task_manager(url(), CONFIG) as consumer,
+        open_network(url(), CONFIG) as producer,
+        open_network(url(), CONFIG) as consumer,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(lambda: write(producer, 500, pause_s=0.005))
@@ -131,7 +131,7 @@ async def test_channels_are_opened_and_left_while_the_line_is_down(autojump_cloc
 async def test_after_the_grace_time_it_fails_as_it_would_have_at_once(
     autojump_clock: MockClock, lines: CutLines
 ) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+    async with open_network(url(), CONFIG) as producer, open_network(url(), CONFIG) as consumer:
         partition = producer.create_partition("p", subpartitions=1)
         gate = await consumer.open_gate([ChannelDescriptor(producer.address, "p", 0)])
         await settle()
@@ -155,8 +155,8 @@ async def test_where_one_end_knows_no_sessions_a_cut_fails_at_once(
 ) -> None:
     older = dataclasses.replace(CONFIG, resume_grace_s=0.0)
     async with (
-        open_task_manager(url(), older if without == "producer" else CONFIG) as producer,
-        open_task_manager(url(), older if without == "consumer" else CONFIG) as consumer,
+        open_network(url(), older if without == "producer" else CONFIG) as producer,
+        open_network(url(), older if without == "consumer" else CONFIG) as consumer,
     ):
         producer.create_partition("p", subpartitions=1)
         gate = await consumer.open_gate([ChannelDescriptor(producer.address, "p", 0)])
@@ -171,8 +171,8 @@ async def test_where_one_end_knows_no_sessions_a_cut_fails_at_once(
 
 
 async def test_who_leaves_on_purpose_is_not_waited_for(autojump_clock: MockClock, lines: CutLines) -> None:
-    async with open_task_manager(url(), CONFIG) as consumer:
-        async with open_task_manager(url(), CONFIG) as producer:
+    async with open_network(url(), CONFIG) as consumer:
+        async with open_network(url(), CONFIG) as producer:
             producer.create_partition("p", subpartitions=1)
             gate = await consumer.open_gate([ChannelDescriptor(producer.address, "p", 0)])
             await settle()
@@ -188,16 +188,16 @@ async def test_another_process_at_the_same_address_knows_nothing_of_it(
     autojump_clock: MockClock, lines: CutLines
 ) -> None:
     address = url()
-    async with open_task_manager(url(), CONFIG) as consumer:
+    async with open_network(url(), CONFIG) as consumer:
         with trio.CancelScope() as scope:  # no goodbyes
-            async with open_task_manager(address, CONFIG) as producer:
+            async with open_network(address, CONFIG) as producer:
                 producer.create_partition("p", subpartitions=1)
                 gate = await consumer.open_gate([ChannelDescriptor(address, "p", 0)])
                 await settle()
                 lines.is_down = True
                 scope.cancel()
                 await trio.lowlevel.checkpoint()
-        async with open_task_manager(address, CONFIG):
+        async with open_network(address, CONFIG):
             lines.is_down = False
             before = trio.current_time()
             with pytest.raises(ConnectionLost):
@@ -211,8 +211,8 @@ async def test_who_cannot_prove_the_secret_any_more_does_not_go_on(
 ) -> None:
     secret = Secret.generate()
     async with (
-        open_task_manager(url(), CONFIG, secret=secret) as producer,
-        open_task_manager(url(), CONFIG, secret=secret) as consumer,
+        open_network(url(), CONFIG, secret=secret) as producer,
+        open_network(url(), CONFIG, secret=secret) as consumer,
     ):
         producer.create_partition("p", subpartitions=1)
         gate = await consumer.open_gate([ChannelDescriptor(producer.address, "p", 0)])
@@ -236,8 +236,8 @@ async def test_a_line_that_swallows_everything_is_given_up_by_the_heartbeat(
     config = dataclasses.replace(CONFIG, heartbeat_interval_s=1.0, heartbeat_timeout_s=3.0)
     received: list[int] = []
     async with (
-        open_task_manager(url(), config) as producer,
-        open_task_manager(url(), config) as consumer,
+        open_network(url(), config) as producer,
+        open_network(url(), config) as consumer,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(lambda: write(producer, 2000, pause_s=0.01))
@@ -324,7 +324,7 @@ def theirs(producer: NetworkEnvironment) -> int:
 
 
 async def test_a_session_is_gone_on_with_by_its_id(autojump_clock: MockClock, lines: CutLines) -> None:
-    async with open_task_manager(url(), CONFIG) as producer:
+    async with open_network(url(), CONFIG) as producer:
         producer.create_partition("p", subpartitions=1)
         async with a_session(producer.address) as (_, session):
             answer = await asked(producer.address, Continue(session, 1, theirs(producer)))
@@ -335,7 +335,7 @@ async def test_a_session_is_gone_on_with_by_its_id(autojump_clock: MockClock, li
 
 @pytest.mark.parametrize("foreign", [b"\0" * 16, b"x" * 16])
 async def test_a_foreign_session_is_unknown(foreign: bytes, autojump_clock: MockClock, lines: CutLines) -> None:
-    async with open_task_manager(url(), CONFIG) as producer:
+    async with open_network(url(), CONFIG) as producer:
         producer.create_partition("p", subpartitions=1)
         async with a_session(producer.address) as (stream, _):
             (answer,) = await asked(producer.address, Continue(foreign, 1, 100))
@@ -346,7 +346,7 @@ async def test_a_foreign_session_is_unknown(foreign: bytes, autojump_clock: Mock
 
 
 async def test_one_that_was_given_up_is_unknown(autojump_clock: MockClock, lines: CutLines) -> None:
-    async with open_task_manager(url(), CONFIG) as producer:
+    async with open_network(url(), CONFIG) as producer:
         producer.create_partition("p", subpartitions=1)
         async with a_session(producer.address) as (_, session):
             lines.cut()
@@ -357,7 +357,7 @@ async def test_one_that_was_given_up_is_unknown(autojump_clock: MockClock, lines
 
 
 async def test_an_attempt_that_was_delayed_takes_nothing_over(autojump_clock: MockClock, lines: CutLines) -> None:
-    async with open_task_manager(url(), CONFIG) as producer:
+    async with open_network(url(), CONFIG) as producer:
         producer.create_partition("p", subpartitions=1)
         async with a_session(producer.address) as (_, session):
             position = theirs(producer)
@@ -373,7 +373,7 @@ async def test_an_attempt_that_was_delayed_takes_nothing_over(autojump_clock: Mo
 async def test_who_cannot_be_where_it_says_loses_the_session(
     by: int, autojump_clock: MockClock, lines: CutLines
 ) -> None:
-    async with open_task_manager(url(), CONFIG) as producer:
+    async with open_network(url(), CONFIG) as producer:
         partition = producer.create_partition("p", subpartitions=1)
         async with a_session(producer.address) as (stream, session):
             position = theirs(producer)
@@ -390,7 +390,7 @@ async def test_who_cannot_be_where_it_says_loses_the_session(
 async def test_who_has_received_more_than_was_sent_loses_the_connection(
     autojump_clock: MockClock, lines: CutLines
 ) -> None:
-    async with open_task_manager(url(), CONFIG) as producer:
+    async with open_network(url(), CONFIG) as producer:
         producer.create_partition("p", subpartitions=1)
         async with a_session(producer.address) as (stream, _):
             stream.try_send([frames(Received(3)), frames(Received(theirs(producer) + 1))])
@@ -402,7 +402,7 @@ async def test_who_has_received_more_than_was_sent_loses_the_connection(
 
 
 async def test_a_stream_that_had_channels_carries_no_other_session(autojump_clock: MockClock, lines: CutLines) -> None:
-    async with open_task_manager(url(), CONFIG) as producer:
+    async with open_network(url(), CONFIG) as producer:
         producer.create_partition("p", subpartitions=1)
         async with a_session(producer.address) as (stream, session):
             stream.try_send([frames(Continue(session, 1, 100))])
@@ -414,7 +414,7 @@ async def test_a_stream_that_had_channels_carries_no_other_session(autojump_cloc
 async def test_who_never_tells_where_it_is_holds_up_itself_alone(autojump_clock: MockClock, lines: CutLines) -> None:
     config = dataclasses.replace(CONFIG, segment_size_bytes=32 * 1024, memory_bytes=2 * 1024 * 1024)
     hello = dataclasses.replace(HELLO, segment_size_bytes=config.segment_size_bytes)
-    async with open_task_manager(url(), config) as producer, trio.open_nursery() as nursery:
+    async with open_network(url(), config) as producer, trio.open_nursery() as nursery:
         partition = producer.create_partition("p", subpartitions=1)
         writer = RecordWriter(partition, format="bytes", buffer_timeout_s=0.0)
 

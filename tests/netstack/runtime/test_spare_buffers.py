@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from netstack import ArrayReader, ChannelDescriptor, NetworkConfig, NetworkEnvironment, RecordWriter, open_task_manager
+from netstack import ArrayReader, ChannelDescriptor, NetworkConfig, NetworkEnvironment, RecordWriter, open_network
 from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.spare import REVIEW_BUFFERS, SpareBuffers
@@ -81,8 +81,8 @@ async def test_they_follow_who_holds_the_stream_up(spare: int) -> None:
 
     config = dataclasses.replace(CONFIG, spare_floating_buffers_per_gate=spare)
     async with (
-        open_task_manager("memory://spare-producer", config) as producer,
-        open_task_manager("memory://spare-consumer", config) as consumer,
+        open_network("memory://spare-producer", config) as producer,
+        open_network("memory://spare-consumer", config) as consumer,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(produce, producer)

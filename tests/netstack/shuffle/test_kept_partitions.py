@@ -18,7 +18,7 @@ import trio
 import trio.lowlevel
 from trio.testing import trio_test
 
-from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, open_task_manager
+from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, open_network
 from netstack.errors import ChannelFailed, DiskFull, PartitionDamaged, PartitionNotFound, ProducerFailed
 from netstack.ids import ResultPartitionType
 from netstack.outbound.selector import BroadcastSelector
@@ -38,8 +38,8 @@ def settings(folder: Path, **more: Any) -> NetworkConfig:
 async def two_ends(config: NetworkConfig) -> AsyncIterator[tuple[NetworkEnvironment, NetworkEnvironment]]:
     """A producer and a consumer, connected by TCP."""
     async with (
-        open_task_manager("tcp://127.0.0.1:0", config) as producer,
-        open_task_manager("tcp://127.0.0.1:0", config) as consumer,
+        open_network("tcp://127.0.0.1:0", config) as producer,
+        open_network("tcp://127.0.0.1:0", config) as consumer,
     ):
         yield producer, consumer
 
@@ -341,11 +341,11 @@ async def test_batches(tmp_path: Path, width: int) -> None:
 async def test_what_a_dead_process_left_is_removed(tmp_path: Path) -> None:
     script = f"""
 import os, trio
-from netstack import NetworkConfig, RecordWriter, open_task_manager
+from netstack import NetworkConfig, RecordWriter, open_network
 from netstack.ids import ResultPartitionType
 async def main():
     config = NetworkConfig(shuffle_directory={str(tmp_path)!r})
-    async with open_task_manager("tcp://127.0.0.1:0", config) as manager:
+    async with open_network("tcp://127.0.0.1:0", config) as manager:
         writer = RecordWriter(manager.create_partition("p", subpartitions=2, kind=ResultPartitionType.BLOCKING))
         await writer.emit(b"x")
         await writer.finish()
@@ -356,8 +356,8 @@ trio.run(main)
     assert files_in(tmp_path) == ["1.0.data", "1.index"]
     (left,) = os.listdir(tmp_path)
     async with (
-        open_task_manager("tcp://127.0.0.1:0", settings(tmp_path)),
-        open_task_manager("tcp://127.0.0.1:0", settings(tmp_path)),
+        open_network("tcp://127.0.0.1:0", settings(tmp_path)),
+        open_network("tcp://127.0.0.1:0", settings(tmp_path)),
     ):
         await until(lambda: left not in os.listdir(tmp_path) and len(os.listdir(tmp_path)) == 2)
     assert os.listdir(tmp_path) == []
@@ -374,7 +374,7 @@ async def test_every_orderly_end_removes_the_files(tmp_path: Path, how: str) -> 
     config = settings(tmp_path, sort_buffer_bytes=64 * 1024)
     with trio.CancelScope() as scope:
         try:
-            async with open_task_manager("tcp://127.0.0.1:0", config) as manager:
+            async with open_network("tcp://127.0.0.1:0", config) as manager:
                 await write(manager, "p", 4, records_of(3000))
                 assert files_in(tmp_path)
                 assert open_files(tmp_path)

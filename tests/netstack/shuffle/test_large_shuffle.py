@@ -12,7 +12,7 @@ import pytest
 PROGRAM = """
 import json, sys, trio
 import numpy as np
-from netstack import ArrayReader, ChannelDescriptor, NetworkConfig, RecordWriter, ResultPartitionType, open_task_manager
+from netstack import ArrayReader, ChannelDescriptor, NetworkConfig, RecordWriter, ResultPartitionType, open_network
 
 MIB = 1 << 20
 folder, kind, total = sys.argv[1], ResultPartitionType[sys.argv[2]], int(sys.argv[3])
@@ -27,7 +27,7 @@ async def main():
         memory_bytes=64 * MIB, shuffle_directory=folder, sort_buffer_bytes=16 * MIB, read_memory_bytes=16 * MIB
     )
     address = "tcp://127.0.0.1:0"
-    async with open_task_manager(address, config) as manager, open_task_manager(address, config) as other:
+    async with open_network(address, config) as manager, open_network(address, config) as other:
         partition = manager.create_partition("p", subpartitions=SUBPARTITIONS, kind=kind)
         before = peak()
 

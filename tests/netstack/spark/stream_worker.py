@@ -19,7 +19,7 @@ from netstack.spark.publisher import Publisher
 def main(folder: Path, address: str, rows: int, rows_of_an_epoch: int) -> None:
     state = folder / "state.json"
     start, epoch = json.loads(state.read_text()) if state.exists() else (0, 0)
-    with blocking.open_task_manager(address) as network:
+    with blocking.open_network(address) as network:
         publisher = Publisher(network, "numbers", folder / "epochs", subpartitions=2, resume=epoch, max_epochs=3)
         publisher.offer()
         while start < rows:

@@ -31,7 +31,7 @@ def say_done(endpoint: StreamLocation, epoch: int) -> bool:
 
 
 def test_an_epoch_is_read_again_and_again_until_it_is_done(tmp_path: Path) -> None:
-    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+    with blocking.open_network("tcp://127.0.0.1:0") as network:
         publisher = Publisher(network, "s", tmp_path, subpartitions=2)
         publisher.write(batch_of(1, 2))
         publisher.write(batch_of(3), 1)
@@ -56,13 +56,13 @@ def test_an_epoch_is_read_again_and_again_until_it_is_done(tmp_path: Path) -> No
 
 
 def test_a_worker_that_comes_back_offers_what_was_stored_and_makes_the_rest_again(tmp_path: Path) -> None:
-    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+    with blocking.open_network("tcp://127.0.0.1:0") as network:
         publisher = Publisher(network, "s", tmp_path)
         for epoch in range(3):
             publisher.write(batch_of(epoch))
             assert publisher.cut() == epoch + 1
         publisher.write(batch_of(99))  # never cut
-    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+    with blocking.open_network("tcp://127.0.0.1:0") as network:
         publisher = Publisher(network, "s", tmp_path, resume=2)  # the state behind epoch 2 was never stored
         assert publisher.epoch == 2
         publisher.write(batch_of(7))
@@ -74,14 +74,14 @@ def test_a_worker_that_comes_back_offers_what_was_stored_and_makes_the_rest_agai
             (manifest,) = read_now(reader, endpoint, epoch_partition("s", 2), 1, timeout_s=5) or []
         assert EpochManifest.from_batch(manifest).is_last
     with (
-        blocking.open_task_manager("tcp://127.0.0.1:0") as network,
+        blocking.open_network("tcp://127.0.0.1:0") as network,
         pytest.raises(ConfigError, match="ends with epoch 2, and the worker goes on at 9"),
     ):
         Publisher(network, "s", tmp_path, resume=9)
 
 
 def test_a_consumer_that_does_not_keep_up_holds_the_worker_back(tmp_path: Path) -> None:
-    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+    with blocking.open_network("tcp://127.0.0.1:0") as network:
         publisher = Publisher(network, "s", tmp_path, max_epochs=2)
         for _ in range(3):
             publisher.cut()
@@ -93,7 +93,7 @@ def test_a_consumer_that_does_not_keep_up_holds_the_worker_back(tmp_path: Path) 
 
 
 def test_a_partition_that_is_consumed_once_is_read_once() -> None:
-    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+    with blocking.open_network("tcp://127.0.0.1:0") as network:
         writer = blocking.RecordWriter(network.create_partition("p", subpartitions=1), format="msgpack")
         writer.emit([1, "a"])
         writer.finish()
@@ -102,7 +102,7 @@ def test_a_partition_that_is_consumed_once_is_read_once() -> None:
 
 
 def test_a_batch_of_many_rows_travels_in_pieces(tmp_path: Path) -> None:
-    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+    with blocking.open_network("tcp://127.0.0.1:0") as network:
         publisher = Publisher(network, "s", tmp_path)
         publisher.write(pa.record_batch({"id": np.arange(2_000_000)}))
         publisher.cut()

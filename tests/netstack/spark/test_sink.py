@@ -55,7 +55,7 @@ def test_micro_batches_are_there_once_and_another_job_reads_them(spark: Any, tmp
 
     with (
         Subscriber("tcp://127.0.0.1:0", "ids", tmp_path / "in", max_epochs=2) as subscriber,
-        blocking.open_task_manager("tcp://127.0.0.1:0") as network,
+        blocking.open_network("tcp://127.0.0.1:0") as network,
     ):
         relay = Publisher(network, "ids", tmp_path / "out", resume=0)
 

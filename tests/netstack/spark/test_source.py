@@ -34,7 +34,7 @@ def start_worker(folder: Path, address: str, rows: int, rows_of_an_epoch: int) -
 
 def test_partitions_are_a_data_frame(spark: Any) -> None:
     spark.dataSource.register(NetstackDataSource)
-    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+    with blocking.open_network("tcp://127.0.0.1:0") as network:
         for name, format in (("columns", "arrow"), ("rows", "msgpack")):
             partition = network.create_partition(name, subpartitions=2)
             writer = blocking.RecordWriter(partition, format=format)

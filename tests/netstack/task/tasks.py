@@ -17,7 +17,7 @@ from netstack.checkpoint.storage import CheckpointStorage
 from netstack.config import NetworkConfig
 from netstack.events import Alignment, CheckpointBarrier
 from netstack.runtime.names import load
-from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
+from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.schedule import StreamEnvironment, StreamGraph, generate_job
 from netstack.schedule.descriptors.blob_store import MemoryBlobStore
 from netstack.schedule.descriptors.descriptors import TaskDeploymentDescriptor
@@ -314,7 +314,7 @@ async def running(
     """A job whose tasks all run; those that are left when the block ends are cancelled."""
     async with AsyncExitStack() as stack:
         opened = [
-            await stack.enter_async_context(open_task_manager(f"memory://tasks-{next(_ports)}", config))
+            await stack.enter_async_context(open_network(f"memory://tasks-{next(_ports)}", config))
             for _ in range(environments)
         ]
         for environment in opened:

@@ -15,7 +15,7 @@ from netstack.config import NetworkConfig
 from netstack.errors import LocalProtocolError
 from netstack.ids import ChannelDescriptor
 from netstack.record.formats import format_named
-from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
+from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 from netstack.schedule.descriptors.information import EdgeId, OutputInformation
@@ -30,7 +30,7 @@ FITS = 20
 
 @asynccontextmanager
 async def outputs(count: int) -> AsyncIterator[tuple[NetworkEnvironment, TaskOutput, Mailbox]]:
-    async with open_task_manager("memory://output", CONFIG) as manager:
+    async with open_network("memory://output", CONFIG) as manager:
         mailbox = Mailbox()
         writers = [
             RecordWriter(manager.create_partition(f"p{index}", subpartitions=1), format="int64", buffer_timeout_s=0)
