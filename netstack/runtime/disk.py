@@ -11,13 +11,14 @@ from typing import Any, Final, TypeVar, final
 
 import trio
 
-from ..errors import NetstackError
+from ..errors import NetstackError, ShuffleStorageError
 from .threads import in_thread
 from .visits import Visits
 
 THREADS: Final = 8
 """At most this many at once: two reads, and writes of several partitions, whose compression takes a processor each."""
 
+_CLOSED: Final = "the network environment has closed"
 _T = TypeVar("_T")
 
 
@@ -33,6 +34,7 @@ class DiskDriver:
         self._is_prepared = False
         self._jobs: deque[tuple[Callable[[], Any], Callable[[Any, NetstackError | None], None]]] = deque()
         self._workers = 0
+        self._is_closed = False
 
     async def run(self, work: Callable[[], _T]) -> _T:
         """Runs one job and waits for it, whatever else is under way; cancellation waits for its end."""
@@ -44,7 +46,10 @@ class DiskDriver:
         self.submit(_nothing, _ignore)
 
     def submit(self, work: Callable[[], _T], done: Callable[[_T | None, NetstackError | None], None]) -> None:
-        """See `Disk`; after the end of its nursery nothing runs any more."""
+        """See `Disk`; after the end of its nursery nothing runs any more, and `done` is told so."""
+        if self._is_closed:
+            done(None, ShuffleStorageError(_CLOSED))
+            return
         self._jobs.append((work, done))
         if self._workers < (THREADS if self._is_prepared else 1):
             self._workers += 1
@@ -73,9 +78,22 @@ class DiskDriver:
                         result = await in_thread(work)
                     except NetstackError as refused:
                         failed = refused
+                    except trio.Cancelled:
+                        done(None, ShuffleStorageError(_CLOSED))
+                        raise
                 done(result, failed)
+        except trio.Cancelled:
+            self._close()
+            raise
         finally:
             self._workers -= 1
+
+    def _close(self) -> None:
+        """Tells whoever waits for a job that it will not run: what it holds comes home."""
+        self._is_closed = True
+        while self._jobs:
+            _, done = self._jobs.popleft()
+            done(None, ShuffleStorageError(_CLOSED))
 
 
 def _nothing() -> None:

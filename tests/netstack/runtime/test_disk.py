@@ -1,0 +1,48 @@
+"""Jobs of the disk: each ends with its result, or is told that it will not run."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import trio
+
+from netstack.errors import NetstackError
+from netstack.runtime.disk import DiskDriver
+from netstack.runtime.visits import Visits
+
+
+@pytest.mark.parametrize("stuck", ["prepare", "first"])
+async def test_jobs_that_a_closing_network_does_not_run_are_told_so(stuck: str) -> None:
+    """Whoever waits for the disk holds buffers, which come home when it is told."""
+    begun, go_on = threading.Event(), threading.Event()
+    told: list[tuple[int, Any, str]] = []
+
+    def wait() -> None:
+        begun.set()
+        go_on.wait(10)
+
+    def submit(disk: DiskDriver, number: int) -> None:
+        def done(result: int | None, error: NetstackError | None) -> None:
+            told.append((number, result, "" if error is None else str(error)))
+
+        def work() -> int:
+            if stuck == "first" and number == 0:
+                wait()
+            return number
+
+        disk.submit(work, done)
+
+    async with trio.open_nursery() as nursery:
+        visits = Visits()
+        disk = DiskDriver(nursery, wait if stuck == "prepare" else lambda: None, visits)
+        for number in range(20):
+            submit(disk, number)
+        await trio.to_thread.run_sync(begun.wait, 10)
+        nursery.cancel_scope.cancel()
+        go_on.set()
+    submit(disk, 20)
+    assert sorted(number for number, _, _ in told) == list(range(21))
+    assert all(result == number or "has closed" in error for number, result, error in told)
+    assert (20, None, "the network environment has closed") in told
