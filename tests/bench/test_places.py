@@ -28,6 +28,8 @@ DEFAULTS: dict[str, Any] = {
     "warehouse": None,
     "shared_hosts": False,
     "node_ports": None,
+    "executors_timeout_s": 60.0,
+    "tables_timeout_s": 90.0,
     "peers": (),
 }
 

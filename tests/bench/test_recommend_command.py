@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -61,7 +62,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 def test_the_paragraph_and_the_lines(runners: Frontier, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recommend", "--p99", "20ms"], runners=runners) == 0
     out = capsys.readouterr().out
-    assert "\nSet 5 ms; it keeps 9" in out or "\nSet 10 ms; it keeps 9" in out
+    assert re.search(r"\nSet (5|10) ms; it keeps (9\d|100)", out)
     for part in (
         "% of the throughput at 100 ms",
         "; p99 ",
