@@ -28,6 +28,7 @@ from .. import blocking
 from ..errors import CheckpointError, ConfigError, RecordError
 from ..runtime.authentication import Secret
 from .publisher import Publisher
+from .stream_state import DEFAULT_CONSUMER, check_consumer
 
 if TYPE_CHECKING:
     from ..task.context import OperatorContext
@@ -47,6 +48,7 @@ class PublishRows:
         columns: Arrow's name of each column's type. A record is a mapping, a sequence in this order, or of a single
             column its value.
         max_epochs: so many are kept at most.
+        consumers: the queries that read it, by their option `consumer`; each epoch is kept until all have processed it.
         secret_file: shared with Spark's reader.
 
     Raises:
@@ -61,6 +63,7 @@ class PublishRows:
         folder: str,
         columns: Mapping[str, str],
         max_epochs: int = 16,
+        consumers: Sequence[str] = (DEFAULT_CONSUMER,),
         secret_file: str | None = None,
     ) -> None:
         import pyarrow as pa
@@ -76,6 +79,7 @@ class PublishRows:
         self._stream = stream
         self._folder = Path(folder)
         self._max_epochs = max_epochs
+        self._consumers = tuple(check_consumer(each) for each in consumers)
         self._secret_file = secret_file
         self._resume = 0
         self._rows: list[Any] = []
@@ -160,6 +164,7 @@ class PublishRows:
             self._folder / str(subtask),
             resume=self._resume,
             max_epochs=self._max_epochs,
+            consumers=self._consumers,
             keeps_end=True,
         )
 

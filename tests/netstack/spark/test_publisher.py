@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +13,11 @@ import pyarrow as pa
 import pytest
 
 from netstack import blocking
-from netstack.errors import ConfigError
+from netstack.errors import ConfigError, ConnectionLost
 from netstack.record.arrow import PIECE_BYTES
-from netstack.spark.consumer import StreamLocation, read_now, read_subpartition
-from netstack.spark.publisher import EpochManifest, Publisher, done_partition, epoch_partition
+from netstack.spark.consumer import StreamLocation, read_subpartition
+from netstack.spark.publisher import Publisher
+from netstack.spark.stream_state import StreamLook, StreamState, epoch_partition
 
 
 def batch_of(*ids: int) -> Any:
@@ -25,9 +29,13 @@ def ids_of(endpoint: StreamLocation, epoch: int, subpartition: int = 0) -> list[
     return [value for batch in records for value in batch.column(0).to_pylist()]
 
 
-def say_done(endpoint: StreamLocation, epoch: int) -> bool:
-    with endpoint.open() as network:
-        return read_now(network, endpoint, done_partition("s", epoch), 0, timeout_s=2) is not None
+def look(address: str, processed: int = 0, *, consumer: str = "spark") -> StreamState:
+    """What is there, as a new reader sees it that has processed so much."""
+    asks = StreamLook("s", consumer, [StreamLocation(address=address)])
+    try:
+        return asks.look({address: processed}, wait_s=5)[address]
+    finally:
+        asks.close()
 
 
 def test_an_epoch_is_read_again_and_again_until_it_is_done(tmp_path: Path) -> None:
@@ -36,23 +44,68 @@ def test_an_epoch_is_read_again_and_again_until_it_is_done(tmp_path: Path) -> No
         publisher.write(batch_of(1, 2))
         publisher.write(batch_of(3), 1)
         assert publisher.cut() == 1
-        endpoint = StreamLocation(address=network.address)
-        with endpoint.open() as reader:  # cut is not offered
-            assert read_now(reader, endpoint, epoch_partition("s", 0), 0, timeout_s=0.1) is None
+        assert look(network.address) == StreamState(0, 0, 1, [], [])  # cut is not offered
         publisher.offer()
+        endpoint = StreamLocation(address=network.address)
         for _ in range(2):
             assert ids_of(endpoint, 0) == [1, 2]
             assert ids_of(endpoint, 0, 1) == [3]
-        with endpoint.open() as reader:
-            (manifest,) = read_now(reader, endpoint, epoch_partition("s", 0), 2, timeout_s=5) or []
-        assert EpochManifest.from_batch(manifest) == EpochManifest(0, 3, is_last=False)
+        (size,) = (path.stat().st_size for path in tmp_path.glob("epoch-*"))
+        assert look(network.address) == StreamState(0, 1, 1, [3], [size])
         assert publisher.acknowledged == 0
-        assert say_done(endpoint, 1)
+        look(network.address, 1)
         publisher.wait_acknowledged(timeout_s=5)
         assert publisher.acknowledged == 1
         assert not list(tmp_path.glob("epoch-*"))
-        assert say_done(endpoint, 1)  # a consumer that comes back
+        look(network.address, 9)  # of another stream
         assert publisher.acknowledged == 1
+
+
+def test_an_epoch_is_kept_until_every_consumer_has_processed_it_and_strangers_are_refused(tmp_path: Path) -> None:
+    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+        publisher = Publisher(network, "s", tmp_path, consumers=("a", "b"))
+        for epoch in range(3):
+            publisher.write(batch_of(epoch))
+            publisher.cut()
+        publisher.offer()
+        look(network.address, 3, consumer="a")
+        assert publisher.acknowledged == 0
+        look(network.address, 2, consumer="b")
+        assert publisher.acknowledged == 2
+        assert look(network.address, consumer="a").first == 2
+        with pytest.raises(ConfigError, match="has the consumers a, b, and not 'c'"):
+            look(network.address, 3, consumer="c")
+        assert publisher.acknowledged == 2
+    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+        publisher = Publisher(network, "s", tmp_path, resume=3, consumers=("a", "b"))  # nothing is remembered here
+        publisher.offer()
+        look(network.address, 3, consumer="b")
+        assert publisher.acknowledged == 2
+        look(network.address, 3, consumer="a")  # says again what it said to the one before
+        assert publisher.acknowledged == 3
+
+
+def test_all_publishers_are_asked_at_once_and_none_is_waited_for_long(tmp_path: Path) -> None:
+    """Seven answer; one takes connections and says nothing."""
+    with contextlib.ExitStack() as stack:
+        silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        locations = [StreamLocation(address=f"tcp://127.0.0.1:{silent.getsockname()[1]}", retry_s=0)]
+        for each in range(7):
+            network = stack.enter_context(blocking.open_task_manager("tcp://127.0.0.1:0"))
+            publisher = Publisher(network, "s", tmp_path / str(each))
+            publisher.cut()
+            publisher.offer()
+            locations.append(StreamLocation(address=network.address, retry_s=0))
+        asks = StreamLook("s", "spark", locations)
+        stack.callback(asks.close)
+        asks.look({}, wait_s=1)
+        begin_s = time.monotonic()
+        for _ in range(20):
+            states = asks.look({})
+        assert time.monotonic() - begin_s < 20 * 0.5  # of 0.05 s each, on a busy machine
+        assert [states[each.address].next for each in locations[1:]] == [1] * 7
+        with pytest.raises(ConnectionLost, match=f"at {locations[0].address} has not answered"):
+            asks.wait_for_all()
 
 
 def test_a_worker_that_comes_back_offers_what_was_stored_and_makes_the_rest_again(tmp_path: Path) -> None:
@@ -70,9 +123,7 @@ def test_a_worker_that_comes_back_offers_what_was_stored_and_makes_the_rest_agai
         publisher.offer()
         endpoint = StreamLocation(address=network.address)
         assert [ids_of(endpoint, epoch) for epoch in range(3)] == [[0], [1], [7]]
-        with endpoint.open() as reader:
-            (manifest,) = read_now(reader, endpoint, epoch_partition("s", 2), 1, timeout_s=5) or []
-        assert EpochManifest.from_batch(manifest).is_last
+        assert look(network.address).rows == [1, 1, 1]
     with (
         blocking.open_task_manager("tcp://127.0.0.1:0") as network,
         pytest.raises(ConfigError, match="ends with epoch 2, and the worker goes on at 9"),
@@ -87,7 +138,7 @@ def test_a_consumer_that_does_not_keep_up_holds_the_worker_back(tmp_path: Path) 
             publisher.cut()
         with pytest.raises(TimeoutError, match="room for another epoch"):
             publisher.offer(timeout_s=0.05)
-        assert say_done(StreamLocation(address=network.address), 1)
+        look(network.address, 1)
         publisher.offer(timeout_s=5)
         assert ids_of(StreamLocation(address=network.address), 2) == []
 
