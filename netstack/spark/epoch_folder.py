@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from ..errors import ConfigError, RequestRefused
+from .stream_schema import StreamSchema, synchronise
 
 RecordBatch = Any
 
@@ -87,6 +88,7 @@ class EpochFolder:
     def __init__(self, folder: Path, resume: int | None = None) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        self._schema = StreamSchema(folder)
         self._manifests = dict(sorted(_manifests(folder)))
         self._log_lines = 0
         self._newest = self._read_log()
@@ -118,7 +120,7 @@ class EpochFolder:
 
     def staged(self, attempt: Attempt) -> StagedFile:
         """A file for the rows of an attempt; a context manager that removes what was not `finish`ed."""
-        return StagedFile(self._folder / attempt.file_name)
+        return StagedFile(self._folder / attempt.file_name, self._schema)
 
     def commit(self, writer: str, batch: int, attempts: Sequence[Attempt]) -> int | None:
         """Makes an epoch of attempts; it is on the disk when this returns.
@@ -133,8 +135,11 @@ class EpochFolder:
 
         Raises:
             RequestRefused: rows of an attempt are not here.
+            RecordError: they have not the columns of the stream; it has those of the first epoch.
             OSError: it cannot be written; nothing is committed.
         """
+        import pyarrow as pa
+
         if self.is_committed(writer, batch):
             return None
         for attempt in attempts:
@@ -143,10 +148,13 @@ class EpochFolder:
                     f"the rows of task {attempt.partition} of batch {batch} are not in {self._folder} any more: was it"
                     " emptied? Write the batch again"
                 )
+        for attempt in attempts[:1]:
+            with pa.OSFile(str(self._folder / attempt.file_name)) as file, pa.ipc.open_stream(file) as rows:
+                self._schema.keep(rows.schema)
         number = self.next_epoch
         files = [attempt.file_name for attempt in attempts]
         manifest = {"epoch": number, "writer": writer, "batch": batch, "files": files}
-        _synchronise(self._folder)  # the names of the rows' files
+        synchronise(self._folder)  # the names of the rows' files
         self._replace(self._manifest(number), json.dumps(manifest))
         self._manifests[number] = manifest
         self._newest[writer] = batch
@@ -203,7 +211,7 @@ class EpochFolder:
             file.flush()
             os.fsync(file.fileno())
         if is_new:
-            _synchronise(self._folder)
+            synchronise(self._folder)
 
     def _read_log(self) -> dict[str, int]:
         """The newest batch of each writer in it. Half a line at its end was never needed, and goes."""
@@ -222,9 +230,9 @@ class EpochFolder:
     def _replace(self, path: Path, text: str) -> None:
         aside = path.with_name(path.name + _PART)
         aside.write_text(text)
-        _synchronise(aside)
+        synchronise(aside)
         aside.rename(path)
-        _synchronise(self._folder)
+        synchronise(self._folder)
 
     def _oldest(self) -> int:
         """The first epoch whose rows are here."""
@@ -267,8 +275,9 @@ class StagedFile:
         rows: so far.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, schema: StreamSchema) -> None:
         self.rows = 0
+        self._schema = schema
         self._path = path
         self._aside = path.with_name(path.name + _PART)
         self._file: Any = None
@@ -289,10 +298,12 @@ class StagedFile:
 
         Raises:
             OSError: the disk does not take them.
+            RecordError: the stream has other columns.
         """
         import pyarrow as pa
 
         if self._writer is None:
+            self._schema.check(batch.schema)
             self._file = pa.OSFile(str(self._aside), "wb")
             self._writer = pa.ipc.new_stream(self._file, batch.schema)
         self._writer.write_batch(batch)
@@ -303,7 +314,7 @@ class StagedFile:
         if self._writer is None:
             return
         self._close()
-        _synchronise(self._aside)
+        synchronise(self._aside)
         self._aside.rename(self._path)
 
     def _close(self) -> None:
@@ -320,11 +331,3 @@ def _manifests(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         found = _MANIFEST.fullmatch(path.name)
         if found is not None:
             yield int(found[1]), json.loads(path.read_text())
-
-
-def _synchronise(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -12,7 +12,7 @@ option `address` of Spark's reader.
 
 Rules: the folder is of this job alone, and is seen from wherever the subtask may be started again; the address has to
 lead there too, so between hosts give a name that follows it. While Spark has not processed `max_epochs`, checkpoints
-wait, and with them the job.
+wait, and with them the job; with `retain_bytes` or `retain_s` nothing waits, and the oldest epochs go.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class PublishRows:
             column its value.
         max_epochs: so many are kept at most.
         consumers: the queries that read it, by their option `consumer`; each epoch is kept until all have processed it.
+        retain_bytes: what epochs may have on the disk; with this or `retain_s` the job waits for no query.
+        retain_s: how long epochs are kept at most; see `Publisher`.
         secret_file: shared with Spark's reader.
 
     Raises:
@@ -64,6 +66,8 @@ class PublishRows:
         columns: Mapping[str, str],
         max_epochs: int = 16,
         consumers: Sequence[str] = (DEFAULT_CONSUMER,),
+        retain_bytes: int | None = None,
+        retain_s: float | None = None,
         secret_file: str | None = None,
     ) -> None:
         import pyarrow as pa
@@ -80,6 +84,7 @@ class PublishRows:
         self._folder = Path(folder)
         self._max_epochs = max_epochs
         self._consumers = tuple(check_consumer(each) for each in consumers)
+        self._retention = (retain_bytes, retain_s)
         self._secret_file = secret_file
         self._resume = 0
         self._rows: list[Any] = []
@@ -165,6 +170,8 @@ class PublishRows:
             resume=self._resume,
             max_epochs=self._max_epochs,
             consumers=self._consumers,
+            retain_bytes=self._retention[0],
+            retain_s=self._retention[1],
             keeps_end=True,
         )
 

@@ -11,14 +11,16 @@ survives the death of either side with nothing lost and nothing twice.
 A reader asks what there is, and says in the same breath what it has processed: see `stream_state`.
 
 Rules: blocking; used by one thread. An epoch that is offered is kept, and can be read again and again, until each of
-the `consumers` has said that it is processed. At most `max_epochs` are kept: `offer` waits, which is back-pressure.
+the `consumers` has said that it is processed. At most `max_epochs` are kept: `offer` waits, which is
+back-pressure; or, with `retain_bytes` or `retain_s`, the oldest go.
 """
 
 from __future__ import annotations
 
 import logging
-import os
+import math
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -32,6 +34,7 @@ from ..ids import ResultPartitionType
 from ..record.arrow import PIECE_BYTES, slices
 from ..runtime.record_writer import RecordWriter
 from ..runtime.signal import Signal
+from .stream_schema import StreamSchema, synchronise
 from .stream_state import DEFAULT_CONSUMER, Question, StreamState, check_consumer, epoch_partition
 from .target import TargetSelector
 
@@ -58,6 +61,10 @@ class Publisher:
         max_epochs: at most so many are kept.
         consumers: who reads it, by the names they give (the option `consumer` of Spark's reader): an epoch is kept
             until all of them have processed it, and nobody else is let in.
+        retain_bytes: what epochs may have on the disk together. With this or `retain_s` the worker waits for nobody:
+            the oldest epochs go, processed or not, until the rest is within these limits and `max_epochs`. The newest
+            stays.
+        retain_s: seconds since they were cut; looked at when another one is offered.
         keeps_end: whether a stream that was ended stays so, whatever `resume` says: all its rows are there.
 
     Attributes:
@@ -77,8 +84,14 @@ class Publisher:
         resume: int | None = None,
         max_epochs: int = 16,
         consumers: Sequence[str] = (DEFAULT_CONSUMER,),
+        retain_bytes: int | None = None,
+        retain_s: float | None = None,
         keeps_end: bool = False,
     ) -> None:
+        self._retain_bytes = math.inf if retain_bytes is None else retain_bytes
+        self._retain_s = math.inf if retain_s is None else retain_s
+        if min(self._retain_bytes, self._retain_s) <= 0:
+            raise ConfigError(f"retain_bytes={retain_bytes}, retain_s={retain_s}: give more than 0, or None")
         if not consumers:
             raise ConfigError(f"stream {name!r} needs a consumer, or its epochs would be kept by nobody")
         if subpartitions < 1 or max_epochs < 1:
@@ -94,6 +107,7 @@ class Publisher:
         self._writer: Any = None
         self._rows = 0
         folder.mkdir(parents=True, exist_ok=True)
+        self._schema = StreamSchema(folder)
         kept = sorted(_epochs(folder))
         self.is_ended = bool(kept) and self._path(kept[-1], is_last=True).exists()
         if self.is_ended and keeps_end:
@@ -128,15 +142,20 @@ class Publisher:
         """Adds rows to the epoch that is being written.
 
         Args:
-            batch: of the schema of all others.
+            batch: with the columns that the stream had from its beginning.
             subpartition: which of the tasks that read gets them.
+
+        Raises:
+            RecordError: it has others.
         """
         import pyarrow as pa
 
         if not 0 <= subpartition < self._subpartitions:
             raise ConfigError(f"stream {self._name!r} has no subpartition {subpartition}; it has {self._subpartitions}")
         if self._writer is None:
+            self._schema.keep(batch.schema)
             self._writer = pa.ipc.new_stream(str(self._aside()), batch.schema)
+        self._schema.check(batch.schema)
         self._writer.write_batch(batch, custom_metadata={_SUBPARTITION: str(subpartition).encode()})
         self._rows += batch.num_rows
 
@@ -155,9 +174,9 @@ class Publisher:
             self._writer = pa.ipc.new_stream(str(self._aside()), pa.schema([]))
         self._writer.close()
         self._writer = None
-        _synchronise(self._aside())
+        synchronise(self._aside())
         self._aside().rename(self._path(self.epoch, is_last=is_last))
-        _synchronise(self._folder)
+        synchronise(self._folder)
         self._cut.append(self.epoch)
         self.epoch += 1
         self.is_ended = is_last
@@ -179,9 +198,14 @@ class Publisher:
             if epoch in self._offered or (before is not None and epoch >= before):
                 continue
             if len(self._offered) >= self._max_epochs:
-                self._wait(lambda: len(self._offered) < self._max_epochs, "room for another epoch", timeout_s)
+                if self._retains:
+                    self._drop(before=min(self._offered) + 1)
+                else:
+                    self._wait(lambda: len(self._offered) < self._max_epochs, "room for another epoch", timeout_s)
             rows = self._publish(epoch)
             self._offered[epoch] = (rows, self._path(epoch).stat().st_size)
+        if self._retains:
+            self._expire()
 
     def wait_acknowledged(self, *, timeout_s: float | None = None) -> None:
         """Waits until everything that was offered is processed.
@@ -220,15 +244,32 @@ class Publisher:
         writer.finish()
         return rows
 
+    @property
+    def _retains(self) -> bool:
+        return min(self._retain_bytes, self._retain_s) < math.inf
+
+    def _expire(self) -> None:
+        """Drops what retention does not keep."""
+        now_s = time.time()
+        newest, *others = sorted(self._offered, reverse=True) or [-1]
+        size = self._offered[newest][1] if others else 0
+        for epoch in others:
+            size += self._offered[epoch][1]
+            if size > self._retain_bytes or now_s - self._path(epoch).stat().st_mtime > self._retain_s:
+                self._drop(before=epoch + 1)
+                return
+
     def _forget(self) -> None:
         """Drops what all consumers have processed."""
-        first = min(self._processed.values())
-        for epoch in [each for each in self._cut if each < first]:
+        self._drop(before=min(self._processed.values()))
+
+    def _drop(self, *, before: int) -> None:
+        for epoch in [each for each in self._cut if each < before]:
             self._network.release_partition(epoch_partition(self._name, epoch))
             self._path(epoch).unlink(missing_ok=True)
             self._cut.remove(epoch)
             del self._offered[epoch]
-        self._first = max(self._first, first)
+        self._first = max(self._first, before)
 
     # In the network's thread.
 
@@ -300,11 +341,3 @@ def _batches(path: Path) -> Iterator[tuple[int, RecordBatch]]:
             except StopIteration:
                 return
             yield int(metadata[_SUBPARTITION]), batch
-
-
-def _synchronise(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

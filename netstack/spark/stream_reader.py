@@ -107,7 +107,8 @@ class EpochReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             behind[address] = min(state.next, self._ends.get(address, state.next))
         room = _Room(self._settings, limit)
         turn = sum(offset.values()) % max(1, len(states))  # another one is the first each time
-        waiting = [*states, *states][turn : turn + len(states)]
+        order = [address for address in self._addresses if address in states]
+        waiting = order[turn:] + order[:turn]
         while waiting and not room.is_full:
             for address in tuple(waiting):
                 at = offset[address] - states[address].first
@@ -199,8 +200,9 @@ class _Room:
     """
 
     def __init__(self, settings: Settings, limit: ReadLimit) -> None:
-        reads_all = isinstance(limit, ReadAllAvailable)  # it overrides the options
-        self._max = [None, None, None] if reads_all else [settings.max_epochs, settings.max_rows, settings.max_bytes]
+        self._max: list[int | None] = [settings.max_epochs, settings.max_rows, settings.max_bytes]
+        if isinstance(limit, ReadAllAvailable):  # it overrides the options
+            self._max = [None, None, None]
         self._least_rows = limit.min_rows if isinstance(limit, ReadMinRows) else 0
         if isinstance(limit, ReadMaxFiles):
             self._max[0] = limit.max_files

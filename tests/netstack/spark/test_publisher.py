@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from netstack import blocking
-from netstack.errors import ConfigError, ConnectionLost
+from netstack.errors import ConfigError, ConnectionLost, RecordError
 from netstack.record.arrow import PIECE_BYTES
 from netstack.spark.consumer import StreamLocation, read_subpartition
 from netstack.spark.publisher import Publisher
@@ -83,6 +84,54 @@ def test_an_epoch_is_kept_until_every_consumer_has_processed_it_and_strangers_ar
         assert publisher.acknowledged == 2
         look(network.address, 3, consumer="a")  # says again what it said to the one before
         assert publisher.acknowledged == 3
+
+
+def test_with_retention_the_oldest_go_and_the_worker_does_not_wait(tmp_path: Path) -> None:
+    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+
+        def kept(folder: str, epochs: int, **retention: Any) -> StreamState:
+            publisher = Publisher(network, folder, tmp_path / folder, **retention)
+            for epoch in range(epochs):
+                publisher.write(batch_of(epoch))
+                publisher.cut()
+                publisher.offer(timeout_s=1)
+                for path in (tmp_path / folder).glob("epoch-*"):
+                    os.utime(path, (0, path.stat().st_mtime - 100))
+            asks = StreamLook(folder, "spark", [StreamLocation(address=network.address)])
+            try:
+                state = asks.wait_for_all()[network.address]
+            finally:
+                asks.close()
+            assert len(list((tmp_path / folder).glob("epoch-*"))) == len(state.rows) == state.next - state.first
+            return state
+
+        (size,) = set(kept("all", 3).bytes)
+        with pytest.raises(TimeoutError):
+            kept("waits", 3, max_epochs=2)
+        assert kept("count", 5, max_epochs=2, retain_s=1e6).first == 3
+        assert kept("bytes", 9, retain_bytes=3 * size).first == 6
+        assert kept("few bytes", 9, retain_bytes=1).first == 8, "the newest stays"
+        assert kept("age", 9, retain_s=350).first == 5
+        with pytest.raises(ConfigError, match="give more than 0"):
+            kept("none", 1, retain_s=0)
+
+
+def test_the_columns_of_a_stream_stay(tmp_path: Path) -> None:
+    other = pa.RecordBatch.from_pydict({"id": pa.array([1], pa.int32())})
+    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+        publisher = Publisher(network, "s", tmp_path)
+        publisher.write(batch_of(1))
+        with pytest.raises(RecordError, match=r"stay: id int64 .*, and now id int32"):
+            publisher.write(other)
+        publisher.cut()
+        publisher.offer()
+        look(network.address, 1)
+        assert publisher.acknowledged == 1  # nothing is kept but the schema
+    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+        publisher = Publisher(network, "s", tmp_path, resume=1)
+        with pytest.raises(RecordError, match="stay"):
+            publisher.write(other)
+        publisher.write(batch_of(2).replace_schema_metadata({"by": "another"}))
 
 
 def test_all_publishers_are_asked_at_once_and_none_is_waited_for_long(tmp_path: Path) -> None:

@@ -144,6 +144,24 @@ def test_a_task_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert [path.suffix for path in tmp_path.glob("staged-*")] == [".arrow"]
 
 
+def test_the_columns_of_a_stream_are_those_of_its_first_epoch(tmp_path: Path) -> None:
+    def other(at: int) -> Any:
+        return iter([pa.RecordBatch.from_pydict({"id": [at], "more": ["x"]})])
+
+    for resume in (0, 1):
+        with Subscriber("tcp://127.0.0.1:0", "s", tmp_path, resume=resume) as subscriber:
+            where = to(subscriber)
+            if resume == 0:
+                stage(where, QUERY, 0, other(1))  # nothing is fixed by what is not committed
+                late = stage(where, "f" * 16, 0, other(2))
+                commit(where, QUERY, 0, [stage(where, QUERY, 0, iter([batch_of(1)]))])
+                with pytest.raises(RequestRefused, match="and now id int64, more string"):
+                    commit(where, "f" * 16, 0, [late])
+                subscriber.forget(subscriber.next(timeout_s=5))
+            with pytest.raises(RequestRefused, match="the columns of a stream stay: id int64"):
+                stage(where, QUERY, 1, other(3))
+
+
 def committed(folder: EpochFolder, writer: str, batch: int, token: str = "0123456789abcdef") -> int | None:
     """An epoch of one row, processed at once."""
     attempt = Attempt(writer, batch, 0, token)
