@@ -140,8 +140,9 @@ class PartitionRegistry:
         if not self._is_armed:  # one timer, however many requests come and go
             self._is_armed = True
             self._call_at(deadline, self._expire)
-        make = self._answers.get(partition_id.partition("?")[0])
-        if make is not None:
+        prefix, mark, _ = partition_id.partition("?")
+        make = self._answers.get(prefix)
+        if mark and make is not None:
             make(partition_id)
         return lambda: self._withdraw(request)
 

@@ -35,8 +35,10 @@ epoch stays with its publisher until Spark has committed what it made of it, so 
 `Trigger.AvailableNow` reads what waited at its start, in as many micro-batches as the limits want, and ends. The next look
 at what there is asks all publishers at once and waits 50 ms at most, however many they are.
 
-Spark's Python API (4.2, 4.3) hands a streaming reader neither filters nor wanted columns, and asks it for no metrics, so all
-columns of a micro-batch go to Spark; how far a query is behind is `latestOffset` less `endOffset` in its progress.
+What Spark's Python API (4.2, 4.3) does not allow: a streaming reader is told neither filters nor wanted columns, and asked for
+no metrics. So all columns of `.schema(...)` go to Spark (leave out what you do not need: it is dropped in the task), and how
+far a query is behind is `latestOffset` less `endOffset` in its progress. A batch reader that takes filters is refused by every
+session without `spark.sql.python.filterPushdown.enabled`, so ours takes none.
 
 What is written is one epoch for a `save`, and one for each micro-batch: `sink` tells how it is there once.
 """  # noqa: E501 - a table's rows

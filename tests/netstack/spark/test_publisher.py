@@ -15,10 +15,11 @@ import pytest
 
 from netstack import blocking
 from netstack.errors import ConfigError, ConnectionLost, RecordError
+from netstack.ids import ChannelDescriptor
 from netstack.record.arrow import PIECE_BYTES
 from netstack.spark.consumer import StreamLocation, read_subpartition
 from netstack.spark.publisher import Publisher
-from netstack.spark.stream_state import StreamLook, StreamState, epoch_partition
+from netstack.spark.stream_state import Question, StreamLook, StreamState, epoch_partition
 
 
 def batch_of(*ids: int) -> Any:
@@ -132,6 +133,22 @@ def test_the_columns_of_a_stream_stay(tmp_path: Path) -> None:
         with pytest.raises(RecordError, match="stay"):
             publisher.write(other)
         publisher.write(batch_of(2).replace_schema_metadata({"by": "another"}))
+
+
+def test_questions_whose_answers_nobody_takes_are_few(tmp_path: Path) -> None:
+    with (
+        blocking.open_task_manager("tcp://127.0.0.1:0") as network,
+        blocking.open_task_manager("tcp://127.0.0.1:0") as stranger,
+    ):
+        Publisher(network, "s", tmp_path)
+        questions = [Question("s", "spark", 0).partition() for _ in range(80)]
+        stranger.open_gate([ChannelDescriptor(network.address, each, 0) for each in questions])
+        until_s = time.monotonic() + 20
+        while (answers := len(network.statistics().partitions)) < 64:
+            assert time.monotonic() < until_s, answers
+            time.sleep(0.02)
+        time.sleep(0.1)
+        assert len(network.statistics().partitions) == 64
 
 
 def test_all_publishers_are_asked_at_once_and_none_is_waited_for_long(tmp_path: Path) -> None:
