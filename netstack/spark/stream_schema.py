@@ -27,7 +27,7 @@ class StreamSchema:
         self._known: Any = None
 
     def check(self, schema: Any) -> None:
-        """Compares names, types and order, and not metadata.
+        """Compares names, types and order; not metadata, nor which columns may be null: Spark's queries differ in that.
 
         Raises:
             RecordError: rows that were written before have other columns.
@@ -36,7 +36,7 @@ class StreamSchema:
 
         if self._known is None and self._path.exists():
             self._known = pa.ipc.read_schema(pa.py_buffer(self._path.read_bytes()))
-        if self._known is None or schema.equals(self._known):
+        if self._known is None or _columns(schema) == _columns(self._known):
             return
         raise RecordError(
             f"the columns of a stream stay: {_columns(self._known)} in {self._path.parent}, and now {_columns(schema)};"
@@ -69,4 +69,4 @@ def synchronise(path: Path) -> None:
 
 
 def _columns(schema: Any) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
+    return ", ".join(f"{field.name} {field.type}" for field in schema).replace(" not null", "")

@@ -19,6 +19,7 @@ from netstack.ids import ChannelDescriptor
 from netstack.record.arrow import PIECE_BYTES
 from netstack.spark.consumer import StreamLocation, read_subpartition
 from netstack.spark.publisher import Publisher
+from netstack.spark.stream_schema import StreamSchema
 from netstack.spark.stream_state import Question, StreamLook, StreamState, epoch_partition
 
 
@@ -133,6 +134,21 @@ def test_the_columns_of_a_stream_stay(tmp_path: Path) -> None:
         with pytest.raises(RecordError, match="stay"):
             publisher.write(other)
         publisher.write(batch_of(2).replace_schema_metadata({"by": "another"}))
+
+
+def test_columns_that_may_be_null_are_the_same_columns(tmp_path: Path) -> None:
+    def schema(nullable: bool) -> Any:
+        inner = pa.field("a", pa.int64(), nullable)
+        return pa.schema(
+            [pa.field("id", pa.int64(), nullable), pa.field("more", pa.list_(pa.struct([inner])), nullable)]
+        )
+
+    columns = StreamSchema(tmp_path)
+    columns.keep(schema(nullable=False))
+    columns.check(schema(nullable=True))
+    StreamSchema(tmp_path).check(schema(nullable=True))
+    with pytest.raises(RecordError):
+        columns.check(schema(nullable=True).remove(0))
 
 
 def test_questions_whose_answers_nobody_takes_are_few(tmp_path: Path) -> None:
