@@ -351,6 +351,15 @@ class NetworkEnvironment:
         """Another URL by which others know this environment: what they say is there is here."""
         self._addresses.add(address)
 
+    def answer_requests(self, prefix: str, make: Callable[[str], None]) -> None:
+        """Has `make` called with the name of each partition `PREFIX?...` that a consumer asks for and that is not here.
+
+        Args:
+            prefix: before the question mark; a second call with the same one replaces the first.
+            make: may start a task that creates the partition; it must not raise.
+        """
+        self._registry.answer(prefix, make)
+
     def release_partition(self, name: str) -> None:
         """Drops a partition and everything in it; unknown names are ignored."""
         partition = self._registry.find(name)

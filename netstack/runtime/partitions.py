@@ -62,6 +62,11 @@ class PartitionRegistry:
         self._waiting: dict[str, dict[_Request, None]] = {}
         self._deadlines: dict[_Request, float] = {}  # in order: every request waits equally long
         self._is_armed = False
+        self._answers: dict[str, Callable[[str], None]] = {}
+
+    def answer(self, prefix: str, make: Callable[[str], None]) -> None:
+        """Has `make` called with the name of each partition `PREFIX?...` that is asked for and is not here."""
+        self._answers[prefix] = make
 
     def add(self, partition: ResultPartition) -> None:
         """Registers a new partition and serves who waited for it.
@@ -135,6 +140,10 @@ class PartitionRegistry:
         if not self._is_armed:  # one timer, however many requests come and go
             self._is_armed = True
             self._call_at(deadline, self._expire)
+        prefix, mark, _ = partition_id.partition("?")
+        make = self._answers.get(prefix)
+        if mark and make is not None:
+            make(partition_id)
         return lambda: self._withdraw(request)
 
     def take_task_event(self, partition_id: str, event: Event) -> bool:

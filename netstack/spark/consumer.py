@@ -92,42 +92,14 @@ def read_subpartition(endpoint: StreamLocation, partition: str, subpartition: in
                 time.sleep(_AGAIN_S)
 
 
-def read_now(
-    network: blocking.NetworkEnvironment,
-    endpoint: StreamLocation,
-    partition: str,
-    subpartition: int,
-    *,
-    timeout_s: float,
-) -> list[Any] | None:
-    """Every record of a subpartition that is there now; None when it is not, or nobody answers.
-
-    Args:
-        network: of `endpoint.open()`.
-        endpoint: where.
-        partition: its name.
-        subpartition: which.
-        timeout_s: how long to wait for it.
-    """
-    try:
-        return list(_records(network, endpoint, partition, subpartition, timeout_s=timeout_s))
-    except (ConnectionLost, ChannelFailed, OSError, TimeoutError):
-        return None
-
-
 def _records(
-    network: blocking.NetworkEnvironment,
-    endpoint: StreamLocation,
-    partition: str,
-    subpartition: int,
-    *,
-    timeout_s: float | None = None,
+    network: blocking.NetworkEnvironment, endpoint: StreamLocation, partition: str, subpartition: int
 ) -> Generator[Any, None, None]:
     descriptor = ChannelDescriptor(endpoint.address, partition, subpartition)
-    gate = network.open_gate([descriptor], timeout_s=timeout_s)
+    gate = network.open_gate([descriptor])
     reader = blocking.RecordReader(gate, format=endpoint.record_format())
     try:
-        while (found := reader.next_records(timeout_s=timeout_s)) is not None:
+        while (found := reader.next_records()) is not None:
             yield from found
     finally:
         reader.close()

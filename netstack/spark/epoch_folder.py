@@ -3,12 +3,13 @@
 Takes: rows of attempts, commits. Gives: epochs, numbered without gaps, each of which is whole.
 
     staged-WRITER-BATCH-PARTITION-TOKEN.arrow   rows of one attempt of one task, all of them, on the disk
-    epoch-000000000017.json                     the epoch: which of these files it is made of, in which order
+    epoch-000000000017.json                     the epoch: whose batch it is, of which of these files, in which order
+    committed.log                               the newest batch of every writer whose manifests are gone: WRITER BATCH
 
 A file of rows is complete from the moment it has its name, and an epoch is committed from the moment its manifest has;
-both are on the disk by then. What is committed is remembered in the manifests themselves: each has the newest batch of
-every writer, and the newest manifest stays when its rows are processed. So a commit that is made again (Spark's
-driver died before it wrote its own down) is recognised, and changes nothing.
+both are on the disk by then. A manifest goes when its epoch is processed, and before that its batch is in the log; the
+newest manifest stays, as it has the number of the epoch. So a commit that is made again (Spark's driver died before it
+wrote its own down) is recognised, however many other writers there were meanwhile, and changes nothing.
 
 Rules: blocking; used by one thread at a time. Names come from the network: they are checked before they are paths.
 """
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from ..errors import ConfigError, RequestRefused
+from .stream_schema import StreamSchema, synchronise
 
 RecordBatch = Any
 
@@ -35,7 +37,8 @@ _STAGED: Final = re.compile(r"staged-([0-9a-f][0-9a-f-]{7,63})-(\d+)-(\d+)-([0-9
 _MANIFEST: Final = re.compile(r"epoch-(\d{12})\.json")
 _PART: Final = ".part"
 _ORPHAN_S: Final = 24 * 3600.0
-_MOST_WRITERS: Final = 1000
+_LOG: Final = "committed.log"
+_LOG_LINES: Final = 1000
 
 
 @final
@@ -79,14 +82,22 @@ class EpochFolder:
         resume: the first epoch that is not processed; None is the oldest that is here.
 
     Raises:
-        ConfigError: the folder does not reach as far as `resume`, or a manifest is damaged; the text names it.
+        ConfigError: the folder does not reach as far as `resume`, or a manifest or the log is damaged; the text names
+            it.
     """
 
     def __init__(self, folder: Path, resume: int | None = None) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        self._schema = StreamSchema(folder)
         self._manifests = dict(sorted(_manifests(folder)))
-        self._newest: dict[str, int] = next(reversed(self._manifests.values()))["writers"] if self._manifests else {}
+        self._log_lines = 0
+        self._newest = self._read_log()
+        for manifest in self._manifests.values():
+            # Manifests of version 0.3 have all writers.
+            known = {**manifest.pop("writers", {}), manifest["writer"]: manifest["batch"]}
+            self._newest |= {each: max(last, self._newest.get(each, -1)) for each, last in known.items()}
+            self._log(list(known.items())[:-1])
         self.next_epoch = max(self._manifests, default=-1) + 1
         """The number that the next commit gets."""
         if resume is not None and not 0 <= resume <= self.next_epoch:
@@ -110,7 +121,7 @@ class EpochFolder:
 
     def staged(self, attempt: Attempt) -> StagedFile:
         """A file for the rows of an attempt; a context manager that removes what was not `finish`ed."""
-        return StagedFile(self._folder / attempt.file_name)
+        return StagedFile(self._folder / attempt.file_name, self._schema)
 
     def commit(self, writer: str, batch: int, attempts: Sequence[Attempt]) -> int | None:
         """Makes an epoch of attempts; it is on the disk when this returns.
@@ -125,8 +136,11 @@ class EpochFolder:
 
         Raises:
             RequestRefused: rows of an attempt are not here.
+            RecordError: they have not the columns of the stream; it has those of the first epoch.
             OSError: it cannot be written; nothing is committed.
         """
+        import pyarrow as pa
+
         if self.is_committed(writer, batch):
             return None
         for attempt in attempts:
@@ -135,21 +149,16 @@ class EpochFolder:
                     f"the rows of task {attempt.partition} of batch {batch} are not in {self._folder} any more: was it"
                     " emptied? Write the batch again"
                 )
+        for attempt in attempts[:1]:
+            with pa.OSFile(str(self._folder / attempt.file_name)) as file, pa.ipc.open_stream(file) as rows:
+                self._schema.keep(rows.schema)
         number = self.next_epoch
-        newest = {each: last for each, last in self._newest.items() if each != writer} | {writer: batch}
-        while len(newest) > _MOST_WRITERS:
-            del newest[next(iter(newest))]
         files = [attempt.file_name for attempt in attempts]
-        manifest = {"epoch": number, "writer": writer, "batch": batch, "files": files, "writers": newest}
-        path = self._manifest(number)
-        aside = path.with_name(path.name + _PART)
-        aside.write_text(json.dumps(manifest))
-        _synchronise(aside)
-        _synchronise(self._folder)  # the names of the rows' files
-        aside.rename(path)
-        _synchronise(self._folder)
+        manifest = {"epoch": number, "writer": writer, "batch": batch, "files": files}
+        synchronise(self._folder)  # the names of the rows' files
+        self._replace(self._manifest(number), json.dumps(manifest))
         self._manifests[number] = manifest
-        self._newest = newest
+        self._newest[writer] = batch
         self.next_epoch = number + 1
         self.forget(self.processed)  # manifests of processed epochs that this one makes superfluous
         self._drop(writer, batch, keep=frozenset(files))
@@ -176,13 +185,57 @@ class EpochFolder:
     def forget(self, before: int) -> None:
         """All epochs before this one are processed: their rows go."""
         self.processed = max(self.processed, before)
-        for number in [each for each in self._manifests if each < self.processed]:
+        done = [each for each in self._manifests if each < self.processed]
+        gone = [each for each in done if each < self.next_epoch - 1]  # the newest one has the number
+        self._log([(self._manifests[each]["writer"], self._manifests[each]["batch"]) for each in gone])
+        for number in done:
             for name in self._manifests[number]["files"]:
                 (self._folder / name).unlink(missing_ok=True)
             self._manifests[number]["files"] = []
-            if number < self.next_epoch - 1:  # the newest one knows what was committed
-                self._manifest(number).unlink(missing_ok=True)
-                del self._manifests[number]
+        for number in gone:
+            self._manifest(number).unlink(missing_ok=True)
+            del self._manifests[number]
+
+    def _log(self, batches: Sequence[tuple[str, int]]) -> None:
+        """Remembers what was committed; it is on the disk when this returns."""
+        if not batches:
+            return
+        self._log_lines += len(batches)
+        path = self._folder / _LOG
+        if self._log_lines > _LOG_LINES + 2 * len(self._newest):
+            self._replace(path, "".join(f"{writer} {batch}\n" for writer, batch in self._newest.items()))
+            self._log_lines = len(self._newest)
+            return
+        is_new = not path.exists()
+        with path.open("a") as file:
+            file.writelines(f"{writer} {batch}\n" for writer, batch in batches)
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            synchronise(self._folder)
+
+    def _read_log(self) -> dict[str, int]:
+        """The newest batch of each writer in it. Half a line at its end was never needed, and goes."""
+        path = self._folder / _LOG
+        text = path.read_text() if path.exists() else ""
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:
+            self._replace(path, whole)
+        newest: dict[str, int] = {}
+        for line in whole.splitlines():
+            writer, _, batch = line.partition(" ")
+            if not _is_writer(writer) or not (batch.isascii() and batch.isdigit()):
+                raise ConfigError(f"{path} is damaged: it is no log of the batches of writers")
+            newest[writer] = max(int(batch), newest.get(writer, -1))
+            self._log_lines += 1
+        return newest
+
+    def _replace(self, path: Path, text: str) -> None:
+        aside = path.with_name(path.name + _PART)
+        aside.write_text(text)
+        synchronise(aside)
+        aside.rename(path)
+        synchronise(self._folder)
 
     def _oldest(self) -> int:
         """The first epoch whose rows are here."""
@@ -225,8 +278,9 @@ class StagedFile:
         rows: so far.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, schema: StreamSchema) -> None:
         self.rows = 0
+        self._schema = schema
         self._path = path
         self._aside = path.with_name(path.name + _PART)
         self._file: Any = None
@@ -247,10 +301,12 @@ class StagedFile:
 
         Raises:
             OSError: the disk does not take them.
+            RecordError: the stream has other columns.
         """
         import pyarrow as pa
 
         if self._writer is None:
+            self._schema.check(batch.schema)
             self._file = pa.OSFile(str(self._aside), "wb")
             self._writer = pa.ipc.new_stream(self._file, batch.schema)
         self._writer.write_batch(batch)
@@ -261,7 +317,7 @@ class StagedFile:
         if self._writer is None:
             return
         self._close()
-        _synchronise(self._aside)
+        synchronise(self._aside)
         self._aside.rename(self._path)
 
     def _close(self) -> None:
@@ -284,14 +340,14 @@ def _checked(path: Path) -> dict[str, Any]:
     """What a manifest says, if it names nothing but files of its folder."""
     try:
         said = json.loads(path.read_bytes())
+        writers = said.get("writers", {}) if type(said) is dict else None
         is_well = (
-            type(said) is dict
-            and type(said["writer"]) is str
+            type(writers) is dict
+            and all(_is_writer(writer) and type(batch) is int for writer, batch in writers.items())
+            and _is_writer(said["writer"])
             and type(said["batch"]) is int
             and type(said["files"]) is list
             and all(type(name) is str and _STAGED.fullmatch(name) for name in said["files"])
-            and type(said["writers"]) is dict
-            and all(type(batch) is int for batch in said["writers"].values())
         )
     except (ValueError, KeyError, RecursionError):
         is_well = False
@@ -300,9 +356,5 @@ def _checked(path: Path) -> dict[str, Any]:
     return dict(said)
 
 
-def _synchronise(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _is_writer(name: object) -> bool:
+    return type(name) is str and _WRITER.fullmatch(name) is not None

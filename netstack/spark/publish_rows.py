@@ -12,7 +12,7 @@ option `address` of Spark's reader.
 
 Rules: the folder is of this job alone, and is seen from wherever the subtask may be started again; the address has to
 lead there too, so between hosts give a name that follows it. While Spark has not processed `max_epochs`, checkpoints
-wait, and with them the job.
+wait, and with them the job; with `retain_bytes` or `retain_s` nothing waits, and the oldest epochs go.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from .. import blocking
 from ..errors import CheckpointError, ConfigError, RecordError
 from ..runtime.authentication import Secret
 from .publisher import Publisher
+from .stream_state import DEFAULT_CONSUMER, check_consumer
 
 if TYPE_CHECKING:
     from ..task.context import OperatorContext
@@ -47,6 +48,9 @@ class PublishRows:
         columns: Arrow's name of each column's type. A record is a mapping, a sequence in this order, or of a single
             column its value.
         max_epochs: so many are kept at most.
+        consumers: the queries that read it, by their option `consumer`; each epoch is kept until all have processed it.
+        retain_bytes: what epochs may have on the disk; with this or `retain_s` the job waits for no query.
+        retain_s: how long epochs are kept at most; see `Publisher`.
         secret_file: shared with Spark's reader.
 
     Raises:
@@ -61,6 +65,9 @@ class PublishRows:
         folder: str,
         columns: Mapping[str, str],
         max_epochs: int = 16,
+        consumers: Sequence[str] = (DEFAULT_CONSUMER,),
+        retain_bytes: int | None = None,
+        retain_s: float | None = None,
         secret_file: str | None = None,
     ) -> None:
         import pyarrow as pa
@@ -76,6 +83,8 @@ class PublishRows:
         self._stream = stream
         self._folder = Path(folder)
         self._max_epochs = max_epochs
+        self._consumers = tuple(check_consumer(each) for each in consumers)
+        self._retention = (retain_bytes, retain_s)
         self._secret_file = secret_file
         self._resume = 0
         self._rows: list[Any] = []
@@ -160,6 +169,9 @@ class PublishRows:
             self._folder / str(subtask),
             resume=self._resume,
             max_epochs=self._max_epochs,
+            consumers=self._consumers,
+            retain_bytes=self._retention[0],
+            retain_s=self._retention[1],
             keeps_end=True,
         )
 

@@ -8,72 +8,43 @@ is killed goes on from the state it stored: `resume` is the number it stored, ol
 what was cut after that is dropped, because it will be made again. It is Flink's commit in two phases: the stream
 survives the death of either side with nothing lost and nothing twice.
 
-    epoch 17 of "events"   partition "events@17": its subpartitions, and one more with what it holds (`EpochManifest`)
-    everything before 17   partition "events.done@17": whoever reads it says that all that was before is processed
+A reader asks what there is, and says in the same breath what it has processed: see `stream_state`.
 
-Rules: blocking; used by one thread. An epoch that is offered is kept, and can be read again and again, until a consumer
-has said that it is done. At most `max_epochs` are kept: `offer` waits, which is back-pressure.
+Rules: blocking; used by one thread. An epoch that is offered is kept, and can be read again and again, until each of
+the `consumers` has said that it is processed. At most `max_epochs` are kept: `offer` waits, which is
+back-pressure; or, with `retain_bytes` or `retain_s`, the oldest go.
 """
 
 from __future__ import annotations
 
-import os
+import logging
+import math
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
 
+import trio
+
 from .. import blocking
-from ..errors import ConfigError
+from ..errors import ConfigError, NetstackError
 from ..ids import ResultPartitionType
 from ..record.arrow import PIECE_BYTES, slices
+from ..runtime.record_writer import RecordWriter
 from ..runtime.signal import Signal
+from .stream_schema import StreamSchema, synchronise
+from .stream_state import DEFAULT_CONSUMER, Question, StreamState, check_consumer, epoch_partition
 from .target import TargetSelector
 
 RecordBatch = Any
+LOGGER: Final = logging.getLogger("netstack.spark")
 
 _FILE: Final = re.compile(r"epoch-(\d{12})(-last)?\.arrow")
 _SUBPARTITION: Final = b"subpartition"
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class EpochManifest:
-    """What an epoch holds.
-
-    Attributes:
-        epoch: its number.
-        rows: of all its subpartitions.
-        is_last: whether the stream ends with it.
-    """
-
-    epoch: int
-    rows: int
-    is_last: bool
-
-    def as_batch(self) -> RecordBatch:
-        """As it travels."""
-        import pyarrow as pa
-
-        row = {"epoch": self.epoch, "rows": self.rows, "is_last": self.is_last}
-        return pa.RecordBatch.from_pylist([row])
-
-    @classmethod
-    def from_batch(cls, batch: RecordBatch) -> EpochManifest:
-        """The inverse of `as_batch`."""
-        (row,) = batch.to_pylist()
-        return cls(int(row["epoch"]), int(row["rows"]), bool(row["is_last"]))
-
-
-def epoch_partition(name: str, epoch: int) -> str:
-    """The partition in which an epoch of a stream is read."""
-    return f"{name}@{epoch}"
-
-
-def done_partition(name: str, epoch: int) -> str:
-    """The partition that says, when it is read, that all epochs before are processed."""
-    return f"{name}.done@{epoch}"
+_MOST_ANSWERS: Final = 64
+_ANSWER_S: Final = 10.0
 
 
 @final
@@ -88,6 +59,12 @@ class Publisher:
         resume: the epoch that is written next, as `cut` told it before the worker's state was stored; None goes on
             behind what the folder has.
         max_epochs: at most so many are kept.
+        consumers: who reads it, by the names they give (the option `consumer` of Spark's reader): an epoch is kept
+            until all of them have processed it, and nobody else is let in.
+        retain_bytes: what epochs may have on the disk together. With this or `retain_s` the worker waits for nobody:
+            the oldest epochs go, processed or not, until the rest is within these limits and `max_epochs`. The newest
+            stays.
+        retain_s: seconds since they were cut; looked at when another one is offered.
         keeps_end: whether a stream that was ended stays so, whatever `resume` says: all its rows are there.
 
     Attributes:
@@ -106,8 +83,17 @@ class Publisher:
         subpartitions: int = 1,
         resume: int | None = None,
         max_epochs: int = 16,
+        consumers: Sequence[str] = (DEFAULT_CONSUMER,),
+        retain_bytes: int | None = None,
+        retain_s: float | None = None,
         keeps_end: bool = False,
     ) -> None:
+        self._retain_bytes = math.inf if retain_bytes is None else retain_bytes
+        self._retain_s = math.inf if retain_s is None else retain_s
+        if min(self._retain_bytes, self._retain_s) <= 0:
+            raise ConfigError(f"retain_bytes={retain_bytes}, retain_s={retain_s}: give more than 0, or None")
+        if not consumers:
+            raise ConfigError(f"stream {name!r} needs a consumer, or its epochs would be kept by nobody")
         if subpartitions < 1 or max_epochs < 1:
             raise ConfigError(f"subpartitions={subpartitions}, max_epochs={max_epochs}; the least is 1")
         self._network = network
@@ -116,11 +102,12 @@ class Publisher:
         self._subpartitions = subpartitions
         self._max_epochs = max_epochs
         self._acknowledged_now = Signal()
-        self._done: dict[int, blocking.ResultPartition] = {}
-        self._offered: list[int] = []
+        self._answering = 0
+        self._offered: dict[int, tuple[int, int]] = {}  # rows and bytes of each
         self._writer: Any = None
         self._rows = 0
         folder.mkdir(parents=True, exist_ok=True)
+        self._schema = StreamSchema(folder)
         kept = sorted(_epochs(folder))
         self.is_ended = bool(kept) and self._path(kept[-1], is_last=True).exists()
         if self.is_ended and keeps_end:
@@ -137,28 +124,38 @@ class Publisher:
                 f"stream {name!r}: {folder} ends with epoch {self._cut[-1]}, and the worker goes on at {self.epoch}:"
                 " give the folder and the state of one worker"
             )
-        self._done_before = self._cut[0] if self._cut else self.epoch
-        self._add_done(self._done_before)
+        self._first = self._cut[0] if self._cut else self.epoch
+        self._processed = {check_consumer(each): self._first for each in consumers}
+
+        async def listen() -> None:
+            network.portal.inside.answer_requests(name, self._answer)
+
+        network.portal.call(listen, timeout_s=None, what="publishing a stream")
 
     @property
     def acknowledged(self) -> int:
-        """All epochs before this one are processed, and forgotten."""
+        """All epochs before this one are processed by every consumer, and forgotten."""
         self._forget()
-        return self._done_before
+        return self._first
 
     def write(self, batch: RecordBatch, subpartition: int = 0) -> None:
         """Adds rows to the epoch that is being written.
 
         Args:
-            batch: of the schema of all others.
+            batch: with the columns that the stream had from its beginning.
             subpartition: which of the tasks that read gets them.
+
+        Raises:
+            RecordError: it has others.
         """
         import pyarrow as pa
 
         if not 0 <= subpartition < self._subpartitions:
             raise ConfigError(f"stream {self._name!r} has no subpartition {subpartition}; it has {self._subpartitions}")
         if self._writer is None:
+            self._schema.keep(batch.schema)
             self._writer = pa.ipc.new_stream(str(self._aside()), batch.schema)
+        self._schema.check(batch.schema)
         self._writer.write_batch(batch, custom_metadata={_SUBPARTITION: str(subpartition).encode()})
         self._rows += batch.num_rows
 
@@ -177,9 +174,9 @@ class Publisher:
             self._writer = pa.ipc.new_stream(str(self._aside()), pa.schema([]))
         self._writer.close()
         self._writer = None
-        _synchronise(self._aside())
+        synchronise(self._aside())
         self._aside().rename(self._path(self.epoch, is_last=is_last))
-        _synchronise(self._folder)
+        synchronise(self._folder)
         self._cut.append(self.epoch)
         self.epoch += 1
         self.is_ended = is_last
@@ -196,15 +193,19 @@ class Publisher:
         Raises:
             TimeoutError: consumers did not process enough within `timeout_s`; call it again.
         """
+        self._forget()
         for epoch in list(self._cut):
-            if (self._offered and epoch <= self._offered[-1]) or (before is not None and epoch >= before):
+            if epoch in self._offered or (before is not None and epoch >= before):
                 continue
             if len(self._offered) >= self._max_epochs:
-                self._wait(lambda: len(self._offered) < self._max_epochs, "room for another epoch", timeout_s)
-            self._publish(epoch)
-            self._offered.append(epoch)
-            self._add_done(epoch + 1)
-        self._forget()
+                if self._retains:
+                    self._drop(before=min(self._offered) + 1)
+                else:
+                    self._wait(lambda: len(self._offered) < self._max_epochs, "room for another epoch", timeout_s)
+            rows = self._publish(epoch)
+            self._offered[epoch] = (rows, self._path(epoch).stat().st_size)
+        if self._retains:
+            self._expire()
 
     def wait_acknowledged(self, *, timeout_s: float | None = None) -> None:
         """Waits until everything that was offered is processed.
@@ -216,70 +217,102 @@ class Publisher:
 
     def _wait(self, is_enough: Callable[[], bool], what: str, timeout_s: float | None) -> None:
         async def until_one() -> None:
-            while not any(each.inner.all_acknowledged for each in self._done.values()):
+            while min(self._processed.values()) <= self._first:
                 await self._acknowledged_now.wait()
 
         self._forget()
         while not is_enough():
-            portal = next(iter(self._done.values())).portal
-            portal.call(until_one, timeout_s=timeout_s, what=f"stream {self._name!r}: waiting for {what}")
+            what_for = f"stream {self._name!r}: waiting for {what}"
+            self._network.portal.call(until_one, timeout_s=timeout_s, what=what_for)
             self._forget()
 
-    def _publish(self, epoch: int) -> None:
-        """Makes the partition of an epoch from its file."""
-        last = self._path(epoch, is_last=True)
-        path = last if last.exists() else self._path(epoch)
+    def _publish(self, epoch: int) -> int:
+        """Makes the partition of an epoch from its file; returns the number of rows."""
         partition = self._network.create_partition(
             epoch_partition(self._name, epoch),
-            subpartitions=self._subpartitions + 1,
+            subpartitions=self._subpartitions,
             kind=ResultPartitionType.BLOCKING,
         )
         selector = TargetSelector()
         writer = blocking.RecordWriter(partition, selector=selector, format="arrow", buffer_timeout_s=None)
         rows = 0
-        for target, batch in _batches(path):
+        for target, batch in _batches(self._path(epoch)):
             selector.target = target
             for piece in slices(batch, PIECE_BYTES):
                 writer.emit_batch(piece)
             rows += batch.num_rows
-        selector.target = self._subpartitions
-        writer.emit_batch(EpochManifest(epoch, rows, path == last).as_batch())
         writer.finish()
+        return rows
 
-    def _add_done(self, epoch: int) -> None:
-        name = done_partition(self._name, epoch)
-        partition = self._network.create_partition(name, subpartitions=1)
-        blocking.RecordWriter(partition).finish()
-        wake = self._acknowledged_now.wake
+    @property
+    def _retains(self) -> bool:
+        return min(self._retain_bytes, self._retain_s) < math.inf
 
-        async def watch() -> None:
-            partition.inner.on_acknowledged = wake
-
-        partition.portal.call(watch, timeout_s=None, what="watching a partition")
-        self._done[epoch] = partition
+    def _expire(self) -> None:
+        """Drops what retention does not keep."""
+        now_s = time.time()
+        newest, *others = sorted(self._offered, reverse=True) or [-1]
+        size = self._offered[newest][1] if others else 0
+        for epoch in others:
+            size += self._offered[epoch][1]
+            if size > self._retain_bytes or now_s - self._path(epoch).stat().st_mtime > self._retain_s:
+                self._drop(before=epoch + 1)
+                return
 
     def _forget(self) -> None:
-        """Drops what a consumer said to be done."""
-        portal = next(iter(self._done.values())).portal
+        """Drops what all consumers have processed."""
+        self._drop(before=min(self._processed.values()))
 
-        async def look() -> list[int]:
-            return [epoch for epoch, partition in self._done.items() if partition.inner.all_acknowledged]
-
-        said = portal.call(look, timeout_s=None, what="looking at partitions")
-        if not said:
-            return
-        done = max(said)
-        for epoch in [each for each in self._done if each <= done]:
-            self._network.release_partition(done_partition(self._name, epoch))
-            del self._done[epoch]
-        self._add_done(done)  # a consumer that comes back says it again
-        self._done_before = max(done, self._done_before)
-        for epoch in [each for each in self._cut if each < done]:
+    def _drop(self, *, before: int) -> None:
+        for epoch in [each for each in self._cut if each < before]:
             self._network.release_partition(epoch_partition(self._name, epoch))
-            for is_last in (False, True):
-                self._path(epoch, is_last=is_last).unlink(missing_ok=True)
+            self._path(epoch).unlink(missing_ok=True)
             self._cut.remove(epoch)
-        self._offered = [epoch for epoch in self._offered if epoch >= done]
+            del self._offered[epoch]
+        self._first = max(self._first, before)
+
+    # In the network's thread.
+
+    def _answer(self, partition: str) -> None:
+        question = Question.of(partition)
+        if question is not None and self._answering < _MOST_ANSWERS:  # who is not answered asks again
+            self._answering += 1
+            self._network.portal.start_task(partial(self._send_answer, partition, self._state_for(question)))
+
+    def _state_for(self, question: Question) -> StreamState:
+        """Takes in what a consumer says, and tells it what there is."""
+        offered = dict(self._offered)
+        behind = max(offered, default=self._first - 1) + 1
+        if question.consumer not in self._processed:
+            known = ", ".join(self._processed)
+            return StreamState(
+                self._first,
+                behind,
+                self.epoch,
+                refusal=f"stream {self._name!r} has the consumers {known}, and not {question.consumer!r}: correct the"
+                " option consumer, or name it where the stream is published (consumers=)",
+            )
+        if self._processed[question.consumer] < question.processed <= behind:
+            self._processed[question.consumer] = question.processed
+            self._acknowledged_now.wake()
+        epochs = sorted(offered)
+        rows, sizes = [offered[each][0] for each in epochs], [offered[each][1] for each in epochs]
+        return StreamState(min(epochs, default=self._first), behind, self.epoch, rows, sizes)
+
+    async def _send_answer(self, partition: str, state: StreamState) -> None:
+        try:
+            network = self._network.portal.inside
+            with trio.move_on_after(_ANSWER_S):
+                try:
+                    writer = RecordWriter[str](network.create_partition(partition, subpartitions=1), format="str")
+                    await writer.emit(state.to_text())
+                    await writer.finish()
+                    await writer.wait_consumed()
+                except NetstackError:
+                    LOGGER.debug("a question about stream %r was not answered", self._name, exc_info=True)
+            network.release_partition(partition)
+        finally:
+            self._answering -= 1
 
     def _path(self, epoch: int, *, is_last: bool | None = None) -> Path:
         if is_last is None and (last := self._path(epoch, is_last=True)).exists():
@@ -308,11 +341,3 @@ def _batches(path: Path) -> Iterator[tuple[int, RecordBatch]]:
             except StopIteration:
                 return
             yield int(metadata[_SUBPARTITION]), batch
-
-
-def _synchronise(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -67,6 +67,25 @@ def test_a_partition_created_later_serves_everybody_who_waits(stage: Stage) -> N
     assert "'other'" in str(error)
 
 
+def test_a_partition_may_be_made_when_it_is_asked_for(stage: Stage) -> None:
+    made: list[str] = []
+
+    def make(name: str) -> None:
+        made.append(name)
+        if name.endswith("now"):
+            stage.create(name)
+
+    stage.registry.answer("s", make)
+    for name in ("s?now", "s?later", "s", "t?now"):
+        stage.request(name)
+    assert made == ["s?now", "s?later"]
+    assert len(stage.views) == 1
+    stage.create("s?later")
+    assert len(stage.views) == 2
+    stage.request("s?later", subpartition=1)
+    assert len(made) == 2, "it is there"
+
+
 def test_a_request_for_a_bad_index_fails_when_the_partition_comes(stage: Stage) -> None:
     stage.request(subpartition=5)
     stage.create()

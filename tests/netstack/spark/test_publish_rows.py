@@ -12,9 +12,9 @@ import trio
 from workers import free_address
 
 from netstack.errors import CheckpointError, ConfigError, RecordError
-from netstack.spark.consumer import StreamLocation, read_now
+from netstack.spark.consumer import StreamLocation, read_subpartition
 from netstack.spark.publish_rows import PublishRows
-from netstack.spark.publisher import done_partition, epoch_partition
+from netstack.spark.stream_state import StreamLook, epoch_partition
 from netstack.task.context import OperatorContext
 
 COLUMNS = {"id": "int64", "name": "string"}
@@ -42,10 +42,13 @@ async def read(address: str, epoch: int, done: int = -1) -> list[Any] | None:
 
     def work() -> list[Any] | None:
         endpoint = StreamLocation(address=address)
-        with endpoint.open() as network:
-            found = read_now(network, endpoint, epoch_partition("s", epoch), 0, timeout_s=0.2)
-            if done >= 0:
-                assert read_now(network, endpoint, done_partition("s", done), 0, timeout_s=5) is not None
+        asks = StreamLook("s", "spark", [endpoint])
+        try:
+            is_there = epoch < asks.wait_for_all()[address].next
+            found = list(read_subpartition(endpoint, epoch_partition("s", epoch), 0, again=True)) if is_there else None
+            asks.look({address: max(done, 0)}, wait_s=5)
+        finally:
+            asks.close()
         return None if found is None else [tuple(row.values()) for batch in found for row in batch.to_pylist()]
 
     return await trio.to_thread.run_sync(work)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +14,13 @@ import pyarrow as pa
 import pytest
 
 from netstack import blocking
-from netstack.errors import ConfigError
+from netstack.errors import ConfigError, ConnectionLost, RecordError
+from netstack.ids import ChannelDescriptor
 from netstack.record.arrow import PIECE_BYTES
-from netstack.spark.consumer import StreamLocation, read_now, read_subpartition
-from netstack.spark.publisher import EpochManifest, Publisher, done_partition, epoch_partition
+from netstack.spark.consumer import StreamLocation, read_subpartition
+from netstack.spark.publisher import Publisher
+from netstack.spark.stream_schema import StreamSchema
+from netstack.spark.stream_state import Question, StreamLook, StreamState, epoch_partition
 
 
 def batch_of(*ids: int) -> Any:
@@ -25,9 +32,13 @@ def ids_of(endpoint: StreamLocation, epoch: int, subpartition: int = 0) -> list[
     return [value for batch in records for value in batch.column(0).to_pylist()]
 
 
-def say_done(endpoint: StreamLocation, epoch: int) -> bool:
-    with endpoint.open() as network:
-        return read_now(network, endpoint, done_partition("s", epoch), 0, timeout_s=2) is not None
+def look(address: str, processed: int = 0, *, consumer: str = "spark") -> StreamState:
+    """What is there, as a new reader sees it that has processed so much."""
+    asks = StreamLook("s", consumer, [StreamLocation(address=address)])
+    try:
+        return asks.look({address: processed}, wait_s=5)[address]
+    finally:
+        asks.close()
 
 
 def test_an_epoch_is_read_again_and_again_until_it_is_done(tmp_path: Path) -> None:
@@ -36,23 +47,147 @@ def test_an_epoch_is_read_again_and_again_until_it_is_done(tmp_path: Path) -> No
         publisher.write(batch_of(1, 2))
         publisher.write(batch_of(3), 1)
         assert publisher.cut() == 1
-        endpoint = StreamLocation(address=network.address)
-        with endpoint.open() as reader:  # cut is not offered
-            assert read_now(reader, endpoint, epoch_partition("s", 0), 0, timeout_s=0.1) is None
+        assert look(network.address) == StreamState(0, 0, 1, [], [])  # cut is not offered
         publisher.offer()
+        endpoint = StreamLocation(address=network.address)
         for _ in range(2):
             assert ids_of(endpoint, 0) == [1, 2]
             assert ids_of(endpoint, 0, 1) == [3]
-        with endpoint.open() as reader:
-            (manifest,) = read_now(reader, endpoint, epoch_partition("s", 0), 2, timeout_s=5) or []
-        assert EpochManifest.from_batch(manifest) == EpochManifest(0, 3, is_last=False)
+        (size,) = (path.stat().st_size for path in tmp_path.glob("epoch-*"))
+        assert look(network.address) == StreamState(0, 1, 1, [3], [size])
         assert publisher.acknowledged == 0
-        assert say_done(endpoint, 1)
+        look(network.address, 1)
         publisher.wait_acknowledged(timeout_s=5)
         assert publisher.acknowledged == 1
         assert not list(tmp_path.glob("epoch-*"))
-        assert say_done(endpoint, 1)  # a consumer that comes back
+        look(network.address, 9)  # of another stream
         assert publisher.acknowledged == 1
+
+
+def test_an_epoch_is_kept_until_every_consumer_has_processed_it_and_strangers_are_refused(tmp_path: Path) -> None:
+    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+        publisher = Publisher(network, "s", tmp_path, consumers=("a", "b"))
+        for epoch in range(3):
+            publisher.write(batch_of(epoch))
+            publisher.cut()
+        publisher.offer()
+        look(network.address, 3, consumer="a")
+        assert publisher.acknowledged == 0
+        look(network.address, 2, consumer="b")
+        assert publisher.acknowledged == 2
+        assert look(network.address, consumer="a").first == 2
+        with pytest.raises(ConfigError, match="has the consumers a, b, and not 'c'"):
+            look(network.address, 3, consumer="c")
+        assert publisher.acknowledged == 2
+    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+        publisher = Publisher(network, "s", tmp_path, resume=3, consumers=("a", "b"))  # nothing is remembered here
+        publisher.offer()
+        look(network.address, 3, consumer="b")
+        assert publisher.acknowledged == 2
+        look(network.address, 3, consumer="a")  # says again what it said to the one before
+        assert publisher.acknowledged == 3
+
+
+def test_with_retention_the_oldest_go_and_the_worker_does_not_wait(tmp_path: Path) -> None:
+    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+
+        def kept(folder: str, epochs: int, **retention: Any) -> StreamState:
+            publisher = Publisher(network, folder, tmp_path / folder, **retention)
+            for epoch in range(epochs):
+                publisher.write(batch_of(epoch))
+                publisher.cut()
+                publisher.offer(timeout_s=1)
+                for path in (tmp_path / folder).glob("epoch-*"):
+                    os.utime(path, (0, path.stat().st_mtime - 100))
+            asks = StreamLook(folder, "spark", [StreamLocation(address=network.address)])
+            try:
+                state = asks.wait_for_all()[network.address]
+            finally:
+                asks.close()
+            assert len(list((tmp_path / folder).glob("epoch-*"))) == len(state.rows) == state.next - state.first
+            return state
+
+        (size,) = set(kept("all", 3).bytes)
+        with pytest.raises(TimeoutError):
+            kept("waits", 3, max_epochs=2)
+        assert kept("count", 5, max_epochs=2, retain_s=1e6).first == 3
+        assert kept("bytes", 9, retain_bytes=3 * size).first == 6
+        assert kept("few bytes", 9, retain_bytes=1).first == 8, "the newest stays"
+        assert kept("age", 9, retain_s=350).first == 5
+        with pytest.raises(ConfigError, match="give more than 0"):
+            kept("none", 1, retain_s=0)
+
+
+def test_the_columns_of_a_stream_stay(tmp_path: Path) -> None:
+    other = pa.RecordBatch.from_pydict({"id": pa.array([1], pa.int32())})
+    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+        publisher = Publisher(network, "s", tmp_path)
+        publisher.write(batch_of(1))
+        with pytest.raises(RecordError, match=r"stay: id int64 .*, and now id int32"):
+            publisher.write(other)
+        publisher.cut()
+        publisher.offer()
+        look(network.address, 1)
+        assert publisher.acknowledged == 1  # nothing is kept but the schema
+    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+        publisher = Publisher(network, "s", tmp_path, resume=1)
+        with pytest.raises(RecordError, match="stay"):
+            publisher.write(other)
+        publisher.write(batch_of(2).replace_schema_metadata({"by": "another"}))
+
+
+def test_columns_that_may_be_null_are_the_same_columns(tmp_path: Path) -> None:
+    def schema(nullable: bool) -> Any:
+        inner = pa.field("a", pa.int64(), nullable)
+        return pa.schema(
+            [pa.field("id", pa.int64(), nullable), pa.field("more", pa.list_(pa.struct([inner])), nullable)]
+        )
+
+    columns = StreamSchema(tmp_path)
+    columns.keep(schema(nullable=False))
+    columns.check(schema(nullable=True))
+    StreamSchema(tmp_path).check(schema(nullable=True))
+    with pytest.raises(RecordError):
+        columns.check(schema(nullable=True).remove(0))
+
+
+def test_questions_whose_answers_nobody_takes_are_few(tmp_path: Path) -> None:
+    with (
+        blocking.open_task_manager("tcp://127.0.0.1:0") as network,
+        blocking.open_task_manager("tcp://127.0.0.1:0") as stranger,
+    ):
+        Publisher(network, "s", tmp_path)
+        questions = [Question("s", "spark", 0).partition() for _ in range(80)]
+        stranger.open_gate([ChannelDescriptor(network.address, each, 0) for each in questions])
+        until_s = time.monotonic() + 20
+        while (answers := len(network.statistics().partitions)) < 64:
+            assert time.monotonic() < until_s, answers
+            time.sleep(0.02)
+        time.sleep(0.1)
+        assert len(network.statistics().partitions) == 64
+
+
+def test_all_publishers_are_asked_at_once_and_none_is_waited_for_long(tmp_path: Path) -> None:
+    """Seven answer; one takes connections and says nothing."""
+    with contextlib.ExitStack() as stack:
+        silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        locations = [StreamLocation(address=f"tcp://127.0.0.1:{silent.getsockname()[1]}", retry_s=0)]
+        for each in range(7):
+            network = stack.enter_context(blocking.open_task_manager("tcp://127.0.0.1:0"))
+            publisher = Publisher(network, "s", tmp_path / str(each))
+            publisher.cut()
+            publisher.offer()
+            locations.append(StreamLocation(address=network.address, retry_s=0))
+        asks = StreamLook("s", "spark", locations)
+        stack.callback(asks.close)
+        asks.look({}, wait_s=1)
+        begin_s = time.monotonic()
+        for _ in range(20):
+            states = asks.look({})
+        assert time.monotonic() - begin_s < 20 * 0.5  # of 0.05 s each, on a busy machine
+        assert [states[each.address].next for each in locations[1:]] == [1] * 7
+        with pytest.raises(ConnectionLost, match=f"at {locations[0].address} has not answered"):
+            asks.wait_for_all()
 
 
 def test_a_worker_that_comes_back_offers_what_was_stored_and_makes_the_rest_again(tmp_path: Path) -> None:
@@ -70,9 +205,7 @@ def test_a_worker_that_comes_back_offers_what_was_stored_and_makes_the_rest_agai
         publisher.offer()
         endpoint = StreamLocation(address=network.address)
         assert [ids_of(endpoint, epoch) for epoch in range(3)] == [[0], [1], [7]]
-        with endpoint.open() as reader:
-            (manifest,) = read_now(reader, endpoint, epoch_partition("s", 2), 1, timeout_s=5) or []
-        assert EpochManifest.from_batch(manifest).is_last
+        assert look(network.address).rows == [1, 1, 1]
     with (
         blocking.open_network("tcp://127.0.0.1:0") as network,
         pytest.raises(ConfigError, match="ends with epoch 2, and the worker goes on at 9"),
@@ -87,7 +220,7 @@ def test_a_consumer_that_does_not_keep_up_holds_the_worker_back(tmp_path: Path) 
             publisher.cut()
         with pytest.raises(TimeoutError, match="room for another epoch"):
             publisher.offer(timeout_s=0.05)
-        assert say_done(StreamLocation(address=network.address), 1)
+        look(network.address, 1)
         publisher.offer(timeout_s=5)
         assert ids_of(StreamLocation(address=network.address), 2) == []
 

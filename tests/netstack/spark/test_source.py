@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -20,7 +21,9 @@ pytest.importorskip("pyspark")
 from netstack import blocking
 from netstack.errors import ConfigError
 from netstack.spark.consumer import StreamLocation
-from netstack.spark.source import NetstackDataSource, Settings, sink_settings
+from netstack.spark.publisher import Publisher
+from netstack.spark.source import NetstackDataSource
+from netstack.spark.source_options import Settings, sink_settings
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
@@ -83,9 +86,42 @@ def test_a_stream_whose_both_ends_are_killed_arrives_exactly_once(spark: Any, tm
     assert sorted(ids) == list(range(rows))
 
 
+def test_available_now_reads_all_that_waits_and_two_queries_do_not_take_from_each_other(
+    spark: Any, tmp_path: Path
+) -> None:
+    spark.dataSource.register(NetstackDataSource)
+    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+        publisher = Publisher(network, "events", tmp_path / "epochs", consumers=("first", "second"))
+        for epoch in range(12):
+            publisher.write(pa.RecordBatch.from_pydict({"id": range(epoch * 10, epoch * 10 + 10)}))
+            publisher.cut()
+        publisher.offer()
+
+        def read(consumer: str, **more: str) -> Any:
+            """A query that ends; its last progress."""
+            where = {"address": network.address, "partition": "events", "consumer": consumer, **more}
+            stream = spark.readStream.format("netstack").schema("id bigint").options(**where).load()
+            writer = stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / f"{consumer}.c"))
+            query = writer.trigger(availableNow=True).start(str(tmp_path / consumer))
+            assert query.awaitTermination(90)
+            rows = [row["id"] for row in spark.read.parquet(str(tmp_path / consumer)).collect()]
+            assert sorted(rows) == list(range(120))
+            return query.recentProgress
+
+        (source,) = read("first", maxRows="45")[-1]["sources"]
+        assert json.loads(source["latestOffset"]) == json.loads(source["endOffset"]) == {network.address: 12}
+        assert publisher.acknowledged == 0
+        assert len(read("second", maxEpochs="5")) >= 3
+        publisher.wait_acknowledged(timeout_s=5)
+        read("first")  # again, from its checkpoint: nothing is there twice
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ({"address": "tcp://h:1", "partition": "p", "startingEpoch": "newest"}, "startingEpoch='newest'"),
+        ({"address": "tcp://h:1", "partition": "p", "failOnDataLoss": "no"}, "give true or false"),
+        ({"address": "tcp://h:1", "partition": "p", "consumer": "a?b"}, "consumer 'a.b': give 1 to 64"),
         ({"address": "tcp://h:1"}, "needs the options address and partition"),
         ({"address": "tcp://h:1", "partition": "p", "adress": "x"}, "no option 'adress'"),
         ({"address": "tcp://h:1", "partition": "p", "subpartitions": "none"}, "subpartitions='none'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,6 +142,75 @@ def test_a_task_that_fails_leaves_nothing(tmp_path: Path) -> None:
         commit(to(subscriber), QUERY, 0, [stage(to(subscriber), QUERY, 0, iter([batch_of(1)]))])
         assert ids_of(subscriber.next(timeout_s=5)) == [1]
     assert [path.suffix for path in tmp_path.glob("staged-*")] == [".arrow"]
+
+
+def test_the_columns_of_a_stream_are_those_of_its_first_epoch(tmp_path: Path) -> None:
+    def other(at: int) -> Any:
+        return iter([pa.RecordBatch.from_pydict({"id": [at], "more": ["x"]})])
+
+    for resume in (0, 1):
+        with Subscriber("tcp://127.0.0.1:0", "s", tmp_path, resume=resume) as subscriber:
+            where = to(subscriber)
+            if resume == 0:
+                stage(where, QUERY, 0, other(1))  # nothing is fixed by what is not committed
+                late = stage(where, "f" * 16, 0, other(2))
+                commit(where, QUERY, 0, [stage(where, QUERY, 0, iter([batch_of(1)]))])
+                with pytest.raises(RequestRefused, match="and now id int64, more string"):
+                    commit(where, "f" * 16, 0, [late])
+                subscriber.forget(subscriber.next(timeout_s=5))
+            with pytest.raises(RequestRefused, match="the columns of a stream stay: id int64"):
+                stage(where, QUERY, 1, other(3))
+
+
+def committed(folder: EpochFolder, writer: str, batch: int, token: str = "0123456789abcdef") -> int | None:
+    """An epoch of one row, processed at once."""
+    attempt = Attempt(writer, batch, 0, token)
+    with folder.staged(attempt) as file:
+        file.write(batch_of(batch))
+        file.finish()
+    number = folder.commit(writer, batch, [attempt])
+    folder.forget(folder.next_epoch)
+    return number
+
+
+def test_a_writer_is_remembered_however_many_come_after_it(tmp_path: Path) -> None:
+    writers = 1500  # each is a `save`, and the log is made anew meanwhile
+    folder = EpochFolder(tmp_path)
+    assert committed(folder, QUERY, 7) == 0
+    for at in range(writers):
+        assert committed(folder, f"{at:016x}", 0) is not None
+        committed(folder, QUERY, 8 + at % 2)
+    (manifest,) = tmp_path.glob("epoch-*.json")
+    assert manifest.stat().st_size < 200
+    log = tmp_path / "committed.log"
+    with log.open("a") as file:
+        file.write(QUERY[:9])  # the machine went down
+    for _ in range(2):
+        folder = EpochFolder(tmp_path)
+        assert all(folder.is_committed(f"{at:016x}", 0) for at in range(writers))
+        assert [folder.is_committed(QUERY, batch) for batch in (7, 9, 10)] == [True, True, False]
+        assert committed(folder, QUERY, 9) is None
+    assert log.read_text().count(QUERY) >= 1
+    assert committed(folder, QUERY, 10) == writers + 3
+
+
+def test_a_folder_of_the_version_before_is_taken_over(tmp_path: Path) -> None:
+    manifest = {"epoch": 4, "writer": QUERY, "batch": 2, "files": [], "writers": {"aaaaaaaaaaaaaaaa": 5, QUERY: 2}}
+    (tmp_path / "epoch-000000000004.json").write_text(json.dumps(manifest))
+    folder = EpochFolder(tmp_path)
+    assert committed(folder, QUERY, 3) == 5
+    for _ in range(2):
+        assert committed(folder, "aaaaaaaaaaaaaaaa", 5) is None
+        assert committed(folder, QUERY, 2) is None
+        folder = EpochFolder(tmp_path)
+
+
+def test_the_log_stays_as_long_as_the_writers_are_many(tmp_path: Path) -> None:
+    folder = EpochFolder(tmp_path)
+    for batch in range(1500):
+        committed(folder, QUERY, batch)
+    assert len((tmp_path / "committed.log").read_text().splitlines()) <= 1002
+    assert EpochFolder(tmp_path).is_committed(QUERY, 1499)
 
 
 STEPS = st.lists(

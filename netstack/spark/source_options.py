@@ -1,0 +1,163 @@
+"""The options of the data source "netstack", checked; `source` has their list.
+
+Takes: the options as Spark has them. Gives: `Settings` of reading, `SinkSettings` of writing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from ..config import NATIVE_DIALECT
+from ..errors import ConfigError
+from .consumer import StreamLocation
+from .sink import SinkSettings
+from .stream_state import DEFAULT_CONSUMER, check_consumer
+
+FORMAT: Final = "netstack"
+_STARTS: Final = ("oldest", "latest")
+_OPTIONS: Final = (
+    "address",
+    "partition",
+    "subpartitions",
+    "format",
+    "dialect",
+    "segmentSizeBytes",
+    "secretFile",
+    "retrySeconds",
+    "consumer",
+    "startingEpoch",
+    "failOnDataLoss",
+    "maxEpochs",
+    "maxRows",
+    "maxBytes",
+    "path",
+)
+_SINK_OPTIONS: Final = (
+    "address",
+    "partition",
+    "secretFile",
+    "segmentSizeBytes",
+    "retrySeconds",
+    "ports",
+    "path",
+    "checkpointLocation",
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options, checked.
+
+    Attributes:
+        endpoints: one for each producer.
+        partition: its name at each.
+        subpartitions: of it.
+        consumer: under which name a stream is read.
+        starting_epoch: of a new query: "oldest", "latest" or its number.
+        fails_on_data_loss: whether epochs that are gone end the query.
+        max_epochs: of a micro-batch.
+        max_rows: likewise; None for no limit.
+        max_bytes: likewise, as they are on the publishers' disks.
+    """
+
+    endpoints: tuple[StreamLocation, ...]
+    partition: str
+    subpartitions: int
+    consumer: str
+    starting_epoch: str | int
+    fails_on_data_loss: bool
+    max_epochs: int
+    max_rows: int | None
+    max_bytes: int | None
+
+    @classmethod
+    def of(cls, options: MutableMapping[str, str]) -> Settings:
+        """Reads options.
+
+        Raises:
+            ConfigError: one is missing, unknown, or not what it should be.
+        """
+        addresses, partition = _places(options, _OPTIONS, "to read")
+        starting = options.get("startingEpoch", _STARTS[0])
+        return cls(
+            endpoints=tuple(
+                StreamLocation(
+                    address=address,
+                    format=options.get("format", "arrow"),
+                    dialect=options.get("dialect", NATIVE_DIALECT),
+                    segment_size_bytes=_number(options, "segmentSizeBytes", 32 * 1024, 256),
+                    secret_file=options.get("secretFile"),
+                    retry_s=_number(options, "retrySeconds", 60, 0),
+                )
+                for address in addresses
+            ),
+            partition=partition,
+            subpartitions=_number(options, "subpartitions", 1, 1),
+            consumer=check_consumer(options.get("consumer", DEFAULT_CONSUMER)),
+            starting_epoch=starting if starting in _STARTS else _number(options, "startingEpoch", 0, 0),
+            fails_on_data_loss=_choice(options, "failOnDataLoss", ("true", "false")) == "true",
+            max_epochs=_number(options, "maxEpochs", 16, 1),
+            max_rows=_number(options, "maxRows", 1, 1) if "maxRows" in options else None,
+            max_bytes=_number(options, "maxBytes", 1, 1) if "maxBytes" in options else None,
+        )
+
+
+def sink_settings(options: MutableMapping[str, str], *, overwrite: bool) -> SinkSettings:
+    """Reads the options of writing.
+
+    Raises:
+        ConfigError: one is missing, unknown, or not what it should be; or rows are to replace others.
+    """
+    addresses, stream = _places(options, _SINK_OPTIONS, "to write")
+    if overwrite:
+        raise ConfigError(f"what was sent to {stream!r} cannot be overwritten: give mode('append')")
+    if len(addresses) > 1:
+        raise ConfigError(f"address={options.get('address')!r}: rows go to one Subscriber; give one address")
+    first, _, last = options.get("ports", "").partition("-")
+    return SinkSettings(
+        address=addresses[0],
+        stream=stream,
+        secret_file=options.get("secretFile"),
+        retry_s=_number(options, "retrySeconds", 60, 0),
+        ports=(_port(first), _port(last or first)) if first else None,
+        segment_size_bytes=_number(options, "segmentSizeBytes", 32 * 1024, 256),
+    )
+
+
+def _places(options: MutableMapping[str, str], known: Sequence[str], what: str) -> tuple[list[str], str]:
+    """Addresses and name of a partition; no option is unknown."""
+    for name in options:
+        if name.lower() not in {each.lower() for each in known}:
+            raise ConfigError(f"the data source {FORMAT} has no option {name!r} {what}; it has {', '.join(known)}")
+    addresses = [each.strip() for each in options.get("address", "").split(",") if each.strip()]
+    partition = options.get("partition", "")
+    if not addresses or not partition:
+        raise ConfigError(f"the data source {FORMAT} needs the options address and partition")
+    return addresses, partition
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 1 << 16:
+        raise ConfigError(f"option ports: {text!r} is no port; give one, or the first and the last: 7100-7110")
+    return int(text)
+
+
+def _choice(options: MutableMapping[str, str], name: str, known: Sequence[str]) -> str:
+    text = options.get(name, known[0]).lower()
+    if text not in known:
+        raise ConfigError(f"option {name}={text!r}: give {' or '.join(known)}")
+    return text
+
+
+def _number(options: MutableMapping[str, str], name: str, default: int, least: int) -> int:
+    text = options.get(name, str(default))
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise ConfigError(f"option {name}={text!r}: give a whole number of at least {least}")
+    return value

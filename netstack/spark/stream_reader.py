@@ -1,0 +1,268 @@
+"""A published stream as micro-batches: which epochs Spark reads next, and what its tasks read of them.
+
+Takes: `Settings`, a schema. Gives: `EpochReader`; `rows_of`, records as Spark takes them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from ..errors import NetstackError, RecordError
+from .consumer import read_subpartition
+from .source_options import Settings
+from .stream_state import StreamLook, StreamState, epoch_partition
+
+LOGGER: Final = logging.getLogger("netstack.spark")
+_SAY_S: Final = 2.0
+
+
+@final
+class Slice(InputPartition):
+    """What one task reads.
+
+    Attributes:
+        endpoint: index of the producer.
+        subpartition: which.
+        start: first epoch; -1 for a partition without epochs.
+        end: the epoch behind the last.
+    """
+
+    def __init__(self, endpoint: int, subpartition: int, start: int = -1, end: int = 0) -> None:
+        super().__init__((endpoint, subpartition, start, end))
+        self.endpoint = endpoint
+        self.subpartition = subpartition
+        self.start = start
+        self.end = end
+
+
+@final
+class EpochReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A published stream.
+
+    An offset is `{address: epoch}`: everything before that epoch. Spark makes one in the driver, and copies in tasks.
+    An epoch is read whole, so a micro-batch has one at least, whatever its limits.
+    """
+
+    def __init__(self, settings: Settings, schema: Any) -> None:
+        self._settings = settings
+        self._schema = schema
+        self._made: StreamLook | None = None
+        self._ends: Mapping[str, int] = {}  # with Trigger.AvailableNow: what waited at its start
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_settings": self._settings, "_schema": self._schema, "_made": None, "_ends": {}}
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - pyspark's names, here and below
+        """Of a new query.
+
+        Raises:
+            ConnectionLost: a publisher was not there for `retrySeconds`.
+        """
+        starting = self._settings.starting_epoch
+        if isinstance(starting, int):
+            return dict.fromkeys(self._addresses, starting)
+        states = self._look.wait_for_all()
+        return {each: states[each].first if starting == "oldest" else states[each].next for each in self._addresses}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """One of the options' limits, as Spark's API takes a single one; `latestOffset` keeps the others too."""
+        settings = self._settings
+        if settings.max_rows is not None:
+            return ReadMaxRows(settings.max_rows)
+        return ReadMaxFiles(settings.max_epochs) if settings.max_bytes is None else ReadMaxBytes(settings.max_bytes)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """From now on the query ends behind what can be read at this moment.
+
+        Raises:
+            ConnectionLost: a publisher was not there for `retrySeconds`.
+        """
+        self._ends = {address: state.next for address, state in self._look.wait_for_all().items()}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """Behind the epochs that can be read now, as far as the limit goes.
+
+        Raises:
+            NetstackError: epochs are gone, and the option failOnDataLoss is true.
+        """
+        # The batch that ended there is committed. Spark says so itself only when there is another, and a publisher that
+        # was restarted has forgotten it.
+        states = self._look.look(start)
+        offset, behind = dict(start), {}
+        for address, state in states.items():
+            offset[address] = self._readable(address, start.get(address), state)
+            behind[address] = min(state.next, self._ends.get(address, state.next))
+        room = _Room(self._settings, limit)
+        turn = sum(offset.values()) % max(1, len(states))  # another one is the first each time
+        order = [address for address in self._addresses if address in states]
+        waiting = order[turn:] + order[:turn]
+        while waiting and not room.is_full:
+            for address in tuple(waiting):
+                at = offset[address] - states[address].first
+                if offset[address] >= behind[address]:
+                    waiting.remove(address)
+                elif room.take(states[address].rows[at], states[address].bytes[at]):
+                    offset[address] += 1
+        return dict(start) if room.waits_for_more and not self._ends else offset
+
+    def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802
+        """Behind everything that can be read, as of the last look: it is `latestOffset` of a query's progress."""
+        states = {} if self._made is None else self._made.states
+        return {address: state.next for address, state in states.items()} or None
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """One for each subpartition of each producer that has something new.
+
+        Raises:
+            NetstackError: epochs are gone, and the option failOnDataLoss is true.
+        """
+        found: list[InputPartition] = []
+        wanted = {address for address, behind in end.items() if behind > start.get(address, 0)}
+        states = self._look.states
+        if not wanted.issubset(states):  # a batch that a driver before had begun
+            states = self._look.wait_for_all()
+        for index, address in enumerate(self._addresses):
+            if address in wanted:
+                first = self._readable(address, start.get(address), states[address])
+                if first < end[address]:
+                    found += [Slice(index, each, first, end[address]) for each in range(self._settings.subpartitions)]
+        return found
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        """The rows of one, in a task."""
+        endpoint = self._settings.endpoints[partition.endpoint]
+
+        def records() -> Iterator[Any]:
+            for epoch in range(partition.start, partition.end):
+                name = epoch_partition(self._settings.partition, epoch)
+                yield from read_subpartition(endpoint, name, partition.subpartition, again=True)
+
+        return rows_of(records(), self._schema)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Says that everything before is processed."""
+        self._look.look(end, wait_s=_SAY_S)
+
+    def stop(self) -> None:
+        """The query has ended."""
+        if self._made is not None:
+            self._made.close()
+            self._made = None
+
+    @property
+    def _addresses(self) -> list[str]:
+        return [endpoint.address for endpoint in self._settings.endpoints]
+
+    @property
+    def _look(self) -> StreamLook:
+        if self._made is None:
+            settings = self._settings
+            self._made = StreamLook(settings.partition, settings.consumer, settings.endpoints)
+        return self._made
+
+    def _readable(self, address: str, start: int | None, state: StreamState) -> int:
+        """Where to go on: at `start`, or at the oldest epoch where the query has none of this publisher."""
+        if start is None or state.first <= start <= state.written:
+            return state.first if start is None else start
+        if start < state.first:
+            lost = f"epochs {start} to {state.first - 1} are gone"
+        else:
+            lost = f"it is at epoch {state.written}, and this query has processed all before {start}: it was begun anew"
+        where = f"stream {self._settings.partition!r} at {address}, consumer {self._settings.consumer!r}"
+        if self._settings.fails_on_data_loss:
+            raise NetstackError(
+                f"{where}: {lost}. Another query may have read under the same name: give each one of its own (option"
+                " consumer). To go on at what is there, give the option failOnDataLoss=false; to begin there, a new"
+                " checkpoint and startingEpoch=oldest"
+            )
+        LOGGER.warning("%s: %s; the query goes on at epoch %d", where, lost, state.first)
+        return state.first
+
+
+class _Room:
+    """What a micro-batch may still take.
+
+    Attributes:
+        is_full: whether the next epoch does not fit.
+    """
+
+    def __init__(self, settings: Settings, limit: ReadLimit) -> None:
+        self._max: list[int | None] = [settings.max_epochs, settings.max_rows, settings.max_bytes]
+        if isinstance(limit, ReadAllAvailable):  # it overrides the options
+            self._max = [None, None, None]
+        self._least_rows = limit.min_rows if isinstance(limit, ReadMinRows) else 0
+        if isinstance(limit, ReadMaxFiles):
+            self._max[0] = limit.max_files
+        elif isinstance(limit, ReadMaxRows):
+            self._max[1] = limit.max_rows
+        elif isinstance(limit, ReadMaxBytes):
+            self._max[2] = limit.max_bytes
+        self._taken = [0, 0, 0]
+        self.is_full = False
+
+    def take(self, rows: int, size: int) -> bool:
+        """Takes an epoch, if it fits or is the first."""
+        taken = [self._taken[0] + 1, self._taken[1] + rows, self._taken[2] + size]
+        is_too_much = any(most is not None and each > most for each, most in zip(taken, self._max, strict=True))
+        if self.is_full or (is_too_much and self._taken[0]):
+            self.is_full = True
+            return False
+        self._taken = taken
+        return True
+
+    @property
+    def waits_for_more(self) -> bool:
+        """Whether the rows are fewer than the limit wants."""
+        return self._taken[1] < self._least_rows
+
+
+def rows_of(records: Iterator[Any], schema: Any) -> Iterator[Any]:
+    """Records as Spark takes them: batches of exactly its Arrow types, or tuples.
+
+    Raises:
+        RecordError: a record does not fit the schema.
+    """
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    names = schema.fieldNames()
+    target = to_arrow_schema(schema, timezone="UTC")
+    for record in records:
+        if isinstance(record, pa.RecordBatch):
+            yield from _fitted(record, names, target)
+        elif isinstance(record, dict):
+            yield tuple(record.get(name) for name in names)
+        else:
+            row = tuple(record) if isinstance(record, (list, tuple)) else (record,)
+            if len(row) != len(names):
+                raise RecordError(f"a record has {len(row)} values and the schema {len(names)} columns")
+            yield row
+
+
+def _fitted(batch: Any, names: list[str], target: Any) -> Iterator[Any]:
+    import pyarrow as pa
+
+    missing = [name for name in names if name not in batch.schema.names]
+    if missing:
+        raise RecordError(f"batches have no column {missing[0]!r}; they have {', '.join(batch.schema.names)}")
+    try:
+        yield from pa.Table.from_batches([batch]).select(names).cast(target).to_batches()
+    except (
+        pa.ArrowInvalid,
+        pa.ArrowNotImplementedError,
+        ValueError,
+    ) as error:  # of a cast
+        raise RecordError(f"a batch does not fit the schema: {error}") from error
