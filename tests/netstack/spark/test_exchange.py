@@ -64,7 +64,7 @@ def test_every_type_arrives_whole_in_the_partition_of_its_key(spark: Any) -> Non
     with plain_errors():
         assert checksums(out, "user") == checksums(df.repartition(2, "user"), "user")
     channels, tasks = told.channels(), told.tasks()
-    assert told.build() == build.describe()
+    assert told.build().partition(":")[0] == build.kind
     assert [(each.producer, each.consumer, each.is_local) for each in channels] == [
         (0, 0, True),
         (0, 1, False),

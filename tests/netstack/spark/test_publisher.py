@@ -65,7 +65,7 @@ def test_an_epoch_is_read_again_and_again_until_it_is_done(tmp_path: Path) -> No
 
 
 def test_an_epoch_is_kept_until_every_consumer_has_processed_it_and_strangers_are_refused(tmp_path: Path) -> None:
-    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+    with blocking.open_network("tcp://127.0.0.1:0") as network:
         publisher = Publisher(network, "s", tmp_path, consumers=("a", "b"))
         for epoch in range(3):
             publisher.write(batch_of(epoch))
@@ -79,7 +79,7 @@ def test_an_epoch_is_kept_until_every_consumer_has_processed_it_and_strangers_ar
         with pytest.raises(ConfigError, match="has the consumers a, b, and not 'c'"):
             look(network.address, 3, consumer="c")
         assert publisher.acknowledged == 2
-    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+    with blocking.open_network("tcp://127.0.0.1:0") as network:
         publisher = Publisher(network, "s", tmp_path, resume=3, consumers=("a", "b"))  # nothing is remembered here
         publisher.offer()
         look(network.address, 3, consumer="b")
@@ -89,7 +89,7 @@ def test_an_epoch_is_kept_until_every_consumer_has_processed_it_and_strangers_ar
 
 
 def test_with_retention_the_oldest_go_and_the_worker_does_not_wait(tmp_path: Path) -> None:
-    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+    with blocking.open_network("tcp://127.0.0.1:0") as network:
 
         def kept(folder: str, epochs: int, **retention: Any) -> StreamState:
             publisher = Publisher(network, folder, tmp_path / folder, **retention)
@@ -120,7 +120,7 @@ def test_with_retention_the_oldest_go_and_the_worker_does_not_wait(tmp_path: Pat
 
 def test_the_columns_of_a_stream_stay(tmp_path: Path) -> None:
     other = pa.RecordBatch.from_pydict({"id": pa.array([1], pa.int32())})
-    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+    with blocking.open_network("tcp://127.0.0.1:0") as network:
         publisher = Publisher(network, "s", tmp_path)
         publisher.write(batch_of(1))
         with pytest.raises(RecordError, match=r"stay: id int64 .*, and now id int32"):
@@ -129,7 +129,7 @@ def test_the_columns_of_a_stream_stay(tmp_path: Path) -> None:
         publisher.offer()
         look(network.address, 1)
         assert publisher.acknowledged == 1  # nothing is kept but the schema
-    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+    with blocking.open_network("tcp://127.0.0.1:0") as network:
         publisher = Publisher(network, "s", tmp_path, resume=1)
         with pytest.raises(RecordError, match="stay"):
             publisher.write(other)
@@ -153,8 +153,8 @@ def test_columns_that_may_be_null_are_the_same_columns(tmp_path: Path) -> None:
 
 def test_questions_whose_answers_nobody_takes_are_few(tmp_path: Path) -> None:
     with (
-        blocking.open_task_manager("tcp://127.0.0.1:0") as network,
-        blocking.open_task_manager("tcp://127.0.0.1:0") as stranger,
+        blocking.open_network("tcp://127.0.0.1:0") as network,
+        blocking.open_network("tcp://127.0.0.1:0") as stranger,
     ):
         Publisher(network, "s", tmp_path)
         questions = [Question("s", "spark", 0).partition() for _ in range(80)]
@@ -173,7 +173,7 @@ def test_all_publishers_are_asked_at_once_and_none_is_waited_for_long(tmp_path: 
         silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         locations = [StreamLocation(address=f"tcp://127.0.0.1:{silent.getsockname()[1]}", retry_s=0)]
         for each in range(7):
-            network = stack.enter_context(blocking.open_task_manager("tcp://127.0.0.1:0"))
+            network = stack.enter_context(blocking.open_network("tcp://127.0.0.1:0"))
             publisher = Publisher(network, "s", tmp_path / str(each))
             publisher.cut()
             publisher.offer()

@@ -90,7 +90,7 @@ def test_available_now_reads_all_that_waits_and_two_queries_do_not_take_from_eac
     spark: Any, tmp_path: Path
 ) -> None:
     spark.dataSource.register(NetstackDataSource)
-    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+    with blocking.open_network("tcp://127.0.0.1:0") as network:
         publisher = Publisher(network, "events", tmp_path / "epochs", consumers=("first", "second"))
         for epoch in range(12):
             publisher.write(pa.RecordBatch.from_pydict({"id": range(epoch * 10, epoch * 10 + 10)}))

@@ -30,7 +30,7 @@ from netstack.spark.stream_reader import EpochReader, Slice
 @contextlib.contextmanager
 def publisher_of(folder: Path, rows: list[int], **more: Any) -> Iterator[tuple[Publisher, str]]:
     """A publisher with an epoch of so many rows each."""
-    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+    with blocking.open_network("tcp://127.0.0.1:0") as network:
         publisher = Publisher(network, "s", folder, **more)
         add(publisher, rows)
         yield publisher, network.address
