@@ -157,6 +157,7 @@ def test_tasks_are_where_the_plan_puts_them(
             assert ours == plan.placement.taskmanagers_of(index).tolist()
 
 
+@pytest.mark.long
 def test_two_groups_take_thirty_slots_and_wait_with_twenty_nine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

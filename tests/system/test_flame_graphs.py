@@ -34,7 +34,7 @@ def submit(rig: ClusterRig, *words: str) -> str:
     return found
 
 
-@pytest.mark.parametrize("slots_in", ["processes", "loop"])
+@pytest.mark.parametrize("slots_in", [pytest.param("processes", marks=pytest.mark.long), "loop"])
 def test_a_task_that_computes_is_sampled_from_outside(tmp_path: Path, slots_in: str) -> None:
     """In a process of its own it never returns; in a shared loop it holds the loop up again and again."""
     with ClusterRig(tmp_path / "cluster", "--web", "127.0.0.1:0") as rig:

@@ -85,6 +85,7 @@ def place(found: dict[str, Any], operator: str) -> tuple[str, int]:
 @pytest.mark.parametrize(
     ("unplugged_s", "heartbeat_timeout"), [(8.0, "2s"), pytest.param(30.0, "10s", marks=pytest.mark.long)]
 )
+@pytest.mark.long
 def test_an_unplugged_hosts_region_runs_elsewhere_and_the_host_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unplugged_s: float, heartbeat_timeout: str
 ) -> None:

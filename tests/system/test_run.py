@@ -110,6 +110,7 @@ def test_a_job_that_fails_while_somebody_looks_says_why_in_one_line(tmp_path: Pa
     assert "netstack/" not in "".join(lines), "frames of ours are folded"
 
 
+@pytest.mark.long
 def test_a_job_whose_results_are_too_large_to_show_runs_to_its_end(tmp_path: Path) -> None:
     """Neither the recording nor the view of a terminal ends it before."""
     words = ("cluster_jobs:large_results", "--taskmanagers", "3", "--slots", "1")

@@ -33,6 +33,7 @@ SLOW = "20mbit"
 tool = load_tool("hosts")
 
 
+@pytest.mark.long
 def test_a_spark_cluster_whose_workers_have_another_netstack_and_lose_an_executor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,7 @@ class Terminal:
         return bool(data)
 
 
+@pytest.mark.long
 def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(tmp_path: Path) -> None:
     terminal = Terminal("ctrl-c", words(tmp_path / "sweep", "--seconds", "0.5", "--repeats", "20"))
     terminal.read_until("starting Spark at local[2]")

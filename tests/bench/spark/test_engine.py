@@ -85,6 +85,7 @@ def test_too_few_slots_are_one_sentence_and_the_next_run_works(spark: Any) -> No
     assert engine.run_once(SparkSpec(nodes=2, records=100))["delivered"]
 
 
+@pytest.mark.long
 def test_a_killed_node_is_one_sentence_and_the_next_run_works(spark: Any) -> None:
     engine = SparkEngine(spark, LOCAL)
 

@@ -124,6 +124,7 @@ def test_whatever_takes_some_of_its_partitions_works_behind_the_stage(spark: Any
         exchange(df, key="id", boundary=False).first()
 
 
+@pytest.mark.long
 def test_inputs_that_a_barrier_stage_cannot_read_are_dealt_to_all_slots(spark: Any) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 

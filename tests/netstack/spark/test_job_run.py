@@ -43,6 +43,7 @@ def counting(sink: str = "count") -> StreamEnvironment:
     return job
 
 
+@pytest.mark.long
 def test_a_job_runs_on_executors_and_goes_on_when_one_is_killed(spark: Any, tmp_path: Path) -> None:
     killed: list[int] = []
 

@@ -51,6 +51,7 @@ def test_partitions_are_a_data_frame(spark: Any) -> None:
             assert sorted(map(tuple, df.collect())) == sorted((f"n{at}", at) for at in range(100))
 
 
+@pytest.mark.long
 def test_a_stream_whose_both_ends_are_killed_arrives_exactly_once(spark: Any, tmp_path: Path) -> None:
     spark.dataSource.register(NetstackDataSource)
     rows, address, rng = 1500, free_address(), random.Random(7)

@@ -173,6 +173,7 @@ def committed(folder: EpochFolder, writer: str, batch: int, token: str = "012345
     return number
 
 
+@pytest.mark.long
 def test_a_writer_is_remembered_however_many_come_after_it(tmp_path: Path) -> None:
     writers = 1500  # each is a `save`, and the log is made anew meanwhile
     folder = EpochFolder(tmp_path)
@@ -205,6 +206,7 @@ def test_a_folder_of_the_version_before_is_taken_over(tmp_path: Path) -> None:
         folder = EpochFolder(tmp_path)
 
 
+@pytest.mark.long
 def test_the_log_stays_as_long_as_the_writers_are_many(tmp_path: Path) -> None:
     folder = EpochFolder(tmp_path)
     for batch in range(1500):
