@@ -316,7 +316,9 @@ class SparkCluster:
         page = f"http://{SWITCH}:{SPARK_PAGE}/json/"
         ask = f"import urllib.request as u; print(u.urlopen({page!r}, timeout=2).read().decode())"
         told = self._hosts.run(None, [sys.executable, "-c", ask])
-        return int(json.loads(told.stdout)["aliveworkers"]) if told.returncode == 0 else 0
+        if told.returncode != 0 or not told.stdout.strip():  # its page is not there yet, or empty
+            return 0
+        return int(json.loads(told.stdout)["aliveworkers"])
 
     def _start(self, host: int | None, address: str, words: Sequence[str]) -> None:
         environment = {
