@@ -1,4 +1,4 @@
-"""Who is waiting for whom in a run.
+"""Which side of a run limits it: the producer, the consumer, or the link between them.
 
 Takes: how long each side waited, of a run's document or of a stored row. Gives: a sentence, or a name.
 """
@@ -17,18 +17,18 @@ WAITING_MS_PER_S: Final = 250.0
 
 
 def bottleneck(result: Mapping[str, Any], spec: RunSpec) -> str:
-    """Who holds the others up, from how long each side waited; empty where that was not measured."""
+    """What limits the run, judged by how long each side waited; empty where that was not measured."""
     who, why = _held_up_by({**flatten(result), "settings_rate_per_s": spec.rate_per_s})
     return f"bottleneck: {who}{why}" if who else ""
 
 
 def bottleneck_name(row: Row) -> str:
-    """The same of a stored row, the name alone; empty where it is nobody, or not known."""
+    """The name of what limits a stored run; empty where nothing does, or where it is not known."""
     return _held_up_by(row)[0].removeprefix("none").removeprefix("not known")
 
 
 def _held_up_by(row: Row) -> tuple[str, str]:
-    """Who, and how that is known; both empty where it was not measured."""
+    """What limits the run, and the reason; both are empty where it was not measured."""
     waits: list[Any] = [row.get(f"backpressured_ms_per_s_{kind}") for kind in ("soft", "hard")]
     idle = row.get("idle_ms_per_s")
     if idle is None or None in waits:

@@ -19,7 +19,7 @@ ENOUGH_REPEATS: Final = 3
 """Fewer say nothing of their noise."""
 
 TOLD: Final = 0.95
-"""The confidence of a figure that is told with its range."""
+"""The confidence of a range that is printed beside a figure."""
 
 JUDGED: Final = 0.99
 """The confidence of a verdict: many figures are judged at once, and each may be wrong."""

@@ -113,8 +113,8 @@ class Answer:
 
     Attributes:
         goal: what was asked.
-        point: what to set, or what comes nearest.
-        reference_s: the timeout that throughput is told against.
+        point: the timeout to set; where none reaches the goal, the nearest.
+        reference_s: the timeout whose throughput counts as 100 %.
         is_reached: whether the goal is; False also where that is open.
         doubts: why the data do not decide; empty where they do.
         unclear: the points of which more repeats would help.

@@ -32,7 +32,7 @@ class Measurer:
     Args:
         run: makes one run.
         spec: the settings; the timeout and the rate are set for each run.
-        reference_s: the timeout that throughput is told against.
+        reference_s: the timeout whose throughput counts as 100 %.
         rate_per_s: of the latency runs.
         tell: hears of each repeat.
 

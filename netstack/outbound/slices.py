@@ -119,7 +119,7 @@ class SliceWriter:
         try:
             payloads = encode_many(records)
             slots = [slot] * len(records) if slot is not None else self._selector.select_many(records)
-        except Exception:  # which record it was is found out below
+        except Exception:  # the loop below finds the record, and raises for it
             slots = None
         if slots is not None:
             self.payloads += payloads
@@ -128,7 +128,7 @@ class SliceWriter:
             try:
                 for record in records:
                     self.stage(record)
-            except Exception as error:
+            except Exception as error:  # raised by `flush` when the records in front of it are written
                 self._failure = error
         records.clear()
 

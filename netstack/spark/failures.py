@@ -174,8 +174,8 @@ def plain_errors() -> Iterator[None]:
 
         executors, python = Executors(), "PYSPARK_PYTHON"
         with suppress(*spark_errors()):  # the session may be over
-            spark = SparkSession.getActiveSession()
-            if spark is not None and hasattr(spark, "sparkContext"):
+            spark = SparkSession.active()  # of this thread or, where it was opened in another, of the process
+            if hasattr(spark, "sparkContext"):
                 executors, python = ClassicDriver(spark).executors(), str(spark.sparkContext.pythonExec)
         raise SparkFailed(explain(error, tasks="all its", python=python, executors=executors).text) from error
 

@@ -20,7 +20,7 @@ CELLS: Final = (
     # Full buffers leave before the timeout.
     RunSpec(record_bytes=1024, rate_per_s=10_000, seconds=3, buffer_timeout_s=0.1),
     RunSpec(record_bytes=1024, rate_per_s=10_000, seconds=3, buffer_timeout_s=None),
-    # Back-pressure: what is in flight, and who waits.
+    # Back-pressure: data in flight, and the time that each side waits.
     RunSpec(record_bytes=1024, consume_rate_per_s=2000, seconds=4, warmup_s=1.3),
     RunSpec(record_bytes=8, consume_rate_per_s=100_000, seconds=4, warmup_s=1.3),
     RunSpec(record_bytes=1024, consume_rate_per_s=200, seconds=12, warmup_s=4, debloat_s=1.0),
