@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final, final
 
-from .driver import Executors, Layout
+from .driver import Executors, PartitionLayout
 
 _SAFE_PATH: Final = "PYTHONSAFEPATH"
 _MANY_TO_ONE: Final = ("Union", "Coalesce", "CartesianProduct")
@@ -62,13 +62,13 @@ class ClassicDriver:
         wanted = profiles.defaultResourceProfile() if profile is None else profiles.resourceProfileFromId(profile.id)
         return int(scala.maxNumConcurrentTasks(wanted))
 
-    def layout(self, df: Any) -> Layout:
+    def layout(self, df: Any) -> PartitionLayout:
         """See `Driver`. Runs nothing: a plan with a shuffle is looked at as far as that, others are their RDDs."""
         execution = df._jdf.queryExecution()
         plan = execution.executedPlan()
         if not _has_boundary(plan):
             rdd = execution.toRdd()
-            return Layout(rdd.getNumPartitions(), _is_straight(rdd), bool(rdd.isBarrier()))
+            return PartitionLayout(rdd.getNumPartitions(), _is_straight(rdd), bool(rdd.isBarrier()))
         return _layout(plan, is_adaptive=False)
 
     def collected_lists(self) -> Any:
@@ -157,23 +157,23 @@ def _is_straight(rdd: Any) -> bool:
     return True
 
 
-def _layout(plan: Any, *, is_adaptive: bool) -> Layout:
+def _layout(plan: Any, *, is_adaptive: bool) -> PartitionLayout:
     name = str(plan.nodeName())
     is_adaptive = is_adaptive or name == "AdaptiveSparkPlan"
     if name == "Exchange":
         # Adaptive execution may read a shuffle in fewer partitions, unless the user has said how many.
         is_fixed = not is_adaptive or str(plan.shuffleOrigin()) == "REPARTITION_BY_NUM"
-        return Layout(int(plan.outputPartitioning().numPartitions()) if is_fixed else None, True, False)
+        return PartitionLayout(int(plan.outputPartitioning().numPartitions()) if is_fixed else None, True, False)
     children = [each for each in _children(plan) if str(each.nodeName()) != "BroadcastExchange"]
     if not children:
         rdd = plan.execute()  # a table, a range, an RDD of the user's
-        return Layout(rdd.getNumPartitions(), _is_straight(rdd), bool(rdd.isBarrier()))
+        return PartitionLayout(rdd.getNumPartitions(), _is_straight(rdd), bool(rdd.isBarrier()))
     below = [_layout(each, is_adaptive=is_adaptive) for each in children]
     counts = {each.partitions for each in below}
     has_barrier = any(each.has_barrier for each in below)
     if name in ("MapInArrow", "MapInPandas"):
         has_barrier = has_barrier or bool(plan.isBarrier())
     if name in ("CollectLimit", "TakeOrderedAndProject"):
-        return Layout(1, counts == {1}, has_barrier and counts == {1})
+        return PartitionLayout(1, counts == {1}, has_barrier and counts == {1})
     is_straight = all(each.is_straight for each in below) and len(counts) == 1 and name not in _MANY_TO_ONE
-    return Layout(counts.pop() if is_straight else None, is_straight, has_barrier)
+    return PartitionLayout(counts.pop() if is_straight else None, is_straight, has_barrier)

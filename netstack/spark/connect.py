@@ -14,7 +14,7 @@ from typing import Any, Final, final
 from weakref import WeakKeyDictionary
 
 from ..errors import ConfigError
-from .driver import Layout
+from .driver import PartitionLayout
 
 _SENT: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
 _ROWS: Final = 1 << 16
@@ -58,9 +58,9 @@ class ConnectDriver:
         places = self._spark.range(_ROWS).select(F.spark_partition_id().alias("place"))
         return int(places.agg(F.max("place")).collect()[0][0]) + 1
 
-    def layout(self, df: Any) -> Layout:
+    def layout(self, df: Any) -> PartitionLayout:
         """See `Driver`: nothing is known."""
-        return Layout(None, is_straight=False, has_barrier=False)
+        return PartitionLayout(None, is_straight=False, has_barrier=False)
 
     def collected_lists(self) -> Any:
         """See `Driver`."""

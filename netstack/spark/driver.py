@@ -21,7 +21,7 @@ OLDEST_SOURCE: Final = (4, 2)
 
 @final
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PartitionLayout:
     """Of a DataFrame's partitions, as far as it is known before anything runs.
 
     Attributes:
@@ -77,7 +77,7 @@ class Driver(Protocol):
     def slots(self, profile: Any = None) -> int:
         """How many tasks run at once, of a resource profile or of the default one."""
 
-    def layout(self, df: Any) -> Layout:
+    def layout(self, df: Any) -> PartitionLayout:
         """What is known of a DataFrame's partitions."""
 
     def collected_lists(self) -> Any:

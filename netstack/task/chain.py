@@ -21,7 +21,7 @@ from ..errors import ConfigError
 from ..schedule.descriptors.information import TaskInformation
 from ..schedule.graph.job_graph import ChainedEdge, OperatorKind
 from .commits import AT_THE_END
-from .fused import Records, Step, Target, fused, listed
+from .fused import FusedOperator, Records, Target, fused, listed
 from .operators import BoundOperator
 from .output import TaskOutput
 from .reports import OperatorStatistics
@@ -373,7 +373,7 @@ def _entry(operator: ChainedOperator) -> Target:
     if bound.kind is OperatorKind.SOURCE:
         return operator.main
     if bound.kind in (OperatorKind.MAP, OperatorKind.FILTER, OperatorKind.FLAT_MAP):
-        return fused(Step(bound.name, bound.kind, bound.process), operator.main)
+        return fused(FusedOperator(bound.name, bound.kind, bound.process), operator.main)
     return _called(operator, bound.process)
 
 
@@ -381,8 +381,8 @@ def _called(operator: ChainedOperator, function: Callable[..., Any]) -> Target:
     """A function that emits by itself, or not at all."""
     name = operator.bound.name
     if operator.bound.wants_output:
-        return fused(Step(name, OperatorKind.PROCESS, function, operator.out))
-    return fused(Step(name, OperatorKind.SINK, function))
+        return fused(FusedOperator(name, OperatorKind.PROCESS, function, operator.out))
+    return fused(FusedOperator(name, OperatorKind.SINK, function))
 
 
 def _entry_of_waiting(operator: ChainedOperator) -> Target:

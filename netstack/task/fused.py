@@ -42,7 +42,7 @@ _LINES: Final[Mapping[OperatorKind, str]] = MappingProxyType(
 _ENDS: Final = frozenset({OperatorKind.PROCESS, OperatorKind.SINK})
 
 
-class Step(NamedTuple):
+class FusedOperator(NamedTuple):
     """One operator.
 
     Attributes:
@@ -70,18 +70,18 @@ class Target(NamedTuple):
 
     push: Callable[[Any], None]
     push_batch: Callable[[Records], None]
-    steps: tuple[Step, ...] = ()
+    steps: tuple[FusedOperator, ...] = ()
     end: Callable[[Any], None] | None = None
 
 
-def fused(step: Step, behind: Target | None = None) -> Target:
+def fused(step: FusedOperator, behind: Target | None = None) -> Target:
     """An operator in front of those it emits to.
 
     Args:
         step: the operator.
         behind: who reads it; None of a process or a sink, which hand on nothing.
     """
-    steps: tuple[Step, ...] = (step,)
+    steps: tuple[FusedOperator, ...] = (step,)
     end = None
     if behind is not None:
         can_join = 0 < len(behind.steps) < MOST_STEPS
@@ -100,7 +100,7 @@ def listed(records: Records) -> Iterable[Any]:
     return records_of(records) if isinstance(records, np.ndarray) else records
 
 
-def _source(steps: tuple[Step, ...]) -> tuple[str, dict[int, str]]:
+def _source(steps: tuple[FusedOperator, ...]) -> tuple[str, dict[int, str]]:
     """Of both functions; and the operator of each line."""
     lines: list[str] = []
     operators: dict[int, str] = {}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from netstack.errors import OperatorFailed
 from netstack.schedule.graph.job_graph import OperatorKind
 from netstack.task.blame import blamed
-from netstack.task.fused import MOST_STEPS, Step, Target, fused
+from netstack.task.fused import MOST_STEPS, FusedOperator, Target, fused
 from netstack.task.operators import BoundOperator
 
 KINDS = [OperatorKind.MAP, OperatorKind.FILTER, OperatorKind.FLAT_MAP, OperatorKind.PROCESS]
@@ -79,9 +79,9 @@ class Operators:
             function = self.function(name, kind)
             bound.append(cast("BoundOperator", SimpleNamespace(name=name, process=function, inputs=())))
             if kind is OperatorKind.PROCESS:
-                target = fused(Step(name, kind, function, SimpleNamespace(collect=target.push)))
+                target = fused(FusedOperator(name, kind, function, SimpleNamespace(collect=target.push)))
             else:
-                target = fused(Step(name, kind, function), target)
+                target = fused(FusedOperator(name, kind, function), target)
         return target, bound
 
 
@@ -136,8 +136,10 @@ def test_a_function_without_a_frame_is_named_by_its_line() -> None:
     functions = {"text": str, "number": int}
     bound = [cast("BoundOperator", SimpleNamespace(name=n, process=f, inputs=())) for n, f in functions.items()]
     found: list[int] = []
-    numbers = fused(Step("number", OperatorKind.MAP, int), Target(found.append, found.extend))
-    error = failure_of(lambda: fused(Step("text", OperatorKind.MAP, str), numbers).push_batch([3, "no number", 4]))
+    numbers = fused(FusedOperator("number", OperatorKind.MAP, int), Target(found.append, found.extend))
+    error = failure_of(
+        lambda: fused(FusedOperator("text", OperatorKind.MAP, str), numbers).push_batch([3, "no number", 4])
+    )
     assert found == [3]
     assert error is not None
     named = blamed(error, bound)
