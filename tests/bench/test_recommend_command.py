@@ -197,6 +197,7 @@ def test_every_file_reads_its_lines(tmp_path: Path, timeout_s: float | None) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_real_small_run_says_something(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["recommend", "--p99", "10s", "--seconds", "0.2", "--budget", "12s", "--json"])
     found = told(capsys)

@@ -207,6 +207,7 @@ def test_a_module_is_sent_with_its_job(cluster: ClusterRig, capsys: pytest.Captu
     assert command(capsys, *words, "--ship", str(tmp_path / "sent_along.py"))["state"] == "finished"
 
 
+@pytest.mark.long
 def test_a_failure_in_code_that_was_sent_is_told_with_its_lines_and_remembered(tmp_path: Path) -> None:
     """By `submit --wait`, by `JobFailed`, by `jobs`; by a JobManager that has come back, too."""
     (tmp_path / "sent_failing.py").write_text("def same(item):\n    return {}[item]\n")

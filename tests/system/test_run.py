@@ -206,6 +206,7 @@ def test_a_failure_that_the_job_goes_on_after_is_told(tmp_path: Path) -> None:
     assert said.endswith(f": ValueError: operator 'check': no room for 2, at {place}; restart 1, next in 0.05 s")
 
 
+@pytest.mark.long
 def test_code_that_never_returns_is_named_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     words = ("cluster_jobs:deadly", "-p", "how=sleep", "-p", f"folder={tmp_path}", "--taskmanagers", "1")
     process = start(tmp_path, *words)

@@ -19,6 +19,7 @@ def jobworld_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
 
 
+@pytest.mark.long
 def test_a_job_that_its_sink_holds_back_goes_on_with_more_of_them() -> None:
     async def main() -> None:
         async with open_local_cluster(taskmanagers=1, slots=3) as cluster:
