@@ -9,7 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 from . import build as build  # at once: it chooses what the data path is loaded from
-from . import parts as _parts
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -243,8 +242,6 @@ _HOMES: Final = {
 }
 """What each module has of `__all__`; the imports above say the same to type checkers."""
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
-
-_parts.install()
 
 
 def __getattr__(name: str) -> Any:

@@ -20,6 +20,7 @@ import functools
 import ipaddress
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Final, TypeAlias
 from urllib.parse import SplitResult, urlsplit
@@ -27,20 +28,19 @@ from urllib.parse import SplitResult, urlsplit
 import trio
 
 from .errors import ConfigError
-from .parts import import_part
 from .shown import shown
 
 Piece: TypeAlias = "bytes | bytearray | memoryview"
 
 _OWN: Final = {
-    "tcp": ("transports.tcp", "TcpTransport"),
-    "unix": ("transports.unix", "UnixTransport"),
-    "memory": ("transports.memory", "MemoryTransport"),
-    "shm": ("transports.shm", "ShmTransport"),
+    "tcp": ("netstack.transports.tcp", "TcpTransport"),
+    "unix": ("netstack.transports.unix", "UnixTransport"),
+    "memory": ("netstack.transports.memory", "MemoryTransport"),
+    "shm": ("netstack.transports.shm", "ShmTransport"),
     # A transport over another one: impaired+tcp, impaired+unix, impaired+memory, impaired+yours.
-    "impaired": ("transports.impaired", "ImpairedTransport"),
+    "impaired": ("netstack.transports.impaired", "ImpairedTransport"),
     # And TLS over another one: tls+tcp, tls+unix, impaired+tls+tcp.
-    "tls": ("transports.tls", "TlsTransport"),
+    "tls": ("netstack.transports.tls", "TlsTransport"),
 }
 """Module and class of each scheme that netstack brings."""
 
@@ -201,7 +201,7 @@ _PROVIDED: Final[dict[str, Transport]] = {}
 def _load(scheme: str) -> Transport:
     if scheme in _OWN:
         module, name = _OWN[scheme]
-        own = getattr(import_part(module), name)()
+        own = getattr(import_module(module), name)()
         assert isinstance(own, Transport)
         return own
     known = entry_points(group="netstack.transports")

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-import bench.cli
+import netstack.bench.cli
 import netstack.cli
 
 ROOT = Path(__file__).parent.parent
@@ -143,7 +143,7 @@ def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("line", commands())
 def test_every_command_is_understood(line: str, readers_folder: Path) -> None:
     words = shlex.split(line.partition(";")[0].replace("$ID", "0" * 120), comments=True)
-    group = {"netstack": netstack.cli.cli, "netstack-bench": bench.cli.cli}[words[0]]
+    group = {"netstack": netstack.cli.cli, "netstack-bench": netstack.bench.cli.cli}[words[0]]
     if words[1:] == ["--version"]:
         return
     name, command, rest = group.resolve_command(click.Context(group, **group.context_settings), words[1:])

@@ -10,18 +10,15 @@ import hashlib
 import importlib.util
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Final
 from zipfile import BadZipFile
 from zipfile import Path as ZipPath
 
 from ..errors import ConfigError
 
-_OURS: Final = ("netstack", "netstack.transports")
-
 
 def own_build() -> str:
-    """The build of netstack itself, its transports included."""
-    return hashlib.sha256("".join(build_of(package) for package in _OURS).encode()).hexdigest()[:12]
+    """The build of netstack itself."""
+    return build_of("netstack")
 
 
 @functools.cache

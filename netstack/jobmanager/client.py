@@ -47,7 +47,7 @@ Document: TypeAlias = dict[str, Any]
 DEFAULT_ADDRESS: Final = "tcp://127.0.0.1:6120"
 """Where a JobManager listens unless it is told otherwise."""
 
-_CHECKED_ELSEWHERE: Final = frozenset({"netstack", "transports"})
+_CHECKED_ELSEWHERE: Final = frozenset({"netstack"})
 """Greetings compare these."""
 
 

@@ -29,7 +29,7 @@ from .failure_report import (
     size_bytes,
 )
 
-_FOLDED: Final = {"netstack": "netstack", "transports": "netstack", "trio": "trio", "outcome": "trio"}
+_FOLDED: Final = {"netstack": "netstack", "trio": "trio", "outcome": "trio"}
 _USERS: Final = "netstack.examples"
 _IMPORT: Final = "importlib"
 _HEAD: Final = 8

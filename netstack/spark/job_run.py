@@ -48,7 +48,7 @@ from .exchange_frame import check_session
 from .failures import FailureExplanation, SparkFailed, explain, spark_errors
 from .ship import import_anew, ship, ship_package
 
-_OWN: Final = frozenset({"netstack", "transports", "bench"})
+_OWN: Final = frozenset({"netstack"})
 _PAUSE_S: Final = 1.0
 _LOOK_S: Final = 0.2
 _END_S: Final = 10.0

@@ -1,9 +1,9 @@
 """What a Python worker of Spark runs when it first imports netstack: it chooses the copy that is the driver's.
 
-Takes: the archive this file travels in, and what the driver runs (`Copy`). Gives: the installed packages if their
-source is the driver's and compiled where the driver's is; else those of the archive, unpacked once a host.
+Takes: the archive this file travels in, and what the driver runs (`Copy`). Gives: the installed package if its
+source is the driver's and compiled where the driver's is; else that of the archive, unpacked once a host.
 
-The archive has this file as `__init__.py` of each package, and the packages themselves in its folder `copy`. A zip
+The archive has this file as `netstack/__init__.py`, and the package itself in its folder `copy`. A zip
 cannot hold machine code, a folder can. The standard library is all this needs: netstack is not there yet.
 
 Rules: archives are unpacked below the temporary folder of the host, in a folder that only this user may write, named by
@@ -29,7 +29,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-PACKAGES: Final = ("netstack", "transports", "bench")
+PACKAGE: Final = "netstack"
 INSIDE: Final = "copy"
 PURE: Final = "NETSTACK_PURE"
 _UNUSED_S: Final = 30 * 24 * 3600.0
@@ -39,7 +39,7 @@ class Copy(NamedTuple):
     """What the driver runs.
 
     Attributes:
-        sources: `sources_digest` of its packages.
+        sources: `sources_digest` of its package.
         is_compiled: whether its data path is machine code.
     """
 
@@ -48,17 +48,16 @@ class Copy(NamedTuple):
 
 
 def files_of(root: Path) -> Iterator[tuple[str, Path]]:
-    """Files of the packages below `root`, by name, in order; machine code and bytecode left out."""
-    for package in PACKAGES:
-        for folder, folders, names in os.walk(root / package):
-            folders[:] = sorted(each for each in folders if each not in ("__pycache__", "_compiled"))
-            place = Path(folder)
-            for name in sorted(names):
-                yield (place / name).relative_to(root).as_posix(), place / name
+    """Files of the package below `root`, by name, in order; machine code and bytecode left out."""
+    for folder, folders, names in os.walk(root / PACKAGE):
+        folders[:] = sorted(each for each in folders if each not in ("__pycache__", "_compiled"))
+        place = Path(folder)
+        for name in sorted(names):
+            yield (place / name).relative_to(root).as_posix(), place / name
 
 
 def sources_digest(root: Path) -> str:
-    """What the packages below `root` are recognised by; equal exactly when all their files are.
+    """What the package below `root` is recognised by; equal exactly when all its files are.
 
     Raises:
         OSError: a file cannot be read.
@@ -70,26 +69,23 @@ def sources_digest(root: Path) -> str:
     return digest.hexdigest()
 
 
-def launch(package: str, archive: Path, copy: Copy) -> None:
-    """Imports a package in place of the file in the archive that has its name.
+def launch(archive: Path, copy: Copy) -> None:
+    """Imports netstack in place of the file in the archive that has its name.
 
     Raises:
         ImportError: the archive cannot be unpacked here, and no installed copy is the driver's.
     """
-    if package == "netstack":
-        if not copy.is_compiled:
-            os.environ[PURE] = "1"  # what is compared with the driver runs as it does there
-        root = installed(copy, [each for each in sys.path if each not in ("", str(archive))]) or unpacked(archive)
-    else:
-        root = Path(str(importlib.import_module("netstack").__file__)).parent.parent
-    place = root / package
+    if not copy.is_compiled:
+        os.environ[PURE] = "1"  # what is compared with the driver runs as it does there
+    root = installed(copy, [each for each in sys.path if each not in ("", str(archive))]) or unpacked(archive)
+    place = root / PACKAGE
     spec = importlib.util.spec_from_file_location(
-        package, place / "__init__.py", submodule_search_locations=[str(place)]
+        PACKAGE, place / "__init__.py", submodule_search_locations=[str(place)]
     )
     if spec is None or spec.loader is None:
         raise ImportError(f"{place} is no package")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[package] = module
+    sys.modules[PACKAGE] = module
     spec.loader.exec_module(module)
 
 
@@ -113,7 +109,7 @@ def installed(copy: Copy, path: Sequence[str]) -> Path | None:
 
 
 def unpacked(archive: Path, below: Path | None = None) -> Path:
-    """The folder with the archive's packages, unpacked if no other process of this host has done so.
+    """The folder with the archive's package, unpacked if no other process of this host has done so.
 
     Args:
         archive: a zip whose name holds its digest.

@@ -1,6 +1,6 @@
-"""The packages under test as one archive for executors, made from the driver's own copy.
+"""netstack as one archive for executors, made from the driver's own copy.
 
-Takes: the installed or checked-out packages. Gives: an archive in the path of every executor's Python, with what
+Takes: the installed or checked-out package. Gives: an archive in the path of every executor's Python, with what
 chooses there between it and an installed copy (`launcher`).
 
 A wheel would be ignored there without a word; what netstack depends on (trio, numpy, msgpack and lz4 have compiled
@@ -31,13 +31,13 @@ from ..errors import ConfigError
 from ..jobmanager.shipping import zip_package
 from . import launcher
 from .driver import driver_of
-from .launcher import INSIDE, PACKAGES, Copy, files_of, sources_digest
+from .launcher import INSIDE, PACKAGE, Copy, files_of, sources_digest
 
 _DATED: Final = (1980, 1, 1, 0, 0, 0)  # equal source makes an equal archive
 
 
 def ship(spark: Any) -> str:
-    """Sends the packages to all executors of a session, once.
+    """Sends netstack to all executors of a session, once.
 
     Args:
         spark: the session.
@@ -46,7 +46,7 @@ def ship(spark: Any) -> str:
         The name of the archive, which holds a hash of its content.
 
     Raises:
-        ConfigError: a package is not there as files.
+        ConfigError: it is not there as files.
     """
     return _add(spark, "netstack", archive_bytes())
 
@@ -90,16 +90,15 @@ def import_anew(archives: Mapping[str, str]) -> None:
 
 
 def archive_bytes() -> bytes:
-    """The archive: the packages, with the machine code that runs here, and the launcher in front of each.
+    """The archive: the package, with the machine code that runs here, and the launcher in front of it.
 
     Raises:
-        ConfigError: a package is not there as files.
+        ConfigError: it is not there as files.
     """
     root = Path(__file__).parents[2]
     files = dict(files_of(root))
-    for package in PACKAGES:
-        if f"{package}/__init__.py" not in files:
-            raise ConfigError(f"package {package!r} is not there as files, so it cannot be sent to executors")
+    if f"{PACKAGE}/__init__.py" not in files:
+        raise ConfigError(f"package {PACKAGE!r} is not there as files, so it cannot be sent to executors")
     copy = Copy(sources_digest(root), build.kind == "compiled")
     if copy.is_compiled:
         machine_code = compiled.compiled_folder(root / "netstack")
@@ -107,9 +106,8 @@ def archive_bytes() -> bytes:
     source = Path(launcher.__file__).read_text(encoding="utf-8")
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-        for package in PACKAGES:
-            start = f"\n\nlaunch({package!r}, Path(__file__).parent.parent, Copy(*{tuple(copy)!r}))\n"
-            _write(archive, f"{package}/__init__.py", (source + start).encode())
+        start = f"\n\nlaunch(Path(__file__).parent.parent, Copy(*{tuple(copy)!r}))\n"
+        _write(archive, f"{PACKAGE}/__init__.py", (source + start).encode())
         for name, file in files.items():
             _write(archive, f"{INSIDE}/{name}", file.read_bytes())
     return made.getvalue()

@@ -26,7 +26,6 @@ from typing import Any, Final, final
 from ..control.build import build_of
 from ..control.messages import SLICE_BYTES
 from ..errors import ConfigError
-from ..parts import PARTS
 from ..runtime.names import load
 from ..shown import shown, shown_error, shown_text
 from .blob_files import KeptBlob
@@ -256,6 +255,5 @@ def check_builds(packages: Iterable[str], theirs: Mapping[str, str]) -> None:
 
 
 def root_package(name: str) -> str:
-    """The package a name is in; netstack's parts are packages of their own."""
-    module = name.partition(":")[0]
-    return next((part for part in PARTS if module.startswith(f"{part}.")), module.partition(".")[0])
+    """The package a name is in."""
+    return name.partition(":")[0].partition(".")[0]

@@ -15,16 +15,14 @@ from typing import Any, Final, NoReturn
 
 import trio
 
-from ..parts import import_part
+from ..transports._sockets import SocketStream
+from ..transports.shm.stream import ShmStream
 
 _TEXT: Final = (
     b"a process that an operator has forked (%d) came back to netstack, and ends; end it with os._exit, or start it by"
     b" subprocess or multiprocessing's spawn\n"
 )
-_STREAMS: Final = (  # imported here, before the slots are forked, so that they share these modules' memory
-    import_part("transports._sockets").SocketStream,
-    import_part("transports.shm.stream").ShmStream,
-)
+_STREAMS: Final[tuple[Any, ...]] = (SocketStream, ShmStream)
 
 
 def end_forked_children() -> None:

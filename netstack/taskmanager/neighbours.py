@@ -21,9 +21,9 @@ from typing import Any, Final, final
 import trio
 
 from ..errors import ConnectionLost
-from ..parts import import_part
 from ..shown import shown_text
 from ..transport import ByteStream, Listener, transport_for, url_parts
+from ..transports.shm import unsupported
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
@@ -82,12 +82,6 @@ class Neighbours:
         if not self._is_told:
             self._is_told = True
             LOGGER.warning("%s", shown_text(text, _CHARACTERS))
-
-
-def unsupported() -> str:
-    """Why slots of this host cannot use shared memory; empty where they can."""
-    why: str = import_part("transports.shm").unsupported()
-    return why
 
 
 async def _hosts(address: str) -> list[tuple[socket.AddressFamily, Any]]:

@@ -32,9 +32,9 @@ from ..control.build import own_build
 from ..control.codec import Attempt
 from ..control.link import TASKMANAGER, ControlLink, full_build
 from ..errors import ConfigError, NetstackError
-from ..parts import import_part
 from ..runtime.causes import root_cause
 from ..task.reports import RunnableTask
+from ..transports._sockets import SocketStream
 from .forked_children import end_forked_children
 from .garbage import short_collections
 from .job_scope import OnMade
@@ -108,7 +108,7 @@ def _tell_code(stacks: int, job_id: str, attempt: Attempt, task: RunnableTask) -
 async def _serve(
     config: TaskManagerConfig, metrics: str | None, control: socket.socket, clock: mmap.mmap, on_made: OnMade
 ) -> None:
-    stream = import_part("transports._sockets").SocketStream(control, "the supervisor")
+    stream = SocketStream(control, "the supervisor")
     link = ControlLink(stream, heartbeat_timeout_s=math.inf)
     with short_collections():
         async with (

@@ -22,8 +22,8 @@ from ..errors import ConfigError
 from ..runtime.threads import in_thread
 from ..shuffle.files import remove_files
 from ..transport import url_parts
+from ..transports.shm import unsupported
 from .fork_server import ForkServer
-from .neighbours import unsupported
 from .slot import Slot
 from .slot_settings import SlotSettings
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.checkpoints.figures import Seen, Stretch, point
-from bench.checkpoints.spec import MODES, CheckpointsSpec
+from netstack.bench.checkpoints.figures import Seen, Stretch, point
+from netstack.bench.checkpoints.spec import MODES, CheckpointsSpec
 
 SPEC = CheckpointsSpec(pressures=(0.0, 0.9))
 CONTRACT = {

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import trio
 
-from bench.grid import Grid
-from bench.pacing import clock_ns
-from bench.pair_io import PairIo, Side
-from bench.spec import RunSpec
-from bench.store import Row, flatten
+from netstack.bench.grid import Grid
+from netstack.bench.pacing import clock_ns
+from netstack.bench.pair_io import PairIo, Side
+from netstack.bench.spec import RunSpec
+from netstack.bench.store import Row, flatten
 
 FakeResult = Callable[..., dict[str, Any]]
 

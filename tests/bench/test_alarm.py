@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trio
 
-from bench.alarm import Alarm
+from netstack.bench.alarm import Alarm
 
 
 async def test_it_wakes_not_before_its_time_and_at_once_after_it() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli import main as bench
-from bench.inputs import InputError, read_rows
+from netstack.bench.cli import main as bench
+from netstack.bench.inputs import InputError, read_rows
 from netstack.cli import main as netstack
 
 DEEP = "[" * 100_000

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from bench.bottleneck import bottleneck
-from bench.busy import QUEUED, STOLEN, busy_times, busy_warnings, is_busy, lost_s
-from bench.spec import RunSpec
+from netstack.bench.bottleneck import bottleneck
+from netstack.bench.busy import QUEUED, STOLEN, busy_times, busy_warnings, is_busy, lost_s
+from netstack.bench.spec import RunSpec
 
 
 def timeline(queued: list[float], stolen: float = 0.0) -> list[dict[str, Any]]:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from bench.channels import command
-from bench.channels.measure import document
-from bench.channels.spec import MOST_CHANNELS, ChannelsSpec
-from bench.channels.worker import Memory, Roll, consume, produce
-from bench.cli import main
-from bench.pair import Summaries
-from bench.processes import MeasurementFailed
+from netstack.bench.channels import command
+from netstack.bench.channels.measure import document
+from netstack.bench.channels.spec import MOST_CHANNELS, ChannelsSpec
+from netstack.bench.channels.worker import Memory, Roll, consume, produce
+from netstack.bench.cli import main
+from netstack.bench.pair import Summaries
+from netstack.bench.processes import MeasurementFailed
 from netstack.errors import ConfigError
 
 InOneProcess = Callable[..., tuple[dict[str, Any], dict[str, Any]]]

@@ -13,10 +13,10 @@ import pytest
 from checkpoint_results import CONTRACT, SPEC, points, result, seen, stretches
 from rich.console import Console
 
-from bench.checkpoints.figures import point, verdicts
-from bench.checkpoints.page import build_page
-from bench.checkpoints.spec import CheckpointsSpec
-from bench.checkpoints.text import print_result, settings_line, state_size
+from netstack.bench.checkpoints.figures import point, verdicts
+from netstack.bench.checkpoints.page import build_page
+from netstack.bench.checkpoints.spec import CheckpointsSpec
+from netstack.bench.checkpoints.text import print_result, settings_line, state_size
 from netstack.errors import ConfigError
 
 # ------------------------------------------------------------------------------------------------------------ settings

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from checkpoint_results import CONTRACT, SPEC, Result, result
 
-from bench.checkpoints import command, measure
-from bench.checkpoints.figures import point
-from bench.checkpoints.spec import MODES, CheckpointsSpec
-from bench.children import Children
-from bench.cli import main
+from netstack.bench.checkpoints import command, measure
+from netstack.bench.checkpoints.figures import point
+from netstack.bench.checkpoints.spec import MODES, CheckpointsSpec
+from netstack.bench.children import Children
+from netstack.bench.cli import main
 
 # ------------------------------------------------------------------------------------------------------------- command
 

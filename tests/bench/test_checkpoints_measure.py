@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from checkpoint_results import SPEC
 
-from bench.checkpoints import measure
-from bench.checkpoints.measure import Runner, jobs, taken
-from bench.checkpoints.spec import MASTER, MODES, WORKERS, CheckpointsSpec
-from bench.children import DIED
-from bench.processes import MeasurementFailed
+from netstack.bench.checkpoints import measure
+from netstack.bench.checkpoints.measure import Runner, jobs, taken
+from netstack.bench.checkpoints.spec import MASTER, MODES, WORKERS, CheckpointsSpec
+from netstack.bench.children import DIED
+from netstack.bench.processes import MeasurementFailed
 
 # --------------------------------------------------------------------------------------------------------- measurement
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.children import DIED, Children
+from netstack.bench.children import DIED, Children
 
 pytestmark = pytest.mark.slow
 

@@ -16,11 +16,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-import bench.cli
-from bench.cli import Runners, main
-from bench.ends import config_of
-from bench.spec import RunSpec
-from bench.store import PARQUET, read_rows
+import netstack.bench.cli
+from netstack.bench.cli import Runners, main
+from netstack.bench.ends import config_of
+from netstack.bench.spec import RunSpec
+from netstack.bench.store import PARQUET, read_rows
 from netstack.errors import ConfigError, ConnectionLost, NetstackError
 
 FakeResult = Callable[..., dict[str, Any]]
@@ -415,8 +415,8 @@ def test_help_is_exit_code_0(words: list[str], capsys: pytest.CaptureFixture[str
 
 SLOW_SWEEP = """
 import sys, threading
-from bench.cli import Runners, main
-from bench.ends import config_of
+from netstack.bench.cli import Runners, main
+from netstack.bench.ends import config_of
 
 class Slow(Runners):
     def run_once(self, spec, on_progress=None):
@@ -458,7 +458,7 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-SCHEMA = json.loads((Path(bench.cli.__file__).parent / "run.schema.json").read_text())
+SCHEMA = json.loads((Path(netstack.bench.cli.__file__).parent / "run.schema.json").read_text())
 
 
 def check(document: Any) -> None:
@@ -521,7 +521,7 @@ def test_worse_is_exit_code_1_for_those_who_ask(
 
 @pytest.mark.slow
 def test_sigterm_is_called_by_its_name(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bench", "run", "--seconds", "30", "--json"]
+    command = [sys.executable, "-m", "netstack.bench", "run", "--seconds", "30", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         told = ""
         while running.poll() is None and len(children_of(running.pid).split()) < 2:  # both workers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench import codec_cost
+from netstack.bench import codec_cost
 
 
 def test_every_dialect_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

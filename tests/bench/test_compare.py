@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.compare import Comparison, compare
-from bench.grid import Grid
-from bench.store import Row
+from netstack.bench.compare import Comparison, compare
+from netstack.bench.grid import Grid
+from netstack.bench.store import Row
 from netstack.errors import ConfigError
 
 Rows = Callable[..., list[Row]]

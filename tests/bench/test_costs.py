@@ -7,15 +7,15 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from bench import costs
-from bench.costs import ASLEEP, LOOP, OTHER, WORK, Costs, profiled
-from bench.grid import Grid
-from bench.mesh.spec import MeshSpec
-from bench.report import build_report
-from bench.runner import run_once
-from bench.source import Source
-from bench.spec import RunSpec
-from bench.store import Row
+from netstack.bench import costs
+from netstack.bench.costs import ASLEEP, LOOP, OTHER, WORK, Costs, profiled
+from netstack.bench.grid import Grid
+from netstack.bench.mesh.spec import MeshSpec
+from netstack.bench.report import build_report
+from netstack.bench.runner import run_once
+from netstack.bench.source import Source
+from netstack.bench.spec import RunSpec
+from netstack.bench.store import Row
 from netstack.errors import ConfigError
 from netstack.runtime.pump import Pump
 

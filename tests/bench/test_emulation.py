@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.emulation import WITHIN, Cell, emulation_cells, emulation_summary
-from bench.peers.flink import FlinkSpec
-from bench.report.emulation import emulation_section
-from bench.spec import RunSpec, constants_of
-from bench.store import Row, flatten
+from netstack.bench.emulation import WITHIN, Cell, emulation_cells, emulation_summary
+from netstack.bench.peers.flink import FlinkSpec
+from netstack.bench.report.emulation import emulation_section
+from netstack.bench.spec import RunSpec, constants_of
+from netstack.bench.store import Row, flatten
 
 PACED = RunSpec(rate_per_s=1000.0)
 FREE = RunSpec()

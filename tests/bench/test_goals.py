@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from bench.cli import main
-from bench.goals.command import markdown, told_row
-from bench.goals.jobs import measure_job, write_words
-from bench.goals.measure import Rounds
-from bench.goals.rows import BUILDS, ROWS, measured_once
-from bench.peers import peer_spec
-from bench.taskmanagers import TaskManagers
+from netstack.bench.cli import main
+from netstack.bench.goals.command import markdown, told_row
+from netstack.bench.goals.jobs import measure_job, write_words
+from netstack.bench.goals.measure import Rounds
+from netstack.bench.goals.rows import BUILDS, ROWS, measured_once
+from netstack.bench.peers import peer_spec
+from netstack.bench.taskmanagers import TaskManagers
 
 
 def test_everything_is_measured_once_and_can_be() -> None:

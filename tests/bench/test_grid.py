@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from bench.grid import Grid, expected_seconds, run_kind
+from netstack.bench.grid import Grid, expected_seconds, run_kind
 from netstack.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.histogram import Histogram
+from netstack.bench.histogram import Histogram
 from netstack.errors import NetstackError
 
 durations = st.lists(st.integers(0, 10**12), max_size=200)

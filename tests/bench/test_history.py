@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bench.simulate.checked import Source
-from bench.simulate.cluster import simulate
-from bench.simulate.history import (
+from netstack.bench.simulate.checked import Source
+from netstack.bench.simulate.cluster import simulate
+from netstack.bench.simulate.history import (
     APPLIED,
     BEGUN,
     COMMITTED,
@@ -25,7 +25,7 @@ from bench.simulate.history import (
     Event,
     check,
 )
-from bench.simulate.scenario import CHECKED, KILL, Fault, Scenario
+from netstack.bench.simulate.scenario import CHECKED, KILL, Fault, Scenario
 from netstack.checkpoint.storage import CheckpointStorage
 from netstack.task.input import TaskInput
 
@@ -106,7 +106,7 @@ def test_mutant_a_state_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
         return newest(self, checkpoint_id - 1)
 
     monkeypatch.setattr(CheckpointStorage, "read", read)
-    monkeypatch.setattr("bench.simulate.oracle._SETTLED_S", 0.1)
+    monkeypatch.setattr("netstack.bench.simulate.oracle._SETTLED_S", 0.1)
     failure = simulate(ONE_KILL).failure
     assert "state too old" in failure
     assert "was complete" in failure

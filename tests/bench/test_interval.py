@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from bench.interval import Interval, digits_of
+from netstack.bench.interval import Interval, digits_of
 from netstack.units import format_latency
 
 

@@ -13,13 +13,13 @@ import pytest
 from isolate_results import SPEC, Mode, mode, summaries
 from rich.console import Console
 
-from bench.isolate.measure import document
-from bench.isolate.page import build_page
-from bench.isolate.spec import PHASES, SUBTASKS, TICK_NS, IsolateSpec, Phase
-from bench.isolate.text import plot, print_mode, settings_line, verdict
-from bench.isolate.worker import SKIP_NS, Arrivals, Brake, SlotPacer, consume, produce
-from bench.pair import Summaries
-from bench.processes import MeasurementFailed
+from netstack.bench.isolate.measure import document
+from netstack.bench.isolate.page import build_page
+from netstack.bench.isolate.spec import PHASES, SUBTASKS, TICK_NS, IsolateSpec, Phase
+from netstack.bench.isolate.text import plot, print_mode, settings_line, verdict
+from netstack.bench.isolate.worker import SKIP_NS, Arrivals, Brake, SlotPacer, consume, produce
+from netstack.bench.pair import Summaries
+from netstack.bench.processes import MeasurementFailed
 from netstack.errors import ConfigError
 
 MS = 1_000_000

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from isolate_results import Mode, mode
 
-from bench.cli import main
-from bench.isolate import command
-from bench.isolate.spec import PHASES, SUBTASKS, IsolateSpec
+from netstack.bench.cli import main
+from netstack.bench.isolate import command
+from netstack.bench.isolate.spec import PHASES, SUBTASKS, IsolateSpec
 
 # ------------------------------------------------------------------------------------------------------------- command
 

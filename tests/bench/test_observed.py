@@ -9,11 +9,11 @@ import trio.lowlevel
 import trio.testing
 from trio.testing import MockClock
 
-from bench import observed
-from bench.busy import QUEUED, STOLEN
-from bench.observed import PERIOD_S, Observation, observing
-from bench.pacing import clock_ns
 from netstack import ChannelDescriptor, NetworkConfig, NetworkEnvironment, RecordReader, RecordWriter, open_network
+from netstack.bench import observed
+from netstack.bench.busy import QUEUED, STOLEN
+from netstack.bench.observed import PERIOD_S, Observation, observing
+from netstack.bench.pacing import clock_ns
 
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024, heartbeat_interval_s=None)
 

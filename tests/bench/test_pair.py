@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bench.pair import Summaries, run_pair
-from bench.processes import Deadlines, MeasurementFailed
-from bench.runner import Progress
+from netstack.bench.pair import Summaries, run_pair
+from netstack.bench.processes import Deadlines, MeasurementFailed
+from netstack.bench.runner import Progress
 from netstack.errors import ConfigError
 
 pytestmark = pytest.mark.slow
@@ -19,7 +19,7 @@ WORKER = """
 import os, sys
 from pathlib import Path
 import trio
-from bench.pair_io import serve
+from netstack.bench.pair_io import serve
 from netstack.errors import ConfigError
 
 def note(role):

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench.grid import Grid, with_rows
-from bench.mesh.spec import MeshSpec
-from bench.places import HostsPlace, LocalPlace, SparkPlace, place_of
-from bench.runners import Runners
-from bench.spark.spec import SparkSpec
-from bench.spec import RunSpec
+from netstack.bench.grid import Grid, with_rows
+from netstack.bench.mesh.spec import MeshSpec
+from netstack.bench.places import HostsPlace, LocalPlace, SparkPlace, place_of
+from netstack.bench.runners import Runners
+from netstack.bench.spark.spec import SparkSpec
+from netstack.bench.spec import RunSpec
 from netstack.errors import ConfigError
 
 DEFAULTS: dict[str, Any] = {

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.inputs import InputError
-from bench.processes import Deadlines, MeasurementFailed, Workers
-from bench.runner import Progress, run_once
-from bench.spec import RunSpec
+from netstack.bench.inputs import InputError
+from netstack.bench.processes import Deadlines, MeasurementFailed, Workers
+from netstack.bench.runner import Progress, run_once
+from netstack.bench.spec import RunSpec
 from netstack.errors import ConfigError
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 WORKING = """
 import os
 from pathlib import Path
-from bench.worker_io import Facts
+from netstack.bench.worker_io import Facts
 
 def note(role):
     Path(__file__).with_name(role + ".pid").write_text(str(os.getpid()))
@@ -98,7 +98,7 @@ def test_an_unexpected_exception_shows_its_traceback(engine: BrokenEngine) -> No
     ("instead", "expected"),
     [
         ("from netstack.errors import ConfigError\nraise ConfigError('no such thing')", ConfigError),
-        ("from bench.inputs import InputError\nraise InputError('no such thing')", InputError),
+        ("from netstack.bench.inputs import InputError\nraise InputError('no such thing')", InputError),
         ("from netstack.errors import ConnectionLost\nraise ConnectionLost('no such thing')", MeasurementFailed),
     ],
 )
@@ -170,7 +170,7 @@ def test_no_such_engine() -> None:
 
 
 def test_a_worker_does_not_outlive_its_runner() -> None:
-    command = [sys.executable, "-m", "bench.worker", "--role", "consumer", "--engine", "raw"]
+    command = [sys.executable, "-m", "netstack.bench.worker", "--role", "consumer", "--engine", "raw"]
     assert subprocess.run(command, stdin=subprocess.DEVNULL, timeout=20, check=False).returncode == 3
 
 

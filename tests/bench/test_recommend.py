@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.recommend.answer import Answer, Goal, Point, answer
-from bench.recommend.search import LADDER_S, MOST_REPEATS, Sample, Search
+from netstack.bench.recommend.answer import Answer, Goal, Point, answer
+from netstack.bench.recommend.search import LADDER_S, MOST_REPEATS, Sample, Search
 
 BASE_US, BEST_MB_PER_S = 400.0, 500.0
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from bench.cli import main
-from bench.grid import Grid
-from bench.recommend.command import parse_network, parse_rate
-from bench.recommend.lines import lines, memory_bytes
-from bench.runners import Runners
-from bench.spec import RunSpec
-from bench.store import Row, Store
 from netstack import NetworkConfig
+from netstack.bench.cli import main
+from netstack.bench.grid import Grid
+from netstack.bench.recommend.command import parse_network, parse_rate
+from netstack.bench.recommend.lines import lines, memory_bytes
+from netstack.bench.runners import Runners
+from netstack.bench.spec import RunSpec
+from netstack.bench.store import Row, Store
 from netstack.cli.taskmanager import read_config
 from netstack.errors import ConfigError
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bench.cli import main
-from bench.goals import regress as module
-from bench.goals.measure import Rounds, figures
-from bench.goals.rows import ROWS, Measured
+from netstack.bench.cli import main
+from netstack.bench.goals import regress as module
+from netstack.bench.goals.measure import Rounds, figures
+from netstack.bench.goals.rows import ROWS, Measured
 
 FLAGS = ["--only", "async for", "--only", "p50", "--json"]
 

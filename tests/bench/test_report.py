@@ -8,15 +8,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.charts.look import LOOKS, distinct, numbered
-from bench.charts.svg import Chart, Mark, Series, draw, marker, nice_ticks, spread_out
-from bench.figure import Figure
-from bench.grid import Grid
-from bench.report import Analysis, build_report, findings
-from bench.report.charts import styles
-from bench.report.noise import noise_warnings
-from bench.report.points import Line
-from bench.store import Row
+from netstack.bench.charts.look import LOOKS, distinct, numbered
+from netstack.bench.charts.svg import Chart, Mark, Series, draw, marker, nice_ticks, spread_out
+from netstack.bench.figure import Figure
+from netstack.bench.grid import Grid
+from netstack.bench.report import Analysis, build_report, findings
+from netstack.bench.report.charts import styles
+from netstack.bench.report.noise import noise_warnings
+from netstack.bench.report.points import Line
+from netstack.bench.store import Row
 
 Rows = Callable[..., list[Row]]
 SWEEP = {"grid": Grid().as_dict(), "command": "netstack-bench sweep", "started_at": "2026-11-21T09:30:00Z"}

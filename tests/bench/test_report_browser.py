@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from bench.grid import Grid
-from bench.report import Sweep, build_combined_report, build_report
-from bench.store import Row
+from netstack.bench.grid import Grid
+from netstack.bench.report import Sweep, build_combined_report, build_report
+from netstack.bench.store import Row
 
 Rows = Callable[..., list[Row]]
 OnHosts = Callable[[list[Row], tuple[str, ...]], list[Row]]

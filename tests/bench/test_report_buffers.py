@@ -8,13 +8,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.charts.curve import CurveChart, Upright, draw_curves
-from bench.charts.svg import Mark, Series
-from bench.grid import Grid
-from bench.report import Analysis, build_report, findings
-from bench.report.buffers import BufferCurve, buffer_curves, buffer_findings, buffers_text, bytes_text
-from bench.report.charts import NARROW_PX, timeout_label
-from bench.store import Row
+from netstack.bench.charts.curve import CurveChart, Upright, draw_curves
+from netstack.bench.charts.svg import Mark, Series
+from netstack.bench.grid import Grid
+from netstack.bench.report import Analysis, build_report, findings
+from netstack.bench.report.buffers import BufferCurve, buffer_curves, buffer_findings, buffers_text, bytes_text
+from netstack.bench.report.charts import NARROW_PX, timeout_label
+from netstack.bench.store import Row
 
 Rows = Callable[..., list[Row]]
 LINK = {"link_bytes_per_s": 100 << 20}

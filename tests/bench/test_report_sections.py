@@ -7,17 +7,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.charts.plane import Plane, Track, draw_plane, pareto
-from bench.charts.svg import Mark, Series
-from bench.grid import Grid
-from bench.report import Analysis, build_report
-from bench.report.filters import Filters, choice_text
-from bench.report.frontier import frontier_section
-from bench.report.hosts import hosts_section, slow_host
-from bench.report.percentiles import nines, percentiles_section
-from bench.report.points import Line
-from bench.report.timeline import timeline_section
-from bench.store import Row
+from netstack.bench.charts.plane import Plane, Track, draw_plane, pareto
+from netstack.bench.charts.svg import Mark, Series
+from netstack.bench.grid import Grid
+from netstack.bench.report import Analysis, build_report
+from netstack.bench.report.filters import Filters, choice_text
+from netstack.bench.report.frontier import frontier_section
+from netstack.bench.report.hosts import hosts_section, slow_host
+from netstack.bench.report.percentiles import nines, percentiles_section
+from netstack.bench.report.points import Line
+from netstack.bench.report.timeline import timeline_section
+from netstack.bench.store import Row
 from netstack.units import format_latency
 
 Rows = Callable[..., list[Row]]

@@ -8,12 +8,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.cli import main
-from bench.grid import Grid
-from bench.report import Sweep, build_combined_report, together
-from bench.report.sweeps import letter
-from bench.store import Row, Store
-from bench.sweep import COMPARISON, REPORT
+from netstack.bench.cli import main
+from netstack.bench.grid import Grid
+from netstack.bench.report import Sweep, build_combined_report, together
+from netstack.bench.report.sweeps import letter
+from netstack.bench.store import Row, Store
+from netstack.bench.sweep import COMPARISON, REPORT
 
 Rows = Callable[..., list[Row]]
 

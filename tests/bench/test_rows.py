@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.inputs import Rows, table_rows
-from bench.packed import keep, kept, read_packed, write_packed
-from bench.rows import RowSource, RowVerifier, joined, repeated, rolling
+from netstack.bench.inputs import Rows, table_rows
+from netstack.bench.packed import keep, kept, read_packed, write_packed
+from netstack.bench.rows import RowSource, RowVerifier, joined, repeated, rolling
 from netstack.errors import LocalProtocolError
 from netstack.outbound.selector import KeyGroupSelector
 

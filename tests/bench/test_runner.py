@@ -7,14 +7,22 @@ from typing import Any
 
 import pytest
 
-from bench.columns import COLUMNS
-from bench.ends import address_of, config_of
-from bench.runner import Progress, _steps_per_s, connection_warnings, ratios, run_once, run_with_peers, with_length
-from bench.spec import RunSpec
-from bench.store import flatten
+from netstack.bench.columns import COLUMNS
+from netstack.bench.ends import address_of, config_of
+from netstack.bench.runner import (
+    Progress,
+    _steps_per_s,
+    connection_warnings,
+    ratios,
+    run_once,
+    run_with_peers,
+    with_length,
+)
+from netstack.bench.spec import RunSpec
+from netstack.bench.store import flatten
 from netstack.config import NetworkConfig
 from netstack.errors import ConfigError
-from transports.tcp import LOOPBACK_CONGESTION
+from netstack.transports.tcp import LOOPBACK_CONGESTION
 
 PROMISED = {
     "records",

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.sampled import EVERY, SampledVerifier
-from bench.sink import Order
-from bench.source import Source
+from netstack.bench.sampled import EVERY, SampledVerifier
+from netstack.bench.sink import Order
+from netstack.bench.source import Source
 
 
 def deliveries(source: Source, form: str, sizes: list[int]) -> list[Any]:

@@ -8,11 +8,11 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from bench.cli import main
-from bench.ends import PARTITION, config_of, descriptors_of
-from bench.scale.command import print_scale
-from bench.scale.measure import CHANNELS, CONNECTIONS, ScaleSpec
-from bench.spec import RunSpec
+from netstack.bench.cli import main
+from netstack.bench.ends import PARTITION, config_of, descriptors_of
+from netstack.bench.scale.command import print_scale
+from netstack.bench.scale.measure import CHANNELS, CONNECTIONS, ScaleSpec
+from netstack.bench.spec import RunSpec
 from netstack.errors import ConfigError
 
 

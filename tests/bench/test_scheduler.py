@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from bench.cli import main
-from bench.scheduler import measure as measuring
-from bench.scheduler.cluster import SLOTS_PER_TASKMANAGER, Cluster
-from bench.scheduler.memory import descriptor_sizes, peak_bytes
-from bench.scheduler.trials import BATCH, STEPS, STREAMING, Trial, scheduler_of
+from netstack.bench.cli import main
+from netstack.bench.scheduler import measure as measuring
+from netstack.bench.scheduler.cluster import SLOTS_PER_TASKMANAGER, Cluster
+from netstack.bench.scheduler.memory import descriptor_sizes, peak_bytes
+from netstack.bench.scheduler.trials import BATCH, STEPS, STREAMING, Trial, scheduler_of
 from netstack.errors import ConfigError
 
 CONTRACT = {

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bench.cli import main
-from bench.shuffle import measure
-from bench.shuffle.rows import BATCH_ROWS, ROW_BYTES, MakeRows, SumRows, by_range, expected
+from netstack.bench.cli import main
+from netstack.bench.shuffle import measure
+from netstack.bench.shuffle.rows import BATCH_ROWS, ROW_BYTES, MakeRows, SumRows, by_range, expected
 
 
 class Context:

@@ -14,15 +14,15 @@ import pytest
 import trio
 import trio.testing
 
-from bench.cli import main
-from bench.simulate import command, faults, user
-from bench.simulate.clock import JumpingClock
-from bench.simulate.cluster import Outcome, simulate
-from bench.simulate.determined import determined
-from bench.simulate.network import DELAY_S, SCHEME, THIS_HOST, Network, Process
-from bench.simulate.operators import Source
-from bench.simulate.players import play
-from bench.simulate.scenario import (
+from netstack.bench.cli import main
+from netstack.bench.simulate import command, faults, user
+from netstack.bench.simulate.clock import JumpingClock
+from netstack.bench.simulate.cluster import Outcome, simulate
+from netstack.bench.simulate.determined import determined
+from netstack.bench.simulate.network import DELAY_S, SCHEME, THIS_HOST, Network, Process
+from netstack.bench.simulate.operators import Source
+from netstack.bench.simulate.players import play
+from netstack.bench.simulate.scenario import (
     ADAPTIVE,
     BLOCKING,
     CANCEL,
@@ -40,8 +40,8 @@ from bench.simulate.scenario import (
     random_scenario,
     smaller,
 )
-from bench.simulate.shrink import shrink
-from bench.simulate.situations import SITUATIONS, missing
+from netstack.bench.simulate.shrink import shrink
+from netstack.bench.simulate.situations import SITUATIONS, missing
 from netstack.control.messages import Message, TaskFinished
 from netstack.errors import ConnectionLost
 from netstack.jobmanager.job_master import JobMaster

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import sink
-from bench.sink import Order, Verifier
-from bench.source import Source
+from netstack.bench import sink
+from netstack.bench.sink import Order, Verifier
+from netstack.bench.source import Source
 
 Lanes = list[list[bytes]]
 Feed = Callable[[Verifier, int, list[bytes]], None]

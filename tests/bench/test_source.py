@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.source import Source, filler, span_records, word_sum
-from bench.spec import RunSpec
+from netstack.bench.source import Source, filler, span_records, word_sum
+from netstack.bench.spec import RunSpec
 
 sizes = st.integers(8, 200)
 

@@ -35,7 +35,7 @@ def processes_of_session(session: int) -> list[int]:
 def test_sigterm_leaves_neither_folders_nor_processes(words: str, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    command = [sys.executable, "-m", "bench", *words.split()]
+    command = [sys.executable, "-m", "netstack.bench", *words.split()]
     environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=tmp_path, start_new_session=True

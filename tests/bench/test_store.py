@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from bench.columns import COLUMNS, STRUCTS
-from bench.grid import Grid
-from bench.spec import RunSpec
-from bench.store import JOURNAL, PARQUET, Row, Store, StoreError, flatten, read_rows, read_sweep, replace_file
+from netstack.bench.columns import COLUMNS, STRUCTS
+from netstack.bench.grid import Grid
+from netstack.bench.spec import RunSpec
+from netstack.bench.store import JOURNAL, PARQUET, Row, Store, StoreError, flatten, read_rows, read_sweep, replace_file
 from netstack.errors import ConfigError
 
 Rows = Callable[..., list[Row]]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bench.grid import Grid, PlannedRun
-from bench.spec import RunSpec
-from bench.store import JOURNAL, PARQUET, Row, Store, StoreError, read_rows, read_sweep
-from bench.sweep import REPORT, PlaceUnusable, SweepResult, median_result, pending, run_sweep, succeeded
+from netstack.bench.grid import Grid, PlannedRun
+from netstack.bench.spec import RunSpec
+from netstack.bench.store import JOURNAL, PARQUET, Row, Store, StoreError, read_rows, read_sweep
+from netstack.bench.sweep import REPORT, PlaceUnusable, SweepResult, median_result, pending, run_sweep, succeeded
 from netstack.errors import ConnectionLost, NetstackError
 
 FakeResult = Callable[..., dict[str, Any]]
@@ -171,7 +171,7 @@ def test_a_full_disk_ends_the_sweep_and_keeps_the_rows(
         if synced > 4:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bench.store.os.fsync", sync)
+    monkeypatch.setattr("netstack.bench.store.os.fsync", sync)
     with pytest.raises(StoreError, match=r"no space left on device.*intact"):
         sweep(tmp_path, Runner(fake_result))
     assert len((tmp_path / JOURNAL).read_bytes().splitlines()) == 3  # one sync was that of sweep.json

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 from trio_runs import run_virtual
 
-from bench.throttle import Throttle
+from netstack.bench.throttle import Throttle
 
 
 def clock_ns() -> int:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from bench.spec import RunSpec
-from bench.words import plain, setting, setting_name, setting_text
+from netstack.bench.spec import RunSpec
+from netstack.bench.words import plain, setting, setting_name, setting_text
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import trio
 
-from bench import worker_io
-from bench.rows import RowSource, RowVerifier
-from bench.sink import Order, Verifier
-from bench.source import Source
-from bench.spec import RunSpec
-from bench.worker_io import ConsumerIo, Link, ProducerIo
+from netstack.bench import worker_io
+from netstack.bench.rows import RowSource, RowVerifier
+from netstack.bench.sink import Order, Verifier
+from netstack.bench.source import Source
+from netstack.bench.spec import RunSpec
+from netstack.bench.worker_io import ConsumerIo, Link, ProducerIo
 
 
 class Runner:

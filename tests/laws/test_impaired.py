@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from trio_runs import run_virtual
 
 from netstack.transport import transport_for
-from transports.impaired import impairment
+from netstack.transports.impaired import impairment
 
 QUEUE_BYTES = 1 << 16
 LARGEST = 300 * 1024  # more than a block of the store, than the queue, and than the pipe underneath

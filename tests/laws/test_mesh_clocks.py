@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.mesh.clocks import HostClock, Reading, latency_correction_ns, latency_uncertainty_ns, translate
+from netstack.bench.mesh.clocks import HostClock, Reading, latency_correction_ns, latency_uncertainty_ns, translate
 
 DURATION_NS = 10_000_000_000
 BOOT_NS = st.integers(-(10**15), 10**15)

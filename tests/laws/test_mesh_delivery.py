@@ -8,9 +8,9 @@ import random
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bench.mesh.spec import MeshSpec
-from bench.mesh.verify import Delivery, SinkVerifier, order_of, problems
-from bench.source import Source
+from netstack.bench.mesh.spec import MeshSpec
+from netstack.bench.mesh.verify import Delivery, SinkVerifier, order_of, problems
+from netstack.bench.source import Source
 
 Feed = list[
     tuple[int, int, int, int]

@@ -23,7 +23,6 @@ from hypothesis.internal.entropy import deterministic_PRNG
 from soak_tasks import Consumer, Producer, Region
 from trio_runs import run_virtual
 
-import transports.memory
 from netstack.buffer.requirements import LANDING_SEGMENTS, GatePlan, PartitionPlan, required_buffers
 from netstack.config import NetworkConfig
 from netstack.outbound.partition import ResultPartition
@@ -32,9 +31,10 @@ from netstack.runtime.network_environment import NetworkEnvironment, open_networ
 from netstack.runtime.pump import Pump
 from netstack.testing.ledger import Ledger
 from netstack.testing.scripted import Pipe
+from netstack.transports import memory
+from netstack.transports.impaired import impairment
+from netstack.transports.memory import MemoryStream
 from netstack.wire.codec_native import NativeCodec
-from transports.impaired import impairment
-from transports.memory import MemoryStream
 
 EVERYDAY_SEEDS = 8
 CHANNELS = 200
@@ -205,7 +205,7 @@ def check_pump(pump: Pump) -> None:
     """Everybody waits: whether this connection does so beside bytes, or beside room for what it has to write."""
     stream = pump.stream
     if isinstance(stream, MemoryStream):
-        assert not pump._is_full or stream._out.size >= transports.memory.CAPACITY_BYTES, "a pump waits beside room"
+        assert not pump._is_full or stream._out.size >= memory.CAPACITY_BYTES, "a pump waits beside room"
         assert pump._is_paused or not stream._in.size, "a pump waits beside bytes"
     assert pump._is_full or not pump.is_dirty, "there is something to write, and the pump sleeps"
 
@@ -213,6 +213,6 @@ def check_pump(pump: Pump) -> None:
 @pytest.mark.slow
 def test_200_channels_of_two_task_managers(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     soak = Soak(seed)
-    monkeypatch.setattr(transports.memory, "CAPACITY_BYTES", soak.pipe_bytes)
+    monkeypatch.setattr(memory, "CAPACITY_BYTES", soak.pipe_bytes)
     with deterministic_PRNG(seed):
         run_virtual(soak.run)

@@ -39,7 +39,7 @@ def test_the_data_path_loads_no_jobs_and_no_scheduler() -> None:
     program = """
 import sys, netstack
 loaded = {name for name in sys.modules if name.startswith("netstack.")}
-assert loaded == {"netstack.build", "netstack.compiled", "netstack.parts", "netstack.version"}, loaded
+assert loaded == {"netstack.build", "netstack.compiled", "netstack.version"}, loaded
 assert not {"trio", "numpy"} & set(sys.modules)
 netstack.open_network, netstack.RecordWriter, netstack.RecordReader
 rooms = ("netstack.schedule", "netstack.jobmanager", "netstack.checkpoint")

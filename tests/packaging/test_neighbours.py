@@ -1,8 +1,7 @@
-"""netstack's parts are found beside it, whatever else is called `transports` and `bench`."""
+"""A program that has folders of its own called `transports` and `bench` is not in netstack's way, nor it in theirs."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
@@ -14,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from netstack import parts
 
 ROOT = Path(__file__).parents[2]
 EMBED = """
@@ -81,7 +78,7 @@ def test_the_wheel_brings_all_and_works_beside_such_folders(neighbours: Path, tm
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(place), str(ROOT)], check=True, timeout=200)
     (wheel,) = place.glob("netstack-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"netstack", "transports", "bench"}
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"netstack"}
     for tool in ("hosts.py", "taskmanager.service", "Containerfile"):
         assert any(name.endswith(f".data/data/share/netstack/{tool}") for name in names), names
     # What it depends on is this environment's; the venv's own packages come first, so netstack is the wheel's.
@@ -98,18 +95,3 @@ def test_the_wheel_brings_all_and_works_beside_such_folders(neighbours: Path, tm
         neighbours, str(place / "venv/bin/netstack-bench"), "run", "--records", "1000", "--json", python=python
     )
     assert json.loads(done.stdout)["delivered"], done.stderr
-
-
-def test_ours_has_its_short_name_where_nothing_else_has_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert parts.import_part("transports.impaired") is importlib.import_module("transports.impaired")
-    stranger = importlib.util.module_from_spec(importlib.machinery.ModuleSpec("transports", None))
-    monkeypatch.setitem(sys.modules, "transports", stranger)
-    found = parts.import_part("transports.impaired")
-    assert found.__name__ == "netstack.transports.impaired"
-    assert found.__file__ == str(Path(parts.__file__).parents[1] / "transports/impaired.py")
-
-
-@pytest.mark.parametrize("name", ["transports.missing", "bench.missing"])
-def test_what_is_not_there_is_said(name: str) -> None:
-    with pytest.raises(ImportError):
-        parts.import_part(name)

@@ -22,7 +22,7 @@ import pytest
 from tool_modules import load_tool
 
 import netstack.build
-from bench.spark.node import build
+from netstack.bench.spark.node import build
 
 pytestmark = [pytest.mark.root, pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 
@@ -48,7 +48,17 @@ def test_a_spark_cluster_whose_workers_have_another_netstack_and_lose_an_executo
         monkeypatch.delenv("PYTHONPATH")
         process = hosts.start(
             0,
-            [sys.executable, "-m", "bench", "sweep", "--engine", "spark", "--master", cluster.master, *arguments],
+            [
+                sys.executable,
+                "-m",
+                "netstack.bench",
+                "sweep",
+                "--engine",
+                "spark",
+                "--master",
+                cluster.master,
+                *arguments,
+            ],
             env=cluster.driver_environment(),
             cwd=ROOT,
             stdout=subprocess.PIPE,
@@ -123,7 +133,7 @@ def test_a_sweep_names_the_host_that_is_slow_and_the_one_whose_link_is_cut(clust
     words = ["sweep", "--engine", "spark", "--master", cluster.master, "--nodes", "3", "--timeouts", "0"]
     words += ["--record-sizes", "1KiB", "--channels", "1", "--seconds", "3", "--repeats", "2", "--latency-seconds", "0"]
     hosts.slow(2, SLOW)
-    process = cluster.start(["-m", "bench", *words, "--output", str(sweep), "--json"])
+    process = cluster.start(["-m", "netstack.bench", *words, "--output", str(sweep), "--json"])
     try:
         until(lambda: rows_of(sweep), process)
         hosts.slow(2, None)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tool_modules import load_tool
 
-from bench.simulate.history import APPLIED, SINK
-from bench.simulate.real import CUT, KILL, KINDS, SOURCES, judged, planned, torment
+from netstack.bench.simulate.history import APPLIED, SINK
+from netstack.bench.simulate.real import CUT, KILL, KINDS, SOURCES, judged, planned, torment
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,9 +13,9 @@ import trio
 from netstack.certificates import make_authority, make_host
 from netstack.errors import ConnectionLost
 from netstack.testing.contracts import TRANSPORT_CHECKS, check_transport
-from transports import memory
-from transports.memory import MemoryStream
-from transports.shm import unsupported
+from netstack.transports import memory
+from netstack.transports.memory import MemoryStream
+from netstack.transports.shm import unsupported
 
 MakeUrl = Callable[[], str]
 SCHEMES = ["tcp", "unix", "memory", "impaired+tcp", "impaired+unix", "impaired+memory"]

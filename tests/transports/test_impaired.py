@@ -13,8 +13,8 @@ from trio.testing import MockClock
 
 from netstack.errors import ConfigError, ConnectionLost, LocalProtocolError
 from netstack.transport import ByteStream
-from transports.impaired import ImpairmentStatistics, impairment
-from transports.memory import CAPACITY_BYTES, MemoryStream
+from netstack.transports.impaired import ImpairmentStatistics, impairment
+from netstack.transports.memory import CAPACITY_BYTES, MemoryStream
 
 
 async def send(stream: ByteStream, data: bytes) -> None:

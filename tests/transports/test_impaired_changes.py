@@ -9,8 +9,8 @@ from impaired_line import KIB, connected, dial, laboratory, listen, now, receive
 from trio.testing import MockClock
 
 from netstack.errors import ConfigError, ConnectionLost
-from transports.impaired import ImpairmentStatistics, impairment
-from transports.memory import CAPACITY_BYTES
+from netstack.transports.impaired import ImpairmentStatistics, impairment
+from netstack.transports.memory import CAPACITY_BYTES
 
 # Cuts.
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from netstack.errors import ConfigError, ConnectionLost
-from transports.memory import CAPACITY_BYTES, MemoryTransport
+from netstack.transports.memory import CAPACITY_BYTES, MemoryTransport
 
 
 @pytest.fixture

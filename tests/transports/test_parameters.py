@@ -7,7 +7,7 @@ import trio
 
 from netstack.errors import ConfigError
 from netstack.transport import transport_for
-from transports._parameters import Parameters, split_url
+from netstack.transports._parameters import Parameters, split_url
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.testing.stream_pairs import pattern_of
-from transports.shm.ring import (
+from netstack.transports.shm.ring import (
     ENDED,
     HEADER_BYTES,
     READ,

@@ -13,7 +13,7 @@ from trio_runs import virtual_clock
 
 from netstack.errors import ConfigError, ConnectionLost
 from netstack.transport import ByteStream, Listener
-from transports.tcp import TcpTransport, split_host_port
+from netstack.transports.tcp import TcpTransport, split_host_port
 
 TCP = TcpTransport()
 ANY_PORT = "tcp://127.0.0.1:0"
@@ -204,7 +204,7 @@ async def test_cancelled_dialling_closes_its_socket(monkeypatch: pytest.MonkeyPa
         made.append(sock)
         await trio.sleep_forever()
 
-    monkeypatch.setattr("transports.tcp.connect_socket", never)
+    monkeypatch.setattr("netstack.transports.tcp.connect_socket", never)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(TCP.connect, "tcp://127.0.0.1:1")

@@ -12,7 +12,7 @@ import pytest
 
 from netstack.errors import ConfigError, ConnectionLost
 from netstack.transport import ByteStream
-from transports.unix import MAX_PATH_BYTES, UnixTransport
+from netstack.transports.unix import MAX_PATH_BYTES, UnixTransport
 
 UNIX = UnixTransport()
 

@@ -23,8 +23,8 @@ DOCUMENTS = (
     "netstack/METRICS.md",
     "netstack/THREATS.md",
     "netstack/wire/SPEC.md",
-    "bench/METHOD.md",
-    "bench/run.schema.json",
+    "netstack/bench/METHOD.md",
+    "netstack/bench/run.schema.json",
     "netstack/schedule/graph/job_file.schema.json",
 )
 
@@ -45,7 +45,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 def commands() -> str:
     """Every command's own help."""
     parts = ["# Commands", "", "What each command says of itself with `--help`."]
-    for program, module in (("netstack", "netstack.cli"), ("netstack-bench", "bench.cli")):
+    for program, module in (("netstack", "netstack.cli"), ("netstack-bench", "netstack.bench.cli")):
         group = importlib.import_module(module).cli
         context = click.Context(group, info_name=program, **group.context_settings)
         parts += ["", f"## {program}", "", "```text", group.get_help(context), "```"]

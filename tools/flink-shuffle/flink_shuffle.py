@@ -33,10 +33,10 @@ from pathlib import Path
 import trio
 
 import netstack
+from netstack.bench.peers.flink import jar
 from netstack.errors import ConfigError, NetstackError
 from netstack.events import EndOfData
 from netstack.outbound.emission import Emission
-from netstack.parts import import_part
 from netstack.transport import ByteStream, transport_for
 from netstack.units import format_duration, parse_duration
 from netstack.wire.flink_events import decode, to_native
@@ -261,7 +261,6 @@ async def serve(socket_path: str, segment_bytes: int, delay_s: float, rate: str 
 
 def run(arguments: argparse.Namespace) -> int:
     """Starts the cluster with the job, prints what it prints, and who has credit meanwhile."""
-    jar = import_part("bench.peers.flink.jar")
     java = jar.java_command(HERE / "java")
     command = [sys.executable, str(HERE / "flink_shuffle.py"), "serve", f"--delay={arguments.link / 2}"]
     if arguments.rate:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bench.mesh.clocks import HostClock, Reading, latency_correction_ns, latency_uncertainty_ns, translate
+from netstack.bench.mesh.clocks import HostClock, Reading, latency_correction_ns, latency_uncertainty_ns, translate
 
 US = HostClock(Reading(0, 0, 100))
 THEIRS = HostClock(Reading(1_000, 500, 60), Reading(2_000, 600, 40))

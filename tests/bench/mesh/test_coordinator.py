@@ -10,15 +10,17 @@ import pyarrow as pa
 import pytest
 import trio
 
-from bench.inputs import table_rows
-from bench.mesh.cluster import open_mesh
-from bench.mesh.coordinator import MeshDeadlines, run_mesh
-from bench.mesh.spec import MeshSpec
-from bench.packed import write_packed
-from bench.processes import MeasurementFailed
-from bench.runner import OnProgress, Progress
+from netstack.bench.inputs import table_rows
 from netstack.bench.mesh import invokables
-from netstack.bench.packed import keep  # that of the invokables
+from netstack.bench.mesh.cluster import open_mesh
+from netstack.bench.mesh.coordinator import MeshDeadlines, run_mesh
+from netstack.bench.mesh.spec import MeshSpec
+from netstack.bench.packed import (
+    keep,  # that of the invokables
+    write_packed,
+)
+from netstack.bench.processes import MeasurementFailed
+from netstack.bench.runner import OnProgress, Progress
 from netstack.errors import LocalProtocolError, RequestRefused
 from netstack.task.invokable import InvokableTask
 from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import trio
 
-from bench.cli import main
-from bench.mesh.driver import run_over_hosts
-from bench.mesh.spec import MeshSpec
+from netstack.bench.cli import main
+from netstack.bench.mesh.driver import run_over_hosts
+from netstack.bench.mesh.spec import MeshSpec
 from netstack.errors import ConnectionLost, NetstackError
 from netstack.runtime.authentication import Secret
 from netstack.taskmanager.service import TaskManagerConfig, open_taskmanager

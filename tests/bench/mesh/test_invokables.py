@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 import trio
 
-from bench.mesh.invokables import BackSelector, SourceIo
-from bench.mesh.spec import MeshSpec
-from bench.pacing import clock_ns
+from netstack.bench.mesh.invokables import BackSelector, SourceIo
+from netstack.bench.mesh.spec import MeshSpec
+from netstack.bench.pacing import clock_ns
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 16, 64])

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from bench.mesh.matrix import Matrix, Placement
-from bench.mesh.spec import MeshSpec
+from netstack.bench.mesh.matrix import Matrix, Placement
+from netstack.bench.mesh.spec import MeshSpec
 from netstack.schedule.descriptors.blob_store import OffloadRule
 from netstack.schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from netstack.schedule.descriptors.shuffle import TaskManagerLocation

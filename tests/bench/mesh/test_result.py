@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from bench.histogram import Histogram
-from bench.mesh.clocks import HostClock, Reading
-from bench.mesh.matrix import SINK, SOURCE, Matrix, Placement
-from bench.mesh.result import Host, Outcome, crowded_hosts, document_of
-from bench.mesh.spec import MeshSpec
-from bench.mesh.timeline import Timeline
-from bench.mesh.verify import Delivery
-from bench.source import Source
+from netstack.bench.histogram import Histogram
+from netstack.bench.mesh.clocks import HostClock, Reading
+from netstack.bench.mesh.matrix import SINK, SOURCE, Matrix, Placement
+from netstack.bench.mesh.result import Host, Outcome, crowded_hosts, document_of
+from netstack.bench.mesh.spec import MeshSpec
+from netstack.bench.mesh.timeline import Timeline
+from netstack.bench.mesh.verify import Delivery
+from netstack.bench.source import Source
 
 START = 10_000_000_000
 SECOND = 1_000_000_000

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from bench.mesh.spec import HostSpec, MeshSpec, split_hosts
-from bench.spec import RunSpec
+from netstack.bench.mesh.spec import HostSpec, MeshSpec, split_hosts
+from netstack.bench.spec import RunSpec
 from netstack.errors import ConfigError
 
 

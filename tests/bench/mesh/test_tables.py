@@ -5,8 +5,8 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.mesh.spec import MeshSpec
-from bench.mesh.tables import print_hosts, print_matrix
+from netstack.bench.mesh.spec import MeshSpec
+from netstack.bench.mesh.tables import print_hosts, print_matrix
 
 LATENCY = {"p50": 120.0, "p99": 900.0, "max": 1500.0}
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from bench.busy import QUEUED, STOLEN
-from bench.mesh.matrix import Placement
-from bench.mesh.timeline import Timeline
+from netstack.bench.busy import QUEUED, STOLEN
+from netstack.bench.mesh.matrix import Placement
+from netstack.bench.mesh.timeline import Timeline
 
 SOURCE, SINK = Placement("source", 0, 0), Placement("sink", 3, 1)
 

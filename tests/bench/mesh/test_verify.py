@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.mesh.spec import MeshSpec
-from bench.mesh.verify import Delivery, SinkVerifier, order_of, problems
-from bench.sink import Order
-from bench.source import Source
+from netstack.bench.mesh.spec import MeshSpec
+from netstack.bench.mesh.verify import Delivery, SinkVerifier, order_of, problems
+from netstack.bench.sink import Order
+from netstack.bench.source import Source
 
 HOSTS = ("a:1", "b:1")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bench.peers import PEERS, load_engine, peer_spec
-from bench.source import MissingExtra
-from bench.spec import RunSpec
+from netstack.bench.peers import PEERS, load_engine, peer_spec
+from netstack.bench.source import MissingExtra
+from netstack.bench.spec import RunSpec
 from netstack.errors import ConfigError
 
 
@@ -22,7 +22,7 @@ def test_every_peer_has_both_roles(name: str) -> None:
 
 
 def test_a_module_of_ones_own_is_an_engine_too() -> None:
-    assert load_engine("bench.peers.raw") is load_engine("raw")
+    assert load_engine("netstack.bench.peers.raw") is load_engine("raw")
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
@@ -33,9 +33,9 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 @pytest.mark.parametrize(("name", "package"), [("zmq", "zmq"), ("flight", "pyarrow.flight")])
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, name: str, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.delitem(sys.modules, f"bench.peers.{name}", raising=False)
+    monkeypatch.delitem(sys.modules, f"netstack.bench.peers.{name}", raising=False)
     with pytest.raises(MissingExtra, match=rf"--peer {name} needs .*pip install 'py"):
-        importlib.import_module(f"bench.peers.{name}")
+        importlib.import_module(f"netstack.bench.peers.{name}")
 
 
 @pytest.mark.parametrize(

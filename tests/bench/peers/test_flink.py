@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from bench.emulation import emulation_cells
-from bench.grid import Grid
-from bench.peers import peer_spec
-from bench.peers.flink import FlinkSession, FlinkSpec, jar
-from bench.peers.flink.cells import CELLS
-from bench.peers.flink.document import SINK, SOURCE, document_of, metrics_of
-from bench.places import LocalPlace
-from bench.processes import MeasurementFailed
-from bench.runners import Runners
-from bench.source import MissingExtra
-from bench.spec import RunSpec
-from bench.store import read_rows
+from netstack.bench.emulation import emulation_cells
+from netstack.bench.grid import Grid
+from netstack.bench.peers import peer_spec
+from netstack.bench.peers.flink import FlinkSession, FlinkSpec, jar
+from netstack.bench.peers.flink.cells import CELLS
+from netstack.bench.peers.flink.document import SINK, SOURCE, document_of, metrics_of
+from netstack.bench.places import LocalPlace
+from netstack.bench.processes import MeasurementFailed
+from netstack.bench.runners import Runners
+from netstack.bench.source import MissingExtra
+from netstack.bench.spec import RunSpec
+from netstack.bench.store import read_rows
 from netstack.errors import ConfigError
 
 REAL = [pytest.mark.java, pytest.mark.flink, pytest.mark.long]
@@ -177,14 +177,14 @@ def test_sources_become_a_jar_with_their_resources_once(monkeypatch: pytest.Monk
 
 def test_a_jvm_that_ends_is_told_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "import sys; sys.stderr.write('no memory'); sys.exit(1)"
-    monkeypatch.setattr("bench.peers.flink.session.java_command", lambda: [sys.executable, "-c", words])
+    monkeypatch.setattr("netstack.bench.peers.flink.session.java_command", lambda: [sys.executable, "-c", words])
     with FlinkSession() as session, pytest.raises(MeasurementFailed, match=r"Flink's JVM has ended\n    no memory"):
         session.run_once(RunSpec(seconds=1.0))
 
 
 def bench(*arguments: str | Path) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "bench", *map(str, arguments), "--json"],
+        [sys.executable, "-m", "netstack.bench", *map(str, arguments), "--json"],
         capture_output=True,
         text=True,
         check=False,

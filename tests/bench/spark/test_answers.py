@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from bench.grid import Grid
-from bench.recommend.answer import Goal
-from bench.report.answers import stored_answers
-from bench.report.points import Analysis
-from bench.spark import compare, recommend, regressions
-from bench.spark.tables import run_frame
-from bench.store import Row
+from netstack.bench.grid import Grid
+from netstack.bench.recommend.answer import Goal
+from netstack.bench.report.answers import stored_answers
+from netstack.bench.report.points import Analysis
+from netstack.bench.spark import compare, recommend, regressions
+from netstack.bench.spark.tables import run_frame
+from netstack.bench.store import Row
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]  # one JVM for all of them
 

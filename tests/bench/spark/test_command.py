@@ -28,7 +28,18 @@ _CONTROLS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 def words(output: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "bench", "sweep", "--engine", "spark", *POINT, "--output", str(output), *more]
+    return [
+        sys.executable,
+        "-m",
+        "netstack.bench",
+        "sweep",
+        "--engine",
+        "spark",
+        *POINT,
+        "--output",
+        str(output),
+        *more,
+    ]
 
 
 def left_of(mark: str, within_s: float = 30.0) -> list[str]:

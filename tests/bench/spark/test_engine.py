@@ -17,18 +17,18 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from bench.grid import Grid
-from bench.histogram import Histogram
-from bench.inputs import InputError
-from bench.processes import MeasurementFailed
-from bench.spark.engine import SparkEngine
-from bench.spark.frames import KEYS, NODE_SCHEMA, UPPER_NS, column_names, node_frame, per_setting, with_sweep
-from bench.spark.jobs import JobTooSlow
-from bench.spark.spec import SparkSpec
-from bench.spark.sweep import Recorder, run_sweep, warn_of
-from bench.spark.tables import AGGREGATES, NODES, RUNS, TIMELINE, check_tables, table_url, write_tables
-from bench.spark.workload import frame_of
-from bench.store import Store, flatten, read_rows
+from netstack.bench.grid import Grid
+from netstack.bench.histogram import Histogram
+from netstack.bench.inputs import InputError
+from netstack.bench.processes import MeasurementFailed
+from netstack.bench.spark.engine import SparkEngine
+from netstack.bench.spark.frames import KEYS, NODE_SCHEMA, UPPER_NS, column_names, node_frame, per_setting, with_sweep
+from netstack.bench.spark.jobs import JobTooSlow
+from netstack.bench.spark.spec import SparkSpec
+from netstack.bench.spark.sweep import Recorder, run_sweep, warn_of
+from netstack.bench.spark.tables import AGGREGATES, NODES, RUNS, TIMELINE, check_tables, table_url, write_tables
+from netstack.bench.spark.workload import frame_of
+from netstack.bench.store import Store, flatten, read_rows
 from netstack.errors import ConfigError
 from netstack.spark.driver import driver_of
 from netstack.spark.settings import SparkSettings
@@ -234,7 +234,7 @@ def test_a_failed_run_is_in_the_frame_with_its_error_and_not_in_the_aggregates(
     def late(*_: Any, **__: Any) -> None:
         raise JobTooSlow(7.0, has_begun=False)
 
-    monkeypatch.setattr("bench.spark.engine.run_job", late)
+    monkeypatch.setattr("netstack.bench.spark.engine.run_job", late)
     settings = {"timeouts_s": (0.0,), "record_sizes": (8,), "channels": (1,), "seconds": 0.2, "latency_seconds": 0}
     with pytest.warns(UserWarning, match="1 of 1 runs failed, the first of them: MeasurementFailed: .* never began"):
         frame = run_sweep(spark, settings)
@@ -335,7 +335,7 @@ def test_workers_leave_the_folder_they_start_in_out_of_their_path(spark: Any) ->
 def test_the_buckets_of_sql_are_those_of_the_histogram(spark: Any) -> None:
     import numpy as np
 
-    from bench.histogram import Histogram
+    from netstack.bench.histogram import Histogram
 
     values = [0, 1, 2047, 2048, 4095, 4096, 70_000, 10**9, 2**40 + 12345]
     told = []

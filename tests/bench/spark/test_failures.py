@@ -6,11 +6,11 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from bench.processes import MeasurementFailed
-from bench.spark.engine import EndingWatch
-from bench.spark.failures import failure_of, first_failure
-from bench.spark.node import Ending
-from bench.sweep import PlaceUnusable
+from netstack.bench.processes import MeasurementFailed
+from netstack.bench.spark.engine import EndingWatch
+from netstack.bench.spark.failures import failure_of, first_failure
+from netstack.bench.spark.node import Ending
+from netstack.bench.sweep import PlaceUnusable
 from netstack.spark.driver import Executors
 from netstack.spark.failures import explain
 
@@ -94,7 +94,7 @@ def ending(rank: int, error: str | None = None) -> Ending:
 
 def test_a_node_that_does_not_end_when_the_others_do_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, endings = [0.0], []
-    monkeypatch.setattr("bench.spark.engine.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("netstack.bench.spark.engine.time.monotonic", lambda: now_s[0])
     watch = EndingWatch(3, lambda: endings)
     for at_s, ended in ((100.0, None), (101.0, ending(0, "10.0.0.3 said nothing")), (110.0, ending(1)), (119.0, None)):
         now_s[0] = at_s

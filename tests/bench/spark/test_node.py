@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import trio
 
-from bench.mesh import coordinator
-from bench.spark.node import FAULT, OK, SETUP, TIMEOUT, Node, NodeJob
-from bench.spark.spec import SparkSpec
 from netstack import build
+from netstack.bench.mesh import coordinator
+from netstack.bench.spark.node import FAULT, OK, SETUP, TIMEOUT, Node, NodeJob
+from netstack.bench.spark.spec import SparkSpec
 
 TOKEN = bytes(range(32))
 
@@ -89,7 +89,7 @@ def test_two_nodes_on_one_host_are_an_error_where_hosts_are_measured() -> None:
 
 
 async def test_ports_come_from_the_range_that_was_given() -> None:
-    from transports.tcp import TcpTransport
+    from netstack.transports.tcp import TcpTransport
 
     taken = await TcpTransport().listen("tcp://127.0.0.1:0")
     port = int(taken.address.rpartition(":")[2])
@@ -106,7 +106,7 @@ def test_a_fault_of_the_run_is_the_leaders_and_its_text_is_kept(monkeypatch: pyt
     async def broken(*args: Any, **kwargs: Any) -> dict[str, Any]:
         raise ValueError("a mistake of ours")
 
-    monkeypatch.setattr("bench.spark.node.measure_mesh", broken)
+    monkeypatch.setattr("netstack.bench.spark.node.measure_mesh", broken)
     rows = trio.run(run_nodes, job_of(records=10))
     assert rows[0]["kind"] == FAULT
     assert "a mistake of ours" in rows[0]["error"]
@@ -120,7 +120,7 @@ def test_a_run_that_does_not_end_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -
         await trio.sleep_forever()
         raise AssertionError
 
-    monkeypatch.setattr("bench.spark.node.measure_mesh", endless)
+    monkeypatch.setattr("netstack.bench.spark.node.measure_mesh", endless)
     rows = trio.run(run_nodes, job_of(records=10, deadline_s=0.2, setup_timeout_s=0.3))
     assert rows[0]["kind"] == TIMEOUT
     assert rows[1]["kind"] in (OK, TIMEOUT)
@@ -140,7 +140,7 @@ def test_nobody_gets_in_without_the_token(monkeypatch: pytest.MonkeyPatch) -> No
                 raise AssertionError("a stranger came in")
         return await whole(spec, mesh, **kwargs)
 
-    monkeypatch.setattr("bench.spark.node.measure_mesh", with_a_stranger)
+    monkeypatch.setattr("netstack.bench.spark.node.measure_mesh", with_a_stranger)
     rows = trio.run(run_nodes, job_of(records=100))
     assert [row["kind"] for row in rows] == [OK, OK]
 
@@ -154,7 +154,7 @@ def test_a_peer_that_never_arrives_is_said_in_words() -> None:
 
 
 async def test_a_port_that_is_taken_is_passed_over() -> None:
-    from transports.tcp import TcpTransport
+    from netstack.transports.tcp import TcpTransport
 
     taken = await TcpTransport().listen("tcp://127.0.0.1:0")
     port = int(taken.address.rpartition(":")[2])

@@ -12,10 +12,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from bench.grid import Grid, PlannedRun
-from bench.spark.spec import SparkSpec
-from bench.spark.sweep import Recorder
-from bench.store import Store, StoreError
+from netstack.bench.grid import Grid, PlannedRun
+from netstack.bench.spark.spec import SparkSpec
+from netstack.bench.spark.sweep import Recorder
+from netstack.bench.store import Store, StoreError
 
 (RUN,) = Grid(timeouts_s=(0.0,), record_sizes=(8,), channels=(1,), latency_seconds=0).with_spec(SparkSpec).plan()
 

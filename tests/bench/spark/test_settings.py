@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.spark.spec import SparkSpec
+from netstack.bench.spark.spec import SparkSpec
 from netstack.errors import ConfigError
 from netstack.spark.settings import SparkSettings
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bench.shuffle import spark_peer
-from bench.shuffle.rows import expected
+from netstack.bench.shuffle import spark_peer
+from netstack.bench.shuffle.rows import expected
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]
 

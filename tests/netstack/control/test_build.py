@@ -99,4 +99,4 @@ def test_what_has_no_source_is_said(package: str) -> None:
 def test_netstack_has_a_build_of_its_own() -> None:
     assert own_build() == own_build()
     assert len(own_build()) == 12
-    assert own_build() not in (build_of("netstack"), build_of("transports"))
+    assert own_build() == build_of("netstack")

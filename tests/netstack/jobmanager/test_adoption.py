@@ -23,7 +23,7 @@ from netstack.schedule.graph.stream_graph import StreamSettings
 from netstack.schedule.instructions import EndJob
 from netstack.schedule.slots.fixed_placement import FixedPlacement
 from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
-from transports.impaired import impairment
+from netstack.transports.impaired import impairment
 
 NETWORK = NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20)
 

@@ -16,7 +16,7 @@ from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.union import UnionInputGate
 from netstack.runtime.network_environment import NetworkEnvironment
 from netstack.runtime.record_reader import RecordReader
-from transports.shm import unsupported
+from netstack.transports.shm import unsupported
 
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024, heartbeat_interval_s=None)
 SCHEMES = ["memory", "tcp", "unix", *(() if unsupported() else ("shm",))]

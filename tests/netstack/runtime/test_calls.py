@@ -11,8 +11,8 @@ import trio
 import trio.testing
 
 from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, open_network
-from netstack.parts import import_part
 from netstack.runtime.readiness import FEW
+from netstack.transports._sockets import SocketStream
 
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=1024 * 1024, heartbeat_interval_s=None)
 
@@ -20,8 +20,7 @@ CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=1024 * 1024, heartb
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each stream was read from, by its peer."""
-    stream = import_part("transports._sockets").SocketStream
-    receive = stream.try_receive_into
+    receive = SocketStream.try_receive_into
     counted: Counter[str] = Counter()
 
     def counting(self: object, windows: Sequence[memoryview]) -> int | None:
@@ -29,7 +28,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         found: int | None = receive(self, windows)
         return found
 
-    monkeypatch.setattr(stream, "try_receive_into", counting)
+    monkeypatch.setattr(SocketStream, "try_receive_into", counting)
     return counted
 
 

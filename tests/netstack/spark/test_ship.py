@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 
 from netstack import build
-from netstack.control.build import build_of, own_build
+from netstack.control.build import own_build
 from netstack.spark.launcher import INSIDE, Copy, installed, sources_digest, unpacked
 from netstack.spark.ship import archive_bytes, ship
 
 ROOT = Path(build.__file__).parents[1]
 PROBE = """
-import netstack, bench.mesh.invokables, transports.tcp
+import netstack.bench.mesh.invokables
 from netstack import build
-from netstack.control.build import build_of, own_build
+from netstack.control.build import own_build
 from netstack.transport import transport_for
-print(netstack.__file__, bench.__file__, type(transport_for("tcp://127.0.0.1:0")).__module__)
-print(own_build(), build_of("netstack.bench"), build.kind)
+print(netstack.__file__, netstack.bench.__file__, type(transport_for("tcp://127.0.0.1:0")).__module__)
+print(own_build(), build.kind)
 """
 
 
@@ -81,22 +81,29 @@ def test_a_session_is_sent_it_once_and_this_process_goes_on_with_its_own() -> No
 @pytest.mark.slow
 def test_an_installed_copy_that_is_the_drivers_is_taken(archive: Path) -> None:
     places, builds = worker(archive, ROOT)
-    assert places == [str(ROOT / "netstack/__init__.py"), str(ROOT / "bench/__init__.py"), "transports.tcp"]
-    assert builds == [own_build(), build_of("netstack.bench"), build.kind]
+    assert places == [
+        str(ROOT / "netstack/__init__.py"),
+        str(ROOT / "netstack/bench/__init__.py"),
+        "netstack.transports.tcp",
+    ]
+    assert builds == [own_build(), build.kind]
     assert not list(archive.parent.glob("netstack-copies-*"))
 
 
 @pytest.mark.slow
 def test_of_another_copy_nothing_is_imported(archive: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    for package in ("netstack", "bench", "transports"):
-        shutil.copytree(ROOT / package, other / package, ignore=shutil.ignore_patterns("__pycache__", "_compiled"))
+    shutil.copytree(ROOT / "netstack", other / "netstack", ignore=shutil.ignore_patterns("__pycache__", "_compiled"))
     with (other / "netstack/errors.py").open("a") as edited:
         edited.write("# edited\n")
     places, builds = worker(archive, other)
     copy = tmp_path / f"netstack-copies-{os.getuid()}" / archive.stem
-    assert places == [str(copy / "netstack/__init__.py"), str(copy / "bench/__init__.py"), "transports.tcp"]
-    assert builds == [own_build(), build_of("netstack.bench"), build.kind]
+    assert places == [
+        str(copy / "netstack/__init__.py"),
+        str(copy / "netstack/bench/__init__.py"),
+        "netstack.transports.tcp",
+    ]
+    assert builds == [own_build(), build.kind]
 
 
 def test_a_copy_is_the_drivers_only_file_by_file_and_compiled_where_that_is(tmp_path: Path) -> None:

@@ -183,5 +183,4 @@ def zipped(package: str, source: str) -> bytes:
 def test_the_package_of_a_name() -> None:
     assert root_package("a.b.c:d.e") == "a"
     assert root_package("a:b") == "a"
-    assert root_package("netstack.bench.mesh.invokables:source") == "netstack.bench"
-    assert root_package("netstack.benchmark:b") == "netstack"
+    assert root_package("netstack.bench.mesh.invokables:source") == "netstack"

@@ -32,7 +32,7 @@ from netstack.errors import (
 )
 from netstack.task.invokable import INBOX_MESSAGES
 from netstack.taskmanager.client import open_client
-from transports.impaired import impairment
+from netstack.transports.impaired import impairment
 
 
 @pytest.mark.parametrize("phase", ["connected", "waiting", "open", "deploying", "running"])

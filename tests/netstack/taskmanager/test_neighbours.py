@@ -21,9 +21,9 @@ from netstack.taskmanager.neighbours import Neighbours, unsupported
 from netstack.taskmanager.service import TaskManagerConfig, open_taskmanager
 from netstack.testing.stream_pairs import receive, send_all
 from netstack.transport import ByteStream, Listener, transport_for
-from transports import shm
-from transports._sockets import SocketStream
-from transports.shm.stream import ShmStream
+from netstack.transports import shm
+from netstack.transports._sockets import SocketStream
+from netstack.transports.shm.stream import ShmStream
 
 pytestmark = pytest.mark.skipif(bool(unsupported()), reason=unsupported() or "supported")
 

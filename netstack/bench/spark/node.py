@@ -28,7 +28,7 @@ import trio
 
 from netstack import build as netstack_build
 from netstack.config import MIB
-from netstack.control.build import build_of, own_build
+from netstack.control.build import own_build
 from netstack.errors import NetstackError
 from netstack.runtime.authentication import Secret
 from netstack.runtime.causes import is_secondary, root_cause, told
@@ -97,7 +97,7 @@ class NodeJob:
 
 def build() -> str:
     """Of all code that a run consists of, as this process has it."""
-    return f"{own_build()}-{build_of('netstack.bench')}"
+    return own_build()
 
 
 def run_node(job: NodeJob, tell: Callable[[list[Any]], None], _: Iterator[Any]) -> Iterator[Row]:

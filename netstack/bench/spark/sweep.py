@@ -3,7 +3,7 @@
 Takes: your session, what to measure. Gives: a row for every node of every run as a DataFrame (`frames.NODE_SCHEMA`);
 `frames.per_setting` of it has the aggregates.
 
-    from bench.spark import per_setting, run_sweep
+    from netstack.bench.spark import per_setting, run_sweep
 
     nodes = run_sweep(spark, {"timeouts_s": (None, 0.1, 0.0), "record_sizes": (8, 1024), "seconds": 1.0})
     mine = run_sweep(spark, {"timeouts_s": (0.1, 0.0)}, data=df, key="user")  # your rows instead of generated ones
@@ -43,6 +43,7 @@ from .spec import SparkSpec
 from .workload import check_same, name_of_frame, rows_of_frame, ship_rows
 
 NODES_JOURNAL: Final = "nodes.jsonl"
+_COMMAND: Final = "netstack.bench.spark.run_sweep"
 _NEEDED: Final = ("spark.dynamicAllocation.enabled", "spark.scheduler.barrier.maxConcurrentTasksCheck.interval")
 
 
@@ -99,7 +100,7 @@ def run_sweep(
             workload = ship_rows(spark, rows_of_frame(data, grid.plan()[0].spec), name_of_frame())
             check_same(store, workload)
         engine = SparkEngine(spark, where, on_nodes=recorder.add, workload=workload)
-        result = run_grid(grid, store, engine.run_once, command="bench.spark.sweep.run_sweep", progress=recorder)
+        result = run_grid(grid, store, engine.run_once, command=_COMMAND, progress=recorder)
         if result.interrupted:
             raise KeyboardInterrupt
         failures = {str(row["error"]): None for row in result.rows if not succeeded(row)}

@@ -194,7 +194,7 @@ class Cluster:
                         memory_bytes=16 << 20,
                         network=settings,
                         secret=secret,
-                        allow=("bench.simulate.",),
+                        allow=("netstack.bench.simulate.",),
                         heartbeat_timeout_s=_HEARTBEAT_S,
                     ),
                 ),

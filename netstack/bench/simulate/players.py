@@ -18,7 +18,7 @@ from ..processes import MeasurementFailed
 from ..stopping import scratch_folder
 from .cluster import scratch
 
-_WORKER: Final = "bench.simulate.worker"
+_WORKER: Final = "netstack.bench.simulate.worker"
 
 
 def play(asked: Iterable[dict[str, Any]], processes: int) -> Iterator[dict[str, Any]]:

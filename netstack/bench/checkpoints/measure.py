@@ -26,7 +26,7 @@ PATIENCE_S: Final = 60.0
 SHARED_BYTES: Final = 8 * MIB
 """Of a TaskManager, beside those of the job: for the network that jobs share, which nobody uses here."""
 
-_WORKER: Final = "bench.checkpoints.worker"
+_WORKER: Final = "netstack.bench.checkpoints.worker"
 _START_S: Final = 1.0
 _END_S: Final = 0.3
 _WAIT_S: Final = 0.25

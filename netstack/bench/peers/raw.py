@@ -15,7 +15,7 @@ import socket
 import struct
 from pathlib import Path
 
-from netstack.parts import import_part
+from netstack.transports.tcp import LOOPBACK_CONGESTION
 
 from ..pacing import clock_ns
 from ..source import Source
@@ -161,9 +161,7 @@ def _tune(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_CONGESTION"):
         with contextlib.suppress(OSError):
-            connection.setsockopt(
-                socket.IPPROTO_TCP, socket.TCP_CONGESTION, import_part("transports.tcp").LOOPBACK_CONGESTION
-            )
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOOPBACK_CONGESTION)
 
 
 def _congestion_control(connection: socket.socket) -> str | None:

@@ -1,4 +1,4 @@
-"""`python -m bench` is `netstack-bench`."""
+"""`python -m netstack.bench` is `netstack-bench`."""
 
 from __future__ import annotations
 

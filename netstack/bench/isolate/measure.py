@@ -22,7 +22,7 @@ RATE_KEPT: Final = 0.95
 PAUSE_NS: Final = 100_000_000
 """A process that runs this much later than it asked for was kept from running."""
 
-_WORKER: Final = "bench.isolate.worker"
+_WORKER: Final = "netstack.bench.isolate.worker"
 _DRAIN_S: Final = 0.5
 
 

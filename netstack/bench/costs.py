@@ -19,8 +19,8 @@ from typing import Any, Final, TypeAlias, final
 
 import trio
 
-from netstack.parts import import_part
 from netstack.runtime import pump, record_reader, spin
+from netstack.transports._sockets import SocketStream
 
 from .rows import RowSource, RowVerifier
 from .sink import Verifier
@@ -32,10 +32,9 @@ OTHER: Final = "other tasks"
 WORK: Final = {"producer": "encode, copy into buffers", "consumer": "the application's loop"}
 FIGURES: Final = ("seconds", "share", "us_per_buffer", "ns_per_record")
 
-_SOCKETS: Final = "transports._sockets"
 _BORDERS: Final[tuple[tuple[Any, str, str], ...]] = (
-    (_SOCKETS, "try_send", "system calls: send"),
-    (_SOCKETS, "try_receive_into", "system calls: receive"),
+    (SocketStream, "try_send", "system calls: send"),
+    (SocketStream, "try_receive_into", "system calls: receive"),
     (pump.Pump, "write_now", "frames out"),
     (pump.Pump, "read_now", "frames in"),
     (record_reader.RecordReader, "_elements_of", "decode, give credit"),
@@ -154,10 +153,9 @@ def profiled(role: str, wanted: bool) -> Iterator[Costs | None]:
     costs = Costs(role)
     before = []
     for where, name, what in _BORDERS:
-        owner = import_part(where).SocketStream if isinstance(where, str) else where
-        function = getattr(owner, name)
-        before.append((owner, name, function))
-        setattr(owner, name, costs.wrapped(function, what))
+        function = getattr(where, name)
+        before.append((where, name, function))
+        setattr(where, name, costs.wrapped(function, what))
     trio.lowlevel.add_instrument(costs)
     try:
         yield costs

@@ -25,7 +25,6 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import trio
 
-from netstack.control.build import build_of
 from netstack.control.clock import measure_clock
 from netstack.errors import LocalProtocolError, NetstackError
 from netstack.jobmanager.job_master import JobMaster
@@ -48,7 +47,6 @@ _CLOSE_S: Final = 5.0  # for daemons to release a run; one that does not answer 
 _SAMPLES_AT_MOST: Final = 1 << 16  # in one message to a sink: 1 MiB
 _TASK: Final = re.compile(rf"({SOURCE}|{RELAY}|{SINK}) \((\d+)\) on ")
 _NO_RESTART: Final = " (the restart strategy is none)"  # no run has another
-_CODE: Final = "netstack.bench"  # what every daemon must have as it is here; greetings compare the rest
 
 
 @final
@@ -122,7 +120,6 @@ async def measure_mesh(
     jobs = mesh.jobmanager.jobs
     job_id = await jobs.submit(
         write_job(matrix.graph(f"bench {secrets.token_hex(2)}")),
-        builds={_CODE: await trio.to_thread.run_sync(build_of, _CODE)},
         placement=matrix.placed([daemon.name for daemon in mesh.daemons]),
         coordinator=conversation,
     )

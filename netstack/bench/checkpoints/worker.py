@@ -69,7 +69,7 @@ async def _run_worker(name: str, link: Link) -> None:
         name=name,
         slots=asked["slots"],
         memory_bytes=asked["memory_bytes"],
-        allow=("bench.checkpoints.",),
+        allow=("netstack.bench.checkpoints.",),
     )
     async with open_taskmanager(config):
         await _tell_taken(link)

@@ -1,4 +1,4 @@
-"""What a data buffer costs in each dialect's codec, measured in turns: `python -m bench.codec_cost`.
+"""What a data buffer costs in each dialect's codec, measured in turns: `python -m netstack.bench.codec_cost`.
 
 Takes: nothing. Gives: nanoseconds for each of 32 KiB, and Flink's dialect in relation to the native one.
 

@@ -17,7 +17,7 @@ from .spec import ChannelsSpec
 
 PASSES: Final = 2
 
-_WORKER: Final = "bench.channels.worker"
+_WORKER: Final = "netstack.bench.channels.worker"
 _OPEN_S: Final = 1.0
 _TRACED_IDLE_S: Final = 0.1
 _STALLED_S: Final = 60.0  # opening the most channels there can be while memory is traced takes several seconds

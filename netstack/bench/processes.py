@@ -109,7 +109,7 @@ class Workers:
         engine: str,
         deadlines: Deadlines,
         *,
-        module: str = "bench.worker",
+        module: str = "netstack.bench.worker",
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.engine = engine
