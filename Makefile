@@ -5,6 +5,7 @@
 #   make docs     the documentation's site, build/site; warnings are errors
 #   make check     lint, types, and the tests that the change reaches, the nearest first: a minute
 #   make test      everything a change has to pass: lint, types, tests
+#   make wheels    a release's files in dist/: the source archive, compiled wheels for Python 3.11 to 3.13, one in Python only
 #   make mutants   plants known bugs, one at a time, and checks that the tests named beside them fail; some minutes
 #
 # More arguments: make sweep ARGS="--help"    make test PYTEST_ARGS="-k credit -x"
@@ -23,7 +24,7 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 1 : 4))
 # Containers often set it; then each of the hundreds of processes that the tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: sweep compiled test check test-compiled core-tests lint types pytest mutants format clean docs
+.PHONY: sweep compiled test check test-compiled core-tests lint types pytest mutants format clean docs wheels
 
 sweep: .venv/.compiled
 	@$(BIN)/netstack-bench sweep $(ARGS)
@@ -69,8 +70,11 @@ format: .venv/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+wheels: .venv/.installed-release
+	@$(BIN)/python tools/make_wheels.py $(ARGS)
+
 clean:
-	rm -rf .venv netstack/_compiled .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv dist netstack/_compiled .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # The stamp is newer than pyproject.toml once everything in it is installed. `--group` needs pip 25.1.
 .venv/.installed: pyproject.toml
@@ -91,6 +95,10 @@ clean:
 .venv/.installed-dev: .venv/.installed
 	@$(PIP_INSTALL) --group dev
 	@$(COMPILE_INSTALLED)
+	@touch $@
+
+.venv/.installed-release: .venv/.installed
+	@$(PIP_INSTALL) --group release
 	@touch $@
 
 .venv/.installed-docs: .venv/.installed

@@ -12,9 +12,11 @@ from . import build as build  # at once: it chooses what the data path is loaded
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from .buffer.requirements import BufferRequirements, GatePlan, PartitionPlan, required_buffers
+    from .buffer.requirements import BufferRequirements, GatePlan, PartitionPlan, RequirementRow, required_buffers
+    from .buffer.statistics import NetworkBufferPoolStatistics
     from .checkpoint.coordinator import CheckpointSettings
-    from .checkpoint.storage import CheckpointStorage
+    from .checkpoint.snapshot import TaskSnapshot
+    from .checkpoint.storage import CheckpointStorage, CompletedCheckpoint, RefusedCheckpoint
     from .config import NetworkConfig
     from .errors import (
         AuthenticationFailed,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
         PoolDestroyed,
         ProducerFailed,
         RecordError,
+        Refusal,
         RemoteProtocolError,
         RequestRefused,
         ShuffleStorageError,
@@ -44,15 +47,18 @@ if TYPE_CHECKING:
         CheckpointBarrier,
         EndOfData,
         EndOfPartition,
+        Event,
         UserEvent,
     )
     from .ids import ChannelDescriptor, PartitionId, ResultPartitionType
     from .inbound.gate import SingleInputGate
+    from .inbound.statistics import GateStatistics
     from .inbound.union import UnionInputGate
     from .jobmanager.client import JobClient, JobResult, open_job_client, wait_for_job
+    from .jobmanager.config import JobManagerConfig
     from .jobmanager.local import LocalCluster, open_local_cluster, run_job
     from .outbound.adaptive import AdaptiveRebalanceSelector
-    from .outbound.partition import ResultPartition
+    from .outbound.partition import ResultPartition, ResultPartitionStatistics
     from .outbound.selector import (
         BroadcastSelector,
         ChannelSelector,
@@ -64,16 +70,28 @@ if TYPE_CHECKING:
         RescaleSelector,
         ShuffleSelector,
     )
+    from .outbound.slices import SliceWriter
     from .record.formats import RecordFormat
     from .runtime.authentication import Secret
     from .runtime.network_environment import NetworkEnvironment, open_network
     from .runtime.record_reader import ArrayReader, RecordReader
     from .runtime.record_writer import RecordWriter
-    from .schedule.graph.adaptive_settings import AdaptiveSettings
+    from .runtime.statistics import NetworkStatistics, OpenConnection
+    from .schedule.descriptors.blob_store import OffloadRule
+    from .schedule.graph.adaptive_settings import AdaptiveSettings, CutSettings
+    from .schedule.graph.job_graph import ResourceProfile
     from .schedule.graph.restart_settings import RestartSettings
     from .schedule.graph.speculation_settings import SpeculationSettings
-    from .schedule.graph.stream_builder import StreamEnvironment
-    from .schedule.graph.stream_graph import StreamSettings
+    from .schedule.graph.stream_builder import DataStream, OperatorStream, StreamEnvironment
+    from .schedule.graph.stream_graph import (
+        ChainingStrategy,
+        ExchangeMode,
+        GlobalExchangeMode,
+        Partitioner,
+        StreamGraph,
+        StreamSettings,
+    )
+    from .schedule.slots.slots import LoadBalanceMode
     from .task.context import OperatorContext
     from .task.operators import Output
 
@@ -86,39 +104,55 @@ __all__ = [
     "BroadcastSelector",
     "BufferRequirements",
     "CancelCheckpointMarker",
+    "ChainingStrategy",
     "ChannelDescriptor",
     "ChannelFailed",
     "ChannelSelector",
     "CheckpointBarrier",
     "CheckpointSettings",
     "CheckpointStorage",
+    "CompletedCheckpoint",
     "ConfigError",
     "ConnectionLost",
     "CustomSelector",
+    "CutSettings",
+    "DataStream",
     "DiskFull",
     "EndOfData",
     "EndOfPartition",
     "ErrorCode",
+    "Event",
+    "ExchangeMode",
     "ForwardSelector",
     "GatePlan",
+    "GateStatistics",
+    "GlobalExchangeMode",
     "GlobalSelector",
     "InsufficientBuffers",
     "JobClient",
     "JobFailed",
+    "JobManagerConfig",
     "JobResult",
     "KeyGroupSelector",
+    "LoadBalanceMode",
     "LocalCluster",
     "LocalProtocolError",
     "NetstackError",
+    "NetworkBufferPoolStatistics",
     "NetworkConfig",
     "NetworkEnvironment",
+    "NetworkStatistics",
+    "OffloadRule",
+    "OpenConnection",
     "OperatorContext",
     "OperatorFailed",
+    "OperatorStream",
     "Output",
     "PartitionDamaged",
     "PartitionId",
     "PartitionNotFound",
     "PartitionPlan",
+    "Partitioner",
     "PoolDestroyed",
     "ProducerFailed",
     "RebalanceSelector",
@@ -126,20 +160,28 @@ __all__ = [
     "RecordFormat",
     "RecordReader",
     "RecordWriter",
+    "Refusal",
+    "RefusedCheckpoint",
     "RemoteProtocolError",
     "RequestRefused",
+    "RequirementRow",
     "RescaleSelector",
+    "ResourceProfile",
     "RestartSettings",
     "ResultPartition",
+    "ResultPartitionStatistics",
     "ResultPartitionType",
     "Secret",
     "ShuffleSelector",
     "ShuffleStorageError",
     "SingleInputGate",
+    "SliceWriter",
     "SpeculationSettings",
     "SpillError",
     "StreamEnvironment",
+    "StreamGraph",
     "StreamSettings",
+    "TaskSnapshot",
     "UnionInputGate",
     "UserEvent",
     "open_job_client",
@@ -155,10 +197,17 @@ _HOMES: Final = {
         "BufferRequirements",
         "GatePlan",
         "PartitionPlan",
+        "RequirementRow",
         "required_buffers",
     ),
+    "buffer.statistics": ("NetworkBufferPoolStatistics",),
     "checkpoint.coordinator": ("CheckpointSettings",),
-    "checkpoint.storage": ("CheckpointStorage",),
+    "checkpoint.snapshot": ("TaskSnapshot",),
+    "checkpoint.storage": (
+        "CheckpointStorage",
+        "CompletedCheckpoint",
+        "RefusedCheckpoint",
+    ),
     "config": ("NetworkConfig",),
     "errors": (
         "AuthenticationFailed",
@@ -177,6 +226,7 @@ _HOMES: Final = {
         "PoolDestroyed",
         "ProducerFailed",
         "RecordError",
+        "Refusal",
         "RemoteProtocolError",
         "RequestRefused",
         "ShuffleStorageError",
@@ -188,6 +238,7 @@ _HOMES: Final = {
         "CheckpointBarrier",
         "EndOfData",
         "EndOfPartition",
+        "Event",
         "UserEvent",
     ),
     "ids": (
@@ -196,6 +247,7 @@ _HOMES: Final = {
         "ResultPartitionType",
     ),
     "inbound.gate": ("SingleInputGate",),
+    "inbound.statistics": ("GateStatistics",),
     "inbound.union": ("UnionInputGate",),
     "jobmanager.client": (
         "JobClient",
@@ -203,13 +255,17 @@ _HOMES: Final = {
         "open_job_client",
         "wait_for_job",
     ),
+    "jobmanager.config": ("JobManagerConfig",),
     "jobmanager.local": (
         "LocalCluster",
         "open_local_cluster",
         "run_job",
     ),
     "outbound.adaptive": ("AdaptiveRebalanceSelector",),
-    "outbound.partition": ("ResultPartition",),
+    "outbound.partition": (
+        "ResultPartition",
+        "ResultPartitionStatistics",
+    ),
     "outbound.selector": (
         "BroadcastSelector",
         "ChannelSelector",
@@ -221,6 +277,7 @@ _HOMES: Final = {
         "RescaleSelector",
         "ShuffleSelector",
     ),
+    "outbound.slices": ("SliceWriter",),
     "record.formats": ("RecordFormat",),
     "runtime.authentication": ("Secret",),
     "runtime.network_environment": (
@@ -232,11 +289,32 @@ _HOMES: Final = {
         "RecordReader",
     ),
     "runtime.record_writer": ("RecordWriter",),
-    "schedule.graph.adaptive_settings": ("AdaptiveSettings",),
+    "runtime.statistics": (
+        "NetworkStatistics",
+        "OpenConnection",
+    ),
+    "schedule.descriptors.blob_store": ("OffloadRule",),
+    "schedule.graph.adaptive_settings": (
+        "AdaptiveSettings",
+        "CutSettings",
+    ),
+    "schedule.graph.job_graph": ("ResourceProfile",),
     "schedule.graph.restart_settings": ("RestartSettings",),
     "schedule.graph.speculation_settings": ("SpeculationSettings",),
-    "schedule.graph.stream_builder": ("StreamEnvironment",),
-    "schedule.graph.stream_graph": ("StreamSettings",),
+    "schedule.graph.stream_builder": (
+        "DataStream",
+        "OperatorStream",
+        "StreamEnvironment",
+    ),
+    "schedule.graph.stream_graph": (
+        "ChainingStrategy",
+        "ExchangeMode",
+        "GlobalExchangeMode",
+        "Partitioner",
+        "StreamGraph",
+        "StreamSettings",
+    ),
+    "schedule.slots.slots": ("LoadBalanceMode",),
     "task.context": ("OperatorContext",),
     "task.operators": ("Output",),
 }

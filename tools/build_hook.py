@@ -1,8 +1,8 @@
-"""What hatchling asks when it builds a wheel: the data path compiled, where there is a compiler.
+"""hatchling's hook when it builds a wheel: compiles the data path where there is a C compiler.
 
-Takes: a wheel under way. Gives: the compiled modules to it, and the platform's tag; or nothing, and a warning: the
-wheel is then pure, and so it is with NETSTACK_PURE=1. With NETSTACK_FLINK_JAR=1 and a JDK it brings the classes of
-`--peer flink` ready made, for machines without a JDK; Flink's jars (300 MB) are fetched for that.
+Takes: a wheel under way. Gives: the compiled modules and the platform's tag; or a warning, and a wheel in Python only,
+as with NETSTACK_PURE=1. `pip install -v` shows how long it compiles. With NETSTACK_FLINK_JAR=1 and a JDK the wheel has
+the classes of `--peer flink`, for machines without a JDK; Flink's jars (300 MB) are fetched for that.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ import compile_core
 REQUIREMENTS = ["mypy~=2.4.1", "setuptools>=70", "numpy>=2.0"]
 """What compiling takes; of numpy only its types."""
 
+PURE = "NETSTACK_PURE"
 FLINK = "apache-flink-libraries==2.3.0"
 
 
@@ -36,7 +38,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
 
     @property
     def _is_pure(self) -> bool:
-        return self.target_name != "wheel" or os.environ.get("NETSTACK_PURE", "0") not in ("", "0")
+        return self.target_name != "wheel" or os.environ.get(PURE, "0") not in ("", "0")
 
     @property
     def _brings_flink(self) -> bool:
@@ -59,8 +61,9 @@ class CustomBuildHook(BuildHookInterface[Any]):
         build_data["force_include"][str(jar)] = f"netstack/bench/peers/flink/{jar.name}"
 
     def dependencies(self) -> list[str]:
-        """What the build needs beside hatchling."""
-        return [*([] if self._is_pure else REQUIREMENTS), *([FLINK] if self._brings_flink else [])]
+        """What the build needs beside hatchling; nothing without a compiler, so that installing takes seconds."""
+        compiles = not self._is_pure and compile_core.compiler_problem() is None
+        return [*(REQUIREMENTS if compiles else []), *([FLINK] if self._brings_flink else [])]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compiles: for a wheel aside, for an editable installation in its tree."""
@@ -75,11 +78,14 @@ class CustomBuildHook(BuildHookInterface[Any]):
             out = Path(self._temporary.name) / folder.name
         else:
             out = folder
+        began = time.monotonic()
         try:
+            self.app.display_info(f"netstack compiles its data path, about a minute; {PURE}=1 leaves it in Python")
             compile_core.compile_core(root, out)
         except compile_core.CannotCompile as error:
             self.app.display_warning(f"netstack will run in Python, at about half the speed: {error}")
             return
+        self.app.display_info(f"netstack compiled its data path in {time.monotonic() - began:.0f} s")
         if version != "editable":
             build_data["force_include"][str(out)] = str(folder.relative_to(root))
             build_data["pure_python"] = False

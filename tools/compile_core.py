@@ -69,6 +69,18 @@ class CannotCompile(Exception):
     """Why there is no compiled data path; netstack then runs in Python."""
 
 
+def compiler_problem() -> str | None:
+    """Says what is missing that pip does not install (CPython with its headers, a C compiler); None if nothing is."""
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    if sys.implementation.name != "cpython":
+        return f"mypyc compiles for CPython only, and this is {sys.implementation.name}"
+    if shutil.which(compiler) is None:
+        return f"there is no C compiler ({compiler})"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "the C headers of this Python are not installed (Python.h)"
+    return None
+
+
 def compile_core(root: Path, out: Path, *, optimize: str = "2") -> None:
     """Compiles the data path of the tree at `root` and puts it into `out`, with its manifest.
 
@@ -78,16 +90,12 @@ def compile_core(root: Path, out: Path, *, optimize: str = "2") -> None:
         CannotCompile: a tool is missing, or one of them failed; the message says which.
     """
     source_digest = compiled_module(root).source_digest
-    if sys.implementation.name != "cpython":
-        raise CannotCompile(f"mypyc compiles for CPython only, and this is {sys.implementation.name}")
-    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    problem = compiler_problem()
+    if problem is not None:
+        raise CannotCompile(problem)
     for tool in ("mypyc", "setuptools"):
         if importlib.util.find_spec(tool) is None:
             raise CannotCompile(f"{tool} is not installed")
-    if shutil.which(compiler) is None:
-        raise CannotCompile(f"there is no C compiler ({compiler})")
-    if not Path(sysconfig.get_path("include"), "Python.h").exists():
-        raise CannotCompile("the C headers of this Python are not installed (Python.h)")
     sources = netstack_sources(root)
     with tempfile.TemporaryDirectory(prefix="netstack-core-") as temporary:
         stage = Path(temporary)
