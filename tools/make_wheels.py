@@ -26,7 +26,7 @@ PIP: Final = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--qui
 def build_archive(out: Path) -> Path:
     """Builds the source archive and returns its path."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(out)]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     (archive,) = out.glob("netstack-*.tar.gz")
     return archive
 

@@ -52,16 +52,16 @@ class _Commands(click.Group):
     """Imports a command when it is used: a TaskManager needs no JobManager, and starts in half the time."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """See `click.Group`."""
+        """Lists the commands in the order of the help text."""
         return [*_COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """See `click.Group`."""
+        """Imports a command; None for a name that is none."""
         module = _COMMANDS.get(cmd_name)
         if module is None:
             return None
-        found: click.Command = getattr(importlib.import_module(f".{module}", __name__), cmd_name.replace("-", "_"))
-        return found
+        command: click.Command = getattr(importlib.import_module(f".{module}", __name__), cmd_name.replace("-", "_"))
+        return command
 
 
 @click.group(

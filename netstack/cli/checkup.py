@@ -79,15 +79,15 @@ def java() -> Finding:
     if not place:
         return Finding("Java", "note", "none", f"for Spark: apt-get install openjdk-{LEAST_JAVA}-jre-headless")
     try:
-        told = subprocess.run([place, "-version"], capture_output=True, text=True, timeout=10, check=False).stderr
+        output = subprocess.run([place, "-version"], capture_output=True, text=True, timeout=10, check=False).stderr
     except (OSError, subprocess.TimeoutExpired) as error:
         return Finding(
             "Java", "note", f"{place} does not run: {error}", f"for Spark: install Java {LEAST_JAVA} or newer"
         )
-    match = re.search(r'version "(?:1\.)?(\d+)', told)
+    match = re.search(r'version "(?:1\.)?(\d+)', output)
     release = int(match[1]) if match else 0
     if release < LEAST_JAVA:
-        return Finding("Java", "note", f"{release or told.strip()[:40]!r}", f"for Spark: Java {LEAST_JAVA} or newer")
+        return Finding("Java", "note", f"{release or output.strip()[:40]!r}", f"for Spark: Java {LEAST_JAVA} or newer")
     return Finding("Java", "ok", str(release))
 
 
@@ -100,14 +100,14 @@ def cpus(root: Path = Path("/")) -> Finding:
     stolen = 0.0
     if first and second and sum(second) > sum(first) and len(first) > 7:
         stolen = (second[7] - first[7]) / (sum(second) - sum(first))
-    found = f"{usable} usable, {stolen:.0%} of their time stolen"
+    usage = f"{usable} usable, {stolen:.0%} of their time stolen"
     if stolen > MOST_STEAL:
         return Finding(
-            "CPUs", "warn", found, "other guests of the host take it: figures will move; measure elsewhere or longer"
+            "CPUs", "warn", usage, "other guests of the host take it: figures will move; measure elsewhere or longer"
         )
     if usable < 2:
-        return Finding("CPUs", "warn", found, "a producer and a consumer want one each")
-    return Finding("CPUs", "ok", found)
+        return Finding("CPUs", "warn", usage, "a producer and a consumer want one each")
+    return Finding("CPUs", "ok", usage)
 
 
 def _cpu_times(root: Path) -> list[int]:
@@ -132,11 +132,11 @@ def congestion_control(root: Path = Path("/")) -> Finding:
 def open_files() -> Finding:
     """The soft limit of this shell."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    shown = "no limit" if soft == resource.RLIM_INFINITY else f"{soft:,}"
+    limit = "no limit" if soft == resource.RLIM_INFINITY else f"{soft:,}"
     if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
         most = LEAST_FILES if hard == resource.RLIM_INFINITY or hard >= LEAST_FILES else hard
-        return Finding("open files", "warn", shown, f"ulimit -n {most}; in the unit: LimitNOFILE=65536")
-    return Finding("open files", "ok", shown)
+        return Finding("open files", "warn", limit, f"ulimit -n {most}; in the unit: LimitNOFILE=65536")
+    return Finding("open files", "ok", limit)
 
 
 def backlog(root: Path = Path("/")) -> Finding:
@@ -157,12 +157,12 @@ def socket_buffers(root: Path = Path("/")) -> Iterator[Finding]:
             yield Finding(name, "note", "not told")
             continue
         most = int(words[2])
-        found = f"grows to {most / (1 << 20):.3g} MiB"
+        growth = f"grows to {most / (1 << 20):.3g} MiB"
         if most < LEAST_BUFFER_BYTES:
             least = f"{words[0]} {words[1]} {LEAST_BUFFER_BYTES}"
-            yield Finding(name, "warn", found, f'for long links: sysctl -w net.ipv4.{key}="{least}"')
+            yield Finding(name, "warn", growth, f'for long links: sysctl -w net.ipv4.{key}="{least}"')
         else:
-            yield Finding(name, "ok", found)
+            yield Finding(name, "ok", growth)
 
 
 def port(number: int, host: str = "0.0.0.0") -> Finding:
@@ -213,7 +213,7 @@ def clock(root: Path = Path("/")) -> Iterator[Finding]:
 
 
 def is_clock_kept() -> bool | None:
-    """Whether the kernel has been told that its clock is right; None where it cannot be asked."""
+    """Whether the kernel takes its clock to be synchronised; None where that cannot be read."""
     try:
         ask = ctypes.CDLL(None, use_errno=True).adjtimex
     except (OSError, AttributeError):

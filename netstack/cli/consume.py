@@ -52,12 +52,12 @@ _ANNOUNCEMENT: Final = UserEvent("EventAnnouncement")  # Flink's consumer makes 
 def _subpartitions(text: str) -> range:
     first, dash, last = text.partition("-")
     try:
-        found = range(int(first), int(last if dash else first) + 1)
+        numbers = range(int(first), int(last if dash else first) + 1)
     except ValueError:
         raise ConfigError(f"{text!r}: write a number, or FIRST-LAST such as 0-3") from None
-    if found.start < 0 or not 1 <= len(found) <= MAX_SUBPARTITIONS:
+    if numbers.start < 0 or not 1 <= len(numbers) <= MAX_SUBPARTITIONS:
         raise ConfigError(f"{text!r}: give 1 to {MAX_SUBPARTITIONS} subpartitions from 0 on, the lower one first")
-    return found
+    return numbers
 
 
 @final

@@ -42,11 +42,11 @@ def datasets(release: tuple[str, ...], jobmanager: str, secret_file: Path | None
     return 0
 
 
-def _table(found: Iterable[Document]) -> Table:
+def _table(datasets: Iterable[Document]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("dataset", "bytes", "partitions", "job", "age", ""):
         table.add_column(name, justify="right" if name in ("bytes", "partitions") else "left")
-    for each in found:
+    for each in datasets:
         missing = len(each["missing"])
         table.add_row(
             each["dataset_id"],

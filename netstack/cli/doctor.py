@@ -34,22 +34,22 @@ def doctor(ports: tuple[int, ...], secret_file: Path | None, as_json: bool) -> i
     Java, CPUs and who steals their time, congestion control, limits of sockets and files, ports, the secret file, the
     clock, packages. It changes nothing. Exit code 1 when something will not work.
     """
-    found = checkup(ports, secret_file)
-    failed = any(finding.verdict == "fail" for finding in found)
+    findings = checkup(ports, secret_file)
+    failed = any(finding.verdict == "fail" for finding in findings)
     if as_json:
-        print_document({"ok": not failed, "checks": [dataclasses.asdict(finding) for finding in found]})
+        print_document({"ok": not failed, "checks": [dataclasses.asdict(finding) for finding in findings]})
     else:
-        _print(found)
+        _print(findings)
     return 1 if failed else 0
 
 
-def _print(found: list[Finding]) -> None:
+def _print(findings: list[Finding]) -> None:
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()
     table.add_column(style="bold")
     table.add_column()
-    for finding in found:
+    for finding in findings:
         what = escape(finding.found) + (f"\n[dim]{escape(finding.advice)}[/]" if finding.advice else "")
         table.add_row(f"[{_STYLES[finding.verdict]}]{finding.verdict}[/]", escape(finding.name), what)
     console.print(table)

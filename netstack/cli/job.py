@@ -74,12 +74,12 @@ def parameters_of(input_file: Path | None, given: tuple[tuple[str, str], ...]) -
     Raises:
         ConfigError: one is given twice.
     """
-    found: dict[str, str] = {} if input_file is None else {"input": os.path.abspath(input_file)}
+    parameters: dict[str, str] = {} if input_file is None else {"input": os.path.abspath(input_file)}
     for name, value in given:
-        if name in found:
+        if name in parameters:
             raise ConfigError(f"the parameter {name!r} is given twice; give it once")
-        found[name] = value
-    return found
+        parameters[name] = value
+    return parameters
 
 
 def load_job(name: str, parameters: Mapping[str, str] | None = None) -> StreamGraph | JobGraph:
@@ -130,7 +130,7 @@ def _imported(name: str) -> Any:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        found: Any = importlib.import_module(module)
+        imported: Any = importlib.import_module(module)
     except ImportError as error:
         text = f"{name!r} is not there: {error}; run this where the module can be imported"
         if error.name is not None and f"{module}.".startswith(f"{error.name}."):
@@ -140,35 +140,35 @@ def _imported(name: str) -> Any:
         raise _not_built(name, error) from error
     try:
         for attribute in path.split("."):
-            found = getattr(found, attribute)
+            imported = getattr(imported, attribute)
     except AttributeError as error:
         raise ConfigError(f"{name!r} is not there: {error}; run this where the module can be imported") from error
-    return found
+    return imported
 
 
 def _not_built(name: str, error: Exception) -> JobNotBuilt:
     """What the user's code raised; an error of ours says already what is wrong with the job."""
-    said = str(error) if isinstance(error, ConfigError) else f"{name!r} cannot be built: {shown_error(error)}"
-    return JobNotBuilt(said, error)
+    message = str(error) if isinstance(error, ConfigError) else f"{name!r} cannot be built: {shown_error(error)}"
+    return JobNotBuilt(message, error)
 
 
-def _as_graph(name: str, found: Any, parameters: Mapping[str, str]) -> StreamGraph | JobGraph:
-    if callable(found) and not isinstance(found, StreamEnvironment):
-        arguments = _arguments(name, found, parameters)
+def _as_graph(name: str, job: Any, parameters: Mapping[str, str]) -> StreamGraph | JobGraph:
+    if callable(job) and not isinstance(job, StreamEnvironment):
+        arguments = _arguments(name, job, parameters)
         try:
-            found = found(**arguments)
+            job = job(**arguments)
         except Exception as error:  # likewise
             raise _not_built(name, error) from error
     elif parameters:
         raise ConfigError(f"{name!r} is no function, so it takes no parameters ({', '.join(parameters)})")
-    if isinstance(found, StreamEnvironment):
-        found = found.stream_graph()
-    if not isinstance(found, StreamGraph | JobGraph):
+    if isinstance(job, StreamEnvironment):
+        job = job.stream_graph()
+    if not isinstance(job, StreamGraph | JobGraph):
         raise ConfigError(
-            f"{name!r} is a {type(found).__name__}; give a StreamEnvironment, a StreamGraph, a JobGraph, or a function"
+            f"{name!r} is a {type(job).__name__}; give a StreamEnvironment, a StreamGraph, a JobGraph, or a function"
             " that returns one"
         )
-    return found
+    return job
 
 
 def _arguments(name: str, function: Callable[..., Any], parameters: Mapping[str, str]) -> dict[str, Any]:

@@ -40,13 +40,13 @@ def result_document(result: JobResult) -> Document:
 
 def print_results(results: Mapping[str, Mapping[int, Any]]) -> None:
     """What sinks returned: a line for each value, of a list one for each item; headed by who, if there are several."""
-    told = {
+    returned = {
         operator: {subtask: value for subtask, value in sorted(values.items()) if value is not None}
         for operator, values in results.items()
     }
-    told = {operator: values for operator, values in told.items() if values}
-    for operator, values in told.items():
-        if len(told) > 1:
+    returned = {operator: values for operator, values in returned.items() if values}
+    for operator, values in returned.items():
+        if len(returned) > 1:
             click.echo(f"{operator}:")
         for value in values.values():
             for item in value if isinstance(value, list) else [value]:
@@ -141,8 +141,8 @@ def decided_lines(vertices: Iterable[Document]) -> list[str]:
                 "+".join(f"{piece['subpartitions'][0]}-{piece['subpartitions'][1]}" for piece in pieces)
                 for pieces in given["reads"]
             ]
-            shown = " ".join(reads[:_SHOWN_SUBTASKS])
-            lines.append(f"  subpartitions of {given['dataset']} that each reads: {shown}{_more(len(reads))}")
+            numbers = " ".join(reads[:_SHOWN_SUBTASKS])
+            lines.append(f"  subpartitions of {given['dataset']} that each reads: {numbers}{_more(len(reads))}")
     return lines
 
 
@@ -220,11 +220,11 @@ def _subtasks_text(vertex: Document) -> Text:
 
 
 def _places(subtasks: Iterable[Document]) -> str:
-    found: dict[str, list[str]] = {}
+    by_taskmanager: dict[str, list[str]] = {}
     for subtask in subtasks:
         if subtask["taskmanager"] is not None:
-            found.setdefault(subtask["taskmanager"], []).append(str(subtask["subtask"]))
-    return ", ".join(f"{name}: {_ranges(numbers)}" for name, numbers in found.items())
+            by_taskmanager.setdefault(subtask["taskmanager"], []).append(str(subtask["subtask"]))
+    return ", ".join(f"{name}: {_ranges(numbers)}" for name, numbers in by_taskmanager.items())
 
 
 def _ranges(numbers: list[str]) -> str:

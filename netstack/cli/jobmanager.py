@@ -189,7 +189,7 @@ async def _serve(
             if metrics is not None:
                 scraped = await stack.enter_async_context(serve_metrics(manager, metrics))
             if web is not None:
-                from ..web.serve import open_web  # only who asks for it needs hypercorn and starlette
+                from ..web.serve import open_web  # without --web neither hypercorn nor starlette is needed
 
                 served = open_web(
                     manager,
@@ -207,8 +207,8 @@ async def _serve(
                     print_document(ready)
                 else:
                     where = config.folder or "a folder that goes with it"
-                    shown = f"; the page is {page}" if page else ""
-                    shown += f"; metrics are at {scraped}" if scraped else ""
-                    click.echo(f"listening at {manager.address}; jobs are kept in {where}{shown}")
+                    addresses = f"; the page is {page}" if page else ""
+                    addresses += f"; metrics are at {scraped}" if scraped else ""
+                    click.echo(f"listening at {manager.address}; jobs are kept in {where}{addresses}")
             async for _ in signals:
                 break

@@ -46,9 +46,9 @@ def jobs(job_id: str | None, jobmanager: str, secret_file: Path | None, as_json:
     elif job_id is not None:
         print_all(job_lines(document))
     else:
-        found = document["taskmanagers"]
-        free, slots = (sum(each[name] for each in found) for name in ("free_slots", "slots"))
-        print_all([f"{len(found)} TaskManagers, {free} of {slots} slots free", jobs_table(document["jobs"])])
+        taskmanagers = document["taskmanagers"]
+        free, slots = (sum(each[name] for each in taskmanagers) for name in ("free_slots", "slots"))
+        print_all([f"{len(taskmanagers)} TaskManagers, {free} of {slots} slots free", jobs_table(document["jobs"])])
     return 0
 
 
@@ -172,7 +172,7 @@ async def _told_meanwhile(
     """Waits for a job, and says what that waits for itself: else who has no TaskManager waits and knows not why."""
     outcome: JobResult | NetstackError | None = None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_tell_what_it_lacks, job_id, jobmanager, secret_file)
+        nursery.start_soon(_print_what_it_lacks, job_id, jobmanager, secret_file)
         try:
             outcome = await waiting()
         except NetstackError as error:  # leaves as it is, not inside this nursery's group
@@ -183,14 +183,14 @@ async def _told_meanwhile(
     return outcome
 
 
-async def _tell_what_it_lacks(job_id: str, jobmanager: str, secret_file: Path | None) -> None:
-    told = ""
+async def _print_what_it_lacks(job_id: str, jobmanager: str, secret_file: Path | None) -> None:
+    printed = ""
     await trio.sleep(_LACKS_S)
-    with contextlib.suppress(NetstackError, OSError):  # who waits for the job tells of that
+    with contextlib.suppress(NetstackError, OSError):  # waiting for the job reports that
         async with connected(jobmanager, secret_file) as client:
             while True:
                 lacks = (await client.job(job_id))["waits_for"]
-                if lacks and lacks != told:
+                if lacks and lacks != printed:
                     click.echo(f"it waits for {lacks}", err=True)
-                told = lacks
+                printed = lacks
                 await trio.sleep(_LACKS_S)

@@ -24,7 +24,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON document a line: `at` (UTC), `level`, `logger`, `text`; `error` has the trace where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter.format`."""
+        """Formats a record as one JSON document."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         document = {
             "at": at.replace("+00:00", "Z"),

@@ -62,10 +62,10 @@ def record(
     if not _ADDRESS.fullmatch(target):
         if seconds_s is not None:
             raise ConfigError("--seconds goes with the address of a JobManager; a job is recorded to its end")
-        found: int = context.invoke(
+        code: int = context.invoke(
             run, job=target, input_file=input_file, given=given, taskmanagers=taskmanagers, slots=slots, record=output
         )
-        return found
+        return code
     if given or input_file or taskmanagers or slots:
         raise ConfigError(f"{target} is a JobManager, whose jobs run already: leave -p, --input and the like away")
     trio.run(_record, target, secret_file, output, seconds_s)
@@ -79,7 +79,7 @@ async def _record(address: str, secret_file: Path | None, output: Path, seconds_
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             ended = trio.Event()
-            nursery.start_soon(_tell, signals, ended)
+            nursery.start_soon(_end_on, signals, ended)
             try:
                 async with (
                     connected(address, secret_file) as client,
@@ -99,7 +99,7 @@ def _first(errors: BaseExceptionGroup[NetstackError | OSError]) -> NetstackError
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
-async def _tell(signals: AsyncIterator[int], ended: trio.Event) -> None:
+async def _end_on(signals: AsyncIterator[int], ended: trio.Event) -> None:
     async for _ in signals:
         ended.set()
 
@@ -130,7 +130,7 @@ def replay(file: Path, web: str, output: Path | None, opens: bool, as_json: bool
 
 
 async def _replay(history: History, web: str, opens: bool) -> None:
-    from ..web.serve import open_replay  # only who asks for it needs hypercorn and starlette
+    from ..web.serve import open_replay  # no other command needs hypercorn and starlette
 
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with open_replay(history, web) as url:

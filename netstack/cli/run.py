@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 _CANCEL_S: Final = 10.0
 _LOOK_S: Final = 0.25
 
-_TOLD: Final = frozenset({"failure", "taskmanager", "blocked"})
-"""What of a job's log its user is told."""
+_PRINTED: Final = frozenset({"failure", "taskmanager", "blocked"})
+"""The entries of a job's log that are printed."""
 
 
 class JobCluster(Protocol):
@@ -62,7 +62,7 @@ class JobCluster(Protocol):
         """Connected to it."""
 
     async def wait(self, job_id: str) -> JobResult:
-        """See `JobClient.wait`."""
+        """Waits for the job's end, as `JobClient.wait` does."""
 
 
 @click.command(short_help="A job on this machine, or on Spark, from its beginning to its end.")
@@ -281,7 +281,7 @@ class _Run:
         web: str | None = None,
         record: Path | None = None,
     ) -> None:
-        self.restarts = self.checkpoints = self._told = 0
+        self.restarts = self.checkpoints = self._printed = 0
         self.vertices: list[dict[str, Any]] = []
         self._graph = graph
         self._from_savepoint = from_savepoint
@@ -325,7 +325,7 @@ class _Run:
 
                 await stack.enter_async_context(recorded(self._record, cluster.client.look))
             if self._web is not None:
-                from ..web.serve import open_web  # only who asks for it needs hypercorn and starlette
+                from ..web.serve import open_web  # without --web neither hypercorn nor starlette is needed
 
                 url = await stack.enter_async_context(open_web(cluster.jobmanager, self._web))
                 click.echo(f"the page is {url}", err=True)
@@ -340,7 +340,7 @@ class _Run:
         )
         record = cluster.jobmanager.jobs.find(self._job_id)
         if record.stored.not_restored:
-            self._view.tell(not_restored_line(record.stored.not_restored))
+            self._view.print(not_restored_line(record.stored.not_restored))
         master = record.master
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch, cluster, master)
@@ -349,7 +349,7 @@ class _Run:
             except NetstackError as error:
                 outcome = error
             nursery.cancel_scope.cancel()
-        self._tell(master)
+        self._print_news(master)
         if isinstance(outcome, NetstackError):
             raise outcome
         await self._look(cluster)
@@ -359,20 +359,20 @@ class _Run:
         while True:
             if self._view.is_shown:
                 await self._look(cluster)
-            self._tell(master)
+            self._print_news(master)
             await trio.sleep(_LOOK_S)
 
-    def _tell(self, master: JobMaster | None) -> None:
-        """What the job goes on after; what it ends of is told in the end."""
+    def _print_news(self, master: JobMaster | None) -> None:
+        """Prints what the job goes on after; what ends it is printed in the end."""
         if master is None:
             return
-        happenings = [each for each in master.log.since(self._told) if each.what in _TOLD]
-        self._told = master.log.added
+        happenings = [each for each in master.log.since(self._printed) if each.what in _PRINTED]
+        self._printed = master.log.added
         if master.scheduler.state in (JobState.FAILING, JobState.FAILED):
             failures = [number for number, each in enumerate(happenings) if each.what == "failure"]
             del happenings[failures[-1] if failures else 0 :]
         for happening in happenings:
-            self._view.tell(f"netstack: {happening.text}")
+            self._view.print(f"netstack: {happening.text}")
 
     async def _look(self, cluster: JobCluster) -> None:
         """Shows how the job is doing."""
@@ -400,8 +400,8 @@ class _Run:
 
     def lost(self, why: str) -> None:
         """Says that all TaskManagers went at once, and come again."""
-        self._view.tell(f"netstack: {why}; TaskManagers are started again")
+        self._view.print(f"netstack: {why}; TaskManagers are started again")
 
     def printed(self, name: str, line: str) -> None:
         """Shows a line that an operator printed, or a TaskManager logged."""
-        self._view.tell(line)
+        self._view.print(line)

@@ -50,7 +50,7 @@ class RunView:
         """Whether there is a terminal."""
         return self._live is not None
 
-    def tell(self, line: str) -> None:
+    def print(self, line: str) -> None:
         """A line above the view."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 

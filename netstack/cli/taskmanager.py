@@ -205,8 +205,8 @@ def taskmanager(config_file: Path | None, until_eof: bool, log_kind: str, as_jso
 
 def from_environment() -> dict[str, Any]:
     """Settings that a shell has for all commands; files and flags go first."""
-    found = {"jobmanager": os.environ.get(ADDRESS_VARIABLE), "secret_file": os.environ.get(SECRET_VARIABLE)}
-    return {name: value for name, value in found.items() if value}
+    settings = {"jobmanager": os.environ.get(ADDRESS_VARIABLE), "secret_file": os.environ.get(SECRET_VARIABLE)}
+    return {name: value for name, value in settings.items() if value}
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def read_config(path: Path) -> dict[str, Any]:
         ConfigError: it is no TOML, or names something else.
     """
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
     known = {field.name for field in dataclasses.fields(TaskManagerConfig)} - {
@@ -227,7 +227,7 @@ def read_config(path: Path) -> dict[str, Any]:
     }
     known |= {"secret_file", "metrics", "slots_in", "process_memory_bytes", *_NETWORK}
     settings = {}
-    for name, value in found.items():
+    for name, value in given.items():
         field = _FILE_NAMES.get(name.replace("-", "_"), name.replace("-", "_"))
         if field not in known:
             names = ", ".join(sorted(known))
@@ -330,6 +330,6 @@ async def _announce(manager: TaskManager, processes: SlotProcesses | None, as_js
         if as_json:
             print_document({"kind": "ready", **addresses})
         else:
-            shown = "".join(f", {name} at {addresses[name]}" for name in ("metrics",) if addresses[name])
+            others = "".join(f", {name} at {addresses[name]}" for name in ("metrics",) if addresses[name])
             control = "" if manager.control_address == manager.address else f", control at {manager.control_address}"
-            click.echo(f"listening at {manager.address}{control}{shown}; {manager.config.slots} slots")
+            click.echo(f"listening at {manager.address}{control}{others}; {manager.config.slots} slots")

@@ -112,14 +112,14 @@ class JobManagerHistory:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._gone = _NOT_YET
+        self._problem = _NOT_YET
         self._looks: list[tuple[float, Mapping[str, Any]]] = []
 
     def saw(self, document: Mapping[str, Any], now_s: float) -> None:
         """The JobManager said this."""
-        if self._gone:
-            self._looks.clear()  # nobody knows what was in between
-        self._gone = ""
+        if self._problem:
+            self._looks.clear()  # what was in between is not known
+        self._problem = ""
         self._looks.append((now_s, document))
         while len(self._looks) > 2 and self._looks[0][0] < now_s - _WINDOW_S:
             del self._looks[0]
@@ -127,16 +127,16 @@ class JobManagerHistory:
     @property
     def is_known(self) -> bool:
         """Whether it was seen twice, so that there are rates, or is gone for a reason."""
-        return self._gone not in ("", _NOT_YET) or len(self._looks) > 1
+        return self._problem not in ("", _NOT_YET) or len(self._looks) > 1
 
     def lost(self, why: str) -> None:
         """It cannot be seen."""
-        self._gone = why or "gone"
+        self._problem = why or "gone"
 
     def view(self, now_s: float) -> JobManagerView:
         """All of it, as of the last look."""
         if not self._looks:
-            return JobManagerView(self._address, self._gone, (), ())
+            return JobManagerView(self._address, self._problem, (), ())
         (before_s, before), (last_s, last) = self._looks[0], self._looks[-1]
         then = {job["job_id"]: job for job in before["jobs"]}
         ended = [job["job_id"] for job in last["jobs"] if job["state"] in ENDED]
@@ -150,7 +150,7 @@ class JobManagerHistory:
             HostView(each["name"], each["host"], each["slots"], each["slots"] - each["free_slots"], each["gone"])
             for each in last["taskmanagers"]
         ]
-        return JobManagerView(self._address, self._gone, tuple(jobs), tuple(hosts))
+        return JobManagerView(self._address, self._problem, tuple(jobs), tuple(hosts))
 
 
 def _job(job: Mapping[str, Any], before: Mapping[str, Any] | None, passed_s: float) -> MasterView:

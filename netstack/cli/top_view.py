@@ -143,17 +143,17 @@ class TaskManagerHistory:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._gone = _NOT_YET
+        self._problem = _NOT_YET
         self._document: Mapping[str, Any] = {}
         self._cpu = _Rate()
         self._jobs: dict[str, _JobHistory] = {}
 
     def saw(self, document: Mapping[str, Any], now_s: float) -> None:
         """The TaskManager said this of itself."""
-        if self._gone or document["pid"] != self._document.get("pid"):
+        if self._problem or document["pid"] != self._document.get("pid"):
             self._cpu = _Rate()  # nobody knows what was in between
             self._jobs = {}
-        self._gone = ""
+        self._problem = ""
         self._document = document
         self._cpu.add(document["cpu_s"], now_s)
         rows = {row["job_id"]: row for row in document["jobs"]}
@@ -164,21 +164,21 @@ class TaskManagerHistory:
     @property
     def is_known(self) -> bool:
         """Whether it was seen twice, so that there are rates, or is gone for a reason."""
-        return self._gone not in ("", _NOT_YET) or self._cpu.last is not None
+        return self._problem not in ("", _NOT_YET) or self._cpu.last is not None
 
     def lost(self, why: str) -> None:
         """It cannot be seen."""
-        self._gone = why or "gone"
+        self._problem = why or "gone"
 
     def view(self, now_s: float) -> TaskManagerView:
         """All of it, with histories as of now."""
         document = self._document
-        jobs = [] if self._gone else [history.view(now_s) for history in self._jobs.values()]
+        jobs = [] if self._problem else [history.view(now_s) for history in self._jobs.values()]
         held = [job for job in jobs if job.is_open]
         slots, memory_bytes = int(document.get("slots", 0)), int(document.get("memory_bytes", 0))
         return TaskManagerView(
             address=self._address,
-            gone=self._gone,
+            gone=self._problem,
             hostname=str(document.get("hostname", "")),
             version=str(document.get("version", "")),
             uptime_s=float(document.get("uptime_s", 0.0)),
@@ -241,12 +241,12 @@ class _JobHistory:
         for name, counters in _RATES.items():
             self._rates[name].add(sum(sum(_values(metrics, counter)) for counter in counters), now_s)
         since_s = now_s if self._seen_s is None else self._seen_s
-        found = {}
+        credits = {}
         for channel in row["channels"]:
             key = channel["peer"], channel["partition"], channel["subpartition"]
-            found[key] = self._credits.get(key) or deque()
-            _remember(found[key], since_s, now_s, float(channel["credit"]))
-        self._credits, self._seen_s = found, now_s
+            credits[key] = self._credits.get(key) or deque()
+            _remember(credits[key], since_s, now_s, float(channel["credit"]))
+        self._credits, self._seen_s = credits, now_s
 
     def view(self, now_s: float) -> JobView:
         row, rates = self._row, self._rates
@@ -306,8 +306,8 @@ def _bar(value: float, highest: float) -> str:
 
 def _values(metrics: Mapping[str, Any], name: str) -> list[float]:
     """Of every partition or gate, or the TaskManager's one value."""
-    found = metrics.get(name, {})
-    return list(found.values()) if isinstance(found, Mapping) else [found]
+    values = metrics.get(name, {})
+    return list(values.values()) if isinstance(values, Mapping) else [values]
 
 
 def _remember(history: deque[tuple[float, float, float]], since_s: float, until_s: float, value: float) -> None:

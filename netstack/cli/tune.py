@@ -68,18 +68,18 @@ async def tuned(client: JobClient, job_id: str, seconds: float, apply: bool) -> 
     looks, columns = await _looks(client, definition["job_id"], seconds)
     before = measured(looks, columns)
     slots = await _slots_for(client, definition["job_id"])
-    found = proposals(looks, definition["document"], columns, NetworkConfig(), slots)
+    suggested = proposals(looks, definition["document"], columns, NetworkConfig(), slots)
     document: Document = {
         "job_id": definition["job_id"],
         "name": looks[-1][1]["name"],
         "before": asdict(before),
-        "proposals": [asdict(each) for each in found],
+        "proposals": [asdict(each) for each in suggested],
         "new_job_id": None,
         "savepoint": None,
         "after": None,
     }
-    if apply and found:
-        document |= await _apply(client, definition, found, seconds)
+    if apply and suggested:
+        document |= await _apply(client, definition, suggested, seconds)
     return document
 
 
@@ -114,8 +114,8 @@ def _is_told(job: Document) -> bool:
     return any(each.get("busy") is not None for vertex in job["vertices"] for each in vertex["subtasks"])
 
 
-async def _apply(client: JobClient, definition: Document, found: list[Proposal], seconds: float) -> Document:
-    document = changed(definition["document"], found)
+async def _apply(client: JobClient, definition: Document, suggested: list[Proposal], seconds: float) -> Document:
+    document = changed(definition["document"], suggested)
     if definition["code"]:
         raise ConfigError(
             "this job brought its code along, which ends with it: stop it with `netstack savepoint ID --stop`, change"
@@ -151,13 +151,13 @@ def tune_lines(document: Document) -> list[str]:
     return lines
 
 
-def _measured_line(found: Document) -> str:
-    rate = format_count(round(found["records_per_s"]))
-    return f"{rate} records/s read behind its sources, over {found['seconds']:.0f} s"
+def _measured_line(document: Document) -> str:
+    rate = format_count(round(document["records_per_s"]))
+    return f"{rate} records/s read behind its sources, over {document['seconds']:.0f} s"
 
 
-def _bottleneck_text(found: Document) -> str:
-    return "not known yet" if found["bottleneck"] is None else str(found["bottleneck"]["text"])
+def _bottleneck_text(document: Document) -> str:
+    return "not known yet" if document["bottleneck"] is None else str(document["bottleneck"]["text"])
 
 
 def _value(each: Document, side: str) -> str:

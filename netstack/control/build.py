@@ -47,14 +47,14 @@ def build_of(package: str) -> str:
 
 
 def _sources(folder: Traversable, prefix: str) -> list[tuple[str, Traversable]]:
-    found = []
+    sources = []
     for entry in folder.iterdir():
         name = f"{prefix}{entry.name}"
         if entry.is_dir():
-            found += _sources(entry, f"{name}/")
+            sources += _sources(entry, f"{name}/")
         elif name.endswith(".py"):
-            found.append((name, entry))
-    return found
+            sources.append((name, entry))
+    return sources
 
 
 def _traversable(place: str) -> Traversable:

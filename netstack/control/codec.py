@@ -56,10 +56,10 @@ class MessageCodec(Generic[Message]):
             RemoteProtocolError: it is none.
         """
         name = document[0] if document else None
-        found = self._kinds.get(name) if type(name) is str else None
-        if found is None:
+        kind_and_readers = self._kinds.get(name) if type(name) is str else None
+        if kind_and_readers is None:
             raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a control frame of kind {shown(name)}")
-        kind, readers = found
+        kind, readers = kind_and_readers
         if len(readers) != len(document) - 1:
             raise RemoteProtocolError(
                 ErrorCode.MALFORMED_FRAME, f"{name}: {len(document) - 1} fields instead of {len(readers)}"

@@ -60,7 +60,7 @@ class FrameStream:
         peer: who is at the other end, for messages; whoever greets may make it say more.
         limit_bytes: longest frame accepted; raised once a peer has said who it is.
         most_containers: of a frame, how many lists and maps it may have.
-        received_bytes: so far: whoever waits for a long frame sees that it is coming.
+        received_bytes: so far; it grows while a long frame arrives.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class FrameStream:
             await self._write()
 
     async def run(self) -> None:
-        """Writes what is sent, until cancelled. Ends when the stream does: whoever receives is told."""
+        """Writes what is sent, until cancelled. Ends when the stream does; `receive` then raises."""
         try:
             while True:
                 await self.flush()
@@ -113,7 +113,7 @@ class FrameStream:
         self._outbox += frame
         if len(self._outbox) > MAX_UNSENT_BYTES:
             self._give_up()
-            self._stream.close()  # whoever receives here, or runs, is told
+            self._stream.close()  # `receive` and `run` then raise
         self._more.set()
 
     async def wait_room(self) -> None:

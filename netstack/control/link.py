@@ -77,13 +77,13 @@ class MessageLink(Protocol):
     """Who is at the other end, for messages."""
 
     def send(self, message: Message) -> None:
-        """See `ControlLink.send`."""
+        """Sends a message; never waits."""
 
     async def wait_room(self) -> None:
-        """See `ControlLink.wait_room`."""
+        """Waits until little is unsent."""
 
     async def receive(self) -> Message:
-        """See `ControlLink.receive`."""
+        """Waits for the next message."""
 
 
 @final
@@ -126,17 +126,19 @@ class ControlLink:
         self._frames.send([GREETING, VERSION, build, name, role, facts])
         with contextlib.suppress(ConnectionLost):  # it may have said why before it went
             await self._frames.flush()
-        said = await self._frames.receive()
-        if len(said) < 3 or said[0] != GREETING or type(said[1]) is not int:
+        greeting = await self._frames.receive()
+        if len(greeting) < 3 or greeting[0] != GREETING or type(greeting[1]) is not int:
             raise RemoteProtocolError(
                 ErrorCode.NOT_NETSTACK, f"{self.peer} does not speak the control protocol of netstack"
             )
-        if said[1] != VERSION:  # whatever else its greeting says
-            theirs = shown_text(said[2], _BUILD_CHARACTERS) if type(said[2]) is str else ""
-            return Greeting(said[1], theirs, "", "", {})
-        if len(said) != 6:
-            raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"{self.peer} sent a greeting of {len(said)} parts")
-        _, version, theirs, their_name, their_role, their_facts = said
+        if greeting[1] != VERSION:  # whatever else its greeting says
+            theirs = shown_text(greeting[2], _BUILD_CHARACTERS) if type(greeting[2]) is str else ""
+            return Greeting(greeting[1], theirs, "", "", {})
+        if len(greeting) != 6:
+            raise RemoteProtocolError(
+                ErrorCode.MALFORMED_FRAME, f"{self.peer} sent a greeting of {len(greeting)} parts"
+            )
+        _, version, theirs, their_name, their_role, their_facts = greeting
         if not (type(theirs) is type(their_name) is type(their_role) is str and type(their_facts) is dict):
             raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"{self.peer} sent a greeting of other types")
         self._frames.limit_bytes = MAX_FRAME_BYTES
@@ -220,7 +222,7 @@ class ControlLink:
         return sent_ns, awaited.clock_ns, awaited.arrived_ns
 
     def give_up(self) -> None:
-        """Nothing will be received any more: whoever waits for a pong learns of it."""
+        """Ends all waits for pongs: nothing will be received any more."""
         for awaited in self.pongs.values():
             awaited.event.set()
 

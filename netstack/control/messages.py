@@ -606,9 +606,9 @@ def blob_parts(key: str, data: bytes, offset: int) -> BlobPart:
 
 def attempts_of(message: Message) -> tuple[Attempt, ...]:
     """The attempts that a message is about."""
-    found: tuple[Attempt, ...] = getattr(message, "attempts", ())
+    attempts: tuple[Attempt, ...] = getattr(message, "attempts", ())
     one: Attempt | None = getattr(message, "attempt", None)
-    return found if one is None else (one,)
+    return attempts if one is None else (one,)
 
 
 _ATTEMPTS_AT_ONCE: Final = 1 << 16

@@ -52,7 +52,7 @@ class Questions:
         finally:
             self._asked.pop(token, None)
         if asked.document is None:
-            raise asked.error or self._gone()
+            raise asked.error or self._lost_error()
         return asked.document
 
     def want(self, answer: Plain, name: str, kind: type[_Value]) -> _Value:
@@ -68,11 +68,11 @@ class Questions:
             )
         return value
 
-    def _gone(self) -> NetstackError:
+    def _lost_error(self) -> NetstackError:
         return self._failure or ConnectionLost(f"{self._link.peer} is gone")
 
     async def receive_all(self) -> None:
-        """Takes answers until the service is gone; whoever waits then, or asks later, is told."""
+        """Takes answers until the connection is lost; questions that wait then, or are asked later, raise."""
         try:
             while True:
                 message = await self._link.receive()

@@ -119,7 +119,7 @@ class RoutedListener(Listener):
             self._drop(stream)
 
     async def accept(self) -> ByteStream:
-        """See `Listener.accept`."""
+        """Waits for the next stream, as `Listener.accept` does."""
         try:
             return await self._accepted.receive()
         except trio.EndOfChannel:

@@ -32,7 +32,7 @@ Connect: TypeAlias = Callable[[], Awaitable[tuple[ControlLink, Greeting]]]
 
 @final
 class ThreadedLink:
-    """See `open_threaded`, which makes one.
+    """A control link whose sockets another thread serves; `open_threaded` makes one.
 
     Attributes:
         peer: who is at the other end.
@@ -71,7 +71,7 @@ class ThreadedLink:
         return self._error
 
     def send(self, message: Message) -> None:
-        """See `ControlLink.send`."""
+        """Sends a message as `ControlLink.send` does; never waits."""
         frame = packed(message)
         if self._error is not None:
             return
@@ -88,13 +88,13 @@ class ThreadedLink:
             await self._arrived.wait()
 
     async def wait_room(self) -> None:
-        """See `ControlLink.wait_room`."""
+        """Waits until little is unsent, as `ControlLink.wait_room` does."""
         await trio.lowlevel.checkpoint()
         while self._outbox_bytes >= MAX_UNSENT_BYTES and self._error is None:
             await self._room.wait()
 
     async def receive(self) -> Message:
-        """See `ControlLink.receive`."""
+        """Waits for the next message, as `ControlLink.receive` does."""
         await trio.lowlevel.checkpoint()
         while not self._inbox:
             if self._error is not None:

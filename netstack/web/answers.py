@@ -38,7 +38,7 @@ class JsonResponse(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """See `starlette.responses.Response.render`."""
+        """Encodes the content as JSON."""
         return json_text(content, compact=True, most_characters=MOST_CHARACTERS).encode()
 
 

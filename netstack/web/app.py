@@ -264,16 +264,18 @@ class Web:
         self._savepoints[trigger] = {"status": {"id": "COMPLETED"}, "operation": operation}
 
     async def _savepoint_status(self, request: Request) -> Response:
-        found = self._savepoints.get(request.path_params["trigger"])
-        return _refusal(404, "no such savepoint was asked for here") if found is None else JsonResponse(found)
+        status = self._savepoints.get(request.path_params["trigger"])
+        return _refusal(404, "no such savepoint was asked for here") if status is None else JsonResponse(status)
 
     async def _taskmanagers(self, request: Request) -> Response:
         return JsonResponse(flink.taskmanagers(taskmanagers_document(self._manager)))
 
     async def _taskmanager(self, request: Request) -> Response:
         name = request.path_params["name"]
-        found = [each for each in taskmanagers_document(self._manager) if each["name"] == name]
-        return JsonResponse(flink.taskmanager(found[0])) if found else _refusal(404, f"no TaskManager {name[:60]!r}")
+        matches = [each for each in taskmanagers_document(self._manager) if each["name"] == name]
+        return (
+            JsonResponse(flink.taskmanager(matches[0])) if matches else _refusal(404, f"no TaskManager {name[:60]!r}")
+        )
 
     # Our own.
 

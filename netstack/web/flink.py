@@ -225,18 +225,18 @@ def _endpoint(failure: Mapping[str, Any]) -> str | None:
     return failure["host"] or failure["taskmanager"] or None
 
 
-def taskmanagers(found: Sequence[Mapping[str, Any]]) -> Document:
+def taskmanagers(documents: Sequence[Mapping[str, Any]]) -> Document:
     """`/taskmanagers`."""
-    return {"taskmanagers": [taskmanager(each) for each in found]}
+    return {"taskmanagers": [taskmanager(each) for each in documents]}
 
 
-def taskmanager(found: Mapping[str, Any]) -> Document:
+def taskmanager(document: Mapping[str, Any]) -> Document:
     """`/taskmanagers/:id`."""
     return {
-        "id": found["name"],
-        "path": found["address"],
-        "slotsNumber": found["slots"],
-        "freeSlots": found["free_slots"],
+        "id": document["name"],
+        "path": document["address"],
+        "slotsNumber": document["slots"],
+        "freeSlots": document["free_slots"],
         "hardware": {},
     }
 

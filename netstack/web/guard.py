@@ -60,7 +60,7 @@ class Guard:
         self._log = LimitedLog(LOGGER, trio.current_time)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Serves one ASGI scope."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":

@@ -77,7 +77,7 @@ class History:
 
     @staticmethod
     def text(kept: Sequence[Kept]) -> str:
-        """As one JSON list of `at`, `until` (seconds since 1970) and `snapshot`."""
+        """Entries as one JSON list of `at`, `until` (seconds since 1970) and `snapshot`."""
         return f"[{','.join(map(entry_text, kept))}]"
 
 

@@ -189,7 +189,7 @@ def read_recording(path: Path) -> History:
         ConfigError: it is none, or one of another version.
         OSError: it cannot be read.
     """
-    found = History(max_bytes=1 << 62, kept_s=math.inf)
+    history = History(max_bytes=1 << 62, kept_s=math.inf)
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as raw:
             if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
@@ -201,15 +201,15 @@ def read_recording(path: Path) -> History:
                         f"{path} is no recording of this release of netstack, which reads version {VERSION}"
                     )
                 with contextlib.suppress(EOFError):  # whoever wrote it was killed
-                    _read_entries(file, found, path)
+                    _read_entries(file, history, path)
     except (gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
         raise ConfigError(f"{path} is no recording of netstack: {shown_text(str(error))}") from error
-    if not found.last:
+    if not history.last:
         raise ConfigError(f"{path} is a recording of nothing: whoever made it ended at once")
-    return found
+    return history
 
 
-def _read_entries(file: gzip.GzipFile, found: History, path: Path) -> None:
+def _read_entries(file: gzip.GzipFile, history: History, path: Path) -> None:
     """Raises `ValueError` for what is no entry, `EOFError` where the file was cut short."""
     left_bytes = MAX_TEXT_BYTES
     while line := file.readline(MAX_LINE_BYTES + 1):
@@ -220,7 +220,7 @@ def _read_entries(file: gzip.GzipFile, found: History, path: Path) -> None:
         entry = _value(line)
         if type(entry) is not dict or type(entry.get("snapshot")) is not dict:
             raise ValueError("a line is no snapshot")
-        found.extend(_time(entry.get("at")), _time(entry.get("until")), snapshot_text(entry["snapshot"]))
+        history.extend(_time(entry.get("at")), _time(entry.get("until")), snapshot_text(entry["snapshot"]))
 
 
 def _value(line: bytes) -> Any:

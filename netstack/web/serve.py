@@ -165,11 +165,11 @@ class _TlsConfig(Config):
 
     @property
     def ssl_enabled(self) -> bool:
-        """See `hypercorn.config.Config`."""
+        """Whether hypercorn serves TLS: always."""
         return True
 
     def create_ssl_context(self) -> ssl.SSLContext:
-        """See `hypercorn.config.Config`; a renewed certificate is shown from the next connection on."""
+        """The server's TLS context; each connection gets the newest certificate."""
         context = self._certificates.server_without_client()
         context.sni_callback = self._renewed
         return context

@@ -49,10 +49,10 @@ class Sessions:
         if kind.lower() == "bearer":
             return self._end_of(token, only) is not None
         try:
-            found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
         except CookieError:
             return False
-        end, number = self._ends.get(_digest(found.value), (0.0, 0)) if found is not None else (0.0, 0)
+        end, number = self._ends.get(_digest(cookie.value), (0.0, 0)) if cookie is not None else (0.0, 0)
         return end > self._clock() and (only is None or number < only)
 
     def log_in(self, token: str) -> str | None:
