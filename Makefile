@@ -5,6 +5,7 @@
 #   make docs     the documentation's site, build/site; warnings are errors
 #   make check     lint, types, and the tests that the change reaches, the nearest first: a minute
 #   make test      everything a change has to pass: lint, types, tests
+#   make coverage  which branches the fast tests take, by package; processes that they start are not counted
 #   make wheels    a release's files in dist/: the source archive, compiled wheels for Python 3.11 to 3.13, one in Python only
 #   make mutants   plants known bugs, one at a time, and checks that the tests named beside them fail; some minutes
 #
@@ -24,7 +25,7 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 1 : 4))
 # Containers often set it; then each of the hundreds of processes that the tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: sweep compiled test check test-compiled core-tests lint types pytest mutants format clean docs wheels
+.PHONY: sweep compiled test check test-compiled core-tests lint types pytest mutants format clean docs wheels coverage
 
 sweep: .venv/.compiled
 	@$(BIN)/netstack-bench sweep $(ARGS)
@@ -69,6 +70,11 @@ docs: .venv/.installed-docs
 format: .venv/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+coverage: .venv/.installed-dev
+	@$(PIP_INSTALL) --group coverage
+	@NETSTACK_PURE=1 COVERAGE_FILE=build/.coverage $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "not slow and not long" --cov=netstack --cov-branch \
+		--cov-report=json:build/coverage.json $(PYTEST_ARGS); code=$$?; $(BIN)/python tools/coverage_by_package.py build/coverage.json; exit $$code
 
 wheels: .venv/.installed-release
 	@$(BIN)/python tools/make_wheels.py $(ARGS)

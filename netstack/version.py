@@ -1,4 +1,4 @@
-"""The version of this release, in a module of its own so that every layer may read it; `pyproject.toml` takes it from here."""
+"""The version of this release, in a module of its own for every layer; `pyproject.toml` reads it here."""
 
 from __future__ import annotations
 

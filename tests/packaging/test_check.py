@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
+import json
+import os
+import subprocess
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from tool_modules import load_tool
 
 grimp = pytest.importorskip("grimp")
 ROOT = Path(__file__).parents[2]
 
 
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tool_check", ROOT / "tools/check.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-check = _load()
+check = load_tool("check")
 
 
 def test_what_imports_a_changed_module_is_as_far_away_as_there_are_imports() -> None:
@@ -43,3 +36,13 @@ def test_a_changed_test_and_the_tests_of_a_changed_helper_run() -> None:
     found = check.tests_of([Path("tests/system/test_jobs.py"), Path("tests/system/jobworld.py")])
     assert found[0] == ROOT / "tests/system/test_jobs.py"
     assert ROOT / "tests/system/test_placement.py" in found or ROOT / "tests/system/test_tune.py" in found
+
+
+def test_flaky_tests_are_counted(tmp_path: Path) -> None:
+    failed = tmp_path / "lastfailed"
+    history = {**os.environ, "FLAKES": str(tmp_path / "flakes.txt")}
+    for tests in ({"tests/a.py::test[a b]": True, "tests/b.py::test": True}, {"tests/b.py::test": True}):
+        failed.write_text(json.dumps(tests))
+        subprocess.run([ROOT / ".ci/flakes", failed], env=history, cwd=ROOT, check=True, capture_output=True)
+    done = subprocess.run([ROOT / ".ci/flakes"], env=history, check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines()[1:] == ["   2 tests/b.py::test", "   1 tests/a.py::test[a b]"]

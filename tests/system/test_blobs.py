@@ -31,6 +31,7 @@ async def blobs(cluster: LocalCluster) -> list[dict[str, int]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("is_folder_shared", "most_read"), [(False, 1.1), (True, 0.0)])
 @trio_test
 async def test_eight_taskmanagers_get_a_package_that_is_read_once(

@@ -238,6 +238,7 @@ def communicate(process: subprocess.Popen[bytes], code: int) -> tuple[str, str]:
     return out.decode(), err.decode()
 
 
+@pytest.mark.long
 def test_who_waits_for_a_job_gets_its_results_though_the_jobmanager_is_killed(tmp_path: Path) -> None:
     with ClusterRig(tmp_path) as rig:
         rig.start_taskmanagers(1, 1)

@@ -270,6 +270,7 @@ def test_a_setting_that_does_not_exist_is_refused_before_anything_runs(spark: An
         run_sweep(spark, {"record_size": (8,)})
 
 
+@pytest.mark.long
 def test_sweeps_lie_beside_each_other_in_tables(spark: Any, tmp_path: Path) -> None:
     grid = Grid(timeouts_s=(None, 0.0), record_sizes=(8,), channels=(1,)).with_spec(SparkSpec, nodes=2)
     url = table_url(str(tmp_path / "warehouse"))
