@@ -64,7 +64,7 @@ core-tests:
 	@echo $(CORE_TESTS)
 
 docs: .venv/.installed-docs
-	DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict --quiet --config-file tools/docs/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file tools/docs/mkdocs.yml
 	@echo "build/site/index.html"
 
 format: .venv/.installed-dev
