@@ -16,7 +16,7 @@ from netstack.cli.values import COUNT, LENGTH
 from netstack.units import format_latency, format_size, three_digits
 
 from .. import console
-from ..flags import json_flag
+from ..flags import flag_of, flags, json_flag
 from .measure import PASSES, expected_s, measure
 from .spec import MOST_CHANNELS, ChannelsSpec
 
@@ -24,21 +24,11 @@ _DEFAULT: Final = ChannelsSpec()
 
 
 @click.command(short_help="What idle logical channels cost: time to open, memory, CPU.")
-@click.option(
-    "--channels",
-    type=COUNT,
-    default=_DEFAULT.channels,
-    show_default=True,
-    help=f"Logical channels on the one connection, {MOST_CHANNELS} at most.",
+@flags(
+    flag_of(_DEFAULT, "--channels", COUNT, f"Logical channels on the one connection, {MOST_CHANNELS} at most."),
+    flag_of(_DEFAULT, "--idle-seconds", LENGTH, "How long they are left alone."),
+    json_flag,
 )
-@click.option(
-    "--idle-seconds",
-    type=LENGTH,
-    default=_DEFAULT.idle_seconds,
-    show_default=True,
-    help="How long they are left alone.",
-)
-@json_flag
 def channels(channels: int, idle_seconds: float, as_json: bool) -> int:
     """Opens many logical channels on one connection, leaves them alone, then sends a record through each.
 

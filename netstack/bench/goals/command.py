@@ -20,7 +20,7 @@ from netstack.errors import ConfigError
 from netstack.units import three_digits
 
 from .. import console
-from ..flags import json_flag
+from ..flags import flag, flags, json_flag
 from ..host import host_facts, version
 from ..interval import Interval
 from .measure import Rounds, figures, measure, medians, values_of
@@ -30,13 +30,13 @@ REPEATS: Final = 5
 
 
 @click.command(short_help="The table of figures against peers, both builds, as Markdown.")
-@click.option(
-    "--repeats", type=COUNT, default=REPEATS, show_default=True, help="Rounds; a figure is the median of their ratios."
+@flags(
+    flag("--repeats", COUNT, "Rounds; a figure is the median of their ratios.", default=REPEATS),
+    flag("--seconds", LENGTH, "Length of most measurements.", default=1.0),
+    flag("--only", None, "Only rows that contain this text; repeatable.", "words", multiple=True),
+    flag("--build", BUILDS, "Both if not given.", "builds", multiple=True),
+    json_flag,
 )
-@click.option("--seconds", type=LENGTH, default=1.0, show_default=True, help="Length of most measurements.")
-@click.option("--only", "words", multiple=True, help="Only rows that contain this text; repeatable.")
-@click.option("--build", "builds", type=click.Choice(BUILDS), multiple=True, help="Both if not given.")
-@json_flag
 def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[str, ...], as_json: bool) -> int:
     """Measures every row of the table of figures, in both builds and with its peers, all in turn.
 

@@ -26,7 +26,7 @@ from netstack.units import three_digits
 
 from .. import console
 from ..compare import LEAST_CHANGE
-from ..flags import json_flag
+from ..flags import flag, flags, json_flag
 from ..host import host_facts, version
 from ..interval import ENOUGH_REPEATS, JUDGED, Interval
 from ..store import reason, replace_file
@@ -62,19 +62,20 @@ class Change:
 
 
 @click.command(short_help="The goals in a tenth of the time, against a stored baseline of this machine.")
-@click.option(
-    "--baseline",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=_DEFAULT,
-    show_default=True,
-    help="What to compare with; made where there is none.",
+@flags(
+    flag(
+        "--baseline",
+        click.Path(dir_okay=False, path_type=Path),
+        "What to compare with; made where there is none.",
+        default=_DEFAULT,
+    ),
+    click.option("--save", is_flag=True, help="Make this run the baseline."),
+    flag("--repeats", COUNT, "Rounds, 3 at least.", default=5),
+    flag("--seconds", NUMBER, "Length of most measurements.", default=0.1),
+    flag("--only", None, "Only rows that contain this text; repeatable.", "words", multiple=True),
+    flag("--fail-on", ("worse",), "Exit code 1 when a figure is worse."),
+    json_flag,
 )
-@click.option("--save", is_flag=True, help="Make this run the baseline.")
-@click.option("--repeats", type=COUNT, default=5, show_default=True, help="Rounds, 3 at least.")
-@click.option("--seconds", type=NUMBER, default=0.1, show_default=True, help="Length of most measurements.")
-@click.option("--only", "words", multiple=True, help="Only rows that contain this text; repeatable.")
-@click.option("--fail-on", type=click.Choice(["worse"]), help="Exit code 1 when a figure is worse.")
-@json_flag
 def regress(
     baseline: Path,
     save: bool,

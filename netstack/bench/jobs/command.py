@@ -19,7 +19,7 @@ from netstack.limited_log import quieter
 from netstack.units import format_count, format_latency, three_digits
 
 from .. import console
-from ..flags import json_flag
+from ..flags import flag, flag_of, flags, json_flag
 from .spec import JobsSpec
 
 _DEFAULT: Final = JobsSpec()
@@ -32,33 +32,20 @@ _WAYS: Final = (
 
 
 @click.command(short_help="Jobs on real processes: until all tasks run, until a region runs again, a chain's records.")
-@click.option(
-    "--tasks",
-    type=COUNTS,
-    default=",".join(map(str, _DEFAULT.tasks)),
-    show_default=True,
-    help="Sizes of jobs whose start is timed; even.",
+@flags(
+    flag_of(_DEFAULT, "--tasks", COUNTS, "Sizes of jobs whose start is timed; even."),
+    flag(
+        "--all-to-all",
+        COUNTS,
+        "Parallelisms of jobs whose every source sends to every sink; 1000 is a million channels.",
+    ),
+    flag_of(_DEFAULT, "--taskmanagers", COUNT, "They start on so many."),
+    flag_of(_DEFAULT, "--kills", COUNT, "Of TaskManagers; 0 leaves it out."),
+    flag_of(_DEFAULT, "--records", COUNT, "Through the chain."),
+    flag_of(_DEFAULT, "--operators", COUNT, "Between its source and its sink."),
+    flag_of(_DEFAULT, "--rounds", COUNT, "Of the chain's ways; 0 leaves it out."),
+    json_flag,
 )
-@click.option(
-    "--all-to-all",
-    type=COUNTS,
-    default=None,
-    help="Parallelisms of jobs whose every source sends to every sink; 1000 is a million channels.",
-)
-@click.option(
-    "--taskmanagers", type=COUNT, default=_DEFAULT.taskmanagers, show_default=True, help="They start on so many."
-)
-@click.option(
-    "--kills", type=COUNT, default=_DEFAULT.kills, show_default=True, help="Of TaskManagers; 0 leaves it out."
-)
-@click.option("--records", type=COUNT, default=_DEFAULT.records, show_default=True, help="Through the chain.")
-@click.option(
-    "--operators", type=COUNT, default=_DEFAULT.operators, show_default=True, help="Between its source and its sink."
-)
-@click.option(
-    "--rounds", type=COUNT, default=_DEFAULT.rounds, show_default=True, help="Of the chain's ways; 0 leaves it out."
-)
-@json_flag
 def jobs(as_json: bool, **settings: Any) -> int:
     """Starts jobs on TaskManagers that are processes of this machine, and times three things.
 

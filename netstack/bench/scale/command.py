@@ -17,7 +17,7 @@ from netstack.cli.values import COUNT, LENGTH
 from netstack.units import format_count, format_latency, three_digits
 
 from .. import console
-from ..flags import json_flag
+from ..flags import flag, flag_of, flags, json_flag
 from .measure import AXES, EMITS, SEGMENT_BYTES, ScaleSpec, measure
 
 _DEFAULT = ScaleSpec()
@@ -30,11 +30,13 @@ _COUNTS = ("taskmanagers", "parallelism", "connections", "channels")
 
 
 @click.command(short_help="More channels, connections, TaskManagers: rate, CPU and memory of each.")
-@click.option("--axis", "axes", type=click.Choice(AXES), multiple=True, help="Repeatable; all if not given.")
-@click.option("--most", type=COUNT, help="No more of them than so many.")
-@click.option("--emit", "emits", type=click.Choice(EMITS), multiple=True, help="Repeatable; both if not given.")
-@click.option("--seconds", type=LENGTH, default=_DEFAULT.seconds, show_default=True, help="Length of each run.")
-@json_flag
+@flags(
+    flag("--axis", AXES, "Repeatable; all if not given.", "axes", multiple=True),
+    flag("--most", COUNT, "No more of them than so many."),
+    flag("--emit", EMITS, "Repeatable; both if not given.", "emits", multiple=True),
+    flag_of(_DEFAULT, "--seconds", LENGTH, "Length of each run."),
+    json_flag,
+)
 def scale(axes: tuple[str, ...], most: int | None, emits: tuple[Any, ...], seconds: float, as_json: bool) -> int:
     """Sends records of 8 bytes as fast as it goes, over more and more channels, connections and TaskManagers.
 

@@ -16,7 +16,7 @@ from netstack.cli.values import COUNT
 from netstack.units import three_digits
 
 from .. import console
-from ..flags import json_flag
+from ..flags import flag, flags, json_flag
 
 _PUBLISHED_PARALLELISM: Final = 10_000
 _HEADLINES: Final = (
@@ -31,14 +31,15 @@ _HEADLINES: Final = (
 
 
 @click.command(short_help="What scheduling a wide job costs: time, memory and bytes of each step.")
-@click.option(
-    "--parallelism",
-    type=COUNT,
-    default=_PUBLISHED_PARALLELISM,
-    show_default=True,
-    help="Subtasks of the source and of the sink each; even, 32768 at most.",
+@flags(
+    flag(
+        "--parallelism",
+        COUNT,
+        "Subtasks of the source and of the sink each; even, 32768 at most.",
+        default=_PUBLISHED_PARALLELISM,
+    ),
+    json_flag,
 )
-@json_flag
 def scheduler(parallelism: int, as_json: bool) -> int:
     """Schedules a source and a sink with an all-to-all edge, step by step, at a parallelism and at half of it.
 

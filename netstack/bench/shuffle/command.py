@@ -19,31 +19,31 @@ from netstack.cli.values import COUNT, SIZE
 from netstack.config import SHUFFLE_COMPRESSIONS
 
 from .. import console
-from ..flags import json_flag
+from ..flags import flag, flags, json_flag
 from .measure import ShuffleSpec, measure
 from .rows import MODES
 
 
 @click.command(short_help="Rows of 100 bytes from every producer to every consumer: pipelined, hybrid, blocking.")
-@click.option("--bytes", "size_bytes", type=SIZE, default="256MiB", show_default=True, help="Of all rows.")
-@click.option(
-    "--mode", "modes", type=click.Choice([*MODES]), multiple=True, help="May be given several times; all if not given."
+@flags(
+    flag("--bytes", SIZE, "Of all rows.", "size_bytes", default="256MiB"),
+    flag("--mode", tuple(MODES), "May be given several times; all if not given.", "modes", multiple=True),
+    flag("--producers", COUNT, default=2),
+    flag("--consumers", COUNT, default=2),
+    flag("--taskmanagers", COUNT, "Processes on this machine.", default=2),
+    flag("--slots", COUNT, "Of each; with 1 the second stage waits.", default=2),
+    flag("--repeats", COUNT, "Of each mode, by turns.", default=3),
+    flag(
+        "--compression",
+        SHUFFLE_COMPRESSIONS,
+        "Of what is kept; may be given several times; all if not given.",
+        "compressions",
+        multiple=True,
+    ),
+    click.option("--half/--no-half", "is_halved", default=True, show_default=True, help="Also with half of the slots."),
+    click.option("--spark/--no-spark", "with_spark", show_default=True, help="PySpark's shuffle beside it."),
+    json_flag,
 )
-@click.option("--producers", type=COUNT, default=2, show_default=True)
-@click.option("--consumers", type=COUNT, default=2, show_default=True)
-@click.option("--taskmanagers", type=COUNT, default=2, show_default=True, help="Processes on this machine.")
-@click.option("--slots", type=COUNT, default=2, show_default=True, help="Of each; with 1 the second stage waits.")
-@click.option("--repeats", type=COUNT, default=3, show_default=True, help="Of each mode, by turns.")
-@click.option(
-    "--compression",
-    "compressions",
-    type=click.Choice(SHUFFLE_COMPRESSIONS),
-    multiple=True,
-    help="Of what is kept; may be given several times; all if not given.",
-)
-@click.option("--half/--no-half", "is_halved", default=True, show_default=True, help="Also with half of the slots.")
-@click.option("--spark/--no-spark", "with_spark", default=False, show_default=True, help="PySpark's shuffle beside it.")
-@json_flag
 def shuffle(
     modes: tuple[str, ...],
     compressions: tuple[str, ...],
