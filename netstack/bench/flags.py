@@ -53,12 +53,12 @@ def flag(name: str, kind: Any, help: str | None = None, field: str = "", *, defa
         more: as `click.option` takes it.
     """
     field = field or name[2:].replace("-", "_")
-    shown = ",".join(str(_text(field, each)) for each in default) if isinstance(default, tuple) else default
+    values = default if isinstance(default, tuple) else (default,)
     return click.option(
         name,
         field,
         type=click.Choice(kind) if isinstance(kind, tuple) else kind,
-        default=_text(field, shown),
+        default=None if default is None else ",".join(_text(field, each) for each in values),
         show_default=default is not None,
         help=help,
         **more,
@@ -70,13 +70,11 @@ def flag_of(spec: Any, name: str, kind: Any, help: str, field: str = "", **more:
     return flag(name, kind, help, field, default=getattr(spec, field or name[2:].replace("-", "_")), **more)
 
 
-def _text(field: str, value: Any) -> Any:
-    """`100ms`, `32KiB`; text and plain numbers as they are."""
-    if isinstance(value, str):
-        return value
-    if is_duration(field) and (value is not None or field.endswith("timeouts_s")):
+def _text(field: str, value: Any) -> str:
+    """`100ms`, `32KiB`; other numbers as they are."""
+    if is_duration(field) and not isinstance(value, str):
         return format_duration(value)
-    return format_size(value) if isinstance(value, int) and field.endswith(("_bytes", "_sizes")) else value
+    return format_size(value) if isinstance(value, int) and field.endswith(("_bytes", "_sizes")) else str(value)
 
 
 def flags(*each: Flag) -> Flag:
