@@ -245,6 +245,28 @@ def about(seconds: float) -> str:
     return "1 minute" if minutes == 1 else f"{minutes} minutes"
 
 
+def table(left: Sequence[str], right: Sequence[str], *, title: str | None = None) -> Table:
+    """An empty table without lines: columns of words, then columns of figures."""
+    made = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    for number, head in enumerate((*left, *right)):
+        made.add_column(head, justify="left" if number < len(left) else "right")
+    return made
+
+
+def finish(result: Mapping[str, Any], as_json: bool, show: Callable[[Mapping[str, Any], Console], None]) -> int:
+    """Tells what an experiment found, as the one document or as `show` prints it, and what to beware of.
+
+    Returns:
+        The exit code: 1 where something was not delivered.
+    """
+    if as_json:
+        print_json(result)
+    else:
+        show(result, out())
+    print_warnings(result, err())
+    return 0 if result["delivered"] else 1
+
+
 def print_json(document: Mapping[str, Any]) -> None:
     """The one JSON document of a command; JSON has no NaN, so what could not be computed becomes null."""
     print_document(document, indent=2)

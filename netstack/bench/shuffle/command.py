@@ -13,7 +13,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from netstack.cli.values import COUNT, SIZE
 from netstack.config import SHUFFLE_COMPRESSIONS
@@ -63,11 +62,7 @@ def shuffle(
     with contextlib.ExitStack() as stack:
         spark = stack.enter_context(_session(spec.producers)) if with_spark else None
         result = measure(spec, lambda what: errors.print(what, soft_wrap=True), spark)
-    if as_json:
-        console.print_json(result)
-    else:
-        print_shuffle(result, console.out())
-    return 0 if result["delivered"] else 1
+    return console.finish(result, as_json, print_shuffle)
 
 
 def _session(producers: int) -> AbstractContextManager[Any]:
@@ -77,29 +72,18 @@ def _session(producers: int) -> AbstractContextManager[Any]:
     return open_session(SparkSettings(master=f"local[{producers}]", is_measured=True))
 
 
-def print_shuffle(result: Mapping[str, Any], console: Console) -> None:
+def print_shuffle(result: Mapping[str, Any], out: Console) -> None:
     """The figures as a table."""
     settings, disk = result["settings"], result["disk"]
-    console.print(
+    out.print(
         f"{result['rows']:,} rows of {result['row_bytes']} bytes, {settings['producers']} to {settings['consumers']} on"
         f" {settings['taskmanagers']} TaskManagers of {settings['slots']} slots, medians of {settings['repeats']};"
         f" one process writes {disk['write_bytes_per_s'] / 1e6:,.0f} MB/s and reads"
         f" {disk['read_bytes_per_s'] / 1e6:,.0f} MB/s",
         soft_wrap=True,
     )
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in (
-        "exchange",
-        "MB/s",
-        "of the disk's",
-        "seconds",
-        "CPU s",
-        "on disk",
-        "compressed",
-        "memory",
-        "complete",
-    ):
-        table.add_column(name, justify="left" if name == "exchange" else "right")
+    heads = "MB/s", "of the disk's", "seconds", "CPU s", "on disk", "compressed", "memory", "complete"
+    table = console.table(("exchange",), heads)
     own = min(disk["write_bytes_per_s"], disk["read_bytes_per_s"])
     for mode, runs in result["modes"].items():
         rate = median(run["bytes_per_s"] for run in runs)
@@ -116,4 +100,4 @@ def print_shuffle(result: Mapping[str, Any], console: Console) -> None:
             f"{max(run['peak_memory_growth_bytes'] for run in runs) / 1e6:,.0f} MB",
             "yes" if all(run["delivered"] for run in runs) else "[red]NO[/]",
         )
-    console.print(table)
+    out.print(table)
