@@ -9,11 +9,12 @@ from xml.etree import ElementTree
 import pytest
 
 from netstack.bench.charts.curve import CurveChart, Upright, draw_curves
+from netstack.bench.charts.page import NARROW_PX
 from netstack.bench.charts.svg import Mark, Series
 from netstack.bench.grid import Grid
 from netstack.bench.report import Analysis, build_report, findings
 from netstack.bench.report.buffers import BufferCurve, buffer_curves, buffer_findings, buffers_text, bytes_text
-from netstack.bench.report.charts import NARROW_PX, timeout_label
+from netstack.bench.report.charts import timeout_label
 from netstack.bench.store import Row
 
 Rows = Callable[..., list[Row]]
