@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -40,7 +40,26 @@ def err() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-class SweepProgress:
+class _Bar:
+    """A bar that is there while the block runs."""
+
+    _bar: Progress
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if not self._bar.disable:  # older versions of rich print a line end for one that was never shown
+            self._bar.stop()
+
+    @staticmethod
+    def _drawn(console: Console, *columns: ProgressColumn) -> Progress:
+        is_hidden = not console.is_terminal
+        return Progress(*columns, console=console, disable=is_hidden, transient=True, redirect_stdout=False)
+
+
+class SweepProgress(_Bar):
     """The bar of a sweep; it moves with the clock between the ends of runs, by how long runs took so far.
 
     Args:
@@ -58,25 +77,14 @@ class SweepProgress:
         self._began: float | None = None
         self._run_s = 0.0
         self._failed = 0
-        self._bar = Progress(
+        self._bar = self._drawn(
+            console,
             TextColumn("[bold]{task.fields[place]}"),
             _LiveBar(self.part),
             _LiveText(self.time_left),
             TextColumn("{task.description}"),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-            redirect_stdout=False,
         )
         self._task = self._bar.add_task("", total=1.0, place=f"0/{self._count}")
-
-    def __enter__(self) -> SweepProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        if not self._bar.disable:  # older versions of rich print a line end for one that was never shown
-            self._bar.stop()
 
     def prepare(self, what: str, expected_s: float) -> None:
         """Something else starts that has to be there for the runs, and takes about so long."""
@@ -146,7 +154,7 @@ class Heard(Protocol):
         """Done, 0 to 1; None when it cannot be known."""
 
 
-class RunProgress:
+class RunProgress(_Bar):
     """The bar of one `run`, of one or several measurements; calling it tells it what the runner says.
 
     Args:
@@ -162,24 +170,9 @@ class RunProgress:
         self._started = 0
         self._phase = ""
         self._fraction = 0.0
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            _LiveBar(self.part),
-            _LiveText(self.time_left),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-            redirect_stdout=False,
-        )
+        live = _LiveBar(self.part), _LiveText(self.time_left)
+        self._bar = self._drawn(console, TextColumn("{task.description}"), *live)
         self._task = self._bar.add_task("starting", total=1.0)
-
-    def __enter__(self) -> RunProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        if not self._bar.disable:  # older versions of rich print a line end for one that was never shown
-            self._bar.stop()
 
     def __call__(self, heard: Heard) -> None:
         """Takes what the runner says."""

@@ -31,7 +31,7 @@ from ..host import host_facts, version
 from ..interval import ENOUGH_REPEATS, JUDGED, Interval
 from ..store import reason, replace_file
 from .measure import figures, measure
-from .rows import BUILDS, ROWS, Row, measured_once
+from .rows import BUILDS, Row, measured_once, rows_with
 
 SCHEMA: Final = 1
 _MACHINE: Final = ("name", "cpu", "cores_usable", "kernel", "python")
@@ -91,9 +91,7 @@ def regress(
     """
     if repeats < ENOUGH_REPEATS or not seconds > 0:
         raise ConfigError(f"--repeats and --seconds: give {ENOUGH_REPEATS} rounds at least, of more than 0 seconds")
-    rows = [row for row in ROWS if not words or any(word in row.text for word in words)]
-    if not rows:
-        raise ConfigError(f"--only {', '.join(words)}: no row contains it")
+    rows = rows_with(words)
     stored = read_baseline(baseline) if baseline.exists() and not save else None
     errors = console.err()
     builds = BUILDS if build.kind == "compiled" else ("python",)
@@ -113,14 +111,8 @@ def regress(
         changes = compared(rows, stored["figures"], now)
     worse = [change for change in changes if change.verdict == "worse"]
     if as_json:
-        console.print_json(
-            {
-                "baseline": str(baseline),
-                "changes": [asdict(each) for each in changes],
-                "figures": now,
-                "worse": len(worse),
-            }
-        )
+        told = [asdict(each) for each in changes]
+        console.print_json({"baseline": str(baseline), "changes": told, "figures": now, "worse": len(worse)})
     elif stored is not None:
         _print(changes)
     return 1 if worse and fail_on else 0
