@@ -26,7 +26,6 @@ from netstack.cli.values import COUNT, NUMBER
 from netstack.config import NetworkConfig
 from netstack.errors import ConfigError, NetstackError
 from netstack.shown import shown_error
-from netstack.units import format_size
 from netstack.version import __version__
 
 from . import console
@@ -54,7 +53,7 @@ from .scheduler.command import scheduler
 from .shuffle.command import shuffle
 from .simulate.command import simulate
 from .spark.exchange_command import exchange
-from .spec import RunSpec
+from .spec import RunSpec, naming_segment_size
 from .stopping import sigterm_is_ctrl_c, stopped_by
 from .store import Row, Store, StoreError, read_rows, require_pyarrow
 from .sweep import (
@@ -151,7 +150,9 @@ def run(
 
     Exit code 1 when anything that was sent did not arrive whole, in order and once.
     """
-    _check_segment_size(settings["segment_size_bytes"])
+    size_bytes = settings["segment_size_bytes"]
+    with naming_segment_size(size_bytes):
+        NetworkConfig(segment_size_bytes=size_bytes, memory_bytes=4 * size_bytes)
     hosts, once = _where(app.runners, settings)
     spec = RunSpec(**settings) if hosts is None else MeshSpec(**settings, **hosts)
     if peers and hosts is not None:
@@ -216,7 +217,9 @@ def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> 
     The default takes about two minutes. Stop it with Ctrl-C whenever you like: what was measured is stored and
     reported, and the same command with the same --output goes on from there.
     """
-    _check_segment_size(settings["segment_size_bytes"])
+    size_bytes = settings["segment_size_bytes"]
+    with naming_segment_size(size_bytes):
+        NetworkConfig(segment_size_bytes=size_bytes, memory_bytes=4 * size_bytes)
     errors = console.err()
     place = place_of(app.runners, settings, errors)
     grid = Grid.of(settings)
@@ -412,14 +415,6 @@ def _write_hgrm(path: Path, result: Mapping[str, Any]) -> None:
     if not latencies:
         raise ConfigError(f"--hgrm {path}: this run recorded no latencies")
     path.write_text(Histogram.from_dict(latencies).hgrm(), encoding="utf-8")
-
-
-def _check_segment_size(size_bytes: int) -> None:
-    """Refuses what no buffer can be, naming the flag."""
-    try:
-        NetworkConfig(segment_size_bytes=size_bytes, memory_bytes=4 * size_bytes)
-    except ConfigError as error:
-        raise ConfigError(f"--segment-size {format_size(size_bytes)}: {error}") from None
 
 
 def _rows(path: Path) -> list[Row]:

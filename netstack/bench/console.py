@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -40,7 +40,26 @@ def err() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-class SweepProgress:
+class _Bar:
+    """A bar that is there while the block runs."""
+
+    _bar: Progress
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if not self._bar.disable:  # older versions of rich print a line end for one that was never shown
+            self._bar.stop()
+
+    @staticmethod
+    def _drawn(console: Console, *columns: ProgressColumn) -> Progress:
+        is_hidden = not console.is_terminal
+        return Progress(*columns, console=console, disable=is_hidden, transient=True, redirect_stdout=False)
+
+
+class SweepProgress(_Bar):
     """The bar of a sweep; it moves with the clock between the ends of runs, by how long runs took so far.
 
     Args:
@@ -58,25 +77,14 @@ class SweepProgress:
         self._began: float | None = None
         self._run_s = 0.0
         self._failed = 0
-        self._bar = Progress(
+        self._bar = self._drawn(
+            console,
             TextColumn("[bold]{task.fields[place]}"),
             _LiveBar(self.part),
             _LiveText(self.time_left),
             TextColumn("{task.description}"),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-            redirect_stdout=False,
         )
         self._task = self._bar.add_task("", total=1.0, place=f"0/{self._count}")
-
-    def __enter__(self) -> SweepProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        if not self._bar.disable:  # older versions of rich print a line end for one that was never shown
-            self._bar.stop()
 
     def prepare(self, what: str, expected_s: float) -> None:
         """Something else starts that has to be there for the runs, and takes about so long."""
@@ -146,7 +154,7 @@ class Heard(Protocol):
         """Done, 0 to 1; None when it cannot be known."""
 
 
-class RunProgress:
+class RunProgress(_Bar):
     """The bar of one `run`, of one or several measurements; calling it tells it what the runner says.
 
     Args:
@@ -162,24 +170,9 @@ class RunProgress:
         self._started = 0
         self._phase = ""
         self._fraction = 0.0
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            _LiveBar(self.part),
-            _LiveText(self.time_left),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-            redirect_stdout=False,
-        )
+        live = _LiveBar(self.part), _LiveText(self.time_left)
+        self._bar = self._drawn(console, TextColumn("{task.description}"), *live)
         self._task = self._bar.add_task("starting", total=1.0)
-
-    def __enter__(self) -> RunProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        if not self._bar.disable:  # older versions of rich print a line end for one that was never shown
-            self._bar.stop()
 
     def __call__(self, heard: Heard) -> None:
         """Takes what the runner says."""
@@ -243,6 +236,28 @@ def about(seconds: float) -> str:
         return f"{max(round(seconds), 1)} seconds"
     minutes = max(round(seconds / 60), 1)
     return "1 minute" if minutes == 1 else f"{minutes} minutes"
+
+
+def table(left: Sequence[str], right: Sequence[str], *, title: str | None = None) -> Table:
+    """An empty table without lines: columns of words, then columns of figures."""
+    made = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    for number, head in enumerate((*left, *right)):
+        made.add_column(head, justify="left" if number < len(left) else "right")
+    return made
+
+
+def finish(result: Mapping[str, Any], as_json: bool, show: Callable[[Mapping[str, Any], Console], None]) -> int:
+    """Tells what an experiment found, as the one document or as `show` prints it, and what to beware of.
+
+    Returns:
+        The exit code: 1 where something was not delivered.
+    """
+    if as_json:
+        print_json(result)
+    else:
+        show(result, out())
+    print_warnings(result, err())
+    return 0 if result["delivered"] else 1
 
 
 def print_json(document: Mapping[str, Any]) -> None:

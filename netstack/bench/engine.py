@@ -47,12 +47,7 @@ async def produce(spec: RunSpec, io: ProducerIo) -> Facts:
     address = address_of(spec, io.scratch / "netstack.sock")
     async with open_network(address, config_of(spec)) as manager:
         partition = manager.create_partition(PARTITION, subpartitions=spec.channels)
-        writer = RecordWriter(
-            partition,
-            selector=selector_of(io.source),
-            format="arrow" if spec.emit == "arrow" else "bytes",
-            buffer_timeout_s=spec.buffer_timeout_s,
-        )
+        writer = writer_of(spec, partition, io.source)
         io.publish(manager.address)
         await io.ready_async()
         async with observing(manager, io.start_ns) as observation:
@@ -250,6 +245,13 @@ def selector_of(source: AnySource) -> ChannelSelector | None:
         return int(lanes[position])
 
     return CustomSelector(lane)
+
+
+def writer_of(spec: RunSpec, partition: ResultPartition, source: AnySource) -> RecordWriter:
+    """What a source of a run writes with."""
+    form = "arrow" if spec.emit == "arrow" else "bytes"
+    selector = selector_of(source)
+    return RecordWriter(partition, selector=selector, format=form, buffer_timeout_s=spec.buffer_timeout_s)
 
 
 def _producer_facts(

@@ -1,6 +1,6 @@
-"""The kinds of values flags take, and the flags of `run` and `sweep` that say what is measured.
+"""The flags that say what is measured: those of `run` and `sweep`, and how the benchmark's other commands make theirs.
 
-Takes: words of the command line. Gives: durations in seconds, sizes in bytes, counts, and lists of them.
+Takes: specifications, whose fields' defaults the flags have. Gives: decorators of commands.
 
 Rules: a value that does not parse is one clear sentence that names the flag, and exit code 2.
 """
@@ -9,23 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, get_args
 
 import click
 
-from netstack.cli.values import (
-    COUNT,
-    COUNTS,
-    DURATION,
-    DURATIONS,
-    LENGTH,
-    LENGTHS,
-    RATE,
-    SIZE,
-    SIZES,
-    SWITCH,
-    Parsed,
-)
+from netstack.cli.network_flags import buffer_flags
+from netstack.cli.values import COUNT, COUNTS, DURATION, DURATIONS, LENGTH, LENGTHS, RATE, SIZE, SIZES, SWITCH, Parsed
 from netstack.errors import ConfigError
 from netstack.units import format_duration, format_size
 
@@ -36,11 +25,67 @@ from .grid import (
     DEFAULT_SECONDS,
     DEFAULT_TIMEOUTS_S,
 )
-from .spec import PROFILES, RunSpec, constants_of
+from .spec import PROFILES, Emit, Read, RunSpec, TransportName, Verify, Write, constants_of
+from .words import is_duration
 
 ENGINES = ("auto", "local", "spark", "hosts")
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_RUN = RunSpec()
+
+
+class Flag(Protocol):
+    """Adds a flag, or several, to a command."""
+
+    def __call__(self, command: _Command, /) -> _Command:
+        """The command with the flag."""
+
+
+def flag(name: str, kind: Any, help: str | None = None, field: str = "", *, default: Any = None, **more: Any) -> Flag:
+    """A flag that takes a value.
+
+    Args:
+        name: such as `--rate`.
+        kind: how the text is read, a type of click's; or the texts that are allowed.
+        help: one sentence.
+        field: the command's parameter, if that is not the name without its dashes.
+        default: shown in the help where there is one; by `field` a duration or a size is shown with its unit.
+        more: as `click.option` takes it.
+    """
+    field = field or name[2:].replace("-", "_")
+    values = default if isinstance(default, tuple) else (default,)
+    return click.option(
+        name,
+        field,
+        type=click.Choice(kind) if isinstance(kind, tuple) else kind,
+        default=None if default is None else ",".join(_text(field, each) for each in values),
+        show_default=default is not None,
+        help=help,
+        **more,
+    )
+
+
+def flag_of(spec: Any, name: str, kind: Any, help: str, field: str = "", **more: Any) -> Flag:
+    """A `flag` for a field of a specification; its default is what this instance of one has."""
+    return flag(name, kind, help, field, default=getattr(spec, field or name[2:].replace("-", "_")), **more)
+
+
+def _text(field: str, value: Any) -> str:
+    """`100ms`, `32KiB`; other numbers as they are."""
+    if is_duration(field) and not isinstance(value, str):
+        return format_duration(value)
+    return format_size(value) if isinstance(value, int) and field.endswith(("_bytes", "_sizes")) else str(value)
+
+
+def flags(*each: Flag) -> Flag:
+    """Several flags, in the order in which the help shows them."""
+
+    def add(command: _Command, /) -> _Command:
+        for one in reversed(each):
+            command = one(command)
+        return command
+
+    return add
 
 
 def _ports(text: str) -> tuple[int, int]:
@@ -54,354 +99,32 @@ def _ports(text: str) -> tuple[int, int]:
     return found
 
 
-PORTS = Parsed("ports", _ports)
-
-
-def run_flags(command: _Command) -> _Command:
-    """What one run measures; named as the fields of `RunSpec`."""
-    return _with(
-        command,
-        click.option("--records", type=COUNT, help="Stop after this many records."),
-        click.option("--seconds", type=LENGTH, help="Stop after this long; 3 when neither is given."),
-        record_bytes_flag(8),
-        click.option(
-            "--channels", type=COUNT, default=1, show_default=True, help="Logical channels on the one connection."
-        ),
-        click.option(
-            "--buffer-timeout",
-            "buffer_timeout_s",
-            type=DURATION,
-            default="100ms",
-            show_default=True,
-            help="Longest time a record waits in a part-filled buffer: 100ms, 0 (at once), none (until it is full).",
-        ),
-        click.option(
-            "--rate", "rate_per_s", type=RATE, help="Records a second, open loop; as fast as it goes if not given."
-        ),
-        click.option(
-            "--input",
-            "input_path",
-            type=click.Path(exists=True, dir_okay=False, readable=True),
-            help="CSV, JSON lines or Parquet: its rows become the records.",
-        ),
-        click.option("--key", "key_column", help="Column of --input whose key group picks the channel."),
-        *_buffers(COUNT, LENGTH, ""),
-        *_shared(),
-    )
-
-
-def sweep_flags(command: _Command) -> _Command:
-    """What a sweep measures; named as the fields of `Grid`, those that all its runs share as those of `RunSpec`."""
-    return _with(
-        command,
-        click.option(
-            "--timeouts",
-            "timeouts_s",
-            type=DURATIONS,
-            default=",".join(map(format_duration, DEFAULT_TIMEOUTS_S)),
-            show_default=True,
-            help="Buffer timeouts.",
-        ),
-        click.option(
-            "--record-sizes",
-            type=SIZES,
-            default=",".join(map(format_size, DEFAULT_RECORD_SIZES)),
-            show_default=True,
-            help="Payloads of a record.",
-        ),
-        click.option(
-            "--channels",
-            type=COUNTS,
-            default=",".join(map(str, DEFAULT_CHANNELS)),
-            show_default=True,
-            help="Logical channels.",
-        ),
-        click.option(
-            "--input",
-            "input_path",
-            metavar="TABLE|FILE",
-            help="Rows that become the records: CSV, JSON lines or Parquet; on Spark also a URL or a table.",
-        ),
-        click.option("--key", "key_column", help="Column of --input whose key group picks the channel."),
-        *_buffers(COUNTS, LENGTHS, "; a list draws curves"),
-        click.option("--seconds", type=LENGTH, default=DEFAULT_SECONDS, show_default=True, help="Length of each run."),
-        click.option(
-            "--latency-seconds",
-            type=LENGTH,
-            help="Length of each latency run, if it is not --seconds; 0 makes none.",
-        ),
-        click.option(
-            "--latency-rate",
-            "latency_rate_per_s",
-            type=RATE,
-            default=DEFAULT_LATENCY_RATE_PER_S,
-            show_default=True,
-            help="Records a second of the latency runs, open loop.",
-        ),
-        click.option("--repeats", type=COUNT, default=1, show_default=True, help="Passes over the grid."),
-        click.option("--seed", type=COUNT, default=0, show_default=True, help="Of the order of the runs."),
-        *_shared(),
-    )
-
-
-def hosts_flags(command: _Command) -> _Command:
-    """Where `run` and `sweep` measure, if it is not between two processes of this machine."""
-    return _with(
-        command,
-        click.option(
-            "--hosts",
-            metavar="HOST:PORT[=N],...",
-            help="Measure all-to-all among these netstack taskmanagers, with N (or SOURCES/SINKS) subtasks on each.",
-        ),
-        click.option(
-            "--secret-file",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="Shared with the hosts; needed where they listen on other addresses than loopback.",
-        ),
-        click.option("--relay", is_flag=True, help="Let records come back to their host: round-trip latency."),
-    )
-
-
-def engine_flags(command: _Command) -> _Command:
-    """Where `sweep` measures, besides hosts."""
-    return _with(
-        command,
-        click.option(
-            "--peer",
-            "peers",
-            type=click.Choice(["flink"]),
-            multiple=True,
-            help="Let a real Flink and netstack --as flink have their turns at every point, and compare them.",
-        ),
-        click.option(
-            "--engine",
-            type=click.Choice(ENGINES),
-            default="auto",
-            show_default=True,
-            help="Two processes, Spark, or --hosts; auto is Spark's local mode where there is a Java.",
-        ),
-        click.option(
-            "--master",
-            metavar="URL",
-            help="Spark's: local[N], spark://HOST:PORT, yarn, k8s://...; else local[2].",
-        ),
-        click.option("--nodes", type=COUNT, help="TaskManagers on Spark, one an executor; N of local[N], else 2."),
-        click.option(
-            "--parallelism", type=COUNT, default=1, show_default=True, help="Sources, and sinks, of each node on Spark."
-        ),
-        click.option(
-            "--warehouse",
-            metavar="URL",
-            help="Folder of Spark's tables: a path, s3a://..., hdfs://...; beside --output if not given.",
-        ),
-        click.option("--shared-hosts", is_flag=True, help="Let two nodes of a Spark cluster sit on one host."),
-        click.option(
-            "--node-ports", type=PORTS, metavar="FIRST-LAST", help="Ports that nodes listen on; any if not given."
-        ),
-        *(
-            click.option(
-                flag, f"{flag[2:].replace('-', '_')}_s", type=LENGTH, default=length, show_default=True, help=words
-            )
-            for flag, length, words in (
-                ("--executors-timeout", "60s", "How long Spark's executors may take to come."),
-                ("--tables-timeout", "90s", "How long Spark's tables may take to write."),
-            )
-        ),
-    )
-
-
-def checkpoint_flags(interval_s: float, aligned_timeout_s: float) -> Callable[[_Command], _Command]:
-    """How often checkpoints are taken, and when aligned ones turn unaligned; the arguments are the defaults."""
-    return lambda command: _with(
-        command,
-        click.option(
-            "--interval",
-            "interval_s",
-            type=LENGTH,
-            default=format_duration(interval_s),
-            show_default=True,
-            help="From one checkpoint to the next.",
-        ),
-        click.option(
-            "--aligned-timeout",
-            "aligned_timeout_s",
-            type=LENGTH,
-            default=format_duration(aligned_timeout_s),
-            show_default=True,
-            help="timed: how old a checkpoint may become before it turns unaligned.",
-        ),
-    )
-
-
-def record_bytes_flag(default: int) -> Callable[[_Command], _Command]:
+def record_bytes_flag(default: int) -> Flag:
     """`--record-bytes`, the same everywhere."""
-    return click.option(
-        "--record-bytes", type=SIZE, default=format_size(default), show_default=True, help="Payload of a record."
+    return flag("--record-bytes", SIZE, "Payload of a record.", default=default)
+
+
+def gate_flags(spec: Any) -> Flag:
+    """How many network buffers a gate has, and how large, with the defaults of this instance of a specification."""
+    return buffer_flags(
+        exclusive_buffers=spec.exclusive_buffers,
+        floating_buffers=spec.floating_buffers,
+        segment_size_bytes=spec.segment_size_bytes,
     )
 
 
-def json_flag(command: _Command) -> _Command:
-    """`--json`, the same everywhere."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")(command)
+json_flag: Flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
+"""`--json`, the same everywhere."""
 
 
-def _buffers(count: Parsed, length: Parsed, more: str) -> tuple[Callable[[_Command], _Command], ...]:
+def _buffers(count: Parsed, length: Parsed, more: str) -> Flag:
     """What a buffer curve is drawn over: single values of a run, lists of a sweep."""
-    default = RunSpec()
-    return (
-        click.option(
-            "--exclusive-buffers",
-            type=count,
-            default=str(default.exclusive_buffers),
-            show_default=True,
-            help=f"Receive buffers of each channel{more}.",
-        ),
-        click.option(
-            "--floating-buffers",
-            type=count,
-            default=str(default.floating_buffers),
-            show_default=True,
-            help=f"Receive buffers that the channels share{more}.",
-        ),
-        click.option(
-            "--round-trip",
-            "round_trip_s" if length is LENGTH else "round_trips_s",
-            type=length,
-            default=format_duration(default.round_trip_s),
-            show_default=True,
-            help=f"Make the connection this much longer, such as 10ms{more}.",
-        ),
-    )
-
-
-def _shared() -> tuple[Callable[[_Command], _Command], ...]:
-    """Settings that every run of a sweep shares."""
-    default = RunSpec()
-    return (
-        click.option(
-            "--link-rate",
-            "link_bytes_per_s",
-            type=SIZE,
-            help="Let the connection carry at most this much a second in each direction, such as 100MiB.",
-        ),
-        click.option(
-            "--emit",
-            type=click.Choice(["record", "batch", "arrow"]),
-            default=default.emit,
-            show_default=True,
-            help="One call a record, numpy arrays, or columnar batches of int64.",
-        ),
-        click.option(
-            "--read",
-            type=click.Choice(["record", "buffer", "blocking"]),
-            default=default.read,
-            show_default=True,
-            help="Of --emit record: async for, next_records, or netstack.blocking in a thread.",
-        ),
-        click.option(
-            "--write",
-            type=click.Choice(["task", "blocking"]),
-            default=default.write,
-            show_default=True,
-            help="Of --emit record: in a task of trio's, or netstack.blocking in a thread.",
-        ),
-        click.option(
-            "--connections",
-            type=COUNT,
-            default=default.connections,
-            show_default=True,
-            help="Connections that share the channels, each to a TaskManager of its own in the producer's process.",
-        ),
-        click.option(
-            "--batch-records", type=COUNT, help="Records in one array or columnar batch; about 1 MiB if not given."
-        ),
-        click.option(
-            "--segment-size",
-            "segment_size_bytes",
-            type=SIZE,
-            default=format_size(default.segment_size_bytes),
-            show_default=True,
-            help="Size of a network buffer.",
-        ),
-        click.option(
-            "--credit",
-            type=SWITCH,
-            default="on",
-            show_default=True,
-            help="Flow control by credit, or (off) by reading only what there is room for.",
-        ),
-        click.option(
-            "--debloat",
-            "debloat_s",
-            type=DURATION,
-            help="Shrink buffers until what is in flight takes about this long to consume, such as 1s.",
-        ),
-        click.option(
-            "--consume-rate",
-            "consume_rate_per_s",
-            type=RATE,
-            help="Records a second the consumer takes at most; as fast as it goes if not given.",
-        ),
-        click.option(
-            "--transport",
-            type=click.Choice(["tcp", "unix", "shm", "tls"]),
-            default=default.transport,
-            show_default=True,
-            help="TCP on loopback, TLS over it, a Unix socket, or shared memory.",
-        ),
-        click.option(
-            "--warmup",
-            "warmup_s",
-            type=LENGTH,
-            default=format_duration(default.warmup_s),
-            show_default=True,
-            help="Not counted, at the start of a run without a rate.",
-        ),
-        click.option(
-            "--spare-buffers",
-            type=COUNT,
-            default=default.spare_buffers,
-            show_default=True,
-            help="As many more receive buffers as long as nobody else needs them.",
-        ),
-        click.option(
-            "--overdraft-buffers",
-            type=COUNT,
-            default=default.overdraft_buffers,
-            show_default=True,
-            help="Send buffers beyond a full pool that a record which has begun may take.",
-        ),
-        click.option(
-            "--as",
-            "acts_as",
-            type=click.Choice(tuple(PROFILES)),
-            default=default.acts_as,
-            show_default=True,
-            is_eager=True,
-            callback=_use_constants,
-            help="Behave as Flink's network stack: 2.3's, or that of older clusters, whose buffers can be set.",
-        ),
-        click.option(
-            "--spin",
-            "spin_s",
-            type=LENGTH,
-            default=format_duration(default.spin_s),
-            show_default=True,
-            help="How long a reader or writer looks for data or credit before it parks; 0 never.",
-        ),
-        click.option(
-            "--verify",
-            type=click.Choice(["all", "sample"]),
-            default=default.verify,
-            show_default=True,
-            help="Look at every byte that arrives, or at those of one array in 16 and at both ends of the others.",
-        ),
-        click.option(
-            "--profile/--no-profile", default=default.profile, help="Tell where a buffer's and a record's time goes."
-        ),
-        click.option(
-            "--checksum/--no-checksum", default=default.checksum, help="CRC-32 over every buffer on the wire."
-        ),
+    round_trip = "round_trip_s" if length is LENGTH else "round_trips_s"
+    longer = f"Make the connection this much longer, such as 10ms{more}."
+    return flags(
+        flag_of(_RUN, "--exclusive-buffers", count, f"Receive buffers of each channel{more}."),
+        flag_of(_RUN, "--floating-buffers", count, f"Receive buffers that the channels share{more}."),
+        flag("--round-trip", length, longer, round_trip, default=_RUN.round_trip_s),
     )
 
 
@@ -411,7 +134,181 @@ def _use_constants(context: click.Context, parameter: click.Parameter, acts_as: 
     return acts_as
 
 
-def _with(command: _Command, *flags: Callable[[_Command], _Command]) -> _Command:
-    for flag in reversed(flags):
-        command = flag(command)
-    return command
+_SHARED = flags(
+    flag(
+        "--link-rate",
+        SIZE,
+        "Let the connection carry at most this much a second in each direction, such as 100MiB.",
+        "link_bytes_per_s",
+    ),
+    flag_of(_RUN, "--emit", get_args(Emit), "One call a record, numpy arrays, or columnar batches of int64."),
+    flag_of(
+        _RUN, "--read", get_args(Read), "Of --emit record: async for, next_records, or netstack.blocking in a thread."
+    ),
+    flag_of(
+        _RUN, "--write", get_args(Write), "Of --emit record: in a task of trio's, or netstack.blocking in a thread."
+    ),
+    flag_of(
+        _RUN,
+        "--connections",
+        COUNT,
+        "Connections that share the channels, each to a TaskManager of its own in the producer's process.",
+    ),
+    flag("--batch-records", COUNT, "Records in one array or columnar batch; about 1 MiB if not given."),
+    flag_of(_RUN, "--segment-size", SIZE, "Size of a network buffer.", "segment_size_bytes"),
+    flag("--credit", SWITCH, "Flow control by credit, or (off) by reading only what there is room for.", default="on"),
+    flag(
+        "--debloat",
+        DURATION,
+        "Shrink buffers until what is in flight takes about this long to consume, such as 1s.",
+        "debloat_s",
+    ),
+    flag(
+        "--consume-rate",
+        RATE,
+        "Records a second the consumer takes at most; as fast as it goes if not given.",
+        "consume_rate_per_s",
+    ),
+    flag_of(
+        _RUN, "--transport", get_args(TransportName), "TCP on loopback, TLS over it, a Unix socket, or shared memory."
+    ),
+    flag_of(_RUN, "--warmup", LENGTH, "Not counted, at the start of a run without a rate.", "warmup_s"),
+    flag_of(_RUN, "--spare-buffers", COUNT, "As many more receive buffers as long as nobody else needs them."),
+    flag_of(
+        _RUN, "--overdraft-buffers", COUNT, "Send buffers beyond a full pool that a record which has begun may take."
+    ),
+    flag_of(
+        _RUN,
+        "--as",
+        tuple(PROFILES),
+        "Behave as Flink's network stack: 2.3's, or that of older clusters, whose buffers can be set.",
+        "acts_as",
+        is_eager=True,
+        callback=_use_constants,
+    ),
+    flag_of(
+        _RUN,
+        "--spin",
+        LENGTH,
+        "How long a reader or writer looks for data or credit before it parks; 0 never.",
+        "spin_s",
+    ),
+    flag_of(
+        _RUN,
+        "--verify",
+        get_args(Verify),
+        "Look at every byte that arrives, or at those of one array in 16 and at both ends of the others.",
+    ),
+    click.option("--profile/--no-profile", default=False, help="Tell where a buffer's and a record's time goes."),
+    click.option("--checksum/--no-checksum", default=False, help="CRC-32 over every buffer on the wire."),
+)
+"""Settings that every run of a sweep shares."""
+
+_KEY = flag("--key", None, "Column of --input whose key group picks the channel.", "key_column")
+
+run_flags = flags(
+    flag("--records", COUNT, "Stop after this many records."),
+    flag("--seconds", LENGTH, "Stop after this long; 3 when neither is given."),
+    record_bytes_flag(_RUN.record_bytes),
+    flag_of(_RUN, "--channels", COUNT, "Logical channels on the one connection."),
+    flag_of(
+        _RUN,
+        "--buffer-timeout",
+        DURATION,
+        "Longest time a record waits in a part-filled buffer: 100ms, 0 (at once), none (until it is full).",
+        "buffer_timeout_s",
+    ),
+    flag("--rate", RATE, "Records a second, open loop; as fast as it goes if not given.", "rate_per_s"),
+    flag(
+        "--input",
+        click.Path(exists=True, dir_okay=False, readable=True),
+        "CSV, JSON lines or Parquet: its rows become the records.",
+        "input_path",
+    ),
+    _KEY,
+    _buffers(COUNT, LENGTH, ""),
+    _SHARED,
+)
+"""What one run measures; named as the fields of `RunSpec`."""
+
+sweep_flags = flags(
+    flag("--timeouts", DURATIONS, "Buffer timeouts.", "timeouts_s", default=DEFAULT_TIMEOUTS_S),
+    flag("--record-sizes", SIZES, "Payloads of a record.", default=DEFAULT_RECORD_SIZES),
+    flag("--channels", COUNTS, "Logical channels.", default=DEFAULT_CHANNELS),
+    flag(
+        "--input",
+        None,
+        "Rows that become the records: CSV, JSON lines or Parquet; on Spark also a URL or a table.",
+        "input_path",
+        metavar="TABLE|FILE",
+    ),
+    _KEY,
+    _buffers(COUNTS, LENGTHS, "; a list draws curves"),
+    flag("--seconds", LENGTH, "Length of each run.", default=DEFAULT_SECONDS),
+    flag("--latency-seconds", LENGTH, "Length of each latency run, if it is not --seconds; 0 makes none."),
+    flag(
+        "--latency-rate",
+        RATE,
+        "Records a second of the latency runs, open loop.",
+        "latency_rate_per_s",
+        default=DEFAULT_LATENCY_RATE_PER_S,
+    ),
+    flag("--repeats", COUNT, "Passes over the grid.", default=1),
+    flag("--seed", COUNT, "Of the order of the runs.", default=0),
+    _SHARED,
+)
+"""What a sweep measures; named as the fields of `Grid`, those that all its runs share as those of `RunSpec`."""
+
+hosts_flags = flags(
+    flag(
+        "--hosts",
+        None,
+        "Measure all-to-all among these netstack taskmanagers, with N (or SOURCES/SINKS) subtasks on each.",
+        metavar="HOST:PORT[=N],...",
+    ),
+    flag(
+        "--secret-file",
+        click.Path(exists=True, dir_okay=False, path_type=Path),
+        "Shared with the hosts; needed where they listen on other addresses than loopback.",
+    ),
+    click.option("--relay", is_flag=True, help="Let records come back to their host: round-trip latency."),
+)
+"""Where `run` and `sweep` measure, if it is not between two processes of this machine."""
+
+engine_flags = flags(
+    flag(
+        "--peer",
+        ("flink",),
+        "Let a real Flink and netstack --as flink have their turns at every point, and compare them.",
+        "peers",
+        multiple=True,
+    ),
+    flag(
+        "--engine",
+        ENGINES,
+        "Two processes, Spark, or --hosts; auto is Spark's local mode where there is a Java.",
+        default="auto",
+    ),
+    flag("--master", None, "Spark's: local[N], spark://HOST:PORT, yarn, k8s://...; else local[2].", metavar="URL"),
+    flag("--nodes", COUNT, "TaskManagers on Spark, one an executor; N of local[N], else 2."),
+    flag("--parallelism", COUNT, "Sources, and sinks, of each node on Spark.", default=1),
+    flag(
+        "--warehouse",
+        None,
+        "Folder of Spark's tables: a path, s3a://..., hdfs://...; beside --output if not given.",
+        metavar="URL",
+    ),
+    click.option("--shared-hosts", is_flag=True, help="Let two nodes of a Spark cluster sit on one host."),
+    flag(
+        "--node-ports", Parsed("ports", _ports), "Ports that nodes listen on; any if not given.", metavar="FIRST-LAST"
+    ),
+    flag(
+        "--executors-timeout",
+        LENGTH,
+        "How long Spark's executors may take to come.",
+        "executors_timeout_s",
+        default="60s",
+    ),
+    flag("--tables-timeout", LENGTH, "How long Spark's tables may take to write.", "tables_timeout_s", default="90s"),
+)
+"""Where `sweep` measures, besides hosts."""

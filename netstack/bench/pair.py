@@ -1,9 +1,9 @@
-"""Two worker processes that meet at barriers, led through one run: what `isolate` and `channels` share.
+"""Two worker processes that meet at barriers, led through one run: what `run`, `isolate` and `channels` share.
 
 Takes: a worker module (`bench.pair_io`) and its job. Gives: the summaries of both sides.
 
-The conversation is that of `bench.worker_io`, except that `ready` may be said more than once: whenever both workers
-have said it, both are given the same start time. The producer's summary is passed on to the consumer.
+The conversation is that of `bench.worker_io`. `ready` may be said more than once: whenever both workers have said it,
+both are given the same start time. The producer's summary is passed on to the consumer.
 """
 
 from __future__ import annotations
@@ -15,12 +15,32 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from .processes import ROLES, Deadlines, Workers
-from .runner import Progress
 from .stopping import scratch_folder
 
 LEAD_NS: Final = 30_000_000
 """From the go to the start: both workers have long read the message by then."""
 
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a measurement is.
+
+    Attributes:
+        engine: which engine is measured.
+        phase: `starting`, `running` or `draining` (the producer is done).
+        records: arrived so far.
+        elapsed_s: since the start of the run; 0 before.
+        fraction: done, 0 to 1; None when it cannot be known.
+    """
+
+    engine: str
+    phase: str
+    records: int
+    elapsed_s: float
+    fraction: float | None
+
+
+OnProgress: TypeAlias = Callable[[Progress], None]
 Summary: TypeAlias = dict[str, Any]
 
 
@@ -32,37 +52,43 @@ class Summaries:
         producer: as its side returned it.
         consumer: likewise.
         remarks: what the workers wrote to stderr.
+        start_ns: the first start time they were given.
     """
 
     producer: Summary
     consumer: Summary
     remarks: tuple[str, ...]
+    start_ns: int = 0
 
 
 def lead(
     workers: Workers,
-    settings: Mapping[str, Any],
     scratch: Path,
     *,
-    expected_s: float,
-    on_progress: Callable[[Progress], None] | None = None,
+    fraction: Callable[[int, float], float | None],
+    steps_per_s: float | None = None,
+    reads_input: bool = False,
+    on_progress: OnProgress | None = None,
+    **job: Any,
 ) -> Summaries:
     """Leads both workers from the job to their summaries.
 
     Args:
         workers: started.
-        settings: of the job.
         scratch: for both.
-        expected_s: how long the run takes from the first go on, for the progress told.
+        fraction: how much is done, 0 to 1, after so many records and seconds since the first start.
+        steps_per_s: how often the records that have arrived must grow; None is often.
+        reads_input: whether they read a file before they are ready.
         on_progress: called a few times a second.
+        job: what they are to do.
 
     Raises:
         MeasurementFailed: a worker died, fell silent or stalled.
         NetstackError: what a worker found wrong with the settings.
     """
     for role in ROLES:
-        workers.send(role, "job", settings=dict(settings), scratch=str(scratch))
-    workers.expect_setup(reads_input=False)
+        workers.send(role, "job", **job, scratch=str(scratch))
+    workers.expect_setup(reads_input=reads_input)
     ready: set[str] = set()
     done: dict[str, Summary] = {}
     began_ns = records = 0
@@ -70,14 +96,14 @@ def lead(
         role, message = workers.receive()
         event = message.pop("event")
         if event == "address":
-            workers.send(_other(role), "address", address=message["address"])
+            workers.send(ROLES[1 - ROLES.index(role)], "address", address=message["address"])
         elif event == "ready":
             ready.add(role)
             if len(ready) == len(ROLES):
                 ready.clear()
                 start_ns = time.monotonic_ns() + LEAD_NS
                 began_ns = began_ns or start_ns
-                workers.expect_progress(None)
+                workers.expect_progress(steps_per_s)
                 for each in ROLES:
                     workers.send(each, "go", start_ns=start_ns)
         elif event == "done":
@@ -89,8 +115,8 @@ def lead(
         if on_progress is not None:
             elapsed_s = max(0.0, (time.monotonic_ns() - began_ns) / 1e9) if began_ns else 0.0
             phase = "draining" if "producer" in done else "running" if began_ns else "starting"
-            on_progress(Progress(workers.engine, phase, records, elapsed_s, min(1.0, elapsed_s / expected_s)))
-    return Summaries(done["producer"], done["consumer"], tuple(workers.last_words()))
+            on_progress(Progress(workers.engine, phase, records, elapsed_s, fraction(records, elapsed_s)))
+    return Summaries(done["producer"], done["consumer"], tuple(workers.last_words()), began_ns)
 
 
 def run_pair(
@@ -100,7 +126,7 @@ def run_pair(
     *,
     deadlines: Deadlines,
     expected_s: float,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Summaries:
     """Starts both workers, leads them through one run, and sees that they are gone.
 
@@ -120,8 +146,10 @@ def run_pair(
         scratch_folder() as scratch,
         Workers(name, deadlines, module=module) as workers,
     ):
-        return lead(workers, settings, Path(scratch), expected_s=expected_s, on_progress=on_progress)
-
-
-def _other(role: str) -> str:
-    return ROLES[1 - ROLES.index(role)]
+        return lead(
+            workers,
+            Path(scratch),
+            settings=dict(settings),
+            fraction=lambda _, elapsed_s: min(1.0, elapsed_s / expected_s),
+            on_progress=on_progress,
+        )

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -29,6 +29,9 @@ from .inputs import InputError
 from .source import MissingExtra
 
 ROLES: Final = ("producer", "consumer")
+
+_ROOT: Final = str(Path(__file__).resolve().parents[2])
+"""The folder that netstack is in."""
 
 _STDERR_LINES = 200
 _QUOTED_LINES = 12
@@ -61,38 +64,92 @@ class Deadlines:
     exit_s: float = 5.0
 
 
-class _Worker:
-    """One process and what came from it so far."""
+class Process:
+    """One process in a session of its own, and what came from it so far.
 
-    def __init__(self, role: str, engine: str, module: str, environment: Mapping[str, str]) -> None:
-        root = str(Path(__file__).resolve().parent.parent)
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-        self.role = role
+    Args:
+        name: for messages.
+        module: what it runs.
+        arguments: of the module.
+        environment: what is set for it besides what is set here.
+
+    Attributes:
+        name: as given.
+        process: the process.
+        words: the last lines it wrote to stderr.
+    """
+
+    def __init__(self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.name = name
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, "--role", role, "--engine", engine],
+            [sys.executable, "-P", "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(paths)},
             start_new_session=True,
         )
-        self.pending = b""
         self.words: deque[str] = deque(maxlen=_STDERR_LINES)
-        self.word = b""
-        self.heard_at = math.inf  # silence counts from its first message on; before, it may still be importing
-        self.records = 0
-        self.done = False
-        self.ended = False
+        self._pending = b""
+        self._word = b""
+
+    def register(self, selector: selectors.BaseSelector) -> None:
+        """Has both of its outputs watched; the data of each is this process, and whether it is stderr."""
+        for pipe, is_stderr in ((self.process.stdout, False), (self.process.stderr, True)):
+            assert pipe is not None
+            selector.register(pipe, selectors.EVENT_READ, (self, is_stderr))
+
+    def send(self, event: str, **fields: Any) -> None:
+        """Writes a message to it; if it cannot take one it has died, which its output shows."""
+        pipe = self.process.stdin
+        assert pipe is not None
+        with contextlib.suppress(BrokenPipeError):
+            pipe.write(json.dumps({"event": event, **fields}).encode() + b"\n")
+            pipe.flush()
+
+    def take_messages(self, chunk: bytes) -> list[dict[str, Any]]:
+        """The messages that end in this piece of its standard output."""
+        *lines, self._pending = (self._pending + chunk).split(b"\n")
+        return [json.loads(line) for line in lines]
 
     def take_words(self, chunk: bytes) -> None:
         """Keeps lines of stderr."""
-        *lines, self.word = (self.word + chunk).split(b"\n")
+        *lines, self._word = (self._word + chunk).split(b"\n")
         self.words.extend(line.decode(errors="replace") for line in lines)
 
     def quote(self) -> str:
         """Its last words, for an error message."""
-        words = [*self.words, *filter(None, [self.word.decode(errors="replace")])]
+        words = [*self.words, *filter(None, [self._word.decode(errors="replace")])]
         return "".join(f"\n    {line}" for line in words[-_QUOTED_LINES:])
+
+    def how_it_ended(self, patience_s: float) -> str:
+        """In words, once its output has ended; it may take so long to exit."""
+        try:
+            code = self.process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            return "closed its output and went on running"
+        return f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
+
+    def end(self) -> None:
+        """Kills and reaps it, whatever it does."""
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+
+class _Worker(Process):
+    """One of the two workers."""
+
+    def __init__(self, role: str, engine: str, module: str, environment: Mapping[str, str]) -> None:
+        super().__init__(role, module, ("--role", role, "--engine", engine), environment)
+        self.heard_at = math.inf  # silence counts from its first message on; before, it may still be importing
+        self.records = 0
+        self.done = False
+        self.ended = False
 
 
 class Workers:
@@ -128,10 +185,7 @@ class Workers:
         try:
             for role in ROLES:
                 worker = self._workers[role] = _Worker(role, self.engine, self.module, self.environment)
-                assert worker.process.stdout is not None
-                assert worker.process.stderr is not None
-                self._selector.register(worker.process.stdout, selectors.EVENT_READ, (worker, False))
-                self._selector.register(worker.process.stderr, selectors.EVENT_READ, (worker, True))
+                worker.register(self._selector)
         except BaseException:
             self._end()
             raise
@@ -161,11 +215,7 @@ class Workers:
 
     def send(self, role: str, event: str, **fields: Any) -> None:
         """Writes a message to one worker; a worker that cannot take it has died, which `receive` reports."""
-        pipe = self._workers[role].process.stdin
-        assert pipe is not None
-        with contextlib.suppress(BrokenPipeError):
-            pipe.write(json.dumps({"event": event, **fields}).encode() + b"\n")
-            pipe.flush()
+        self._workers[role].send(event, **fields)
 
     def receive(self) -> tuple[str, dict[str, Any]]:
         """The next message of either worker.
@@ -189,7 +239,7 @@ class Workers:
 
     def last_words(self) -> list[str]:
         """What the workers wrote to stderr in a run that succeeded: warnings, most likely."""
-        return [f"{worker.role}: {line}" for worker in self._workers.values() for line in list(worker.words)[-5:]]
+        return [f"{worker.name}: {line}" for worker in self._workers.values() for line in list(worker.words)[-5:]]
 
     def _read(self, wait_s: float) -> None:
         for key, _ in self._selector.select(wait_s):
@@ -202,8 +252,7 @@ class Workers:
                 worker.take_words(chunk)
             else:
                 worker.heard_at = time.monotonic()
-                *lines, worker.pending = (worker.pending + chunk).split(b"\n")
-                self._inbox.extend((worker.role, json.loads(line)) for line in lines)
+                self._inbox.extend((worker.name, message) for message in worker.take_messages(chunk))
 
     def _check(self) -> None:
         """Raises when something is wrong and no message is left that might say it better."""
@@ -220,7 +269,7 @@ class Workers:
             if now > self._setup_until:
                 self._fail(waiting, "did not become ready in time")
         elif now - self._moved_at > self._stalled_s:
-            counts = ", ".join(f"{worker.role} {worker.records}" for worker in self._workers.values())
+            counts = ", ".join(f"{worker.name} {worker.records}" for worker in self._workers.values())
             self._fail(waiting, f"made no progress for {self._stalled_s:g} s (records: {counts})")
 
     def _failure(self, errors: list[tuple[str, dict[str, Any]]]) -> NetstackError:
@@ -239,12 +288,12 @@ class Workers:
         told = [f"the {role} raised {message['kind']}: {message['text']}" for role, message in errors]
         spoke = {role for role, _ in errors}
         for worker in self._workers.values():
-            if worker.ended and not worker.done and worker.role not in spoke:
-                told.append(f"the {worker.role} {_how_it_ended(worker.process)}{worker.quote()}")
+            if worker.ended and not worker.done and worker.name not in spoke:
+                told.append(f"the {worker.name} {worker.how_it_ended(_GRACE_S)}{worker.quote()}")
         return MeasurementFailed(f"measuring {self.engine} failed: {'; '.join(told)}")
 
     def _fail(self, workers: list[_Worker], what: str) -> None:
-        names = " and the ".join(worker.role for worker in workers)
+        names = " and the ".join(worker.name for worker in workers)
         quotes = "".join(worker.quote() for worker in workers)
         raise MeasurementFailed(f"measuring {self.engine} failed: the {names} {what}; both were ended{quotes}")
 
@@ -262,17 +311,5 @@ class Workers:
         for worker in self._workers.values():
             worker.process.kill()
         for worker in self._workers.values():
-            worker.process.wait()
-            for pipe in (worker.process.stdin, worker.process.stdout, worker.process.stderr):
-                if pipe is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        pipe.close()
+            worker.end()
         self._selector.close()
-
-
-def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
-    try:
-        code = process.wait(_GRACE_S)
-    except subprocess.TimeoutExpired:
-        return "closed its output and went on running"
-    return f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"

@@ -9,8 +9,9 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from html import escape
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
 import click
 
@@ -18,8 +19,11 @@ from netstack.errors import ConfigError
 from netstack.json_text import json_text
 from netstack.units import three_digits
 
-from .words import plain
+from .charts.page import document, facts, notes
+from .spec import Settings
+from .words import plain, setting_name, setting_text
 
+_TITLES: Final = {"isolate": "isolation"}
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -78,6 +82,55 @@ class ResultFolder:
         page.write_text(build_page(command=command, made=f"{self.began:%Y-%m-%d %H:%M}"), encoding="utf-8")
         page.with_suffix(".json").write_text(json_text(result, indent=2) + "\n", encoding="utf-8")
         return page
+
+
+def result_page(
+    name: str,
+    heading: str,
+    findings: str,
+    parts: Sequence[str],
+    remarks: Sequence[str],
+    *,
+    spec: Settings,
+    result: Mapping[str, Any],
+    about: str,
+    command: str,
+    made: str,
+    style: str,
+) -> str:
+    """The page of an experiment: one HTML file that needs nothing else.
+
+    Args:
+        name: of the experiment: its command, and what its page is called.
+        heading: the question that it answers.
+        findings: the first part, HTML.
+        parts: charts and tables, HTML.
+        remarks: notes on how it was measured, plain text.
+        spec: its settings.
+        result: its document; its `host` and `version` are shown.
+        about: the settings in a line.
+        command: how it was made.
+        made: when.
+        style: CSS beyond that of every page.
+    """
+    host = result["host"]
+    line = f"netstack {result['version']} · on {host['name']} · {made} · {about}"
+    settings = [*((setting_name(key), _setting(key, value)) for key, value in spec.as_dict().items())]
+    body = [
+        f"<h1>{heading}</h1>",
+        f'<p class="sub">{escape(line)}</p>',
+        findings,
+        *parts,
+        f'<section class="two">{facts("Machine", machine_facts(host))}'
+        f"{facts('Settings', [*settings, ('command', command)])}</section>",
+        notes("Notes", remarks),
+        f"<footer>Written by netstack-bench {name} · the same figures are in {name}.json beside this page</footer>",
+    ]
+    return document(f"netstack {_TITLES.get(name, name)} · {host['name']}", body, styles=[style])
+
+
+def _setting(name: str, value: Any) -> str:
+    return ", ".join(map(plain, value)) if isinstance(value, list) else setting_text(name, value)
 
 
 def machine_facts(host: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

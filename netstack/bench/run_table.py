@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from netstack.units import format_count, format_duration, format_latency, format_size, three_digits
 
 from .bottleneck import bottleneck
+from .console import table as made_table
 from .interval import Interval
 from .report.charts import PERCENTILES
 from .spec import RunSpec
@@ -26,9 +26,7 @@ _CAUSE: Final = "netstack_output_{}_flushes_total"
 def print_run(result: Mapping[str, Any], spec: RunSpec, console: Console) -> None:
     """The table of one run; each peer adds its column and one with how many times its figure ours is."""
     peers = peer_rows(result)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    table.add_column("netstack", justify="right")
+    table = made_table(("",), ("netstack",))
     for name in peers:
         table.add_column(escape(name), justify="right")
         table.add_column("ratio", justify="right", style="bold")
@@ -60,10 +58,7 @@ def print_costs(result: Mapping[str, Any], console: Console) -> None:
     """Where each side's time went, if that was measured."""
     costs = result.get("costs") or ()
     for side in dict.fromkeys(str(cost["side"]) for cost in costs):
-        table = Table(box=None, pad_edge=False, header_style="bold", title=f"time of the {side}", title_justify="left")
-        table.add_column("")
-        for head in ("share", "us a buffer", "ns a record"):
-            table.add_column(head, justify="right")
+        table = made_table(("",), ("share", "us a buffer", "ns a record"), title=f"time of the {side}")
         for cost in costs:
             if cost["side"] == side:
                 table.add_row(

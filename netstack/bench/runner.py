@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +22,9 @@ from .emulation import emulation_cells
 from .ends import prepare
 from .histogram import Histogram
 from .host import host_facts, version
+from .pair import OnProgress as OnProgress
+from .pair import Progress as Progress
+from .pair import Summaries, lead
 from .peers import peer_spec
 from .processes import Deadlines, Workers
 from .spec import RunSpec
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 DEFAULT_SECONDS: Final = 3.0
 """How long a run lasts when neither records nor seconds are given."""
 
-_LEAD_NS = 30_000_000  # from the go to the start: both workers have long read the message by then
 _LATE_NS = 1_000_000_000  # records arriving this long after the last was sent: a receiver that does not keep up
 _RATE_KEPT = 0.98  # a producer that sends less than this of the asked rate gets a warning
 _COMPARED: Final = (
@@ -46,28 +47,6 @@ _COMPARED: Final = (
     "latency_us",
     "cpu_s_per_gb",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a measurement is.
-
-    Attributes:
-        engine: which engine is measured.
-        phase: `starting`, `running` or `draining` (the producer is done).
-        records: arrived so far.
-        elapsed_s: since the start of the run; 0 before.
-        fraction: done, 0 to 1; None when it cannot be known.
-    """
-
-    engine: str
-    phase: str
-    records: int
-    elapsed_s: float
-    fraction: float | None
-
-
-OnProgress = Callable[[Progress], None]
 
 
 def run_once(
@@ -100,9 +79,16 @@ def run_once(
         Workers(engine, deadlines or Deadlines(), environment=environment) as workers,
     ):
         prepare(asked, Path(scratch))
-        producer, consumer, start_ns = _converse(workers, asked, Path(scratch), on_progress)
-        remarks = workers.last_words()
-    return _result(asked, engine, producer, consumer, start_ns, remarks)
+        found = lead(
+            workers,
+            Path(scratch),
+            spec=asked.as_dict(),
+            steps_per_s=_steps_per_s(asked),
+            reads_input=asked.input_path is not None,
+            fraction=partial(_fraction, asked),
+            on_progress=on_progress,
+        )
+    return _result(asked, engine, found)
 
 
 def run_with_peers(
@@ -173,44 +159,6 @@ def ratios(row: dict[str, Any], peer: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _converse(
-    workers: Workers, spec: RunSpec, scratch: Path, on_progress: OnProgress | None
-) -> tuple[dict[str, Any], dict[str, Any], int]:
-    """Leads both workers through a run; returns their summaries and the start time."""
-    for role in ("producer", "consumer"):
-        workers.send(role, "job", spec=spec.as_dict(), scratch=str(scratch))
-    ready: set[str] = set()
-    done: dict[str, dict[str, Any]] = {}
-    start_ns = records = 0
-    workers.expect_setup(reads_input=spec.input_path is not None)
-    while "consumer" not in done or "producer" not in done:
-        role, message = workers.receive()
-        event = message["event"]
-        if event == "address":
-            workers.send("consumer" if role == "producer" else "producer", "address", address=message["address"])
-        elif event == "ready":
-            ready.add(role)
-            if len(ready) == 2:
-                start_ns = time.monotonic_ns() + _LEAD_NS
-                workers.expect_progress(_steps_per_s(spec))
-                for other in ("producer", "consumer"):
-                    workers.send(other, "go", start_ns=start_ns)
-        elif event == "done":
-            done[role] = message
-            if role == "producer":
-                told = {key: message[key] for key in ("stopped_ns", "expected", "samples")}
-                workers.send("consumer", "producer_done", **told)
-        elif role == "consumer":
-            records = int(message["records"])
-        if on_progress is not None:
-            elapsed_s = (time.monotonic_ns() - start_ns) / 1e9 if start_ns else 0.0
-            phase = "draining" if "producer" in done else "running" if start_ns else "starting"
-            on_progress(
-                Progress(workers.engine, phase, records, max(0.0, elapsed_s), _fraction(spec, records, elapsed_s))
-            )
-    return done["producer"], done["consumer"], start_ns
-
-
 def _steps_per_s(spec: RunSpec) -> float | None:
     """How often the count of arrived records must grow, as far as the settings hold it back."""
     link = None if spec.link_bytes_per_s is None else spec.link_bytes_per_s / spec.record_bytes
@@ -227,14 +175,8 @@ def _fraction(spec: RunSpec, records: int, elapsed_s: float) -> float | None:
     return None
 
 
-def _result(
-    spec: RunSpec,
-    engine: str,
-    producer: dict[str, Any],
-    consumer: dict[str, Any],
-    start_ns: int,
-    remarks: list[str],
-) -> dict[str, Any]:
+def _result(spec: RunSpec, engine: str, found: Summaries) -> dict[str, Any]:
+    producer, consumer, start_ns = found.producer, found.consumer, found.start_ns
     window, records, payload_bytes = consumer["window"], consumer["records"], consumer["payload_bytes"]
     if spec.rate_per_s is not None:
         window = paced_window(spec.rate_per_s, records, start_ns, producer["stopped_ns"], consumer["last_ns"])
@@ -288,7 +230,7 @@ def _result(
             *busy_warnings(timeline),
             *producer["facts"]["warnings"],
             *consumer["facts"]["warnings"],
-            *remarks,
+            *found.remarks,
         ],
         "settings": spec.as_dict(),
         "host": {**host_facts(), "netstack_build": consumer["netstack_build"]},

@@ -6,12 +6,14 @@ result row (as `settings`).
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import hashlib
 import json
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Final, Literal, Protocol, Self
 
+from netstack.buffer.requirements import LANDING_SEGMENTS
 from netstack.config import FLINK_CONSTANTS, NetworkConfig
 from netstack.errors import ConfigError
 from netstack.units import format_size
@@ -41,11 +43,69 @@ def constants_of(acts_as: str) -> dict[str, float]:
     return {_PROFILE_SETTINGS[name]: value for name, value in constants.items() if name in _PROFILE_SETTINGS}
 
 
+_SPARE_SEGMENTS: Final = 64
+
 MIN_RECORD_BYTES = 8  # every record starts with its index as 8 bytes: that is what proves order and completeness
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSpec:
+class Settings:
+    """What every experiment's settings can do."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every setting, defaults included, as plain JSON values."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `as_dict`; unknown names are an error."""
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
+def refuse_below(*bounds: tuple[str, int | None, int]) -> None:
+    """Raises ConfigError for the first (flag, value, least) whose value is too small; None is no value."""
+    for flag, value, least in bounds:
+        if value is not None and value < least:
+            raise ConfigError(f"{flag} {value}: the least is {least}")
+
+
+class _Buffers(Protocol):
+    @property
+    def exclusive_buffers(self) -> int: ...
+    @property
+    def floating_buffers(self) -> int: ...
+    @property
+    def segment_size_bytes(self) -> int: ...
+
+
+def network_of(spec: _Buffers, segments: int, **more: Any) -> NetworkConfig:
+    """The settings of a TaskManager with memory for so many segments of an experiment, and for some more.
+
+    Args:
+        spec: says the size of a segment, and the buffers of a channel and of a gate.
+        segments: that the experiment can use.
+        more: as `NetworkConfig` takes it.
+    """
+    return NetworkConfig(
+        segment_size_bytes=spec.segment_size_bytes,
+        memory_bytes=(segments + LANDING_SEGMENTS + _SPARE_SEGMENTS) * spec.segment_size_bytes,
+        exclusive_buffers_per_channel=spec.exclusive_buffers,
+        floating_buffers_per_gate=spec.floating_buffers,
+        **more,
+    )
+
+
+@contextlib.contextmanager
+def naming_segment_size(size_bytes: int) -> Iterator[None]:
+    """What is wrong with the network's settings in this block is told of the flag of the segments' size."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"--segment-size {format_size(size_bytes)}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec(Settings):
     """Settings of one run of one producer process and one consumer process.
 
     Attributes:
@@ -135,7 +195,7 @@ class RunSpec:
                 )
         if self.records is not None and self.seconds is not None:
             raise ConfigError("--records and --seconds exclude each other; give one")
-        for flag, value, least in (
+        refuse_below(
             ("--records", self.records, 1),
             ("--record-bytes", self.record_bytes, MIN_RECORD_BYTES),
             ("--batch-records", self.batch_records, 1),
@@ -146,9 +206,7 @@ class RunSpec:
             ("--spare-buffers", self.spare_buffers, 0),
             ("--overdraft-buffers", self.overdraft_buffers, 0),
             ("--link-rate", self.link_bytes_per_s, 1),
-        ):
-            if value is not None and value < least:
-                raise ConfigError(f"{flag} {value}: the least is {least}")
+        )
         if self.seconds is not None and not self.seconds > 0:
             raise ConfigError(f"--seconds {self.seconds}: give more than 0")
         for flag, rate in (("--rate", self.rate_per_s), ("--consume-rate", self.consume_rate_per_s)):
@@ -217,12 +275,3 @@ class RunSpec:
     def effective_batch_records(self) -> int:
         """Records in one batch: as asked, else about 1 MiB of payload."""
         return self.batch_records or max(1, (1 << 20) // self.record_bytes)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Every setting, defaults included, as plain JSON values."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> RunSpec:
-        """The inverse of `as_dict`; unknown names are an error."""
-        return cls(**values)

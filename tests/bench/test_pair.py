@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from netstack.bench.pair import Summaries, run_pair
+from netstack.bench.pair import Progress, Summaries, run_pair
 from netstack.bench.processes import Deadlines, MeasurementFailed
-from netstack.bench.runner import Progress
 from netstack.errors import ConfigError
 
 pytestmark = pytest.mark.slow

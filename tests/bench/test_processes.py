@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from netstack.bench.inputs import InputError
+from netstack.bench.pair import Progress
 from netstack.bench.processes import Deadlines, MeasurementFailed, Workers
-from netstack.bench.runner import Progress, run_once
+from netstack.bench.runner import run_once
 from netstack.bench.spec import RunSpec
 from netstack.errors import ConfigError
 

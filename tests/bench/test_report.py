@@ -7,6 +7,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from drawings import by_class, drawings
 
 from netstack.bench.charts.look import LOOKS, distinct, numbered
 from netstack.bench.charts.svg import Chart, Mark, Series, draw, marker, nice_ticks, spread_out
@@ -45,17 +46,9 @@ class Balance(HTMLParser):
         assert self.open.pop() == tag
 
 
-def drawings(page: str) -> list[ElementTree.Element]:
-    return [ElementTree.fromstring(text) for text in re.findall(r"<svg viewBox.*?</svg>", page, re.DOTALL)]
-
-
 def part(page: str, name: str) -> str:
     """The section of this id."""
     return page.partition(f'<section id="{name}"')[2].partition("</section>")[0]
-
-
-def by_class(root: ElementTree.Element, name: str) -> list[ElementTree.Element]:
-    return [each for each in root.iter() if name in each.get("class", "").split()]
 
 
 @pytest.mark.parametrize("axes", [{}, {"exclusive_buffers": (0, 2), "round_trips_s": (0.0, 0.01)}])

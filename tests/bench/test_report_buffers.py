@@ -7,13 +7,15 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from drawings import by_class, drawings
 
 from netstack.bench.charts.curve import CurveChart, Upright, draw_curves
+from netstack.bench.charts.page import NARROW_PX
 from netstack.bench.charts.svg import Mark, Series
 from netstack.bench.grid import Grid
 from netstack.bench.report import Analysis, build_report, findings
 from netstack.bench.report.buffers import BufferCurve, buffer_curves, buffer_findings, buffers_text, bytes_text
-from netstack.bench.report.charts import NARROW_PX, timeout_label
+from netstack.bench.report.charts import timeout_label
 from netstack.bench.store import Row
 
 Rows = Callable[..., list[Row]]
@@ -37,14 +39,6 @@ def grid(**settings: Any) -> Grid:
 
 def curves(rows: list[Row]) -> list[BufferCurve]:
     return buffer_curves(Analysis(rows))
-
-
-def drawings(page: str) -> list[ElementTree.Element]:
-    return [ElementTree.fromstring(text) for text in re.findall(r'<svg viewBox="0 0 \d{3} .*?</svg>', page, re.DOTALL)]
-
-
-def by_class(root: ElementTree.Element, name: str) -> list[ElementTree.Element]:
-    return [each for each in root.iter() if name in each.get("class", "").split()]
 
 
 class TableRows(HTMLParser):

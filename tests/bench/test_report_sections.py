@@ -6,6 +6,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from drawings import by_class, drawings
 
 from netstack.bench.charts.plane import Plane, Track, draw_plane, pareto
 from netstack.bench.charts.svg import Mark, Series
@@ -24,14 +25,6 @@ Rows = Callable[..., list[Row]]
 OnHosts = Callable[[list[Row], tuple[str, ...]], list[Row]]
 HOSTS = ("alpha", "beta", "gamma")
 ONE_POINT = {"timeouts_s": (0.1,), "record_sizes": (8,), "channels": (1,)}
-
-
-def drawings(page: str) -> list[ElementTree.Element]:
-    return [ElementTree.fromstring(text) for text in re.findall(r"<svg viewBox.*?</svg>", page, re.DOTALL)]
-
-
-def by_class(root: ElementTree.Element, name: str) -> list[ElementTree.Element]:
-    return [each for each in root.iter() if name in each.get("class", "").split()]
 
 
 def section(build: Callable[[Analysis, Filters], str], rows: list[Row]) -> str:

@@ -4,9 +4,9 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
+from drawings import by_class, drawings
 
 from netstack.bench.cli import main
 from netstack.bench.grid import Grid
@@ -16,14 +16,6 @@ from netstack.bench.store import Row, Store
 from netstack.bench.sweep import COMPARISON, REPORT
 
 Rows = Callable[..., list[Row]]
-
-
-def drawings(page: str) -> list[ElementTree.Element]:
-    return [ElementTree.fromstring(text) for text in re.findall(r"<svg viewBox.*?</svg>", page, re.DOTALL)]
-
-
-def by_class(root: ElementTree.Element, name: str) -> list[ElementTree.Element]:
-    return [each for each in root.iter() if name in each.get("class", "").split()]
 
 
 def two(fake_rows: Rows, **figures: float) -> list[Sweep]:

@@ -10,13 +10,12 @@ from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from netstack.cli.values import COUNT, LENGTH
 from netstack.units import format_latency, format_size, three_digits
 
 from .. import console
-from ..flags import json_flag
+from ..flags import flag_of, flags, json_flag
 from .measure import PASSES, expected_s, measure
 from .spec import MOST_CHANNELS, ChannelsSpec
 
@@ -24,55 +23,37 @@ _DEFAULT: Final = ChannelsSpec()
 
 
 @click.command(short_help="What idle logical channels cost: time to open, memory, CPU.")
-@click.option(
-    "--channels",
-    type=COUNT,
-    default=_DEFAULT.channels,
-    show_default=True,
-    help=f"Logical channels on the one connection, {MOST_CHANNELS} at most.",
+@flags(
+    flag_of(_DEFAULT, "--channels", COUNT, f"Logical channels on the one connection, {MOST_CHANNELS} at most."),
+    flag_of(_DEFAULT, "--idle-seconds", LENGTH, "How long they are left alone."),
+    json_flag,
 )
-@click.option(
-    "--idle-seconds",
-    type=LENGTH,
-    default=_DEFAULT.idle_seconds,
-    show_default=True,
-    help="How long they are left alone.",
-)
-@json_flag
 def channels(channels: int, idle_seconds: float, as_json: bool) -> int:
     """Opens many logical channels on one connection, leaves them alone, then sends a record through each.
 
     Exit code 1 when a record did not arrive.
     """
     spec = ChannelsSpec(channels=channels, idle_seconds=idle_seconds)
-    errors = console.err()
-    with console.RunProgress(PASSES, expected_s(spec), errors) as progress:
+    with console.RunProgress(PASSES, expected_s(spec), console.err()) as progress:
         result = measure(spec, on_progress=progress)
-    if as_json:
-        console.print_json(result)
-    else:
-        print_channels(result, spec, console.out())
-    console.print_warnings(result, errors)
-    return 0 if result["delivered"] else 1
+    return console.finish(result, as_json, print_channels)
 
 
-def print_channels(result: Mapping[str, Any], spec: ChannelsSpec, console: Console) -> None:
+def print_channels(result: Mapping[str, Any], out: Console) -> None:
     """The figures as a table."""
+    spec = ChannelsSpec.from_dict(result["settings"])
     memory, idle, open_s = result["bytes_per_idle_channel"], result["idle_cpu_ms_per_s"], result["open_s"]
     segment = format_size(spec.segment_size_bytes, space=" ")
-    console.print(
+    out.print(
         f"{spec.channels:,} channels on one connection, {spec.exclusive_buffers} + {spec.floating_buffers} buffers of"
         f" {segment}, idle for {three_digits(spec.idle_seconds)} s",
         soft_wrap=True,
     )
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    for side in ("producer", "consumer"):
-        table.add_column(side, justify="right")
-    table.add_row("bytes an idle channel", *(f"{memory[side]:,.0f}" for side in ("producer", "consumer")))
-    table.add_row("CPU while idle, ms/s", *(three_digits(idle[side]) for side in ("producer", "consumer")))
-    console.print(table)
+    table = console.table(("",), sides := ("producer", "consumer"))
+    table.add_row("bytes an idle channel", *(f"{memory[side]:,.0f}" for side in sides))
+    table.add_row("CPU while idle, ms/s", *(three_digits(idle[side]) for side in sides))
+    out.print(table)
     each = format_latency(open_s * 1e6 / spec.channels)
-    console.print(f"all open after {three_digits(open_s)} s, {each} a channel", soft_wrap=True)
+    out.print(f"all open after {three_digits(open_s)} s, {each} a channel", soft_wrap=True)
     alive = "yes" if result["delivered"] else "[red]NO[/]"
-    console.print(f"a record through each: {alive}")
+    out.print(f"a record through each: {alive}")

@@ -6,13 +6,11 @@ Takes: a `ChannelsSpec`. Gives: one document.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, Final
 
 from ..host import host_facts, version
-from ..pair import Summaries, run_pair
+from ..pair import OnProgress, Summaries, run_pair
 from ..processes import Deadlines, MeasurementFailed
-from ..runner import Progress
 from .spec import ChannelsSpec
 
 PASSES: Final = 2
@@ -31,7 +29,7 @@ def expected_s(spec: ChannelsSpec) -> float:
 def measure(
     spec: ChannelsSpec,
     *,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: OnProgress | None = None,
     deadlines: Deadlines | None = None,
 ) -> dict[str, Any]:
     """Runs both passes: tracing memory makes everything slower, so nothing else is measured with it.

@@ -5,21 +5,19 @@ Takes: settings from the command line. Gives: `ChannelsSpec` to both worker proc
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from netstack.buffer.requirements import LANDING_SEGMENTS
 from netstack.config import NetworkConfig
 from netstack.errors import ConfigError
 
-MOST_CHANNELS: Final = NetworkConfig().max_channels_per_connection
+from ..spec import Settings, network_of
 
-_SPARE_SEGMENTS: Final = 64
+MOST_CHANNELS: Final = NetworkConfig().max_channels_per_connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelsSpec:
+class ChannelsSpec(Settings):
     """Settings of one measurement. Buffers are few and small, because only channels are measured.
 
     Attributes:
@@ -46,18 +44,4 @@ class ChannelsSpec:
     def network(self) -> NetworkConfig:
         """The settings of either TaskManager, with enough memory for every channel; the heartbeat is the default."""
         segments = self.channels * (self.exclusive_buffers + 1) + self.floating_buffers
-        return NetworkConfig(
-            segment_size_bytes=self.segment_size_bytes,
-            memory_bytes=(segments + LANDING_SEGMENTS + _SPARE_SEGMENTS) * self.segment_size_bytes,
-            exclusive_buffers_per_channel=self.exclusive_buffers,
-            floating_buffers_per_gate=self.floating_buffers,
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Every setting, defaults included, as plain JSON values."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> ChannelsSpec:
-        """The inverse of `as_dict`; unknown names are an error."""
-        return cls(**values)
+        return network_of(self, segments)

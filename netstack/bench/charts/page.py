@@ -7,10 +7,12 @@ Rules: what came from outside is escaped by whoever made the parts; the page's o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from importlib import resources
 from typing import Final
+
+from .facets import facets_attribute
 
 WIDE_PX: Final = (580, 380)
 NARROW_PX: Final = (350, 320)
@@ -47,9 +49,48 @@ def asset(package: str, name: str) -> str:
     return resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
-def both_sizes(wide: str, narrow: str) -> str:
-    """One chart drawn twice."""
-    return f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
+def both_sizes(
+    draw: Callable[..., str],
+    wide: tuple[int, int] = WIDE_PX,
+    narrow: tuple[int, int] = NARROW_PX,
+    *,
+    direct: bool = True,
+) -> str:
+    """One chart drawn twice; `draw` is told the size, and whether to name lines at their ends, which needs room."""
+    drawn = draw(width=wide[0], height=wide[1], direct_labels=direct)
+    small = draw(width=narrow[0], height=narrow[1], direct_labels=False)
+    return f'<div class="wide">{drawn}</div><div class="narrow">{small}</div>'
+
+
+def figure(title: str, drawn: str, note: str = "", *, level: int = 2, facets: str = "") -> str:
+    """A card around a chart; `title` and `note` are HTML."""
+    shown = f'<span class="note">{note}</span>' if note else ""
+    return (
+        f'<figure class="card"{facets_attribute(facets)}><figcaption><h{level}>{title}</h{level}>{shown}</figcaption>'
+        f"{drawn}</figure>"
+    )
+
+
+def heads(*words: str, left: int = 1, kind: str = "") -> str:
+    """Heads of a table, HTML: so many of words, then of figures, which may have a class of their own."""
+    kinds = ["l" if number < left else kind for number in range(len(words))]
+    return "".join(f'<th scope="col"{_class(own)}>{word}</th>' for word, own in zip(words, kinds, strict=True))
+
+
+def table(head: str, rows: Iterable[str], kind: str = "", caption: str = "", *, caption_kind: str = "vh") -> str:
+    """A table that scrolls where it is too wide, of the cells of its head and whole rows, as HTML.
+
+    Its caption is plain text, and unless it is of another kind only for those who hear the page.
+    """
+    told = f'<caption class="{caption_kind}">{escape(caption)}</caption>' if caption else ""
+    return (
+        f'<div class="scroll" tabindex="0"><table{_class(kind)}>{told}<thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _class(names: str) -> str:
+    return f' class="{names}"' if names else ""
 
 
 def facts(title: str, found: Iterable[tuple[str, str]]) -> str:

@@ -13,11 +13,10 @@ from typing import Any, Final, cast
 import click
 from rich.markup import escape
 
-from netstack.cli.network_flags import buffer_flags
 from netstack.cli.values import COUNT, LENGTH, Parsed, listed, parse_number
 
 from .. import console
-from ..flags import checkpoint_flags, json_flag, record_bytes_flag
+from ..flags import flag, flag_of, flags, gate_flags, json_flag, record_bytes_flag
 from ..host import host_facts, version
 from ..result_folder import ResultFolder, output_flag
 from ..stopping import stopped_by
@@ -27,44 +26,39 @@ from .spec import MODES, CheckpointsSpec, Mode
 from .text import print_result
 
 _DEFAULT: Final = CheckpointsSpec()
-_NUMBERS: Final = Parsed("numbers", listed(parse_number))
-_WORDS: Final = Parsed("modes", listed(str))
 
 
 @click.command(short_help="Aligned, unaligned and timed checkpoints under backpressure, side by side.")
-@click.option(
-    "--seconds",
-    type=LENGTH,
-    default=_DEFAULT.seconds,
-    show_default=True,
-    help="How long checkpoints are taken in each mode at each pressure; as long again without.",
+@flags(
+    flag_of(
+        _DEFAULT,
+        "--seconds",
+        LENGTH,
+        "How long checkpoints are taken in each mode at each pressure; as long again without.",
+    ),
+    flag_of(_DEFAULT, "--interval", LENGTH, "From one checkpoint to the next.", "interval_s"),
+    flag_of(
+        _DEFAULT,
+        "--aligned-timeout",
+        LENGTH,
+        "timed: how old a checkpoint may become before it turns unaligned.",
+        "aligned_timeout_s",
+    ),
+    flag("--modes", Parsed("modes", listed(str)), "What to compare.", default=MODES),
+    flag(
+        "--pressure",
+        Parsed("numbers", listed(parse_number)),
+        "How much the sink is held back, from 0: it takes (1 - pressure) of what it takes when it is not.",
+        "pressures",
+        default=tuple(f"{pressure:g}" for pressure in _DEFAULT.pressures),
+    ),
+    flag_of(_DEFAULT, "--channels", COUNT, "Source subtasks, each with a channel to both sinks."),
+    record_bytes_flag(_DEFAULT.record_bytes),
+    flag_of(_DEFAULT, "--keys", COUNT, "Keys the sink has state of."),
+    gate_flags(_DEFAULT),
+    output_flag("checkpoints"),
+    json_flag,
 )
-@checkpoint_flags(_DEFAULT.interval_s, _DEFAULT.aligned_timeout_s)
-@click.option("--modes", type=_WORDS, default=",".join(MODES), show_default=True, help="What to compare.")
-@click.option(
-    "--pressure",
-    "pressures",
-    type=_NUMBERS,
-    default=",".join(f"{pressure:g}" for pressure in _DEFAULT.pressures),
-    show_default=True,
-    help="How much the sink is held back, from 0: it takes (1 - pressure) of what it takes when it is not.",
-)
-@click.option(
-    "--channels",
-    type=COUNT,
-    default=_DEFAULT.channels,
-    show_default=True,
-    help="Source subtasks, each with a channel to both sinks.",
-)
-@record_bytes_flag(_DEFAULT.record_bytes)
-@click.option("--keys", type=COUNT, default=_DEFAULT.keys, show_default=True, help="Keys the sink has state of.")
-@buffer_flags(
-    exclusive_buffers=_DEFAULT.exclusive_buffers,
-    floating_buffers=_DEFAULT.floating_buffers,
-    segment_size_bytes=_DEFAULT.segment_size_bytes,
-)
-@output_flag("checkpoints")
-@json_flag
 @click.pass_obj
 def checkpoints(app: Any, /, modes: tuple[str, ...], output: Path | None, as_json: bool, **settings: Any) -> int:
     """Sources in one process, a keyed exchange over TCP, a slow sink with state in another; checkpoints in each mode.

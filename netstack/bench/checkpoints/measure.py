@@ -14,8 +14,8 @@ from typing import Any, Final
 from netstack.config import MIB
 
 from ..children import DIED, Children
+from ..pair import Progress
 from ..processes import MeasurementFailed
-from ..runner import Progress
 from ..stopping import scratch_folder
 from .figures import Point, Seen, Stretch, point
 from .spec import MASTER, SINKS, WARM_UP_S, WORKERS, CheckpointsSpec, Mode

@@ -7,17 +7,17 @@ Rules: as in `bench.report`: what came from outside is escaped, the page's own p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from html import escape
 from typing import Any, Final, Literal
 
 from netstack.units import format_duration, format_latency
 
 from ..charts.look import Look, legend, swatch
-from ..charts.page import NARROW_PX, WIDE_PX, both_sizes, callout, document, facts, notes
+from ..charts.page import both_sizes, callout, figure, heads, notes, table
 from ..charts.svg import Chart, Mark, Series, draw
-from ..result_folder import machine_facts
-from ..words import plain, setting_name, setting_text
+from ..result_folder import result_page
 from .figures import GOAL_MS, Point, verdicts
 from .spec import MODES, SINKS, CheckpointsSpec
 from .text import COLUMNS, cells, settings_line, state_size
@@ -39,37 +39,34 @@ def build_page(spec: CheckpointsSpec, result: Mapping[str, Any], *, command: str
         made: when.
     """
     modes: _Points = result["modes"]
-    host = result["host"]
-    about = f"netstack {result['version']} · on {host['name']} · {made} · {settings_line(spec)}"
-    body = [
-        "<h1>How long does a checkpoint take under backpressure?</h1>",
-        f'<p class="sub">{escape(about)}</p>',
-        _list("Findings", verdicts(spec, modes)),
-        callout("Warnings", result["warnings"]),
-        _charts(spec, modes),
-        _table(spec, modes),
-        f'<section class="two">{facts("Machine", machine_facts(host))}{facts("Settings", _settings(spec, command))}'
-        "</section>",
-        _list("Notes", _notes(spec, result)),
-        "<footer>Written by netstack-bench checkpoints · the same figures are in checkpoints.json beside this page"
-        "</footer>",
-    ]
-    return document(f"netstack checkpoints · {host['name']}", body, styles=[_STYLE])
+    return result_page(
+        "checkpoints",
+        "How long does a checkpoint take under backpressure?",
+        notes("Findings", [f"{text[:1].upper()}{text[1:].removesuffix('.')}." for text in verdicts(spec, modes)]),
+        [callout("Warnings", result["warnings"]), _charts(spec, modes), _table(spec, modes)],
+        _notes(spec, result),
+        spec=spec,
+        result=result,
+        about=settings_line(spec),
+        command=command,
+        made=made,
+        style=_STYLE,
+    )
 
 
 def _charts(spec: CheckpointsSpec, modes: _Points) -> str:
     shown = legend((number, _look(mode), mode, "") for number, mode in enumerate(modes))
     figures = [
-        _figure(
+        figure(
             "Duration",
+            both_sizes(partial(draw, _chart(spec, modes, "duration_ms", "log", _latency, guides=_goal(spec, modes)))),
             "From the trigger until the checkpoint is complete; median, whiskers to the longest. Grey dashes:"
             f" {GOAL_MS:g} ms and the time to write the state, the goal of unaligned ones.",
-            _chart(spec, modes, "duration_ms", "log", lambda ms: format_latency(ms * 1e3), guides=_goal(spec, modes)),
         ),
-        _figure(
+        figure(
             "Channel state",
+            both_sizes(partial(draw, _chart(spec, modes, "channel_state_bytes", "linear", state_size))),
             "Data in flight that became part of the checkpoint; median, whiskers to the largest.",
-            _chart(spec, modes, "channel_state_bytes", "linear", state_size),
         ),
     ]
     return f'<section aria-label="Charts">{shown}<div class="charts">{"".join(figures)}</div></section>'
@@ -108,13 +105,8 @@ def _chart(
     )
 
 
-def _figure(title: str, note: str, chart: Chart) -> str:
-    wide = draw(chart, width=WIDE_PX[0], height=WIDE_PX[1], direct_labels=True)
-    narrow = draw(chart, width=NARROW_PX[0], height=NARROW_PX[1], direct_labels=False)
-    return (
-        f'<figure class="card"><figcaption><h2>{title}</h2><span class="note">{escape(note)}</span></figcaption>'
-        f"{both_sizes(wide, narrow)}</figure>"
-    )
+def _latency(milliseconds: float) -> str:
+    return format_latency(milliseconds * 1e3)
 
 
 def _goal(spec: CheckpointsSpec, modes: _Points) -> list[float | None]:
@@ -138,20 +130,8 @@ def _table(spec: CheckpointsSpec, modes: _Points) -> str:
                 figures = "".join(f"<td>{escape(cell)}</td>" for cell in cells(points[number]))
                 name = f'<td class="l">{swatch(*_look(mode))} {mode}</td>'
                 rows.append(f'<tr><th scope="row">{pressure:g}</th>{name}{figures}</tr>')
-    heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in COLUMNS)
-    return (
-        '<section class="card"><h2>All figures</h2><div class="scroll"><table><thead><tr><th scope="col">pressure</th>'
-        f'<th scope="col" class="l">mode</th>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table></div></section>'
-    )
-
-
-def _settings(spec: CheckpointsSpec, command: str) -> Iterable[tuple[str, str]]:
-    for name, value in spec.as_dict().items():
-        if isinstance(value, list):
-            yield setting_name(name), ", ".join(map(plain, value))
-        else:
-            yield setting_name(name), setting_text(name, value)
-    yield "command", command
+    head = heads("pressure", left=0) + heads("mode", *map(escape, COLUMNS))
+    return f'<section class="card"><h2>All figures</h2>{table(head, rows)}</section>'
 
 
 def _notes(spec: CheckpointsSpec, result: Mapping[str, Any]) -> list[str]:
@@ -169,7 +149,3 @@ def _notes(spec: CheckpointsSpec, result: Mapping[str, Any]) -> list[str]:
         " the duration.",
         "Lost: throughput with checkpoints against that without, in alternating stretches of one run.",
     ]
-
-
-def _list(title: str, texts: Sequence[str]) -> str:
-    return notes(title, [f"{text[:1].upper()}{text[1:].removesuffix('.')}." for text in texts])

@@ -5,16 +5,14 @@ Takes: settings from the command line. Gives: `CheckpointsSpec` to the worker pr
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from netstack.buffer.requirements import LANDING_SEGMENTS
 from netstack.config import NetworkConfig
 from netstack.errors import ConfigError
-from netstack.units import format_duration, format_size
+from netstack.units import format_duration
 
-from ..spec import MIN_RECORD_BYTES
+from ..spec import MIN_RECORD_BYTES, Settings, naming_segment_size, network_of, refuse_below
 
 Mode = Literal["aligned", "unaligned", "timed"]
 
@@ -34,11 +32,10 @@ SINKS: Final = 2
 MOST_PRESSURE: Final = 0.99
 _LEAST_SECONDS: Final = 0.2
 _LEAST_STRETCH_S: Final = 0.25
-_SPARE_SEGMENTS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointsSpec:
+class CheckpointsSpec(Settings):
     """Settings of one comparison.
 
     Attributes:
@@ -85,19 +82,15 @@ class CheckpointsSpec:
         if wrong or not self.pressures or list(self.pressures) != sorted(set(self.pressures)):
             told = ",".join(f"{pressure:g}" for pressure in self.pressures)
             raise ConfigError(f"--pressure {told}: give rising numbers from 0, not held back, to {MOST_PRESSURE:g}")
-        for flag, value, least in (
+        refuse_below(
             ("--channels", self.channels, 1),
             ("--record-bytes", self.record_bytes, MIN_RECORD_BYTES),
             ("--keys", self.keys, 1),
             ("--exclusive-buffers", self.exclusive_buffers, 0),
             ("--floating-buffers", self.floating_buffers, 1),
-        ):
-            if value < least:
-                raise ConfigError(f"{flag} {value}: the least is {least}")
-        try:
+        )
+        with naming_segment_size(self.segment_size_bytes):
             self.network()
-        except ConfigError as error:
-            raise ConfigError(f"--segment-size {format_size(self.segment_size_bytes)}: {error}") from None
 
     @property
     def stretch_s(self) -> float:
@@ -112,20 +105,4 @@ class CheckpointsSpec:
     def network(self) -> NetworkConfig:
         """The settings of either TaskManager, with as much memory as its gate and partitions can use."""
         each = self.exclusive_buffers + self.floating_buffers + 2
-        segments = SINKS * self.channels * each + self.floating_buffers + LANDING_SEGMENTS + _SPARE_SEGMENTS
-        return NetworkConfig(
-            segment_size_bytes=self.segment_size_bytes,
-            memory_bytes=segments * self.segment_size_bytes,
-            exclusive_buffers_per_channel=self.exclusive_buffers,
-            floating_buffers_per_gate=self.floating_buffers,
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Every setting, defaults included, as plain JSON values."""
-        return {**dataclasses.asdict(self), "modes": list(self.modes), "pressures": list(self.pressures)}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> CheckpointsSpec:
-        """The inverse of `as_dict`; unknown names are an error."""
-        lists: dict[str, Any] = {name: tuple(values[name]) for name in ("modes", "pressures") if name in values}
-        return cls(**{**values, **lists})
+        return network_of(self, SINKS * self.channels * each + self.floating_buffers)

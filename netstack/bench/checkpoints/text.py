@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from netstack.units import format_count, format_duration, format_size, three_digits
 
+from .. import console
 from .figures import Point, verdicts
 from .spec import SINKS, CheckpointsSpec
 
@@ -67,22 +67,19 @@ def state_size(size_bytes: float) -> str:
     return f"{format_count(size_bytes)}{'' if abs(size_bytes) >= 999.5 else ' '}B"
 
 
-def print_result(spec: CheckpointsSpec, modes: Mapping[str, Sequence[Point]], console: Console) -> None:
+def print_result(spec: CheckpointsSpec, modes: Mapping[str, Sequence[Point]], out: Console) -> None:
     """The table, pressure by pressure, so that modes stand below each other; then the verdicts."""
-    console.print(escape(settings_line(spec)), soft_wrap=True)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("pressure", justify="right")
-    table.add_column("mode")
-    for head in COLUMNS:
-        table.add_column(head, justify="right")
+    out.print(escape(settings_line(spec)), soft_wrap=True)
+    table = console.table(("pressure", "mode"), COLUMNS)
+    table.columns[0].justify = "right"
     for number, pressure in enumerate(spec.pressures):
         for place, (mode, points) in enumerate(modes.items()):
             if number < len(points):
                 table.add_row("" if place else f"{pressure:g}", mode, *cells(points[number]))
-    console.print(table)
-    console.print()
+    out.print(table)
+    out.print()
     for sentence in verdicts(spec, modes):
-        console.print(escape(sentence), soft_wrap=True)
+        out.print(escape(sentence), soft_wrap=True)
 
 
 def _digits(figure: Mapping[str, Any] | None, name: str) -> str:

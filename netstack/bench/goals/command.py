@@ -20,23 +20,23 @@ from netstack.errors import ConfigError
 from netstack.units import three_digits
 
 from .. import console
-from ..flags import json_flag
+from ..flags import flag, flags, json_flag
 from ..host import host_facts, version
 from ..interval import Interval
 from .measure import Rounds, figures, measure, medians, values_of
-from .rows import BUILDS, ROWS, Row, measured_once
+from .rows import BUILDS, Row, measured_once, rows_with
 
 REPEATS: Final = 5
 
 
 @click.command(short_help="The table of figures against peers, both builds, as Markdown.")
-@click.option(
-    "--repeats", type=COUNT, default=REPEATS, show_default=True, help="Rounds; a figure is the median of their ratios."
+@flags(
+    flag("--repeats", COUNT, "Rounds; a figure is the median of their ratios.", default=REPEATS),
+    flag("--seconds", LENGTH, "Length of most measurements.", default=1.0),
+    flag("--only", None, "Only rows that contain this text; repeatable.", "words", multiple=True),
+    flag("--build", BUILDS, "Both if not given.", "builds", multiple=True),
+    json_flag,
 )
-@click.option("--seconds", type=LENGTH, default=1.0, show_default=True, help="Length of most measurements.")
-@click.option("--only", "words", multiple=True, help="Only rows that contain this text; repeatable.")
-@click.option("--build", "builds", type=click.Choice(BUILDS), multiple=True, help="Both if not given.")
-@json_flag
 def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[str, ...], as_json: bool) -> int:
     """Measures every row of the table of figures, in both builds and with its peers, all in turn.
 
@@ -44,9 +44,7 @@ def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[st
 
     Exit code 1 when something that was sent did not arrive whole, in order and once, or could not be measured.
     """
-    rows = [row for row in ROWS if not words or any(word in row.text for word in words)]
-    if not rows:
-        raise ConfigError(f"--only {', '.join(words)}: no row contains it; there are {'; '.join(r.text for r in ROWS)}")
+    rows = rows_with(words)
     if repeats < 1 or not seconds > 0:
         raise ConfigError("--repeats and --seconds: give more than 0")
     asked = builds or BUILDS
@@ -67,30 +65,16 @@ def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[st
             "loopback. The same for all: sysctl -w net.ipv4.tcp_congestion_control=cubic"
         )
     if as_json:
-        console.print_json(
-            {
-                "rows": told,
-                "repeats": repeats,
-                "seconds": seconds,
-                "taken_s": taken_s,
-                "delivered": not lost,
-                "results": [
-                    {"engine": each.engine, "job": each.job, "taskmanagers": each.taskmanagers, "build": kind, **result}
-                    for (each, kind), result in found.items()
-                ],
-                "host": host_facts(),
-                "version": version(),
-            }
-        )
+        results = [
+            {"engine": each.engine, "job": each.job, "taskmanagers": each.taskmanagers, "build": kind, **result}
+            for (each, kind), result in found.items()
+        ]
+        head = {"rows": told, "repeats": repeats, "seconds": seconds, "taken_s": taken_s, "delivered": not lost}
+        console.print_json({**head, "results": results, "host": host_facts(), "version": version()})
     else:
-        when = f"{datetime.now(UTC):%Y-%m-%d}, {_machine()}"
-        click.echo(
-            markdown(
-                told,
-                f"{when}, {repeats} rounds with 95 % ranges of the pairs, {taken_s:.0f} s in all,"
-                f" {' and '.join(sorted(controls))}",
-            )
-        )
+        spent = f"{repeats} rounds with 95 % ranges of the pairs, {taken_s:.0f} s in all"
+        remark = f"{datetime.now(UTC):%Y-%m-%d}, {_machine()}, {spent}, {' and '.join(sorted(controls))}"
+        click.echo(markdown(told, remark))
     for name in lost:
         errors.print(f"[red]not delivered by {name}:[/] its figures do not count")
     return 0 if len(found) == len(rounds) and not lost else 1

@@ -26,12 +26,12 @@ from netstack.units import three_digits
 
 from .. import console
 from ..compare import LEAST_CHANGE
-from ..flags import json_flag
+from ..flags import flag, flags, json_flag
 from ..host import host_facts, version
 from ..interval import ENOUGH_REPEATS, JUDGED, Interval
 from ..store import reason, replace_file
 from .measure import figures, measure
-from .rows import BUILDS, ROWS, Row, measured_once
+from .rows import BUILDS, Row, measured_once, rows_with
 
 SCHEMA: Final = 1
 _MACHINE: Final = ("name", "cpu", "cores_usable", "kernel", "python")
@@ -62,19 +62,20 @@ class Change:
 
 
 @click.command(short_help="The goals in a tenth of the time, against a stored baseline of this machine.")
-@click.option(
-    "--baseline",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=_DEFAULT,
-    show_default=True,
-    help="What to compare with; made where there is none.",
+@flags(
+    flag(
+        "--baseline",
+        click.Path(dir_okay=False, path_type=Path),
+        "What to compare with; made where there is none.",
+        default=_DEFAULT,
+    ),
+    click.option("--save", is_flag=True, help="Make this run the baseline."),
+    flag("--repeats", COUNT, "Rounds, 3 at least.", default=5),
+    flag("--seconds", NUMBER, "Length of most measurements.", default=0.1),
+    flag("--only", None, "Only rows that contain this text; repeatable.", "words", multiple=True),
+    flag("--fail-on", ("worse",), "Exit code 1 when a figure is worse."),
+    json_flag,
 )
-@click.option("--save", is_flag=True, help="Make this run the baseline.")
-@click.option("--repeats", type=COUNT, default=5, show_default=True, help="Rounds, 3 at least.")
-@click.option("--seconds", type=NUMBER, default=0.1, show_default=True, help="Length of most measurements.")
-@click.option("--only", "words", multiple=True, help="Only rows that contain this text; repeatable.")
-@click.option("--fail-on", type=click.Choice(["worse"]), help="Exit code 1 when a figure is worse.")
-@json_flag
 def regress(
     baseline: Path,
     save: bool,
@@ -90,9 +91,7 @@ def regress(
     """
     if repeats < ENOUGH_REPEATS or not seconds > 0:
         raise ConfigError(f"--repeats and --seconds: give {ENOUGH_REPEATS} rounds at least, of more than 0 seconds")
-    rows = [row for row in ROWS if not words or any(word in row.text for word in words)]
-    if not rows:
-        raise ConfigError(f"--only {', '.join(words)}: no row contains it")
+    rows = rows_with(words)
     stored = read_baseline(baseline) if baseline.exists() and not save else None
     errors = console.err()
     builds = BUILDS if build.kind == "compiled" else ("python",)
@@ -112,14 +111,8 @@ def regress(
         changes = compared(rows, stored["figures"], now)
     worse = [change for change in changes if change.verdict == "worse"]
     if as_json:
-        console.print_json(
-            {
-                "baseline": str(baseline),
-                "changes": [asdict(each) for each in changes],
-                "figures": now,
-                "worse": len(worse),
-            }
-        )
+        told = [asdict(each) for each in changes]
+        console.print_json({"baseline": str(baseline), "changes": told, "figures": now, "worse": len(worse)})
     elif stored is not None:
         _print(changes)
     return 1 if worse and fail_on else 0

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 from netstack.config import KIB
+from netstack.errors import ConfigError
 from netstack.units import format_duration, format_latency, three_digits
 
 from ..spec import RunSpec
@@ -71,6 +72,18 @@ class Row:
     figure: Figure
     shown: Callable[[float], str]
     is_less_better: bool = False
+
+
+def rows_with(words: Sequence[str]) -> list[Row]:
+    """The rows that contain one of these texts; all of them without any.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    rows = [row for row in ROWS if not words or any(word in row.text for word in words)]
+    if not rows:
+        raise ConfigError(f"--only {', '.join(words)}: no row contains it; there are {'; '.join(r.text for r in ROWS)}")
+    return rows
 
 
 def measured_once(rows: Sequence[Row]) -> list[Measured]:

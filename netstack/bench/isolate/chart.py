@@ -44,7 +44,9 @@ def _x(plot: Plot, spec: IsolateSpec) -> Callable[[float], float]:
     return lambda second: plot.left + (plot.right - plot.left) * second / seconds
 
 
-def draw(name: str, spec: IsolateSpec, mode: Mapping[str, Any], *, top: float, width: int, height: int) -> str:
+def draw(
+    name: str, spec: IsolateSpec, mode: Mapping[str, Any], top: float, *, width: int, height: int, direct_labels: bool
+) -> str:
     """The chart as one SVG element of this size; it scales with its container.
 
     Args:
@@ -54,6 +56,7 @@ def draw(name: str, spec: IsolateSpec, mode: Mapping[str, Any], *, top: float, w
         top: greatest rate of all charts that are compared; what is above is cut.
         width: in CSS pixels at which text has its designed size.
         height: likewise.
+        direct_labels: means nothing here; lines are named in the legend.
     """
     ticks = nice_ticks("linear", 0, top)
     strips = len(SUBTASKS) * (_STRIP_PX + _STRIP_GAP_PX) + _CAPTION_PX

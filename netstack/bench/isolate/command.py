@@ -14,13 +14,12 @@ from typing import Any, Final
 import click
 from rich.markup import escape
 
-from netstack.cli.network_flags import buffer_flags
 from netstack.cli.values import LENGTH, RATE
 from netstack.errors import ConfigError
 from netstack.units import parse_amount
 
 from .. import console
-from ..flags import json_flag, record_bytes_flag
+from ..flags import flag, flag_of, flags, gate_flags, json_flag, record_bytes_flag
 from ..host import host_facts, version
 from ..result_folder import ResultFolder, output_flag
 from ..stopping import stopped_by
@@ -39,40 +38,28 @@ Measure = Callable[..., dict[str, Any]]
 
 
 @click.command(short_help="A consumer stalls: does its sibling on the same connection go on?")
-@click.option("--seconds", type=LENGTH, default=_DEFAULT.seconds, show_default=True, help="Length of each phase.")
-@click.option(
-    "--rate", default="5000", show_default=True, help="Records a second of each producer; none is as fast as it goes."
+@flags(
+    flag_of(_DEFAULT, "--seconds", LENGTH, "Length of each phase."),
+    flag("--rate", None, "Records a second of each producer; none is as fast as it goes.", default="5000"),
+    record_bytes_flag(_DEFAULT.record_bytes),
+    flag_of(
+        _DEFAULT,
+        "--slow-rate",
+        RATE,
+        "Records a second B.4 takes in the middle phase; 0 is none at all.",
+        "slow_rate_per_s",
+    ),
+    flag(
+        "--credit",
+        tuple(sorted(_CHOSEN)),
+        "With credit-based flow control, without, or one after the other.",
+        default="both",
+    ),
+    gate_flags(_DEFAULT),
+    flag_of(_DEFAULT, "--transport", ("tcp", "unix", "shm"), "TCP on loopback, a Unix socket, or shared memory."),
+    output_flag("isolate"),
+    json_flag,
 )
-@record_bytes_flag(_DEFAULT.record_bytes)
-@click.option(
-    "--slow-rate",
-    "slow_rate_per_s",
-    type=RATE,
-    default=_DEFAULT.slow_rate_per_s,
-    show_default=True,
-    help="Records a second B.4 takes in the middle phase; 0 is none at all.",
-)
-@click.option(
-    "--credit",
-    type=click.Choice(sorted(_CHOSEN)),
-    default="both",
-    show_default=True,
-    help="With credit-based flow control, without, or one after the other.",
-)
-@buffer_flags(
-    exclusive_buffers=_DEFAULT.exclusive_buffers,
-    floating_buffers=_DEFAULT.floating_buffers,
-    segment_size_bytes=_DEFAULT.segment_size_bytes,
-)
-@click.option(
-    "--transport",
-    type=click.Choice(["tcp", "unix", "shm"]),
-    default=_DEFAULT.transport,
-    show_default=True,
-    help="TCP on loopback, a Unix socket, or shared memory.",
-)
-@output_flag("isolate")
-@json_flag
 @click.pass_obj
 def isolate(app: Any, /, rate: str, credit: str, output: Path | None, as_json: bool, **settings: Any) -> int:
     """Two producers in one process, two consumers in another, one connection; one consumer stalls for a while.

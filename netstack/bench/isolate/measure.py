@@ -8,12 +8,11 @@ records are taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-from ..pair import Summaries, Summary, run_pair
+from ..pair import OnProgress, Summaries, Summary, run_pair
 from ..processes import Deadlines, MeasurementFailed
-from ..runner import Progress
 from .spec import BIN_TICKS, PHASES, PRODUCERS, SIBLING, STALLED, SUBTASKS, TICK_NS, TICK_S, IsolateSpec, Phase, Subtask
 
 RATE_KEPT: Final = 0.95
@@ -30,7 +29,7 @@ def measure(
     spec: IsolateSpec,
     *,
     credit: bool,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: OnProgress | None = None,
     deadlines: Deadlines | None = None,
 ) -> dict[str, Any]:
     """Runs one mode.

@@ -7,17 +7,17 @@ Rules: as in `bench.report`: what came from outside is escaped, the page's own p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from html import escape
 from typing import Any, Final
 
 from netstack.units import format_count
 
 from ..charts.look import legend, swatch
-from ..charts.page import both_sizes, callout, document, facts, notes
+from ..charts.page import both_sizes, callout, figure
 from ..charts.svg import nice_ticks
-from ..result_folder import machine_facts
-from ..words import setting_name, setting_text
+from ..result_folder import result_page
 from .chart import LOOKS, STYLE, draw
 from .spec import PHASES, PRODUCERS, SIBLING, STALLED, SUBTASKS, TICK_S, IsolateSpec
 from .text import MODES, middle_phase, percent, settings_line, top_rate, verdict
@@ -36,21 +36,19 @@ def build_page(spec: IsolateSpec, result: Mapping[str, Any], *, command: str, ma
         made: when.
     """
     modes = {name: result[key] for key, name in MODES.items() if key in result}
-    host = result["host"]
-    about = f"netstack {result['version']} · on {host['name']} · {made} · {settings_line(spec)}"
-    body = [
-        "<h1>A consumer stalls: what becomes of its sibling on the same connection?</h1>",
-        f'<p class="sub">{escape(about)}</p>',
+    return result_page(
+        "isolate",
+        "A consumer stalls: what becomes of its sibling on the same connection?",
         _findings(spec, modes),
-        _warnings(modes),
-        _charts(spec, modes),
-        _table(modes),
-        f'<section class="two">{facts("Machine", machine_facts(host))}{facts("Settings", _settings(spec, command))}'
-        "</section>",
+        [_warnings(modes), _charts(spec, modes), _table(modes)],
         _notes(spec),
-        "<footer>Written by netstack-bench isolate · the same figures are in isolate.json beside this page</footer>",
-    ]
-    return document(f"netstack isolation · {host['name']}", body, styles=[STYLE])
+        spec=spec,
+        result=result,
+        about=settings_line(spec),
+        command=command,
+        made=made,
+        style=STYLE,
+    )
 
 
 def _findings(spec: IsolateSpec, modes: Mapping[str, Any]) -> str:
@@ -89,13 +87,8 @@ def _charts(spec: IsolateSpec, modes: Mapping[str, Any]) -> str:
         note = "Records a second, counted where the subtask takes them."
         if most > top:
             note += f" Cut off: records that were held up arrive at once, at up to {format_count(most)}."
-        drawn = both_sizes(
-            *(draw(name, spec, mode, top=top, width=size[0], height=size[1]) for size in (_WIDE_PX, _NARROW_PX))
-        )
-        figures.append(
-            f'<figure class="card"><figcaption><h2>{_titled(name)}</h2><span class="note">{note}</span></figcaption>'
-            f"{drawn}</figure>"
-        )
+        drawn = both_sizes(partial(draw, name, spec, mode, top), _WIDE_PX, _NARROW_PX)
+        figures.append(figure(_titled(name), drawn, note))
     return f'<section aria-label="Course">{shown}<div class="charts">{"".join(figures)}</div></section>'
 
 
@@ -120,16 +113,10 @@ def _table(modes: Mapping[str, Any]) -> str:
     )
 
 
-def _settings(spec: IsolateSpec, command: str) -> Iterable[tuple[str, str]]:
-    for name, value in spec.as_dict().items():
-        yield setting_name(name), setting_text(name, value)
-    yield "command", command
-
-
-def _notes(spec: IsolateSpec) -> str:
+def _notes(spec: IsolateSpec) -> list[str]:
     edge_s = spec.window("before")[0] * TICK_S
     but_open = "" if spec.slow_rate_per_s else ": it does not read, but stays open"
-    texts = [
+    return [
         "A.1 and A.2 are tasks of one process, B.3 and B.4 of another; both logical channels share one connection."
         f" In the middle phase {middle_phase(spec)}{but_open}.",
         f"With credit, what is sent always finds a buffer, so {STALLED}'s records wait at A.2. Without, they fill the"
@@ -140,7 +127,6 @@ def _notes(spec: IsolateSpec) -> str:
         " before.",
         "Every record's place in its channel, the count and a checksum were verified.",
     ]
-    return notes("Notes", texts)
 
 
 def _titled(name: str) -> str:

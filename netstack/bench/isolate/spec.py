@@ -7,17 +7,14 @@ Rules: time is counted in ticks of 10 ms from the common start, so that phases, 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from netstack.buffer.requirements import LANDING_SEGMENTS
 from netstack.config import NetworkConfig
 from netstack.errors import ConfigError
-from netstack.units import format_size
 
-from ..spec import MIN_RECORD_BYTES, TransportName
+from ..spec import MIN_RECORD_BYTES, Settings, TransportName, naming_segment_size, network_of, refuse_below
 
 Phase = Literal["before", "during", "after"]
 Subtask = Literal["B.3", "B.4"]
@@ -38,11 +35,10 @@ BUFFER_TIMEOUT_S: Final = 0.01
 
 _LEAST_PHASE_TICKS: Final = 10
 _EDGE_TICKS: Final = 20
-_SPARE_SEGMENTS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IsolateSpec:
+class IsolateSpec(Settings):
     """Settings of one comparison.
 
     Attributes:
@@ -79,17 +75,13 @@ class IsolateSpec:
             raise ConfigError(
                 f"--slow-rate {self.slow_rate_per_s:g} is not below --rate {self.rate_per_s:g}: nothing would be slow"
             )
-        for flag, value, least in (
+        refuse_below(
             ("--record-bytes", self.record_bytes, MIN_RECORD_BYTES),
             ("--exclusive-buffers", self.exclusive_buffers, 0),
             ("--floating-buffers", self.floating_buffers, 1),
-        ):
-            if value < least:
-                raise ConfigError(f"{flag} {value}: the least is {least}")
-        try:
+        )
+        with naming_segment_size(self.segment_size_bytes):
             self.network(credit=True)
-        except ConfigError as error:
-            raise ConfigError(f"--segment-size {format_size(self.segment_size_bytes)}: {error}") from None
 
     @property
     def phase_ticks(self) -> int:
@@ -120,22 +112,6 @@ class IsolateSpec:
 
     def network(self, *, credit: bool) -> NetworkConfig:
         """The settings of either TaskManager, with as much memory as both gates and partitions can use."""
-        segments = 2 * (self.exclusive_buffers + self.floating_buffers + 2) + LANDING_SEGMENTS + _SPARE_SEGMENTS
-        common: dict[str, Any] = {
-            "segment_size_bytes": self.segment_size_bytes,
-            "memory_bytes": segments * self.segment_size_bytes,
-            "exclusive_buffers_per_channel": self.exclusive_buffers,
-            "floating_buffers_per_gate": self.floating_buffers,
-        }
-        if credit:
-            return NetworkConfig(**common)
-        return NetworkConfig(**common, credit_based=False, heartbeat_interval_s=None)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Every setting, defaults included, as plain JSON values."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> IsolateSpec:
-        """The inverse of `as_dict`; unknown names are an error."""
-        return cls(**values)
+        segments = 2 * (self.exclusive_buffers + self.floating_buffers + 2)
+        without: dict[str, Any] = {"credit_based": False, "heartbeat_interval_s": None}
+        return network_of(self, segments, **({} if credit else without))

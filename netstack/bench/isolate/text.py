@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from netstack.units import format_size, three_digits
 
+from .. import console
 from .spec import PHASES, PRODUCERS, SIBLING, STALLED, SUBTASKS, IsolateSpec
 
 MODES: Final = {"credit_on": "credit on", "credit_off": "credit off"}
@@ -67,13 +67,10 @@ def top_rate(modes: Collection[Mapping[str, Any]]) -> float:
     return min(max(bins), _BURST * max(steady)) or 1.0
 
 
-def print_mode(name: str, spec: IsolateSpec, mode: Mapping[str, Any], console: Console) -> None:
+def print_mode(name: str, spec: IsolateSpec, mode: Mapping[str, Any], out: Console) -> None:
     """One mode: the table, the plot, the sentence."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(f"\n{name}")
-    for unit in ("records/s", "backpressured"):
-        for phase in PHASES:
-            table.add_column(f"{unit}\n{phase}", justify="right")
+    heads = [f"{unit}\n{phase}" for unit in ("records/s", "backpressured") for phase in PHASES]
+    table = console.table((f"\n{name}",), heads)
     for subtask in SUBTASKS:
         rates, waits = mode["records_per_s"][subtask], mode["backpressured_ms_per_s"][subtask]
         table.add_row(
@@ -81,12 +78,12 @@ def print_mode(name: str, spec: IsolateSpec, mode: Mapping[str, Any], console: C
             *(f"{rates[phase]:,.0f}" for phase in PHASES),
             *(percent(waits[phase]) for phase in PHASES),
         )
-    console.print(table)
-    console.print()
-    for line in plot(spec, mode, plain=console.options.ascii_only):
-        console.print(line, soft_wrap=True, markup=False)
-    console.print()
-    console.print(f"[bold]{escape(name)}: {escape(verdict(spec, mode))}[/]", soft_wrap=True)
+    out.print(table)
+    out.print()
+    for line in plot(spec, mode, plain=out.options.ascii_only):
+        out.print(line, soft_wrap=True, markup=False)
+    out.print()
+    out.print(f"[bold]{escape(name)}: {escape(verdict(spec, mode))}[/]", soft_wrap=True)
 
 
 def plot(spec: IsolateSpec, mode: Mapping[str, Any], *, plain: bool = False) -> list[str]:

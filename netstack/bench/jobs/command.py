@@ -12,14 +12,13 @@ from typing import Any, Final
 import click
 import trio
 from rich.console import Console
-from rich.table import Table
 
 from netstack.cli.values import COUNT, COUNTS
 from netstack.limited_log import quieter
 from netstack.units import format_count, format_latency, three_digits
 
 from .. import console
-from ..flags import json_flag
+from ..flags import flag, flag_of, flags, json_flag
 from .spec import JobsSpec
 
 _DEFAULT: Final = JobsSpec()
@@ -32,33 +31,20 @@ _WAYS: Final = (
 
 
 @click.command(short_help="Jobs on real processes: until all tasks run, until a region runs again, a chain's records.")
-@click.option(
-    "--tasks",
-    type=COUNTS,
-    default=",".join(map(str, _DEFAULT.tasks)),
-    show_default=True,
-    help="Sizes of jobs whose start is timed; even.",
+@flags(
+    flag_of(_DEFAULT, "--tasks", COUNTS, "Sizes of jobs whose start is timed; even."),
+    flag(
+        "--all-to-all",
+        COUNTS,
+        "Parallelisms of jobs whose every source sends to every sink; 1000 is a million channels.",
+    ),
+    flag_of(_DEFAULT, "--taskmanagers", COUNT, "They start on so many."),
+    flag_of(_DEFAULT, "--kills", COUNT, "Of TaskManagers; 0 leaves it out."),
+    flag_of(_DEFAULT, "--records", COUNT, "Through the chain."),
+    flag_of(_DEFAULT, "--operators", COUNT, "Between its source and its sink."),
+    flag_of(_DEFAULT, "--rounds", COUNT, "Of the chain's ways; 0 leaves it out."),
+    json_flag,
 )
-@click.option(
-    "--all-to-all",
-    type=COUNTS,
-    default=None,
-    help="Parallelisms of jobs whose every source sends to every sink; 1000 is a million channels.",
-)
-@click.option(
-    "--taskmanagers", type=COUNT, default=_DEFAULT.taskmanagers, show_default=True, help="They start on so many."
-)
-@click.option(
-    "--kills", type=COUNT, default=_DEFAULT.kills, show_default=True, help="Of TaskManagers; 0 leaves it out."
-)
-@click.option("--records", type=COUNT, default=_DEFAULT.records, show_default=True, help="Through the chain.")
-@click.option(
-    "--operators", type=COUNT, default=_DEFAULT.operators, show_default=True, help="Between its source and its sink."
-)
-@click.option(
-    "--rounds", type=COUNT, default=_DEFAULT.rounds, show_default=True, help="Of the chain's ways; 0 leaves it out."
-)
-@json_flag
 def jobs(as_json: bool, **settings: Any) -> int:
     """Starts jobs on TaskManagers that are processes of this machine, and times three things.
 
@@ -72,33 +58,28 @@ def jobs(as_json: bool, **settings: Any) -> int:
 
     settings["all_to_all"] = settings["all_to_all"] or ()
     spec = JobsSpec(**settings)
-    errors = console.err()
-    with errors.status("starting") as status, quieter("netstack.jobmanager", logging.ERROR):  # it warns of every kill
+    with (
+        console.err().status("starting") as status,
+        quieter("netstack.jobmanager", logging.ERROR),
+    ):  # it warns of every kill
         result = trio.run(measure, spec, status.update)
-    if as_json:
-        console.print_json(result)
-    else:
-        print_jobs(result, console.out())
-    console.print_warnings(result, errors)
-    return 0 if result["delivered"] else 1
+    return console.finish(result, as_json, print_jobs)
 
 
-def print_jobs(result: Mapping[str, Any], console: Console) -> None:
+def print_jobs(result: Mapping[str, Any], out: Console) -> None:
     """The figures as tables."""
     if result["deploy"]:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("tasks", "until all run", "times the line above", "CPU time", "until all are cancelled"):
-            table.add_column(name, justify="right")
+        waits = "until all run", "times the line above", "CPU time", "until all are cancelled"
+        table = console.table((), ("tasks", *waits))
         for row in result["deploy"]:
             growth = "" if row["growth"] is None else three_digits(row["growth"])
             cpu, cancel = _seconds(row["cpu_s"]), _seconds(row["cancel_s"])
             table.add_row(f"{row['tasks']:,}", _seconds(row["running_s"]), growth, cpu, cancel)
-        console.print(table)
-        console.print()
+        out.print(table)
+        out.print()
     if result["all_to_all"]:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("all to all", "channels", "until all run", "CPU time", "memory", "then a record through each"):
-            table.add_column(name, justify="right")
+        figures = "until all run", "CPU time", "memory", "then a record through each"
+        table = console.table((), ("all to all", "channels", *figures))
         for row in result["all_to_all"]:
             table.add_row(
                 f"{row['parallelism']:,} x {row['parallelism']:,}",
@@ -108,28 +89,25 @@ def print_jobs(result: Mapping[str, Any], console: Console) -> None:
                 f"{row['memory_mib']:,.0f} MiB",
                 _seconds(row["records_s"]),
             )
-        console.print(table)
-        console.print()
+        out.print(table)
+        out.print()
     recover = result["recover"]
     if recover is not None:
         told = recover["recovery_ms"]
-        console.print(
+        out.print(
             f"kill -9 of a TaskManager, {recover['kills']} times: its region ran again after"
             f" {_seconds(told['p50'] / 1e3)}, {_seconds(told['max'] / 1e3)} at most",
             soft_wrap=True,
         )
-        console.print()
+        out.print()
     chain = result["chain"]
     if chain is None:
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(f"{chain['operators']} operators")
-    table.add_column("records/s", justify="right")
-    table.add_column("of the loop", justify="right")
+    table = console.table((f"{chain['operators']} operators",), ("records/s", "of the loop"))
     for way, name in _WAYS:
         part = chain["of_one_process"].get(way)
         table.add_row(name, format_count(round(chain["records_per_s"][way])), "" if part is None else f"{part:.1%}")
-    console.print(table)
+    out.print(table)
 
 
 def _seconds(seconds: float) -> str:

@@ -33,8 +33,9 @@ from netstack.schedule.execution.execution_states import JobState
 from netstack.schedule.graph.job_file import write_job
 from netstack.schedule.instructions import EndJob
 
+from ..pair import OnProgress, Progress
 from ..processes import MeasurementFailed
-from ..runner import DEFAULT_SECONDS, OnProgress, Progress
+from ..runner import DEFAULT_SECONDS
 from .clocks import HostClock, Reading, translate
 from .cluster import Mesh
 from .matrix import RELAY, SINK, SOURCE, Matrix, Placement

@@ -12,7 +12,7 @@ import trio
 
 from netstack.runtime.authentication import Secret
 
-from ..runner import OnProgress
+from ..pair import OnProgress
 from .cluster import open_mesh
 from .coordinator import run_mesh
 from .spec import MeshSpec

@@ -31,7 +31,7 @@ from netstack.outbound.selector import ChannelSelector
 from netstack.task.invokable import InvokableTask
 
 from ..arrivals import Int64s, warm_ns
-from ..engine import emit_all, selector_of, take_all
+from ..engine import emit_all, take_all, writer_of
 from ..histogram import Histogram
 from ..observed import EARLY_NS
 from ..pacing import Pacer, Sampler, clock_ns, due_ns
@@ -52,12 +52,7 @@ async def source(task: InvokableTask) -> dict[str, Any]:
     spec = _spec_of(task)
     (partition,) = task.partitions
     io = SourceIo(spec)
-    writer = RecordWriter(
-        partition,
-        selector=selector_of(io.source),
-        format="arrow" if spec.emit == "arrow" else "bytes",
-        buffer_timeout_s=spec.buffer_timeout_s,
-    )
+    writer = writer_of(spec, partition, io.source)
     go = await _go(task)
     start_ns = int(go["start_ns"])
     io.begin(start_ns, spins=bool(go["spins"]))

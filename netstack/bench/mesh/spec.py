@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, final
+from typing import ClassVar, Final, final
 
 from netstack.errors import ConfigError
 
@@ -123,10 +123,6 @@ class MeshSpec(RunSpec):
                         f"--relay with {host}: records come back to a sink beside their source, so give as many sinks"
                         f" as sources ({host.address}={host.sources or host.sinks})"
                     )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Every setting, defaults included, as plain JSON values."""
-        return {**RunSpec.as_dict(self), "hosts": list(self.hosts)}
 
     @property
     def parsed_hosts(self) -> tuple[HostSpec, ...]:

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from netstack.units import format_count, format_latency, three_digits
 
+from .. import console
 from .matrix import Matrix
 from .spec import MeshSpec
 
@@ -21,43 +22,41 @@ _MOST_PAIRS: Final = 36  # more than that nobody reads in a terminal
 _TASKS: Final = ("sources", "relays", "sinks")
 
 
-def print_matrix(spec: MeshSpec, console: Console, *, channels: bool = True) -> None:
+def print_matrix(spec: MeshSpec, out: Console, *, channels: bool = True) -> None:
     """Which subtask sits where.
 
     Args:
         spec: the settings.
-        console: where to print.
+        out: where to print.
         channels: whether to tell how many each source has to each sink; in a sweep that changes from run to run.
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
     shown = [task for task in _TASKS if task != "relays" or spec.relay]
-    for head in ("host", *shown):
-        table.add_column(head)
+    table = console.table(("host", *shown), ())
     for row in Matrix(spec).as_rows():
         table.add_row(escape(row["address"]), *(_numbers(row[task]) for task in shown))
-    console.print(table)
+    out.print(table)
     ends = f"{_count(spec.sources, 'source')} to {_count(spec.sinks, 'relay' if spec.relay else 'sink')}"
     back = " and back" if spec.relay else ""
     each = f", {_count(spec.channels, 'channel')} from each to each" if channels else ""
-    console.print(f"all-to-all: {ends}{back}{each}")
+    out.print(f"all-to-all: {ends}{back}{each}")
 
 
-def print_hosts(result: Mapping[str, Any], console: Console) -> None:
+def print_hosts(result: Mapping[str, Any], out: Console) -> None:
     """The rows of hosts and pairs."""
     hosts, pairs = result.get("hosts"), result.get("pairs")
     if not hosts or not pairs:
         return
-    console.print()
-    console.print(_hosts(hosts))
-    console.print()
+    out.print()
+    out.print(_hosts(hosts))
+    out.print()
     if len(pairs) > _MOST_PAIRS:
-        console.print(f"{len(pairs)} pairs of hosts; --json lists them")
+        out.print(f"{len(pairs)} pairs of hosts; --json lists them")
     else:
-        console.print(_pairs(pairs))
+        out.print(_pairs(pairs))
 
 
 def _hosts(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table(
+    table = console.table(
         ("host",),
         ("sources", "sinks", "records/s", "payload MB/s", "CPU s", "back-pressured ms/s", "idle ms/s", "clock us"),
     )
@@ -82,7 +81,7 @@ def _pairs(rows: Sequence[Mapping[str, Any]]) -> Table:
     kind = "round_trip_latency_us" if back else "latency_us"
     told = "round trip" if back else "latency"
     heads = ("records/s", "payload MB/s", f"{told} p50", f"{told} p99", f"{told} max")
-    table = _table(("from", "by way of" if back else "to"), heads if back else (*heads, "\u00b1"))
+    table = console.table(("from", "by way of" if back else "to"), heads if back else (*heads, "\u00b1"))
     for row in rows:
         latency = row[kind]
         cells = [
@@ -94,15 +93,6 @@ def _pairs(rows: Sequence[Mapping[str, Any]]) -> Table:
         ]
         unsure = row["latency_uncertainty_us"]
         table.add_row(*cells, *(() if back else ("" if row["is_local"] else _shown(unsure, format_latency),)))
-    return table
-
-
-def _table(left: Sequence[str], right: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in left:
-        table.add_column(head)
-    for head in right:
-        table.add_column(head, justify="right")
     return table
 
 

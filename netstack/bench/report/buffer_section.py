@@ -6,6 +6,7 @@ Takes: `BufferCurve`s. Gives: one HTML section; nothing without a curve.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from html import escape
 from typing import Final
 
@@ -14,7 +15,7 @@ from netstack.units import format_size, three_digits
 from ..charts.curve import CurveChart, Upright, draw_curves
 from ..charts.facets import facets_attribute
 from ..charts.look import legend, numbered
-from ..charts.page import NARROW_PX, WIDE_PX, both_sizes
+from ..charts.page import both_sizes, figure, heads, table
 from ..charts.svg import Mark, Series
 from ..words import setting_text
 from .buffers import BufferCurve, BufferPoint, backpressure, buffers_text, bytes_text
@@ -85,20 +86,14 @@ def _label(exclusive: int) -> str:
 
 def _figure(curve: BufferCurve, series: dict[int, int], filters: Filters) -> str:
     chart = _chart(curve, series, filters)
-    direct = len(chart.series) <= _MOST_DIRECT_LABELS
-    wide = draw_curves(chart, width=WIDE_PX[0], height=WIDE_PX[1], direct_labels=direct)
-    narrow = draw_curves(chart, width=NARROW_PX[0], height=NARROW_PX[1], direct_labels=False)
+    drawn = both_sizes(partial(draw_curves, chart), direct=len(chart.series) <= _MOST_DIRECT_LABELS)
     note = escape(curve.link.words)
     if curve.link.round_trip_s:
         note += (
             ". Thin dashes: what to expect at most, min(rate, buffers &times; size &divide; round trip)."
             " Upright: the bandwidth-delay product."
         )
-    return (
-        f'<figure class="card"{facets_attribute(_facets(curve, filters))}>'
-        f'<figcaption><h3>{escape(_upper(curve.link.label))}</h3><span class="note">{note}</span></figcaption>'
-        f"{both_sizes(wide, narrow)}</figure>"
-    )
+    return figure(escape(_upper(curve.link.label)), drawn, note, level=3, facets=_facets(curve, filters))
 
 
 def _chart(curve: BufferCurve, series: dict[int, int], filters: Filters) -> CurveChart:
@@ -171,30 +166,16 @@ def _table(curves: Sequence[BufferCurve], filters: Filters) -> str:
     """Every point, for those who do not see the curves, and to sort by."""
     links = [curve.link for curve in curves]
     several = len({(link.record_bytes, link.channels, link.timeout_s, link.extras) for link in links}) > 1
-    heads = [
-        ("round trip", True),
-        ("link rate", True),
-        *([("work", True)] if several else []),
-        ("exclusive", False),
-        ("floating", False),
-        ("buffers", False),
-        ("product", False),
-        ("expected MB/s", False),
-        ("MB/s", False),
-        ("reached", False),
-        ("payload MB/s", False),
-        ("back-pressured", False),
-    ]
-    head = "".join(f'<th scope="col"{" class=l" if left else ""}>{name}</th>' for name, left in heads)
-    rows = "".join(
+    words = ["round trip", "link rate", *(["work"] if several else [])]
+    counts = "exclusive", "floating", "buffers", "product"
+    figures = "expected MB/s", "MB/s", "reached", "payload MB/s", "back-pressured"
+    rows = (
         f"<tr{facets_attribute(_point_facets(curve, point, filters))}>{''.join(_cells(curve, point, several))}</tr>"
         for curve in curves
         for point in curve.points
     )
-    return (
-        f'<div class="scroll" tabindex="0"><table class="sortable"><caption class="vh">Throughput by number of buffers'
-        f"</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-    )
+    head = heads(*words, *counts, *figures, left=len(words))
+    return table(head, rows, "sortable", "Throughput by number of buffers")
 
 
 def _point_facets(curve: BufferCurve, point: BufferPoint, filters: Filters) -> str:

@@ -8,6 +8,7 @@ Rules: the tabs of one chart share one value axis where they share a unit, so th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from html import escape
 from typing import Final
 
@@ -15,7 +16,7 @@ from netstack.units import format_count, format_duration, three_digits
 
 from ..charts.look import Look, distinct
 from ..charts.look import legend as charts_legend
-from ..charts.page import NARROW_PX, WIDE_PX, both_sizes
+from ..charts.page import both_sizes
 from ..charts.svg import Chart, Mark, Series, draw
 from ..figure import Figure
 from .filters import Filters
@@ -161,9 +162,7 @@ def _drawings(
         guides=guides or (),
         facets=[filters.timeout(timeout) for timeout in analysis.timeouts],
     )
-    wide = draw(chart, width=WIDE_PX[0], height=WIDE_PX[1], direct_labels=True)
-    narrow = draw(chart, width=NARROW_PX[0], height=NARROW_PX[1], direct_labels=False)
-    return both_sizes(wide, narrow)
+    return both_sizes(partial(draw, chart))
 
 
 def tabbed(name: str, title: str, note: str, panels: Sequence[tuple[str, str]]) -> str:

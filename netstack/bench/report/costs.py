@@ -13,6 +13,7 @@ from typing import Any
 from netstack.units import three_digits
 
 from ..charts.facets import facets_attribute
+from ..charts.page import heads, table
 from ..store import Row
 from .charts import timeout_label
 from .filters import Filters
@@ -46,17 +47,14 @@ def _run(rows: Sequence[Row]) -> Row | None:
 
 
 def _table(costs: Sequence[Mapping[str, Any]], side: str) -> str:
-    body = "".join(
+    body = (
         f'<tr><th scope="row" class="l">{escape(str(cost["what"]))}</th><td>{float(cost["share"]):.0%}</td>'
         f"<td>{_number(cost.get('us_per_buffer'))}</td><td>{_number(cost.get('ns_per_record'))}</td></tr>"
         for cost in costs
         if cost["side"] == side
     )
-    heads = "".join(f'<th scope="col">{head}</th>' for head in ("share", "&micro;s a buffer", "ns a record"))
-    return (
-        f'<div class="scroll" tabindex="0"><table><caption class="l">{side}</caption><thead><tr>'
-        f'<th scope="col" class="l">what</th>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+    head = heads("what", "share", "&micro;s a buffer", "ns a record")
+    return table(head, body, caption=side, caption_kind="l")
 
 
 def _number(value: Any) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
+from ..charts.page import heads, table
 from ..emulation import DIFFERENCES, RATIOS, WITHIN, Cell, Error, emulation_cells, emulation_summary
 from ..store import Row
 from ..words import setting_text
@@ -32,8 +33,9 @@ def emulation_section(rows: Sequence[Row]) -> str:
     cells = emulation_cells(rows)
     if not cells:
         return ""
-    heads = "".join(f'<th scope="col" class="c">{escape(_HEADS[name])}</th>' for name in {**RATIOS, **DIFFERENCES})
-    body = "".join(
+    figures = (escape(_HEADS[name]) for name in {**RATIOS, **DIFFERENCES})
+    head = heads("record size · channels · timeout · rates", "as", *figures, left=2, kind="c")
+    body = (
         f'<tr><th scope="row" class="l">{escape(_words(cell))}</th><td class="l">{escape(cell.acts_as)}</td>'
         f"{_cells(cell)}</tr>"
         for cell in cells
@@ -44,9 +46,7 @@ def emulation_section(rows: Sequence[Row]) -> str:
         '<p class="note">Times, records, bytes, kept throughput: log2 of ours over Flink&rsquo;s: +1 is twice as much,'
         " -1 half. Milliseconds of a second and usages: ours less Flink&rsquo;s. A dot: the ranges of the"
         f" repeats overlap. Marked: more than {WITHIN:.0%} away.</p>"
-        '<div class="scroll"><table class="heat"><thead><tr>'
-        '<th scope="col" class="l">record size · channels · timeout · rates</th>'
-        f'<th scope="col" class="l">as</th>{heads}</tr></thead><tbody>{body}</tbody></table></div></section>'
+        f"{table(head, body, 'heat')}</section>"
     )
 
 

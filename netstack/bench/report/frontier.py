@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from netstack.units import format_count, format_size, three_digits
@@ -50,9 +51,7 @@ def frontier_section(analysis: Analysis, filters: Filters) -> str:
             points = _points(analysis, kind, percentile, rate)
             if len(points) >= _LEAST_POINTS:
                 plane = _plane(analysis, filters, points, percentile, unit, write)
-                wide = draw_plane(plane, width=_WIDE_PX[0], height=_WIDE_PX[1], direct_labels=False)
-                narrow = draw_plane(plane, width=_NARROW_PX[0], height=_NARROW_PX[1], direct_labels=False)
-                drawn = both_sizes(wide, narrow)
+                drawn = both_sizes(partial(draw_plane, plane), _WIDE_PX, _NARROW_PX, direct=False)
                 panels.append((f"{percentile} · {unit}", drawn))
     where = "at a fixed rate" if kind == "latency" else "under full load"
     note = (

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from netstack.units import format_count, three_digits
 
+from ..charts.page import heads, table
 from ..figure import Figure
 from ..grid import Kind
 from ..store import Row
@@ -169,7 +170,7 @@ def _heat_map(cells: _Map, what: str, write: Callable[[float], str], style: str)
     # The whole of the scale is for the whole of the values, from nothing on: pairs that differ little look alike.
     is_one_way = "one-way" in style
     many = " many" if len(sinks) > _MANY else ""
-    heads = "".join(f'<th scope="col" class="c">{escape(sink)}</th>' for sink in sinks)
+    head = heads("from \\ to", *map(escape, sinks), kind="c")
     body = []
     for source in sources:
         row = "".join(_cell(cells.get((source, sink)), high, write, is_one_way) for sink in sinks)
@@ -178,7 +179,7 @@ def _heat_map(cells: _Map, what: str, write: Callable[[float], str], style: str)
     scale = f'<span class="ramp" aria-hidden="true"></span>0 to {write(high)}{spread}'
     return (
         f'<div class="map" tabindex="0"><table class="heat pairs{style}{many}"><caption>{what}<span class="key">{scale}'
-        f'</span></caption><thead><tr><th scope="col" class="l">from \\ to</th>{heads}</tr></thead>'
+        f"</span></caption><thead><tr>{head}</tr></thead>"
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
 
@@ -208,17 +209,13 @@ def _host_table(rows: Sequence[Row]) -> str:
         for column in _COLUMNS
         if any(host.get(column[1]) is not None for hosts in found.values() for host in hosts)
     ]
-    heads = "".join(f'<th scope="col">{head}</th>' for head, _, _ in columns)
     body = []
     for name, hosts in sorted(found.items()):
         address = next((str(host["address"]) for host in hosts if host.get("address")), "")
         cells = "".join(_host_cell(hosts, column, write) for _, column, write in columns)
         told = f"{escape(name)}{f'<small>{escape(address)}</small>' if address and address != name else ''}"
         body.append(f'<tr><th scope="row" class="l">{told}</th>{cells}</tr>')
-    return (
-        '<div class="scroll" tabindex="0"><table class="sortable hosts"><caption class="vh">Hosts</caption><thead><tr>'
-        f'<th scope="col" class="l">host</th>{heads}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
-    )
+    return table(heads("host", *(head for head, _, _ in columns)), body, "sortable hosts", "Hosts")
 
 
 def _host_cell(hosts: Sequence[Mapping[str, Any]], name: str, write: Callable[[float], str]) -> str:

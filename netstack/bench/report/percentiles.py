@@ -13,11 +13,12 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from typing import Final
 
 from ..charts.look import Look, distinct, legend
-from ..charts.page import NARROW_PX, WIDE_PX, both_sizes
+from ..charts.page import both_sizes, figure
 from ..charts.plane import Plane, Track, draw_plane
 from ..charts.svg import Mark, Series
 from ..grid import Kind
@@ -178,13 +179,8 @@ def _figure(
         tick=micro,
         unit="latency",
     )
-    wide = draw_plane(plane, width=WIDE_PX[0], height=WIDE_PX[1], direct_labels=len(analysis.timeouts) > 1)
-    narrow = draw_plane(plane, width=NARROW_PX[0], height=NARROW_PX[1], direct_labels=False)
-    shown = f' data-f="{facets}"' if facets else ""
-    return (
-        f'<figure class="card"{shown}><figcaption><h3>{escape(title)}</h3></figcaption>'
-        f"{both_sizes(wide, narrow)}</figure>"
-    )
+    drawn = both_sizes(partial(draw_plane, plane), direct=len(analysis.timeouts) > 1)
+    return figure(escape(title), drawn, level=3, facets=facets)
 
 
 def _mark(analysis: Analysis, kind: Kind, curve: _Curve, name: str) -> Mark | None:

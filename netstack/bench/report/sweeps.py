@@ -19,6 +19,7 @@ from netstack.errors import ConfigError
 from netstack.units import format_count, three_digits
 
 from ..charts.facets import facets_attribute
+from ..charts.page import heads, table
 from ..compare import Comparison, Difference, compare
 from ..store import Row
 from ..words import setting_name, setting_text
@@ -93,14 +94,8 @@ def sweeps_table(sweeps: Sequence[Sweep], filters: Filters) -> str:
         )
         shown = facets_attribute(filters.of({"sweep": letter(number)}))
         body.append(f'<tr{shown}><th scope="row" class="l">{dash}{letter(number)}</th>{rest}</tr>')
-    heads = "".join(
-        f'<th scope="col" class="l">{head}</th>'
-        for head in ("", "folder", "started", "version", "host", "settings", "runs")
-    )
-    return (
-        f'<section class="card" id="sweeps"><h2>Sweeps</h2><div class="scroll" tabindex="0"><table class="sweeps">'
-        f"<thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div></section>"
-    )
+    head = heads("", "folder", "started", "version", "host", "settings", "runs", left=7)
+    return f'<section class="card" id="sweeps"><h2>Sweeps</h2>{table(head, body, "sweeps")}</section>'
 
 
 def compared_section(sweeps: Sequence[Sweep], filters: Filters) -> str:
@@ -148,23 +143,12 @@ def _spelt(line: str) -> str:
 
 def _table(found: Comparison, name: str, filters: Filters) -> str:
     most = max((_times(each) for each in found.differences), default=0.0) or 1.0
-    rows = "".join(_row(each, min(most, math.log(_WIDEST)), filters) for each in found.differences)
+    rows = (_row(each, min(most, math.log(_WIDEST)), filters) for each in found.differences)
     count = len(found.differences)
-    heads = (
-        ("setting", True),
-        ("figure", True),
-        ("A", False),
-        (name, False),
-        ("change", False),
-        ("which is", False),
-        ("verdict", True),
-    )
-    head = "".join(f'<th scope="col"{" class=l" if left else ""}>{text}</th>' for text, left in heads)
+    head = heads("setting", "figure", "A", name, "change", "which is", left=2) + heads("verdict")
     opened = " open" if count <= _OPEN_UP_TO else ""
-    return (
-        f'<details{opened}><summary>Every figure ({count})</summary><div class="scroll" tabindex="0">'
-        f'<table class="sortable compared"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></details>'
-    )
+    every = table(head, rows, "sortable compared")
+    return f"<details{opened}><summary>Every figure ({count})</summary>{every}</details>"
 
 
 def _times(each: Difference) -> float:

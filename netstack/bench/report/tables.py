@@ -15,6 +15,7 @@ from netstack.units import format_count, format_size, three_digits
 
 from ..charts.facets import facets_attribute
 from ..charts.look import swatch
+from ..charts.page import table
 from ..interval import Interval
 from ..store import Row
 from ..words import setting_name, setting_text
@@ -71,8 +72,7 @@ def kept_table(analysis: Analysis, filters: Filters) -> str:
         '<p class="note">Records a second at each buffer timeout as a part of the same line&rsquo;s at '
         f"{timeout_label(reference)}: the price of promptness. The darker, the further from 100%: blue is less, green"
         " more. Ranges have 95% confidence; without one there are too few repeats.</p>"
-        f'<div class="scroll"><table class="heat kept"><thead><tr>{first}{heads}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div></section>"
+        f"{table(first + heads, body, 'heat kept')}</section>"
     )
 
 
@@ -94,9 +94,9 @@ def row_tables(analysis: Analysis, filters: Filters) -> str:
         rows = [row for row in analysis.good if row_kind(row) == kind]
         if rows:
             rows.sort(key=lambda row: _place(row, analysis.varying))
-            table = _table(_SETTINGS + _extras(analysis) + columns + _LAST, rows, filters)
+            every = _table(_SETTINGS + _extras(analysis) + columns + _LAST, rows, filters)
             opened = " open" if len(rows) <= _OPEN_UP_TO else ""
-            parts.append(f"<details{opened}><summary>{kind.title()} runs ({len(rows)})</summary>{table}</details>")
+            parts.append(f"<details{opened}><summary>{kind.title()} runs ({len(rows)})</summary>{every}</details>")
     return "".join(parts)
 
 
@@ -125,10 +125,7 @@ def _table(columns: tuple[_Column, ...], rows: list[Row], filters: Filters, styl
             cells.append(f"<td{f' class={wrap}' if wrap else ''}{sort}>{escape(column.show(row))}</td>")
         shown = facets_attribute(filters.row(row))
         body.append(f"<tr{f' class={style}' if style else ''}{shown}>{''.join(cells)}</tr>")
-    return (
-        f'<div class="scroll" tabindex="0"><table class="sortable"><thead><tr>{heads}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>"
-    )
+    return table(heads, body, "sortable")
 
 
 def _is_known(column: _Column, row: Row) -> bool:

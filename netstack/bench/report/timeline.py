@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from html import escape
 from typing import Any, Final
 
@@ -154,9 +155,7 @@ def _view(row: Row, parts: Sequence[tuple[str, str, float]], numbers: Mapping[_T
             unit="part of the time" if whole > 1 else "part of the buffers",
             bare=True,
         )
-        wide = draw_plane(plane, width=_WIDE_PX[0], height=_WIDE_PX[1], direct_labels=True)
-        narrow = draw_plane(plane, width=_NARROW_PX[0], height=_NARROW_PX[1], direct_labels=False)
-        drawn.append(panel(number, f"{both_sizes(wide, narrow)}{told}"))
+        drawn.append(panel(number, f"{both_sizes(partial(draw_plane, plane), _WIDE_PX, _NARROW_PX)}{told}"))
     return "".join(drawn)
 
 

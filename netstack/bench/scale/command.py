@@ -11,13 +11,12 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from netstack.cli.values import COUNT, LENGTH
 from netstack.units import format_count, format_latency, three_digits
 
 from .. import console
-from ..flags import json_flag
+from ..flags import flag, flag_of, flags, json_flag
 from .measure import AXES, EMITS, SEGMENT_BYTES, ScaleSpec, measure
 
 _DEFAULT = ScaleSpec()
@@ -30,11 +29,13 @@ _COUNTS = ("taskmanagers", "parallelism", "connections", "channels")
 
 
 @click.command(short_help="More channels, connections, TaskManagers: rate, CPU and memory of each.")
-@click.option("--axis", "axes", type=click.Choice(AXES), multiple=True, help="Repeatable; all if not given.")
-@click.option("--most", type=COUNT, help="No more of them than so many.")
-@click.option("--emit", "emits", type=click.Choice(EMITS), multiple=True, help="Repeatable; both if not given.")
-@click.option("--seconds", type=LENGTH, default=_DEFAULT.seconds, show_default=True, help="Length of each run.")
-@json_flag
+@flags(
+    flag("--axis", AXES, "Repeatable; all if not given.", "axes", multiple=True),
+    flag("--most", COUNT, "No more of them than so many."),
+    flag("--emit", EMITS, "Repeatable; both if not given.", "emits", multiple=True),
+    flag_of(_DEFAULT, "--seconds", LENGTH, "Length of each run."),
+    json_flag,
+)
 def scale(axes: tuple[str, ...], most: int | None, emits: tuple[Any, ...], seconds: float, as_json: bool) -> int:
     """Sends records of 8 bytes as fast as it goes, over more and more channels, connections and TaskManagers.
 
@@ -46,26 +47,22 @@ def scale(axes: tuple[str, ...], most: int | None, emits: tuple[Any, ...], secon
     spec = ScaleSpec(axes=axes or AXES, most=most, emits=emits or EMITS, seconds=seconds)
     errors = console.err()
     result = measure(spec, lambda text: errors.print(text, soft_wrap=True))
-    if as_json:
-        console.print_json(result)
-    else:
-        print_scale(result, console.out())
+    code = console.finish(result, as_json, print_scale)
     for axis in spec.axes:
         for row in result[axis]:
             if not row["delivered"]:
                 errors.print(f"[red]not delivered:[/] {axis} {escape(str(row))}", soft_wrap=True)
-    return 0 if result["delivered"] else 1
+    return code
 
 
-def print_scale(result: Mapping[str, Any], console: Console) -> None:
+def print_scale(result: Mapping[str, Any], out: Console) -> None:
     """A table for each axis."""
     for axis in (axis for axis in AXES if result.get(axis)):
         rows = result[axis]
         counts = [name for name in _COUNTS if name in rows[0]]
         memories = list(dict.fromkeys(name for row in rows for name in row.get("memory_bytes", {})))
-        table = Table(box=None, pad_edge=False, header_style="bold", title=_TITLES[axis], title_justify="left")
-        for name in ("by", *counts, "records/s", "us CPU a 1,000", "p50", *(f"MB {name}" for name in memories)):
-            table.add_column(name, justify="left" if name == "by" else "right")
+        heads = (*counts, "records/s", "us CPU a 1,000", "p50", *(f"MB {name}" for name in memories))
+        table = console.table(("by",), heads, title=_TITLES[axis])
         for row in rows:
             told = [str(row["emit"]), *(f"{row[name]:,}" if name in row else "" for name in counts)]
             if "error" in row:
@@ -78,4 +75,4 @@ def print_scale(result: Mapping[str, Any], console: Console) -> None:
                 "" if row["latency_p50_us"] is None else format_latency(row["latency_p50_us"]),
                 *(three_digits(row["memory_bytes"][name] / 1e6) for name in memories),
             )
-        console.print(table)
+        out.print(table)

@@ -10,13 +10,12 @@ from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from netstack.cli.values import COUNT
 from netstack.units import three_digits
 
 from .. import console
-from ..flags import json_flag
+from ..flags import flag, flags, json_flag
 
 _PUBLISHED_PARALLELISM: Final = 10_000
 _HEADLINES: Final = (
@@ -31,14 +30,15 @@ _HEADLINES: Final = (
 
 
 @click.command(short_help="What scheduling a wide job costs: time, memory and bytes of each step.")
-@click.option(
-    "--parallelism",
-    type=COUNT,
-    default=_PUBLISHED_PARALLELISM,
-    show_default=True,
-    help="Subtasks of the source and of the sink each; even, 32768 at most.",
+@flags(
+    flag(
+        "--parallelism",
+        COUNT,
+        "Subtasks of the source and of the sink each; even, 32768 at most.",
+        default=_PUBLISHED_PARALLELISM,
+    ),
+    json_flag,
 )
-@json_flag
 def scheduler(parallelism: int, as_json: bool) -> int:
     """Schedules a source and a sink with an all-to-all edge, step by step, at a parallelism and at half of it.
 
@@ -47,26 +47,17 @@ def scheduler(parallelism: int, as_json: bool) -> int:
     """
     from .measure import measure
 
-    errors = console.err()
-    with errors.status("scheduling") as status:
+    with console.err().status("scheduling") as status:
         result = measure(parallelism, on_step=lambda name: status.update(name.replace("_", " ")))
-    if as_json:
-        console.print_json(result)
-    else:
-        print_scheduler(result, console.out())
-    console.print_warnings(result, errors)
-    return 0 if result["delivered"] else 1
+    return console.finish(result, as_json, print_scheduler)
 
 
-def print_scheduler(result: Mapping[str, Any], console: Console) -> None:
+def print_scheduler(result: Mapping[str, Any], out: Console) -> None:
     """The figures as tables."""
     parallelism = result["parallelism"]
-    console.print(f"source -> sink, all-to-all, {parallelism:,} subtasks each", soft_wrap=True)
-    _print_headlines(result, console)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("step")
-    for column in ("ms", f"growth from {parallelism // 2:,}", "longest piece, ms"):
-        table.add_column(column, justify="right")
+    out.print(f"source -> sink, all-to-all, {parallelism:,} subtasks each", soft_wrap=True)
+    _print_headlines(result, out)
+    table = console.table(("step",), ("ms", f"growth from {parallelism // 2:,}", "longest piece, ms"))
     for name, total_ms in result["steps_ms"].items():
         longest_ms = result["longest_ms"].get(name)
         table.add_row(
@@ -75,29 +66,26 @@ def print_scheduler(result: Mapping[str, Any], console: Console) -> None:
             three_digits(result["growth"][name]),
             "" if longest_ms is None else three_digits(longest_ms),
         )
-    console.print()
-    console.print(table)
-    console.print()
+    out.print()
+    out.print(table)
+    out.print()
     plain, compressed = result["descriptor_bytes"], result["descriptor_compressed_bytes"]
-    console.print(
+    out.print(
         f"shuffle descriptors that all sinks share: {_size(plain)}, compressed {_size(compressed)},"
         f" {1 - compressed / plain:.0%} less",
         soft_wrap=True,
     )
     parts = ", ".join(f"{name.replace('_', ' ')} {_size(peak)}" for name, peak in result["memory_bytes"].items())
-    console.print(f"peak memory: {parts}", soft_wrap=True)
+    out.print(f"peak memory: {parts}", soft_wrap=True)
 
 
-def _print_headlines(result: Mapping[str, Any], console: Console) -> None:
+def _print_headlines(result: Mapping[str, Any], out: Console) -> None:
     is_published = result["parallelism"] == _PUBLISHED_PARALLELISM
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    for column in ("measured", *(("goal", "Flink 1.14") if is_published else ())):
-        table.add_column(column, justify="right")
+    table = console.table(("",), ("measured", *(("goal", "Flink 1.14") if is_published else ())))
     for key, name, goal, published in _HEADLINES:
         compared = (_figure(key, goal), "" if published is None else _figure(key, published)) if is_published else ()
         table.add_row(name, _figure(key, result[key]), *compared)
-    console.print(table)
+    out.print(table)
 
 
 def _figure(key: str, value: float) -> str:

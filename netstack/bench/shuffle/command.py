@@ -13,37 +13,36 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from netstack.cli.values import COUNT, SIZE
 from netstack.config import SHUFFLE_COMPRESSIONS
 
 from .. import console
-from ..flags import json_flag
+from ..flags import flag, flags, json_flag
 from .measure import ShuffleSpec, measure
 from .rows import MODES
 
 
 @click.command(short_help="Rows of 100 bytes from every producer to every consumer: pipelined, hybrid, blocking.")
-@click.option("--bytes", "size_bytes", type=SIZE, default="256MiB", show_default=True, help="Of all rows.")
-@click.option(
-    "--mode", "modes", type=click.Choice([*MODES]), multiple=True, help="May be given several times; all if not given."
+@flags(
+    flag("--bytes", SIZE, "Of all rows.", "size_bytes", default="256MiB"),
+    flag("--mode", tuple(MODES), "May be given several times; all if not given.", "modes", multiple=True),
+    flag("--producers", COUNT, default=2),
+    flag("--consumers", COUNT, default=2),
+    flag("--taskmanagers", COUNT, "Processes on this machine.", default=2),
+    flag("--slots", COUNT, "Of each; with 1 the second stage waits.", default=2),
+    flag("--repeats", COUNT, "Of each mode, by turns.", default=3),
+    flag(
+        "--compression",
+        SHUFFLE_COMPRESSIONS,
+        "Of what is kept; may be given several times; all if not given.",
+        "compressions",
+        multiple=True,
+    ),
+    click.option("--half/--no-half", "is_halved", default=True, show_default=True, help="Also with half of the slots."),
+    click.option("--spark/--no-spark", "with_spark", show_default=True, help="PySpark's shuffle beside it."),
+    json_flag,
 )
-@click.option("--producers", type=COUNT, default=2, show_default=True)
-@click.option("--consumers", type=COUNT, default=2, show_default=True)
-@click.option("--taskmanagers", type=COUNT, default=2, show_default=True, help="Processes on this machine.")
-@click.option("--slots", type=COUNT, default=2, show_default=True, help="Of each; with 1 the second stage waits.")
-@click.option("--repeats", type=COUNT, default=3, show_default=True, help="Of each mode, by turns.")
-@click.option(
-    "--compression",
-    "compressions",
-    type=click.Choice(SHUFFLE_COMPRESSIONS),
-    multiple=True,
-    help="Of what is kept; may be given several times; all if not given.",
-)
-@click.option("--half/--no-half", "is_halved", default=True, show_default=True, help="Also with half of the slots.")
-@click.option("--spark/--no-spark", "with_spark", default=False, show_default=True, help="PySpark's shuffle beside it.")
-@json_flag
 def shuffle(
     modes: tuple[str, ...],
     compressions: tuple[str, ...],
@@ -63,11 +62,7 @@ def shuffle(
     with contextlib.ExitStack() as stack:
         spark = stack.enter_context(_session(spec.producers)) if with_spark else None
         result = measure(spec, lambda what: errors.print(what, soft_wrap=True), spark)
-    if as_json:
-        console.print_json(result)
-    else:
-        print_shuffle(result, console.out())
-    return 0 if result["delivered"] else 1
+    return console.finish(result, as_json, print_shuffle)
 
 
 def _session(producers: int) -> AbstractContextManager[Any]:
@@ -77,29 +72,18 @@ def _session(producers: int) -> AbstractContextManager[Any]:
     return open_session(SparkSettings(master=f"local[{producers}]", is_measured=True))
 
 
-def print_shuffle(result: Mapping[str, Any], console: Console) -> None:
+def print_shuffle(result: Mapping[str, Any], out: Console) -> None:
     """The figures as a table."""
     settings, disk = result["settings"], result["disk"]
-    console.print(
+    out.print(
         f"{result['rows']:,} rows of {result['row_bytes']} bytes, {settings['producers']} to {settings['consumers']} on"
         f" {settings['taskmanagers']} TaskManagers of {settings['slots']} slots, medians of {settings['repeats']};"
         f" one process writes {disk['write_bytes_per_s'] / 1e6:,.0f} MB/s and reads"
         f" {disk['read_bytes_per_s'] / 1e6:,.0f} MB/s",
         soft_wrap=True,
     )
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in (
-        "exchange",
-        "MB/s",
-        "of the disk's",
-        "seconds",
-        "CPU s",
-        "on disk",
-        "compressed",
-        "memory",
-        "complete",
-    ):
-        table.add_column(name, justify="left" if name == "exchange" else "right")
+    heads = "MB/s", "of the disk's", "seconds", "CPU s", "on disk", "compressed", "memory", "complete"
+    table = console.table(("exchange",), heads)
     own = min(disk["write_bytes_per_s"], disk["read_bytes_per_s"])
     for mode, runs in result["modes"].items():
         rate = median(run["bytes_per_s"] for run in runs)
@@ -116,4 +100,4 @@ def print_shuffle(result: Mapping[str, Any], console: Console) -> None:
             f"{max(run['peak_memory_growth_bytes'] for run in runs) / 1e6:,.0f} MB",
             "yes" if all(run["delivered"] for run in runs) else "[red]NO[/]",
         )
-    console.print(table)
+    out.print(table)

@@ -19,8 +19,8 @@ from netstack.bench.packed import (
     keep,  # that of the invokables
     write_packed,
 )
+from netstack.bench.pair import OnProgress, Progress
 from netstack.bench.processes import MeasurementFailed
-from netstack.bench.runner import OnProgress, Progress
 from netstack.errors import LocalProtocolError, RequestRefused
 from netstack.task.invokable import InvokableTask
 from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
