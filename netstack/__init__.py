@@ -69,9 +69,7 @@ if TYPE_CHECKING:
     from .runtime.network_environment import NetworkEnvironment, open_network
     from .runtime.record_reader import ArrayReader, RecordReader
     from .runtime.record_writer import RecordWriter
-    from .schedule.graph.adaptive_settings import AdaptiveSettings
-    from .schedule.graph.restart_settings import RestartSettings
-    from .schedule.graph.speculation_settings import SpeculationSettings
+    from .schedule.graph.settings import AdaptiveSettings, RestartSettings, SpeculationSettings
     from .schedule.graph.stream_builder import StreamEnvironment
     from .schedule.graph.stream_graph import StreamSettings
     from .task.context import OperatorContext

@@ -14,7 +14,6 @@ import click
 from ..config import NetworkConfig
 from ..json_text import json_text
 from ..schedule.plan.as_json import plan_document
-from ..schedule.plan.dot import plan_dot
 from ..schedule.plan.html import plan_html
 from ..schedule.plan.plan import Plan, make_plan
 from ..schedule.plan.text import plan_text
@@ -28,7 +27,7 @@ def _document(plan: Plan) -> str:
     return json_text(plan_document(plan), indent=2) + "\n"
 
 
-_FORMATS: Final = {"text": plan_text, "json": _document, "dot": plan_dot, "html": plan_html}
+_FORMATS: Final = {"text": plan_text, "json": _document, "html": plan_html}
 
 
 @click.command(short_help="What a job becomes on a cluster, before anything runs.")

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Final, final
 
 from ..errors import LocalProtocolError
-from .adaptive.explanation import ParallelismExplanation
+from .adaptive.parallelism import ParallelismExplanation
 from .commit_phase import CommitPhase
 from .descriptors.blob_store import BlobStore, MemoryBlobStore, Offloader
 from .descriptors.shuffle import TaskManagerLocation

@@ -10,16 +10,14 @@ from dataclasses import dataclass, field
 from typing import final
 
 from ..errors import ConfigError
-from .descriptors.blob_store import OffloadRule
-from .descriptors.descriptor_cache import DescriptorCacheStatistics
+from .descriptors.blob_store import DescriptorCacheStatistics, OffloadRule
 from .execution.execution_states import ExecutionState, JobState
-from .graph.adaptive_settings import AdaptiveSettings
-from .graph.speculation_settings import SpeculationSettings
-from .slots.fixed_placement import FixedPlacement
+from .graph.settings import AdaptiveSettings, SpeculationSettings
 from .slots.slot_pool import SlotPoolSettings
+from .slots.slot_sharing import FixedPlacement
 from .slots.slots import LoadBalanceMode, load_balance_mode
 from .strategies.scheduling_types import InputConstraint, SchedulingType
-from .strategies.vertexwise_scheduling import HybridConsumption
+from .strategies.strategy import HybridConsumption
 
 
 @final
