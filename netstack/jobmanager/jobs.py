@@ -38,10 +38,10 @@ from ..schedule.scheduler import Scheduler, SchedulerSettings
 from ..schedule.slots.slot_pool import SlotPoolSettings
 from ..schedule.slots.slot_sharing import FixedPlacement
 from ..schedule.strategies.scheduling_types import InputConstraint, SchedulingType, check_scheduling
-from .checkpoint_owners import CheckpointOwners
-from .coordinator import JobCoordinator
+from .checkpoints import CheckpointOwners
 from .datasets import readers_of
 from .job_master import JobMaster
+from .job_tasks import JobCoordinator
 from .log import FailureHistory, failure_documents
 from .savepoints import adopt_savepoint
 from .store import FIRST_PAUSE_S, LONGEST_PAUSE_S, StoredJob, until_stored

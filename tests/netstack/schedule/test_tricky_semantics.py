@@ -7,6 +7,7 @@ import pytest
 from group_views import consumer_vertex_group
 from played import Play, canceled, deployed, timer
 
+from netstack.jobmanager.job_inbox import Inbox
 from netstack.schedule.adaptive.cut import PlainRow, cut_by_size
 from netstack.schedule.adaptive.parallelism import decide, nearest_power_of_two
 from netstack.schedule.descriptors.blob_store import MIB, MemoryBlobStore, Offloader, OffloadRule
@@ -21,7 +22,6 @@ from netstack.schedule.graph.settings import AdaptiveSettings
 from netstack.schedule.graph.slot_groups import required_slots
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
-from netstack.schedule.inbox import Inbox
 from netstack.schedule.scheduler_settings import SchedulerSettings
 from netstack.schedule.slots.placement import place
 from netstack.schedule.slots.slot_matching import match_balanced
