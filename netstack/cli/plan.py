@@ -17,7 +17,7 @@ from ..schedule.plan.as_json import plan_document
 from ..schedule.plan.html import plan_html
 from ..schedule.plan.plan import Plan, make_plan
 from ..schedule.plan.text import plan_text
-from ..schedule.slots.slots import LoadBalanceMode, load_balance_mode
+from ..schedule.slots.slots import LoadBalanceMode
 from .job import job_parameters, load_job, parameters_of
 from .network_flags import buffer_flags, memory_flags
 from .values import COUNT, COUNTS
@@ -80,7 +80,7 @@ def plan(
         taskmanagers=taskmanagers,
         slots=slots,
         taken=taken,
-        mode=load_balance_mode(LoadBalanceMode(load_balance) if load_balance else None, evenly_spread_out_slots),
+        mode=LoadBalanceMode(load_balance or ("slots" if evenly_spread_out_slots else "none")),
         network=NetworkConfig(
             memory_bytes=memory_bytes,
             segment_size_bytes=segment_size_bytes,

@@ -117,7 +117,7 @@ class Progress:
         self.allocation = SlotAllocation(
             self.topology,
             self._groups_of(self.topology.initialised),
-            SlotPool(settings.load_balance, settings.slots),
+            SlotPool(settings.mode, settings.slots),
             waits_for_running=waits,
         )
         self.deployment = Deployment(
@@ -209,7 +209,7 @@ class Progress:
         job = self.topology.job
         if self._settings.placement is not None:
             return self._settings.placement.groups(job)
-        if self._settings.load_balance is LoadBalanceMode.TASKS:
+        if self._settings.mode is LoadBalanceMode.TASKS:
             return task_balanced(job)
         for vertex in vertices:
             inputs = []
@@ -369,7 +369,7 @@ class Progress:
             if len(batches):
                 self.schedule(batches)
             unneeded = self.release.on_finished(subtask)
-            if unneeded.groups and self._settings.release_partitions:
+            if unneeded.groups:
                 self.deployment.invalidate(index_array(unneeded.groups))
                 self.release_partitions(unneeded.partitions)
         self._move_hybrid(subtasks)
