@@ -78,10 +78,8 @@ if TYPE_CHECKING:
     from .runtime.record_writer import RecordWriter
     from .runtime.statistics import NetworkStatistics, OpenConnection
     from .schedule.descriptors.blob_store import OffloadRule
-    from .schedule.graph.adaptive_settings import AdaptiveSettings, CutSettings
     from .schedule.graph.job_graph import ResourceProfile
-    from .schedule.graph.restart_settings import RestartSettings
-    from .schedule.graph.speculation_settings import SpeculationSettings
+    from .schedule.graph.settings import AdaptiveSettings, CutSettings, RestartSettings, SpeculationSettings
     from .schedule.graph.stream_builder import DataStream, OperatorStream, StreamEnvironment
     from .schedule.graph.stream_graph import (
         ChainingStrategy,
@@ -294,13 +292,8 @@ _HOMES: Final = {
         "OpenConnection",
     ),
     "schedule.descriptors.blob_store": ("OffloadRule",),
-    "schedule.graph.adaptive_settings": (
-        "AdaptiveSettings",
-        "CutSettings",
-    ),
     "schedule.graph.job_graph": ("ResourceProfile",),
-    "schedule.graph.restart_settings": ("RestartSettings",),
-    "schedule.graph.speculation_settings": ("SpeculationSettings",),
+    "schedule.graph.settings": ("AdaptiveSettings", "CutSettings", "RestartSettings", "SpeculationSettings"),
     "schedule.graph.stream_builder": (
         "DataStream",
         "OperatorStream",

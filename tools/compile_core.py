@@ -53,7 +53,7 @@ MODULES: Final = (
     *("shuffle.index", "shuffle.pages", "shuffle.compression", "shuffle.region", "shuffle.reading"),
     *("shuffle.view", "shuffle.store"),
     *("inbound.channel_buffers", "inbound.channel", "inbound.local_channel", "inbound.parts", "inbound.capture"),
-    *("inbound.gate", "inbound.union", "inbound.receiver", "inbound.uncredited", "inbound.spare", "inbound.in_band"),
+    *("inbound.gate", "inbound.union", "inbound.receiver", "inbound.uncredited", "inbound.in_band"),
 )
 
 GROUP: Final = "netstack_core"

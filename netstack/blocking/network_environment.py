@@ -17,9 +17,9 @@ from ..outbound import partition as outbound
 from ..outbound.partition import ResultPartitionStatistics
 from ..runtime import network_environment as runtime
 from ..runtime.authentication import Secret
-from ..runtime.interrupts import INTERRUPTS
 from ..runtime.parking import ThreadParking
 from ..runtime.statistics import NetworkStatistics
+from ..runtime.visits import INTERRUPTS
 from .portal import Portal
 
 R = TypeVar("R")

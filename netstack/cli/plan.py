@@ -14,11 +14,10 @@ import click
 from ..config import NetworkConfig
 from ..json_text import json_text
 from ..schedule.plan.as_json import plan_document
-from ..schedule.plan.dot import plan_dot
 from ..schedule.plan.html import plan_html
 from ..schedule.plan.plan import Plan, make_plan
 from ..schedule.plan.text import plan_text
-from ..schedule.slots.slots import LoadBalanceMode, load_balance_mode
+from ..schedule.slots.slots import LoadBalanceMode
 from .job import job_parameters, load_job, parameters_of
 from .network_flags import buffer_flags, memory_flags
 from .values import COUNT, COUNTS
@@ -28,7 +27,7 @@ def _document(plan: Plan) -> str:
     return json_text(plan_document(plan), indent=2) + "\n"
 
 
-_FORMATS: Final = {"text": plan_text, "json": _document, "dot": plan_dot, "html": plan_html}
+_FORMATS: Final = {"text": plan_text, "json": _document, "html": plan_html}
 
 
 @click.command(short_help="What a job becomes on a cluster, before anything runs.")
@@ -81,7 +80,7 @@ def plan(
         taskmanagers=taskmanagers,
         slots=slots,
         taken=taken,
-        mode=load_balance_mode(LoadBalanceMode(load_balance) if load_balance else None, evenly_spread_out_slots),
+        mode=LoadBalanceMode(load_balance or ("slots" if evenly_spread_out_slots else "none")),
         network=NetworkConfig(
             memory_bytes=memory_bytes,
             segment_size_bytes=segment_size_bytes,

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from ..schedule.graph.adaptive_settings import AdaptiveSettings
+from ..schedule.graph.settings import AdaptiveSettings
 from ..schedule.graph.stream_builder import StreamEnvironment
 from ..schedule.graph.stream_graph import StreamSettings
 

@@ -9,6 +9,10 @@ Rules:
   normal.
 - A channel that ended leaves the line for good; when all have, the gate is finished and stays available, so that
   waiters see it.
+- A reader that has waited since the last review is faster than what comes: its gate may have more floating buffers.
+  One that has not is what holds the stream up, and more buffers would bring only a longer way for barriers: the gate
+  goes back to what it has anyway. Reviews are counted in buffers, so a slow stream takes none. More is taken only
+  while the network pool is idle, of what no pool was promised, and a quarter is left to others.
 """
 
 from __future__ import annotations
@@ -25,8 +29,37 @@ from ..events import DataType, EndOfData, decode_event
 from ..waits import WaitMeter
 from .debloat import BufferDebloater
 from .leaving import ClosedByLeaving
-from .spare import REVIEW_BUFFERS, SpareBuffers
 from .statistics import ChannelStatistics, GateStatistics
+
+REVIEW_BUFFERS: Final = 64
+"""Data buffers from one review to the next: 2 MiB of the default size."""
+
+
+@final
+class SpareBuffers:
+    """Of one gate."""
+
+    __slots__ = ("_least", "_most", "_pool", "_waits")
+
+    def __init__(self, pool: LocalBufferPool, buffers: int) -> None:
+        """None are taken before the first review.
+
+        Args:
+            pool: of the gate's floating buffers, as large as it is without spare ones.
+            buffers: spare ones at most.
+        """
+        assert pool.maximum is not None
+        self._pool = pool
+        self._least = pool.maximum
+        self._most = pool.maximum + buffers
+        self._waits = 0
+
+    def review(self, waits: int) -> None:
+        """Another `REVIEW_BUFFERS` were polled; `waits` is how often the reader has waited so far."""
+        has_waited = waits != self._waits
+        self._waits = waits
+        self._pool.set_maximum(self._most if has_waited and self._pool.is_network_idle else self._least)
+
 
 _DATA: Final = DataType.DATA
 

@@ -54,7 +54,6 @@ class TaskManagerSettings:
         allow: prefixes of the functions that they may run; `*` is any.
         is_restarting: whether one that dies is started again.
         flags: more flags of `netstack taskmanager`.
-        flags_of: and those of one of them, by its name; they win.
     """
 
     slots: int = 1
@@ -62,7 +61,6 @@ class TaskManagerSettings:
     allow: tuple[str, ...] = ("*",)
     is_restarting: bool = True
     flags: tuple[str, ...] = ()
-    flags_of: Callable[[str], tuple[str, ...]] = lambda _name: ()
 
 
 @final
@@ -81,7 +79,6 @@ class LocalTaskManagers:
         nursery: trio.Nursery,
         on_printed: Lines | None,
         on_logged: Lines | None,
-        on_death: Lines | None,
     ) -> None:
         self.deaths: deque[str] = deque(maxlen=16)
         self._settings = settings
@@ -89,7 +86,6 @@ class LocalTaskManagers:
         self._nursery = nursery
         self._on_printed = on_printed
         self._on_logged = on_logged
-        self._on_death = on_death
         self._address = address
         self._pids: dict[str, int] = {}  # of those that are not reaped
         self._tails: dict[str, deque[str]] = {}
@@ -137,7 +133,7 @@ class LocalTaskManagers:
             words += ["--allow", prefix]
         if self._secret_fd is not None:
             words += ["--secret-file", f"/proc/self/fd/{self._secret_fd}"]
-        return [*words, *self._settings.flags_of(name)]
+        return words
 
     async def _keep(self, name: str) -> None:
         """One TaskManager, for as long as it is wanted."""
@@ -149,8 +145,6 @@ class LocalTaskManagers:
             if self._stopping.is_set():
                 return
             self.deaths.append(death)
-            if self._on_death is not None:
-                self._on_death(name, death)
             if not self._settings.is_restarting:
                 return
             if trio.current_time() - began_s > _QUIET_S:
@@ -225,7 +219,6 @@ async def open_local_taskmanagers(
     secret: Secret | None = None,
     on_printed: Lines | None = None,
     on_logged: Lines | None = None,
-    on_death: Lines | None = None,
 ) -> AsyncIterator[LocalTaskManagers]:
     """TaskManagers as processes, for as long as the block runs.
 
@@ -236,13 +229,12 @@ async def open_local_taskmanagers(
         secret: shared with the JobManager.
         on_printed: takes what they print on standard output: what operators print.
         on_logged: takes what they print on standard error.
-        on_death: is told how one ended that nobody had ended.
 
     Cancellation, and the end of the block: they are stopped, and reaped.
     """
     with _secret_in_memory(secret) as secret_fd:
         async with trio.open_nursery() as nursery:
-            found = LocalTaskManagers(address, secret_fd, settings, nursery, on_printed, on_logged, on_death)
+            found = LocalTaskManagers(address, secret_fd, settings, nursery, on_printed, on_logged)
             for name in names:
                 found.start(name)
             failure: BaseException | None = None

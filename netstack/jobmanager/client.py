@@ -35,7 +35,7 @@ from ..control.messages import SLICE_BYTES
 from ..control.questions import Questions
 from ..errors import AuthenticationFailed, ConfigError, ConnectionLost, JobFailed, RemoteProtocolError, RequestRefused
 from ..runtime.authentication import Secret, prove_dialler
-from ..runtime.background import background_tasks
+from ..runtime.threads import background_tasks
 from ..schedule.graph.job_file import write_job
 from ..schedule.graph.stream_builder import StreamEnvironment
 from ..schedule.graph.stream_graph import StreamGraph

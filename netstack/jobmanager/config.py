@@ -11,7 +11,7 @@ from typing import final
 from ..errors import ConfigError
 from ..runtime.authentication import Secret
 from ..schedule.descriptors.blob_store import OffloadRule
-from ..schedule.graph.adaptive_settings import AdaptiveSettings
+from ..schedule.graph.settings import AdaptiveSettings
 from ..schedule.slots.slots import LoadBalanceMode
 from ..transport import is_private
 

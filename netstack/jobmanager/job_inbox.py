@@ -8,12 +8,14 @@ they told at once, the restart strategy would count two failures, and the tasks 
 secondary failure is held (`Blame`) until every TaskManager of the job has been heard since, or is lost, or the time is
 up. After a root failure those it has caused find their tasks canceled, and count for nothing.
 
-Rules: events are handed over one by one, timers last (`schedule.inbox`). `Blame` waits for nothing.
+Rules: events are handed over one by one: what has happened, as it came, then the next piece of cut work, timers last.
+So after a long step no timeout is looked at before what came meanwhile. `Blame` waits for nothing.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -22,8 +24,38 @@ from typing import Final, final
 import trio
 
 from ..schedule import events
-from ..schedule.events import TaskFailed
-from ..schedule.inbox import Inbox
+from ..schedule.events import Event, Proceed, TaskFailed, Tick, TimerDue
+
+
+@final
+class Inbox:
+    """A queue of events."""
+
+    def __init__(self) -> None:
+        self._others: deque[Event] = deque()
+        self._work: deque[Event] = deque()
+        self._timers: deque[Event] = deque()
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._others) + len(self._work) + len(self._timers)
+
+    def post(self, event: Event) -> None:
+        """Adds one."""
+        if isinstance(event, Proceed):
+            self._work.append(event)
+        elif isinstance(event, Tick | TimerDue):
+            self._timers.append(event)
+        else:
+            self._others.append(event)
+
+    def take(self) -> Event | None:
+        """Removes the next one; None when nothing waits."""
+        for queue in (self._others, self._work, self._timers):
+            if queue:
+                return queue.popleft()
+        return None
+
 
 PATIENCE_S: Final = 12.0
 """Longer than TaskManagers may be silent: by then those that are dead have been declared so."""

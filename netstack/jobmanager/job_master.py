@@ -50,11 +50,10 @@ from ..schedule.execution.execution_states import ExecutionInput, ExecutionState
 from ..schedule.scheduler import NO_SLOT, Scheduler
 from ..task.checkpoints import checked_subtask_report
 from .checkpoints import CheckpointReport, JobCheckpoints
-from .coordinator import JobCoordinator
 from .datasets import JobDatasets
 from .driver import JobDriver
 from .job_inbox import PATIENCE_S, Blame, JobInbox
-from .job_tasks import Cluster, JobTasks, TaskCommands, TaskSender
+from .job_tasks import Cluster, JobCoordinator, JobTasks, TaskCommands, TaskSender
 from .log import ENDED, Failed, FailureHistory, JobLog
 from .slots import slots_needed
 from .stacks import blocked_text

@@ -2,10 +2,11 @@
 
 Takes: deployments and other instructions of the scheduler, wishes of `JobCheckpoints`, what attempts return. Gives:
 tasks by name, for people and for checkpoints, results; messages to TaskManagers (through `Cluster`), events for the
-scheduler.
+scheduler; what invokables say to the job's coordinator.
 
 Rules: the scheduler knows which attempt counts; it is only asked. What an attempt returned counts when the scheduler
-has taken its end for the task's.
+has taken its end for the task's. No call of a coordinator waits or raises; an event of an attempt that is over is
+dropped. A job that is taken up again has no coordinator.
 """
 
 from __future__ import annotations
@@ -19,15 +20,29 @@ import trio
 from ..checkpoint.coordinator import JobTask, Subtask
 from ..checkpoint.snapshot import TaskFile
 from ..checkpoint.storage import CheckpointStorage
-from ..control.codec import Attempt
+from ..control.codec import Attempt, Plain
 from ..control.messages import AbortCheckpoint, CheckpointCompleted, Message, TriggerCheckpoint, submissions
 from ..errors import ErrorCode, RemoteProtocolError
 from ..schedule import events, instructions
 from ..schedule.execution.execution_states import ExecutionState
+from ..schedule.instructions import EndJob
 from ..schedule.scheduler import Scheduler
 from ..schedule.slots.slots import PhysicalSlot
 from .datasets import DatasetRecord
 from .driver import JobDriver
+
+
+class JobCoordinator(Protocol):
+    """See the module."""
+
+    def event(self, vertex: str, subtask: int, event: Plain) -> None:
+        """A task says something (`InvokableTask.send`)."""
+
+    def refused(self, taskmanager: str, reason: str) -> None:
+        """A TaskManager does not take the job, or cannot go on with it; the JobManager asks it again later."""
+
+    def ended(self, end: EndJob) -> None:
+        """Nothing of the job runs any more, and its results are known; TaskManagers still release what it held."""
 
 
 class Cluster(Protocol):

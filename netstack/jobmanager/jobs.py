@@ -35,13 +35,13 @@ from ..schedule.graph.job_file import job_of
 from ..schedule.graph.job_generator import GeneratedJob, generate_job
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.scheduler import Scheduler, SchedulerSettings
-from ..schedule.slots.fixed_placement import FixedPlacement
 from ..schedule.slots.slot_pool import SlotPoolSettings
+from ..schedule.slots.slot_sharing import FixedPlacement
 from ..schedule.strategies.scheduling_types import InputConstraint, SchedulingType, check_scheduling
-from .checkpoint_owners import CheckpointOwners
-from .coordinator import JobCoordinator
+from .checkpoints import CheckpointOwners
 from .datasets import readers_of
 from .job_master import JobMaster
+from .job_tasks import JobCoordinator
 from .log import FailureHistory, failure_documents
 from .savepoints import adopt_savepoint
 from .store import FIRST_PAUSE_S, LONGEST_PAUSE_S, StoredJob, until_stored

@@ -48,9 +48,8 @@ from ..errors import (
 )
 from ..runtime.admission import Admission
 from ..runtime.authentication import Secret, prove_dialler
-from ..runtime.background import background_tasks
 from ..runtime.control_port import ERROR_CHARACTERS, ControlPort, answer_questions
-from ..runtime.threads import InThread, in_thread
+from ..runtime.threads import InThread, background_tasks, in_thread
 from ..schedule.descriptors.blob_store import MemoryBlobStore
 from ..schedule.slots.slots import PhysicalSlot, SlotWish
 from ..shown import shown_text

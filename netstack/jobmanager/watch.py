@@ -20,8 +20,8 @@ import trio
 from ..control.details import TASKMANAGER_KEYS, check_details
 from ..control.messages import AskDetails
 from ..json_text import shortened
-from .bottleneck import bottleneck_of
 from .job_master import JobMaster
+from .tuning import bottleneck_of
 from .view import chaining_of, edges_of, job_document, taskmanagers_document
 
 if TYPE_CHECKING:

@@ -1,12 +1,13 @@
 """What blocks runs in a thread, never in the event loop; where time is virtual, it is a plain call.
 
-Takes: a function without arguments. Gives: its result, back in the event loop.
+Takes: a function without arguments. Gives: its result, back in the event loop; a nursery for tasks that serve a block
+of code, cancelled when the block ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Final, Protocol, TypeVar
 
@@ -48,3 +49,26 @@ def no_threads(instead: InThread) -> Iterator[None]:
         yield
     finally:
         _INSTEAD.reset(token)
+
+
+@asynccontextmanager
+async def background_tasks() -> AsyncIterator[trio.Nursery]:
+    """A nursery whose tasks live as long as the block.
+
+    What the block raises leaves as it is, not inside an exception group; what a task raises cancels the block and
+    leaves in a group.
+
+    Cancellation: the tasks are cancelled, and awaited.
+    """
+    failed: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        try:
+            yield nursery
+        except trio.Cancelled:
+            raise
+        except BaseException as error:
+            failed = error
+        finally:
+            nursery.cancel_scope.cancel()
+    if failed is not None:
+        raise failed

@@ -10,21 +10,62 @@ Rules:
 - What wakes tasks, starts them or ends them is the loop's: a visitor posts it (`soon`).
 - Who waits for the lock gets it next, whoever else is in a hurry: the turnstile.
 - The loop cannot end while somebody is inside; when it has ended, everybody is refused.
+- Ctrl-C while the main thread is inside is put off until it is out, as trio does it, and only where SIGINT does what
+  Python makes it do. Another handler that raises strikes where the program happens to be: inside, it ends the
+  connection, the reader or the writer it hits.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Final, final
 
 import trio
 
 from ..errors import LocalProtocolError
-from .interrupts import INTERRUPTS
+
+
+@final
+class Interrupts:
+    """There is one main thread, so there is one of these (`INTERRUPTS`)."""
+
+    __slots__ = ("_is_pending", "is_inside")
+
+    def __init__(self) -> None:
+        self.is_inside = False
+        """Whether the main thread is inside; only it sets this."""
+        self._is_pending = False
+
+    def protect(self) -> None:
+        """From now on Ctrl-C is put off; in another thread than the main one, or with a handler of somebody's, not."""
+        if (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        ):
+            signal.signal(signal.SIGINT, self._on_signal)
+
+    def leave(self) -> None:
+        """The main thread is out. Raises KeyboardInterrupt if there was one."""
+        self.is_inside = False
+        if self._is_pending:
+            self._is_pending = False
+            raise KeyboardInterrupt
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.is_inside:
+            self._is_pending = True
+        else:
+            signal.default_int_handler(number, frame)
+
+
+INTERRUPTS = Interrupts()
+
 
 _MAIN: Final = threading.main_thread().ident
 _CLOSED: Final = "the TaskManager is closed; open a new one"

@@ -18,17 +18,14 @@ import numpy.typing as npt
 from ..errors import ConfigError, LocalProtocolError
 from ..ids import ResultPartitionType
 from .adaptive.dynamic_graph import DynamicGraph
-from .adaptive.explanation import ParallelismExplanation, explain
-from .adaptive.parallelism import Decision, decide
+from .adaptive.parallelism import Decision, ParallelismExplanation, decide, explain
 from .adaptive.skew import VertexInput
 from .descriptors.blob_store import Offloader
 from .descriptors.deployment import Deployment
 from .descriptors.shuffle import TaskManagerLocation
 from .execution.execution_states import ExecutionInput, ExecutionState
-from .execution.executions import Executions
-from .execution.versions import ExecutionVersions
-from .failover.partition_tracker import PartitionTracker
-from .failover.release import PartitionRelease
+from .execution.executions import Executions, ExecutionVersions
+from .failover.release import PartitionRelease, PartitionTracker
 from .graph.job_graph import JobGraph, SourceSize
 from .instructions import (
     Continue,
@@ -40,15 +37,12 @@ from .instructions import (
     UpdateGate,
 )
 from .scheduler_settings import SchedulerSettings
-from .slots.balancing import task_balanced
 from .slots.slot_allocation import SlotAllocation
 from .slots.slot_pool import SlotPool
-from .slots.slot_sharing import ConsumedPartitions, ExecutionSlotSharingGroups, LocalInputPreferred
+from .slots.slot_sharing import ConsumedPartitions, ExecutionSlotSharingGroups, LocalInputPreferred, task_balanced
 from .slots.slots import LoadBalanceMode, PhysicalSlot
-from .strategies.region_scheduling import RegionScheduling
 from .strategies.scheduling_types import EagerScheduling, LazyScheduling, SchedulingType
-from .strategies.strategy import SchedulingStrategy
-from .strategies.vertexwise_scheduling import HybridConsumption, VertexwiseScheduling
+from .strategies.strategy import HybridConsumption, RegionScheduling, SchedulingStrategy, VertexwiseScheduling
 from .structures.arrays import Batches, FlagArray, GrowingArray, IndexArray, index_array
 from .topology.regions import Regions
 from .topology.topology import Topology
@@ -123,7 +117,7 @@ class Progress:
         self.allocation = SlotAllocation(
             self.topology,
             self._groups_of(self.topology.initialised),
-            SlotPool(settings.load_balance, settings.slots),
+            SlotPool(settings.mode, settings.slots),
             waits_for_running=waits,
         )
         self.deployment = Deployment(
@@ -215,7 +209,7 @@ class Progress:
         job = self.topology.job
         if self._settings.placement is not None:
             return self._settings.placement.groups(job)
-        if self._settings.load_balance is LoadBalanceMode.TASKS:
+        if self._settings.mode is LoadBalanceMode.TASKS:
             return task_balanced(job)
         for vertex in vertices:
             inputs = []
@@ -375,7 +369,7 @@ class Progress:
             if len(batches):
                 self.schedule(batches)
             unneeded = self.release.on_finished(subtask)
-            if unneeded.groups and self._settings.release_partitions:
+            if unneeded.groups:
                 self.deployment.invalidate(index_array(unneeded.groups))
                 self.release_partitions(unneeded.partitions)
         self._move_hybrid(subtasks)

@@ -22,8 +22,7 @@ from .commit_phase import COMMITTED, CommitPhase
 from .events import TaskFailed, TasksLost
 from .execution.execution_states import ExecutionInput, ExecutionState, JobInput, JobState, JobStatus
 from .failover.failover import RegionFailover
-from .failover.restart import RestartDecision, RestartStrategy
-from .failover.restarts import Restarts
+from .failover.restart import RestartDecision, Restarts, RestartStrategy
 from .instructions import Cancel, StartTimer
 from .progress import Progress
 from .speculation.speculation import Speculation

@@ -6,7 +6,7 @@ Rules:
 - It never waits, and has neither clock nor chance: events carry the time, strategies get their jitter from outside. So
   a job on a thousand TaskManagers runs in one test.
 - What comes late is recognised: reports by their attempt, whatever was waited for by the version of its subtasks.
-- No step is long: work on many subtasks is cut, and goes on with `Proceed` after the events that wait (`inbox`).
+- No step is long: work on many subtasks is cut, and goes on with `Proceed` after the events that wait.
 - How the job gets on is in `progress`, what failures do in `recovery`; here is who says what.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Final, final
 
 from ..errors import LocalProtocolError
-from .adaptive.explanation import ParallelismExplanation
+from .adaptive.parallelism import ParallelismExplanation
 from .commit_phase import CommitPhase
 from .descriptors.blob_store import BlobStore, MemoryBlobStore, Offloader
 from .descriptors.shuffle import TaskManagerLocation

@@ -10,16 +10,14 @@ from dataclasses import dataclass, field
 from typing import final
 
 from ..errors import ConfigError
-from .descriptors.blob_store import OffloadRule
-from .descriptors.descriptor_cache import DescriptorCacheStatistics
+from .descriptors.blob_store import DescriptorCacheStatistics, OffloadRule
 from .execution.execution_states import ExecutionState, JobState
-from .graph.adaptive_settings import AdaptiveSettings
-from .graph.speculation_settings import SpeculationSettings
-from .slots.fixed_placement import FixedPlacement
+from .graph.settings import AdaptiveSettings, SpeculationSettings
 from .slots.slot_pool import SlotPoolSettings
-from .slots.slots import LoadBalanceMode, load_balance_mode
+from .slots.slot_sharing import FixedPlacement
+from .slots.slots import LoadBalanceMode
 from .strategies.scheduling_types import InputConstraint, SchedulingType
-from .strategies.vertexwise_scheduling import HybridConsumption
+from .strategies.strategy import HybridConsumption
 
 
 @final
@@ -28,12 +26,10 @@ class SchedulerSettings:
     """How a job is run.
 
     Attributes:
-        mode: how tasks are spread over TaskManagers; None is as `evenly_spread_out_slots` says.
-        evenly_spread_out_slots: the older switch: True is the mode SLOTS while `mode` is not set, False the mode NONE.
+        mode: how tasks are spread over TaskManagers.
         placement: which TaskManager each subtask runs on; None leaves that to `mode`. With one the mode is not TASKS.
         slots: how long to wait for slots.
         offload: which parts of descriptors go to the blob store.
-        release_partitions: whether results are released when their last reader has finished, not at the job's end.
         adaptive: how the parallelism of a dynamic job is decided.
         hybrid: when hybrid results of a dynamic job count as consumable.
         scheduling: None schedules pipelined regions, and a dynamic job subtask by subtask; else one of the older ways,
@@ -50,12 +46,10 @@ class SchedulerSettings:
         ConfigError: no connection, or steps that do nothing.
     """
 
-    mode: LoadBalanceMode | None = None
-    evenly_spread_out_slots: bool = False
+    mode: LoadBalanceMode = LoadBalanceMode.NONE
     placement: FixedPlacement | None = None
     slots: SlotPoolSettings = field(default_factory=SlotPoolSettings)
     offload: OffloadRule = field(default_factory=OffloadRule)
-    release_partitions: bool = True
     adaptive: AdaptiveSettings = field(default_factory=AdaptiveSettings)
     hybrid: HybridConsumption = HybridConsumption.UNFINISHED_PRODUCERS
     scheduling: SchedulingType | None = None
@@ -67,16 +61,11 @@ class SchedulerSettings:
     code: tuple[tuple[str, str], ...] = ()
     life: int = 0
 
-    @property
-    def load_balance(self) -> LoadBalanceMode:
-        """The mode in force."""
-        return load_balance_mode(self.mode, self.evenly_spread_out_slots)
-
     def __post_init__(self) -> None:
         for name in ("connections", "step_budget"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}; give at least 1")
-        if self.placement is not None and self.load_balance is LoadBalanceMode.TASKS:
+        if self.placement is not None and self.mode is LoadBalanceMode.TASKS:
             raise ConfigError(
                 "tasks that are placed one by one cannot be spread in mode `tasks` as well; leave one out"
             )

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, final
 
-from .execution.versions import ExecutionVersions, RecordedVersions
+from .execution.executions import ExecutionVersions, RecordedVersions
 from .structures.arrays import IndexArray
 
 

@@ -32,7 +32,7 @@ from ..jobmanager.client import JobClient, JobResult, open_job_client, packages_
 from ..jobmanager.config import JobManagerConfig
 from ..jobmanager.service import JobManager, open_jobmanager
 from ..runtime.authentication import Secret
-from ..runtime.background import background_tasks
+from ..runtime.threads import background_tasks
 from ..schedule.graph.stream_builder import StreamEnvironment
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.slots.slots import LoadBalanceMode

@@ -35,8 +35,8 @@ from ..control.questions import Questions
 from ..errors import ConnectionLost, NetstackError, RequestRefused
 from ..record.arrow import PIECE_BYTES, slices
 from ..runtime.authentication import Secret, prove_dialler
-from ..runtime.background import background_tasks
 from ..runtime.causes import root_cause
+from ..runtime.threads import background_tasks
 
 RecordBatch = Any
 _T = TypeVar("_T")

@@ -51,13 +51,12 @@ from .chain_loop import ChainLoop
 from .checkpoints import TaskCheckpoints
 from .commits import AT_THE_END
 from .context import OperatorContext
-from .gates import TaskGates
+from .gates import TaskGates, key_type_of, selector_of
 from .input import TaskInput
 from .keyed_state import plain_copy
 from .mailbox import Mailbox
 from .operators import BoundOperator
 from .output import TaskOutput
-from .partitioners import key_type_of, selector_of
 from .recovery import RestoredCheckpoint, RestoredTask, check_rescaled
 from .reports import TaskOutcome, TaskReports, TaskStatistics, kept_bytes
 

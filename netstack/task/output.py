@@ -118,11 +118,6 @@ class TaskOutput:
         return self.room.is_available
 
     @property
-    def is_sink(self) -> bool:
-        """Whether there is no partition, so that it is always available."""
-        return not self.partitions
-
-    @property
     def waits(self) -> int:
         """How often a writer has waited for a buffer so far."""
         return sum(each.soft_backpressured.count + each.hard_backpressured.count for each in self.partitions)

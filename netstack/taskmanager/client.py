@@ -19,7 +19,7 @@ from ..control.link import CLIENT, HEARTBEAT_TIMEOUT_S, TASKMANAGER, ControlLink
 from ..control.messages import AskStatistics, Message, Refused, Statistics
 from ..errors import ConnectionLost, RemoteProtocolError, RequestRefused
 from ..runtime.authentication import Secret, prove_dialler
-from ..runtime.background import background_tasks
+from ..runtime.threads import background_tasks
 
 
 @final

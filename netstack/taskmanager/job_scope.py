@@ -50,7 +50,7 @@ from .code import AllowList, ShippedCode
 from .datasets import KeptDatasets
 from .environments import Environments
 from .memory import TaskMemory
-from .network_settings import counted_bytes
+from .slot_settings import counted_bytes
 from .stacks import stack_row
 from .state_reports import StateReports
 from .task_factory import TaskFactory

@@ -1,13 +1,21 @@
-"""Memory of a TaskManager for network buffers: who holds how much, who waits for it.
+"""Memory of a TaskManager: who holds how much for network buffers, who waits for it; short collections of garbage.
 
-Takes: requests. Gives: leases, in the order of the requests.
+Takes: requests. Gives: leases, in the order of the requests; `short_collections`, for the process of a TaskManager.
+
+While a full collection runs no thread does, and no sign of life is given; with half a million channels it took 1.9 s.
+So what has survived a collection of `LONG_S` is not visited again (`gc.freeze`): the next one visits what is new.
+Garbage in cycles among what was set aside stays until `release` is called, when no job is left.
 """
 
 from __future__ import annotations
 
+import gc
 import math
+import time
 from collections import deque
-from typing import final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, final
 
 import trio
 
@@ -99,3 +107,30 @@ class TaskMemory:
             self._waiting.popleft()
             self.free_memory_bytes -= memory_bytes
             served.set()
+
+
+LONG_S: Final = 0.5
+
+_FULL: Final = 2
+
+
+@contextmanager
+def short_collections(long_s: float = LONG_S) -> Iterator[Callable[[], None]]:
+    """Keeps collections of this process short while the block runs; gives what releases all that was set aside."""
+    began_s = 0.0
+
+    def watch(phase: str, info: dict[str, Any]) -> None:
+        nonlocal began_s
+        if info["generation"] != _FULL:
+            return
+        if phase == "start":
+            began_s = time.perf_counter()
+        elif time.perf_counter() - began_s >= long_s:
+            gc.freeze()
+
+    gc.callbacks.append(watch)
+    try:
+        yield gc.unfreeze
+    finally:
+        gc.callbacks.remove(watch)
+        gc.unfreeze()

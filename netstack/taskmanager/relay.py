@@ -48,8 +48,8 @@ from ..transport import told_address, url_parts
 from .blob_reader import BlobReader, Fetch
 from .datasets import KeptDatasets
 from .environments import Environments
-from .network_settings import config_of
 from .slot import Slot
+from .slot_settings import config_of
 
 
 @final

@@ -59,21 +59,19 @@ from ..ids import PartitionId
 from ..limited_log import LimitedLog
 from ..runtime.admission import Admission
 from ..runtime.authentication import Secret, prove_dialler
-from ..runtime.background import background_tasks
 from ..runtime.causes import root_cause
 from ..runtime.control_port import ControlPort
 from ..runtime.dialling import connect_stream
 from ..runtime.kept import KeptTogether
 from ..runtime.statistics import NetworkStatistics, SlotStatistics
-from ..runtime.threads import in_thread
+from ..runtime.threads import background_tasks, in_thread
 from ..schedule.descriptors.shuffle import partition_place
 from ..shown import shown_error, shown_text
 from ..shuffle.files import SealedFiles, remove_leftovers
 from ..transport import ByteStream, Listener, is_private, transport_for
 from ..version import __version__
-from .blob_places import BlobPlaces
 from .blob_reader import CACHE_BYTES, BlobReader
-from .blobs import BlobFetcher
+from .blobs import BlobFetcher, BlobPlaces
 from .code import AllowList, ShippedCode
 from .datasets import KeptDatasets
 from .details import details_document
@@ -81,12 +79,12 @@ from .environments import Environments
 from .job_scope import JobScope, OnMade
 from .memory import TaskMemory
 from .neighbours import Neighbours
-from .network_settings import config_of
 from .relay import RelayedJob
 from .samples import sampled_loop, sampled_slots
 from .session import ControlSession, SessionJob, tell_statistics
 from .slot import Slot
 from .slot_processes import SlotProcesses
+from .slot_settings import config_of
 from .stacks import stack_row
 from .statistics import job_document, merged, merged_details, merged_documents
 

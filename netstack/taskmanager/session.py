@@ -35,8 +35,7 @@ from ..control.messages import (
 from ..errors import ConfigError, ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError, RequestRefused
 from ..runtime.causes import root_cause
 from ..shown import shown_error, shown_text
-from .blob_places import BlobPlaces
-from .blobs import BlobFetcher
+from .blobs import BlobFetcher, BlobPlaces
 from .statistics import shortened
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")

@@ -6,6 +6,10 @@ The process belongs to user code as much as to netstack: whatever that does to i
 returns) the supervisor notices from outside. Two things help it to: a clock in shared memory that the event loop sets
 (`HEARTBEAT_S`), and the Python stack, which a signal handler in C writes into a pipe also while the interpreter is held
 (`STACK_SIGNAL`).
+
+A process that user code forks off is its own, until it returns from the operator, or raises, as `sys.exit` does: it
+would go on as a second process of the same slot. So it ends then, by whatever would send or receive and by its event
+loop before that turns, and touches nothing that others share before.
 """
 
 from __future__ import annotations
@@ -35,11 +39,42 @@ from ..errors import ConfigError, NetstackError
 from ..runtime.causes import root_cause
 from ..task.reports import RunnableTask
 from ..transports._sockets import SocketStream
-from .forked_children import end_forked_children
-from .garbage import short_collections
+from ..transports.shm.stream import ShmStream
 from .job_scope import OnMade
+from .memory import short_collections
 from .service import TaskManager, TaskManagerConfig, open_taskmanager
 from .slot_settings import HEARTBEAT, HEARTBEAT_S, PORT_TAKEN, STACK_SIGNAL, SlotSettings
+
+_TEXT: Final = (
+    b"a process that an operator has forked (%d) came back to netstack, and ends; end it with os._exit, or start it by"
+    b" subprocess or multiprocessing's spawn\n"
+)
+_STREAMS: Final[tuple[Any, ...]] = (SocketStream, ShmStream)
+
+
+def end_forked_children() -> None:
+    """From now on, for the rest of this process, its children end as soon as they come back."""
+
+    def in_child() -> None:
+        for stream in _STREAMS:
+            stream.try_send = stream.try_receive_into = _end
+        if trio.lowlevel.in_trio_run():  # not in a thread of user code's own, which has no loop to come back to
+            trio.lowlevel.add_instrument(_EndOfStep())
+
+    os.register_at_fork(after_in_child=in_child)
+
+
+class _EndOfStep(trio.abc.Instrument):
+    """Ends the process when the task that forked it waits, or has ended."""
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        _end()
+
+
+def _end(*_: Any) -> NoReturn:
+    os.write(2, _TEXT % os.getpid())
+    os._exit(1)
+
 
 LEAST_PROCESS_BYTES: Final = 64 * MIB
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from netstack.ids import ResultPartitionType
+from netstack.jobmanager.job_inbox import Inbox
 from netstack.schedule.descriptors.blob_store import BlobStore
 from netstack.schedule.descriptors.descriptors import BlobKey, TaskDeploymentDescriptor
 from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, TaskManagerLocation
@@ -34,7 +35,6 @@ from netstack.schedule.events import (
     TimerDue,
 )
 from netstack.schedule.execution.execution_states import ExecutionInput, ExecutionState, JobState
-from netstack.schedule.inbox import Inbox
 from netstack.schedule.instructions import (
     BlockTaskManagers,
     Cancel,

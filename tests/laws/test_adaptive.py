@@ -6,17 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack import ConfigError
-from netstack.schedule.adaptive.cut import PairedRow, PlainRow, cut_by_size
+from netstack.schedule.adaptive.cut import DatasetSizes, PairedRow, PlainRow, cut_by_size
 from netstack.schedule.adaptive.parallelism import (
     AdaptiveSettings,
     decide,
     nearest_power_of_two,
     rounded_parallelism,
 )
-from netstack.schedule.adaptive.sizes import DatasetSizes
 from netstack.schedule.adaptive.skew import VertexInput
-from netstack.schedule.graph.adaptive_settings import CutSettings
 from netstack.schedule.graph.job_graph import UNDECIDED, DistributionPattern
+from netstack.schedule.graph.settings import CutSettings
 
 ROW = st.lists(st.integers(0, 30), min_size=1, max_size=25)
 

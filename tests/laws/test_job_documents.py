@@ -28,7 +28,7 @@ from netstack.schedule import (
 from netstack.schedule.descriptors.information import EdgeId, JobInformation, TaskInformation
 from netstack.schedule.graph.job_file import job_of, read_job, write_job
 from netstack.schedule.graph.job_graph import OperatorKind
-from netstack.schedule.graph.restart_settings import KINDS, RestartSettings
+from netstack.schedule.graph.settings import KINDS, RestartSettings
 from netstack.schedule.graph.stream_graph import StreamNode
 
 PARAMETERS = st.dictionaries(

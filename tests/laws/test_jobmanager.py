@@ -11,7 +11,7 @@ from played_taskmanagers import Cluster, Weather, World
 from trio_runs import run_virtual
 
 from netstack.schedule.graph.job_file import write_job
-from netstack.schedule.graph.restart_settings import RestartSettings
+from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import DataStream, StreamEnvironment
 from netstack.schedule.graph.stream_graph import GlobalExchangeMode, Partitioner, StreamSettings
 from netstack.schedule.slots.slots import LoadBalanceMode

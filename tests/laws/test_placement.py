@@ -24,13 +24,15 @@ from netstack.schedule.graph.slot_groups import required_slots
 from netstack.schedule.instructions import Continue, Deploy, RequireSlots
 from netstack.schedule.scheduler import Scheduler
 from netstack.schedule.scheduler_settings import SchedulerSettings
-from netstack.schedule.slots.balancing import task_balanced
-from netstack.schedule.slots.free_slots import FreeSlots
 from netstack.schedule.slots.placement import place
-from netstack.schedule.slots.resource_mapping import can_serve
-from netstack.schedule.slots.slot_matching import match_balanced
+from netstack.schedule.slots.slot_matching import FreeSlots, can_serve, match_balanced
 from netstack.schedule.slots.slot_pool import SlotPool
-from netstack.schedule.slots.slot_sharing import LocalInputPreferred, consumed_partitions, local_input_preferred
+from netstack.schedule.slots.slot_sharing import (
+    LocalInputPreferred,
+    consumed_partitions,
+    local_input_preferred,
+    task_balanced,
+)
 from netstack.schedule.slots.slots import LoadBalanceMode, Location, PhysicalSlot, SlotRequest, SlotWish
 
 PROFILES = (ResourceProfile("concrete", 1.0, 1), ResourceProfile("concrete", 2.0, 2))

@@ -15,9 +15,8 @@ from netstack.ids import ResultPartitionType
 from netstack.schedule.failover.failover import RegionFailover
 from netstack.schedule.failover.release import PartitionRelease
 from netstack.schedule.graph.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
-from netstack.schedule.graph.logical_regions import acyclic_logical_regions
-from netstack.schedule.strategies.region_scheduling import RegionScheduling
-from netstack.schedule.strategies.vertexwise_scheduling import VertexwiseScheduling
+from netstack.schedule.graph.slot_groups import acyclic_logical_regions
+from netstack.schedule.strategies.strategy import RegionScheduling, VertexwiseScheduling
 from netstack.schedule.structures.arrays import index_array
 from netstack.schedule.topology.regions import Regions
 from netstack.schedule.topology.topology import Topology

@@ -17,7 +17,7 @@ from netstack.schedule.scheduler_settings import SchedulerSettings
 from netstack.schedule.slots.slot_pool import SlotPoolSettings
 from netstack.schedule.slots.slots import LoadBalanceMode
 from netstack.schedule.strategies.scheduling_types import InputConstraint, SchedulingType
-from netstack.schedule.strategies.vertexwise_scheduling import HybridConsumption
+from netstack.schedule.strategies.strategy import HybridConsumption
 
 EVERYDAY_SEEDS = 30
 

@@ -12,7 +12,7 @@ from netstack.ids import ResultPartitionType
 from netstack.schedule.descriptors.blob_store import MemoryBlobStore
 from netstack.schedule.execution.execution_states import ExecutionState, JobState
 from netstack.schedule.failover.restart import FixedDelay
-from netstack.schedule.graph.speculation_settings import SpeculationSettings
+from netstack.schedule.graph.settings import SpeculationSettings
 from netstack.schedule.scheduler import Scheduler
 from netstack.schedule.scheduler_settings import SchedulerSettings
 from netstack.schedule.slots.slot_pool import SlotPoolSettings

@@ -32,7 +32,7 @@ from netstack.control.messages import (
 from netstack.errors import ConnectionLost, NetstackError, RemoteProtocolError, RequestRefused
 from netstack.ids import ResultPartitionType
 from netstack.runtime.authentication import Secret, prove_dialler
-from netstack.runtime.background import background_tasks
+from netstack.runtime.threads import background_tasks
 from netstack.schedule.descriptors.descriptors import (
     ExecutionAttemptId,
     InputGateDescriptor,
@@ -44,7 +44,7 @@ from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, TaskManage
 from netstack.schedule.graph.job_graph import OperatorKind
 from netstack.task.invokable import InvokableTask
 from netstack.taskmanager.code import root_package
-from netstack.taskmanager.network_settings import config_document
+from netstack.taskmanager.slot_settings import config_document
 
 
 @final

@@ -15,9 +15,7 @@ from cluster_jobs import Collect, endless, same
 from netstack.config import MIB, NetworkConfig
 from netstack.keygroups import key_group
 from netstack.schedule import StreamEnvironment
-from netstack.schedule.graph.adaptive_settings import AdaptiveSettings
-from netstack.schedule.graph.restart_settings import RestartSettings
-from netstack.schedule.graph.speculation_settings import SpeculationSettings
+from netstack.schedule.graph.settings import AdaptiveSettings, RestartSettings, SpeculationSettings
 from netstack.schedule.graph.stream_graph import GlobalExchangeMode, StreamSettings
 
 NUMBERS = 4000

@@ -16,7 +16,7 @@ import trio
 
 from netstack.checkpoint.coordinator import CheckpointSettings
 from netstack.schedule import StreamEnvironment, StreamSettings
-from netstack.schedule.graph.restart_settings import RestartSettings
+from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import OperatorStream
 from netstack.schedule.graph.stream_graph import Partitioner
 

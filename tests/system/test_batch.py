@@ -22,8 +22,7 @@ from netstack.errors import JobFailed, NetstackError
 from netstack.examples import batch_word_count
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.local import LocalCluster, open_local_cluster
-from netstack.schedule.graph.adaptive_settings import AdaptiveSettings
-from netstack.schedule.graph.speculation_settings import SpeculationSettings
+from netstack.schedule.graph.settings import AdaptiveSettings, SpeculationSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import GlobalExchangeMode
 

@@ -26,7 +26,7 @@ from netstack.schedule.graph.stream_graph import (
     StreamNode,
     StreamSettings,
 )
-from netstack.schedule.slots.fixed_placement import FixedPlacement
+from netstack.schedule.slots.slot_sharing import FixedPlacement
 
 from ..ends import SPARE_SEGMENTS, config_of
 from .spec import MeshSpec

@@ -14,8 +14,7 @@ from typing import final
 from netstack.schedule.execution.executions import Executions
 from netstack.schedule.failover.failover import RegionFailover
 from netstack.schedule.failover.release import PartitionRelease
-from netstack.schedule.strategies.region_scheduling import RegionScheduling
-from netstack.schedule.strategies.vertexwise_scheduling import VertexwiseScheduling
+from netstack.schedule.strategies.strategy import RegionScheduling, VertexwiseScheduling
 from netstack.schedule.topology.regions import Regions
 from netstack.schedule.topology.topology import Topology
 

@@ -23,8 +23,7 @@ from netstack.schedule.graph.job_graph import Dataset, DistributionPattern, JobE
 from netstack.schedule.scheduler import Scheduler
 from netstack.schedule.scheduler_settings import SchedulerSettings
 from netstack.schedule.slots.slots import LoadBalanceMode
-from netstack.schedule.strategies.region_scheduling import RegionScheduling
-from netstack.schedule.strategies.vertexwise_scheduling import HybridConsumption, VertexwiseScheduling
+from netstack.schedule.strategies.strategy import HybridConsumption, RegionScheduling, VertexwiseScheduling
 from netstack.schedule.structures.arrays import index_array
 from netstack.schedule.topology.regions import Regions
 from netstack.schedule.topology.topology import Topology

@@ -19,7 +19,7 @@ import trio
 
 from netstack.checkpoint.coordinator import CheckpointSettings
 from netstack.config import NetworkConfig
-from netstack.schedule.graph.restart_settings import RestartSettings
+from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
 from netstack.task.context import OperatorContext

@@ -23,7 +23,7 @@ from netstack.jobmanager.service import JobManager
 from netstack.schedule.commit_phase import COMMITTED
 from netstack.schedule.graph.job_file import write_job
 from netstack.schedule.graph.job_generator import generate_job
-from netstack.schedule.slots.fixed_placement import FixedPlacement
+from netstack.schedule.slots.slot_sharing import FixedPlacement
 
 from .history import Event
 from .hosts import Host, Tell

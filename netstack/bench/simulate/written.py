@@ -9,9 +9,7 @@ from typing import Final, final
 
 from netstack.checkpoint.coordinator import CheckpointSettings
 from netstack.config import NetworkConfig
-from netstack.schedule.graph.adaptive_settings import AdaptiveSettings
-from netstack.schedule.graph.restart_settings import RestartSettings
-from netstack.schedule.graph.speculation_settings import SpeculationSettings
+from netstack.schedule.graph.settings import AdaptiveSettings, RestartSettings, SpeculationSettings
 from netstack.schedule.graph.stream_builder import DataStream, OperatorStream, StreamEnvironment
 from netstack.schedule.graph.stream_graph import GlobalExchangeMode, StreamSettings
 

@@ -19,11 +19,10 @@ from numpy.typing import ArrayLike
 
 from ...errors import ConfigError
 from ..graph.job_graph import UNDECIDED, DistributionPattern, JobEdge, JobGraph, SourceSize
-from ..structures.union_find import UnionFind
+from ..structures.components import UnionFind
 from ..topology.topology import Topology
-from .explanation import ParallelismExplanation
-from .parallelism import Decision
-from .sizes import DatasetSizes
+from .cut import DatasetSizes
+from .parallelism import Decision, ParallelismExplanation
 from .skew import VertexInput
 
 Decider: TypeAlias = Callable[[Sequence[VertexInput], int, SourceSize | None], Decision]

@@ -23,12 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ConfigError
-from ..graph.adaptive_settings import CutSettings
 from ..graph.job_graph import DistributionPattern
+from ..graph.settings import CutSettings
 from ..structures.arrays import index_array
 from ..topology.distribution import InputInfo, Piece, dynamic_input
-from .cut import PairedRow, PlainRow, Row, cut_by_number, cut_by_size
-from .sizes import ByteArray, DatasetSizes
+from .cut import ByteArray, DatasetSizes, PairedRow, PlainRow, Row, cut_by_number, cut_by_size
 
 
 @final

@@ -1,10 +1,15 @@
-"""A content-addressed store for what many tasks share, and the rule of what is put there.
+"""A content-addressed store for what many tasks share, and the lists of shuffle descriptors that consumers share.
 
-Takes: bytes. Gives: keys, and the bytes again; for a part of a descriptor either the bytes or the key.
+Takes: bytes; the descriptors of a ConsumedPartitionGroup, when its first consumer is deployed. Gives: keys, and the
+bytes again; for a part of a descriptor either the bytes or the key.
 
-Rules: a key is the SHA-1 of the content and a part that is never used twice, within a job: a new attempt has a new key,
-so nobody has to be told that an old one is void. Nothing here waits: a caller whose store touches a disk may run its
-calls in a thread.
+Rules:
+- A key is the SHA-1 of the content and a part that is never used twice, within a job: a new attempt has a new key, so
+  nobody has to be told that an old one is void. Nothing here waits: a caller whose store touches a disk may run its
+  calls in a thread.
+- A list is made, compressed and offloaded once. It is dropped, and its blob deleted, when the group's partitions are
+  released or when a producer of one of them is reset; the next consumer makes a new one. What was unknown and is known
+  now is added as a further list, which overrides.
 """
 
 from __future__ import annotations
@@ -14,12 +19,14 @@ import hashlib
 import itertools
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, final
 
 from ...config import MIB
-from ...errors import ConfigError, NetstackError
+from ...errors import ConfigError, LocalProtocolError, NetstackError
 from .descriptors import BlobKey, MaybeOffloaded
+from .shuffle import ShuffleDescriptors, compress
 
 LOGGER: Final = logging.getLogger("netstack")
 
@@ -190,3 +197,138 @@ class Offloader:
 
 def _missing(job: str, key: BlobKey) -> BlobError:
     return BlobError(f"no blob {key} of job {job!r}; it was deleted, or never stored")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DescriptorCacheStatistics:
+    """What a cache holds, and how it was used.
+
+    Attributes:
+        groups: entries.
+        lists: in all entries.
+        blobs: lists that were offloaded.
+        plain_bytes: of all lists before compression.
+        compressed_bytes: of all lists.
+        hits: consumers served from an entry.
+        misses: entries made.
+        invalidated: entries dropped.
+    """
+
+    groups: int
+    lists: int
+    blobs: int
+    plain_bytes: int
+    compressed_bytes: int
+    hits: int
+    misses: int
+    invalidated: int
+
+
+@final
+class _Entry:
+    """The lists of one group."""
+
+    __slots__ = ("compressed_bytes", "consumers", "lists", "plain_bytes")
+
+    def __init__(self, consumers: int) -> None:
+        self.consumers = consumers
+        self.lists: tuple[MaybeOffloaded, ...] = ()
+        self.plain_bytes = 0
+        self.compressed_bytes = 0
+
+
+@final
+class DescriptorCache:
+    """One entry a group.
+
+    Args:
+        offloader: puts what is large into the blob store.
+    """
+
+    def __init__(self, offloader: Offloader) -> None:
+        self._offloader = offloader
+        self._entries: dict[int, _Entry] = {}
+        self._hits = 0
+        self._misses = 0
+        self._invalidated = 0
+
+    def lists(self, group: int) -> tuple[MaybeOffloaded, ...] | None:
+        """What a consumer of the group is sent; None when its entry has to be made first."""
+        entry = self._entries.get(group)
+        if entry is None:
+            return None
+        self._hits += 1
+        return entry.lists
+
+    def put(self, group: int, descriptors: ShuffleDescriptors, consumers: int) -> tuple[MaybeOffloaded, ...]:
+        """Makes an entry.
+
+        Args:
+            group: number of the group.
+            descriptors: of all of its partitions.
+            consumers: how many will be sent it.
+
+        Raises:
+            LocalProtocolError: it has an entry.
+            BlobError: the store refuses it; see `Offloader.shuffle_descriptors`. There is no entry then.
+        """
+        if group in self._entries:
+            raise LocalProtocolError(f"group {group} has its descriptors; invalidate them first, or add to them")
+        entry = _Entry(consumers)
+        self._append(entry, descriptors)
+        self._entries[group] = entry
+        self._misses += 1
+        return entry.lists
+
+    def add(self, group: int, descriptors: ShuffleDescriptors) -> tuple[MaybeOffloaded, ...]:
+        """Adds what is known now; `descriptors.index` says of which partitions.
+
+        Raises:
+            LocalProtocolError: the group has no entry.
+            BlobError: as for `put`; the entry stays as it was.
+        """
+        entry = self._entries.get(group)
+        if entry is None:
+            raise LocalProtocolError(f"group {group} has no descriptors to add to; put them first")
+        self._append(entry, descriptors)
+        return entry.lists
+
+    def invalidate(self, groups: Iterable[int]) -> None:
+        """Drops entries and their blobs; a group without an entry is skipped."""
+        for group in groups:
+            entry = self._entries.pop(group, None)
+            if entry is not None:
+                self._invalidated += 1
+                for part in entry.lists:
+                    self._offloader.discard(part)
+
+    def clear(self) -> None:
+        """Drops everything: the job has ended, or all of it restarts."""
+        self.invalidate([*self._entries])
+
+    def blobs(self) -> list[BlobKey]:
+        """The keys of all lists that were offloaded."""
+        return [BlobKey(part) for entry in self._entries.values() for part in entry.lists if isinstance(part, str)]
+
+    def statistics(self) -> DescriptorCacheStatistics:
+        """A snapshot."""
+        entries = self._entries.values()
+        return DescriptorCacheStatistics(
+            len(entries),
+            sum(len(entry.lists) for entry in entries),
+            len(self.blobs()),
+            sum(entry.plain_bytes for entry in entries),
+            sum(entry.compressed_bytes for entry in entries),
+            self._hits,
+            self._misses,
+            self._invalidated,
+        )
+
+    def _append(self, entry: _Entry, descriptors: ShuffleDescriptors) -> None:
+        plain = descriptors.serialised()
+        compressed = compress(plain)
+        part = self._offloader.shuffle_descriptors(compressed, len(descriptors), entry.consumers)
+        entry.lists = (*entry.lists, part)
+        entry.plain_bytes += len(plain)
+        entry.compressed_bytes += len(compressed)

@@ -21,12 +21,11 @@ import numpy as np
 from ...errors import LocalProtocolError
 from ...ids import ResultPartitionType
 from ..execution.executions import Executions
-from ..failover.partition_tracker import PartitionTracker
+from ..failover.release import PartitionTracker
 from ..instructions import Deploy
 from ..structures.arrays import FlagArray, IndexArray, index_array
 from ..topology.topology import Topology
-from .blob_store import BlobKind, Offloader
-from .descriptor_cache import DescriptorCache
+from .blob_store import BlobKind, DescriptorCache, Offloader
 from .descriptors import (
     ExecutionAttemptId,
     GatePiece,

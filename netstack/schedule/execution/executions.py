@@ -1,13 +1,15 @@
-"""The executions of all subtasks: state, attempt and TaskManager of each, in arrays.
+"""The executions of all subtasks: state, attempt and TaskManager of each, in arrays, and a version of each.
 
 Takes: inputs for any number of subtasks at once. Gives: states, and how many subtasks are in each.
 
 Rules: every change goes through the table of `execution_states`. A reset, and an attempt beside the current one, get
-the next number of their subtask: no two attempts of it ever share one.
+the next number of their subtask: no two attempts of it ever share one. A version only grows: whoever waits for
+something remembers the versions when it begins and asks again when it comes; the state alone would not tell.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, final
 
 import numpy as np
@@ -25,6 +27,53 @@ from .execution_states import (
     next_states,
     state_of,
 )
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedVersions:
+    """The versions of some subtasks at one moment.
+
+    Attributes:
+        subtasks: their numbers.
+        versions: one each.
+    """
+
+    subtasks: IndexArray
+    versions: npt.NDArray[np.uint32]
+
+    def __getitem__(self, part: slice) -> RecordedVersions:
+        """Some of them."""
+        return RecordedVersions(self.subtasks[part], self.versions[part])
+
+
+@final
+class ExecutionVersions:
+    """The versions of all subtasks."""
+
+    __slots__ = ("_versions",)
+
+    def __init__(self) -> None:
+        self._versions = GrowingArray(np.uint32)
+
+    def grow(self, count: int) -> None:
+        """So many more subtasks."""
+        self._versions.extend_with(0, count)
+
+    def record(self, subtasks: IndexArray) -> RecordedVersions:
+        """The versions as they are now."""
+        return RecordedVersions(subtasks, self._versions.view[subtasks])
+
+    def bump(self, subtasks: IndexArray) -> RecordedVersions:
+        """Makes everything recorded of these subtasks stale, and records them anew. No subtask occurs twice."""
+        self._versions.view[subtasks] += 1
+        return self.record(subtasks)
+
+    def current(self, recorded: RecordedVersions) -> IndexArray:
+        """The subtasks whose version is still the recorded one."""
+        current: IndexArray = recorded.subtasks[self._versions.view[recorded.subtasks] == recorded.versions]
+        return current
+
 
 _IS_TERMINAL: Final = mask_of(TERMINAL)
 _IS_ON_TASKMANAGER: Final = mask_of(ON_TASKMANAGER)

@@ -1,8 +1,11 @@
-"""Whether a job restarts after a failure, and after which delay.
+"""Whether a job restarts after a failure, after which delay, and the restarts that wait.
 
-Takes: the times of failures. Gives: a decision for each.
+Takes: the times of failures; the subtasks of a restart with their versions, which of them are gone, timers. Gives: a
+decision for each failure; restarts that may be carried out.
 
-Rules: a strategy is told every failure exactly once, in order. It has no clock and no chance of its own.
+Rules: a strategy is told every failure exactly once, in order. It has no clock and no chance of its own. A restart is
+ready once, when all its canceled tasks are gone, with their slots, and its delay has passed. A subtask waits in the
+newest restart that it is part of: its version in the older one is stale.
 """
 
 from __future__ import annotations
@@ -10,10 +13,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Final, Protocol, final
+
+import numpy as np
 
 from ...errors import ConfigError
-from ..graph.restart_settings import RestartSettings
+from ..execution.executions import RecordedVersions
+from ..graph.settings import RestartSettings
+from ..structures.arrays import FlagArray, GrowingArray, IndexArray
 
 
 @final
@@ -208,3 +215,73 @@ def _check(**values: float | None) -> None:
     for name, value in values.items():
         if value is not None and not value >= 0:
             raise ConfigError(f"{name}={value}; give at least 0")
+
+
+_NONE: Final = -1
+
+
+@final
+@dataclass(slots=True)
+class _Restart:
+    recorded: RecordedVersions
+    running: int
+    is_due: bool = False
+
+    @property
+    def is_ready(self) -> bool:
+        return self.is_due and not self.running
+
+
+@final
+class Restarts:
+    """The restarts of one job that have begun and are not done."""
+
+    def __init__(self) -> None:
+        self._waits_in = GrowingArray(np.int64)
+        self._restarts: dict[int, _Restart] = {}
+        self._next = 0
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._restarts)
+
+    def grow(self, subtasks: int) -> None:
+        """There are so many subtasks by now."""
+        self._waits_in.extend_with(_NONE, subtasks - len(self._waits_in))
+
+    def begin(self, recorded: RecordedVersions, is_running: FlagArray) -> int:
+        """A restart of these subtasks; it waits for those of them that are running. Returns its timer."""
+        running = recorded.subtasks[is_running]
+        self.ended(running)  # for the older restarts that waited for them
+        number = self._next
+        self._next += 1
+        self._restarts[number] = _Restart(recorded, running.size)
+        self._waits_in.view[running] = number
+        return number
+
+    def ended(self, subtasks: IndexArray) -> None:
+        """Subtasks are gone; those that nobody waits for, or has ever waited for, do not matter."""
+        subtasks = subtasks[subtasks < len(self._waits_in)]
+        waited = self._waits_in.view[subtasks]
+        numbers, counts = np.unique(waited[waited != _NONE], return_counts=True)
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            self._restarts[number].running -= count
+        self._waits_in.view[subtasks] = _NONE
+
+    def due(self, timer: int) -> bool:
+        """The delay of a restart has passed; False for a restart that is gone."""
+        restart = self._restarts.get(timer)
+        if restart is None:
+            return False
+        restart.is_due = True
+        return True
+
+    def take_ready(self) -> list[RecordedVersions]:
+        """Removes the restarts that may be carried out, in the order in which they began."""
+        ready = [number for number, restart in self._restarts.items() if restart.is_ready]
+        return [self._restarts.pop(number).recorded for number in ready]
+
+    def clear(self) -> None:
+        """Forgets all of them: the job will not restart."""
+        self._restarts.clear()
+        self._waits_in.view[:] = _NONE

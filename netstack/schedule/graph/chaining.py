@@ -138,10 +138,6 @@ class Chaining:
         """The edges that were not chained, in the order they were made."""
         return tuple(edge for edge in self.graph.edges if not self.is_chained(edge))
 
-    def is_end(self, node: int) -> bool:
-        """Whether nothing is chained behind a node."""
-        return not self._source_inputs[node] and not self.chained_outputs(node)
-
     def name(self, chain: Chain) -> str:
         """`A -> B`, `A -> (B, C)`, and `X [s1, s2]` of one with sources as inputs."""
         parts: list[str] = []

@@ -15,7 +15,7 @@ from typing import final
 from ...errors import ConfigError
 from ...ids import ResultPartitionType
 from ...keygroups import default_max_parallelism
-from ..structures.union_find import UnionFind
+from ..structures.components import UnionFind
 from .chaining import Chain, Chaining
 from .edges import (
     buffer_timeout_s,

@@ -1,10 +1,11 @@
 """Who may share slots: groups from names, the slots a job needs, and what must share one.
 
 Takes: names of groups, a `JobGraph`. Gives: `SlotSharingGroup`s, required slots, and refusals of what cannot be
-co-located.
+co-located; logical pipelined regions, in topological order.
 
 Rules: vertices of different groups never share a slot, nor do two subtasks of one vertex. In a batch job the name
-`default` means a group for each logical pipelined region, as such regions need not run at the same time.
+`default` means a group for each logical pipelined region: edges that must be pipelined join vertices, whatever their
+pattern. Such regions need not run at the same time; of which each waits for the other, those are one when asked for.
 """
 
 from __future__ import annotations
@@ -13,9 +14,40 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ...errors import ConfigError
+from ..structures.arrays import index_array
+from ..structures.components import connected_components, strongly_connected_components
 from .job_graph import UNDECIDED, UNKNOWN_PROFILE, JobGraph, ResourceProfile, SlotSharingGroup
-from .logical_regions import logical_regions
 from .stream_graph import DEFAULT_GROUP
+
+
+def logical_regions(job: JobGraph) -> tuple[tuple[int, ...], ...]:
+    """Vertices joined by edges that must be pipelined; each region ascending, regions by their first vertex."""
+    return _as_sets(_joined(job))
+
+
+def acyclic_logical_regions(job: JobGraph) -> tuple[tuple[int, ...], ...]:
+    """The same, and regions that depend on each other in a circle are one."""
+    joined = _joined(job)
+    source = index_array([joined[job.datasets[edge.dataset].producer] for edge in job.edges])
+    target = index_array([joined[edge.consumer] for edge in job.edges])
+    merged = strongly_connected_components(len(job.vertices), source, target)
+    return _as_sets([int(merged[region]) for region in joined])
+
+
+def _joined(job: JobGraph) -> list[int]:
+    """The first vertex of the region of each."""
+    pipelined = [edge for edge in job.edges if job.datasets[edge.dataset].type.must_be_pipelined]
+    one = index_array([job.datasets[edge.dataset].producer for edge in pipelined])
+    other = index_array([edge.consumer for edge in pipelined])
+    joined: list[int] = connected_components(len(job.vertices), one, other).tolist()
+    return joined
+
+
+def _as_sets(region_of: list[int]) -> tuple[tuple[int, ...], ...]:
+    members: dict[int, list[int]] = {}
+    for vertex, region in enumerate(region_of):
+        members.setdefault(region, []).append(vertex)
+    return tuple(tuple(vertices) for vertices in members.values())
 
 
 def inherited_group(explicit: str | None, inputs: Sequence[str]) -> str:

@@ -18,7 +18,6 @@ from ...checkpoint.instructions import CheckpointSettings
 from ...config import NetworkConfig
 from ...errors import ConfigError
 from ...record.formats import FORMATS
-from .adaptive_settings import AdaptiveSettings
 from .job_graph import (
     DEFAULT_FORMAT,
     DEFAULT_KEEP,
@@ -28,8 +27,7 @@ from .job_graph import (
     ResourceProfile,
     SourceSize,
 )
-from .restart_settings import RestartSettings
-from .speculation_settings import SpeculationSettings
+from .settings import AdaptiveSettings, RestartSettings, SpeculationSettings
 
 KEPT_DATASET: Final = "netstack.task.kept_dataset:KeptDataset"
 """The source that reads what another job has left."""

@@ -1,20 +1,227 @@
-"""The graph of a plan drawn in text: a box for each chain, a line in the margin for each dataset.
+"""The graph of a plan drawn in text, and where the boxes of one go on a page.
 
-Takes: a `Plan`. Gives: lines.
+Takes: a `Plan`. Gives: lines of text; rectangles for chains and points for edges.
 
-Rules: chains stand below each other in topological order. A dataset's line leaves the box that writes it, runs down the
-margin and enters the boxes that read it. Where more datasets are open at once than the margin has lanes for, none is
-drawn: every box names those it reads from anyway.
+Rules:
+- In text, chains stand below each other in topological order. A dataset's line leaves the box that writes it, runs down
+  the margin and enters the boxes that read it. Where more datasets are open at once than the margin has lanes for, none
+  is drawn: every box names those it reads from anyway.
+- On a page, a chain is one layer below its lowest input. An edge that passes a layer gets a gap there, so it crosses no
+  box. Chains of a layer are ordered by where their inputs are. Texts of edges are in rows above the layer they lead to,
+  as many as it takes for none to cover another.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
-from typing import Final, final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias, final
 
+from ..graph.job_graph import JobGraph
 from .plan import Plan
 from .words import channels_text, counted, edge_text, group_text, letter, parallelism_text, shortened
+
+BOX_WIDTH: Final = 244
+_GAP: Final = 36
+_PASSAGE: Final = 20
+_MARGIN: Final = 8
+_LABEL_HEIGHT: Final = 36
+_LABEL_WIDTH: Final = 156
+_MOST_LABELS: Final = 8
+
+_Line: TypeAlias = "tuple[tuple[float, float], ...]"
+
+_Item: TypeAlias = "tuple[str, int]"
+"""A chain (`box`, vertex) or the gap for an edge that passes (`edge`, index)."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Where a chain is: its upper left corner, and its height; widths are `BOX_WIDTH`."""
+
+    x: float
+    y: float
+    height: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A page.
+
+    Attributes:
+        width: of all.
+        height: of all.
+        boxes: by vertex.
+        lines: by edge: points from the producer down to the consumer.
+        labels: by edge: where its text is centred.
+    """
+
+    width: float
+    height: float
+    boxes: tuple[Box, ...]
+    lines: tuple[_Line, ...]
+    labels: tuple[tuple[float, float], ...]
+
+
+def lay_out(job: JobGraph, heights: Sequence[float]) -> Layout:
+    """Places everything.
+
+    Args:
+        job: the graph.
+        heights: of the box of each vertex.
+    """
+    layer_of = _layers(job)
+    layers = _items(job, layer_of)
+    width = max(sum(_width(item) for item in layer) + _GAP * (len(layer) - 1) for layer in layers) + 2 * _MARGIN
+    rows = [0] + [1] * (len(layers) - 1)
+    while True:
+        page = _stack(layers, heights, rows, width)
+        lines = _lines(job, layer_of, page)
+        labels, wanted = _labels(job, layer_of, page, lines)
+        if wanted == rows:
+            break
+        rows = wanted  # never fewer, and at most _MOST_LABELS
+    boxes = tuple(page.boxes[vertex] for vertex in range(len(job.vertices)))
+    return Layout(width, page.height, boxes, lines, labels)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """Boxes, gaps by edge and layer (where across, from, to), and how many rows of labels are above each layer."""
+
+    height: float
+    boxes: Mapping[int, Box]
+    passages: Mapping[tuple[int, int], tuple[float, float, float]]
+    rows: Sequence[int]
+
+
+def _stack(layers: Sequence[Sequence[_Item]], heights: Sequence[float], rows: Sequence[int], width: float) -> _Page:
+    """One layer under the other, each centred, with room for rows of labels between them."""
+    boxes: dict[int, Box] = {}
+    passages: dict[tuple[int, int], tuple[float, float, float]] = {}
+    y: float = _MARGIN
+    for number, layer in enumerate(layers):
+        y += (28 + _LABEL_HEIGHT * rows[number]) if number else 0
+        height = max(heights[vertex] for kind, vertex in layer if kind == "box")
+        x = (width - sum(_width(item) for item in layer) - _GAP * (len(layer) - 1)) / 2
+        for kind, index in layer:
+            if kind == "box":
+                boxes[index] = Box(x, y, heights[index])
+            else:
+                passages[index, number] = (x + _PASSAGE / 2, y, y + height)
+            x += _width((kind, index)) + _GAP
+        y += height
+    return _Page(y + _MARGIN, boxes, passages, rows)
+
+
+def _width(item: _Item) -> float:
+    return BOX_WIDTH if item[0] == "box" else _PASSAGE
+
+
+def _layers(job: JobGraph) -> list[int]:
+    """The layer of each vertex: one below its lowest input."""
+    layers = [0] * len(job.vertices)
+    for vertex in range(len(job.vertices)):
+        producers = [job.datasets[edge.dataset].producer for edge in job.inputs_of(vertex)]
+        layers[vertex] = max((layers[producer] + 1 for producer in producers), default=0)
+    return layers
+
+
+def _items(job: JobGraph, layer_of: Sequence[int]) -> list[list[_Item]]:
+    """What is in each layer, from left to right."""
+    layers: list[list[_Item]] = [[] for _ in range(max(layer_of) + 1)]
+    above: dict[_Item, list[_Item]] = {}
+    for vertex, layer in enumerate(layer_of):
+        layers[layer].append(("box", vertex))
+        above["box", vertex] = []
+    for index, edge in enumerate(job.edges):
+        producer = job.datasets[edge.dataset].producer
+        last: _Item = ("box", producer)
+        for layer in range(layer_of[producer] + 1, layer_of[edge.consumer]):
+            layers[layer].append(("edge", index))
+            if layer == layer_of[producer] + 1:
+                above["edge", index] = [last]
+            last = ("edge", index)
+        above["box", edge.consumer].append(last)
+    position: dict[_Item, float] = {}
+    for number, items in enumerate(layers):
+        if number:
+            items.sort(key=lambda item: _mean([position[one] for one in above[item] if one in position]))
+        # Positions of a layer, from 0 to 1, so that layers of different sizes compare.
+        for place, item in enumerate(items):
+            position[item] = (place + 1) / (len(items) + 1)
+    return layers
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.5
+
+
+def _lines(job: JobGraph, layer_of: Sequence[int], page: _Page) -> tuple[_Line, ...]:
+    """Each edge from its producer through its gaps to its consumer, where lines arrive in the order they come from."""
+    of_vertex: list[list[int]] = [[] for _ in job.vertices]
+    for index, edge in enumerate(job.edges):
+        of_vertex[edge.consumer].append(index)
+    entry: dict[int, float] = {}
+    for vertex, edges in enumerate(of_vertex):
+        edges.sort(key=lambda index: _from(job, index, layer_of, page))
+        for place, index in enumerate(edges):
+            entry[index] = page.boxes[vertex].x + BOX_WIDTH * (place + 1) / (len(edges) + 1)
+    lines: list[_Line] = []
+    for index, edge in enumerate(job.edges):
+        producer = job.datasets[edge.dataset].producer
+        source = page.boxes[producer]
+        points = [(source.x + BOX_WIDTH / 2, source.y + source.height)]
+        for layer in range(layer_of[producer] + 1, layer_of[edge.consumer]):
+            x, top, bottom = page.passages[index, layer]
+            points += [(x, top), (x, bottom)]
+        points.append((entry[index], page.boxes[edge.consumer].y))
+        lines.append(tuple(points))
+    return tuple(lines)
+
+
+def _labels(
+    job: JobGraph, layer_of: Sequence[int], page: _Page, lines: Sequence[_Line]
+) -> tuple[tuple[tuple[float, float], ...], list[int]]:
+    """A place for the text of each edge, in the lowest row where it meets no other, and how many rows that takes."""
+    labels: list[tuple[float, float]] = [(0.0, 0.0)] * len(lines)
+    wanted = list(page.rows)
+    taken: dict[tuple[int, int], list[float]] = {}
+    for index in sorted(range(len(lines)), key=lambda index: lines[index][-1][0]):
+        start, end = lines[index][-2:]
+        layer = layer_of[job.edges[index].consumer]
+        for row in range(_MOST_LABELS):
+            x, y = _along(start, end, end[1] - 30 - _LABEL_HEIGHT * row)
+            others = taken.setdefault((layer, row), [])
+            if row == _MOST_LABELS - 1 or all(abs(x - other) >= _LABEL_WIDTH for other in others):
+                break
+        others.append(x)
+        labels[index] = (x, y)
+        wanted[layer] = max(wanted[layer], row + 1)
+    return tuple(labels), wanted
+
+
+def _from(job: JobGraph, index: int, layer_of: Sequence[int], page: _Page) -> float:
+    """How far to the right an edge comes from: the last gap it passes, or its producer."""
+    edge = job.edges[index]
+    passage = page.passages.get((index, layer_of[edge.consumer] - 1))
+    return page.boxes[job.datasets[edge.dataset].producer].x + BOX_WIDTH / 2 if passage is None else passage[0]
+
+
+def _along(start: tuple[float, float], end: tuple[float, float], y: float) -> tuple[float, float]:
+    """Where the last curve of a line is at a height: it leaves and arrives upright, with handles half-way."""
+    low, high = 0.0, 1.0
+    height, width = end[1] - start[1], end[0] - start[0]
+    for _ in range(20):
+        t = (low + high) / 2
+        at = start[1] + height * (1.5 * t * (1 - t) + t**3)
+        low, high = (t, high) if at < y else (low, t)
+    return start[0] + width * (3 * low**2 - 2 * low**3), y
+
 
 _MOST_LANES: Final = 12
 _NAME_LINES: Final = 4

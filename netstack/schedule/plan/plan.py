@@ -1,7 +1,7 @@
 """A job on given TaskManagers, before anything runs: who goes where, over which channels, with how many buffers.
 
-Takes: a `JobGraph`, or a `StreamGraph`, and the size of a cluster. Gives: a `Plan`, for `plan_text`, `plan_json`,
-`plan_dot` and `plan_html` to show.
+Takes: a `JobGraph`, or a `StreamGraph`, and the size of a cluster. Gives: a `Plan`, for `plan_text`, `plan_json`
+and `plan_html` to show.
 
 Rules: time and memory grow with subtasks and TaskManagers, never with channels.
 """
@@ -22,8 +22,7 @@ from ..graph.chaining import Chaining
 from ..graph.edges import check_result_types
 from ..graph.job_generator import generate_job
 from ..graph.job_graph import UNDECIDED, JobGraph
-from ..graph.logical_regions import acyclic_logical_regions
-from ..graph.slot_groups import required_slots, slots_by_group
+from ..graph.slot_groups import acyclic_logical_regions, required_slots, slots_by_group
 from ..graph.stream_graph import StreamGraph
 from ..slots.placement import Placement, place
 from ..slots.slots import LoadBalanceMode

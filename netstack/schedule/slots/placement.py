@@ -21,14 +21,12 @@ from ...errors import ConfigError
 from ..graph.job_graph import JobGraph
 from ..graph.slot_groups import slots_by_group
 from ..structures.arrays import IndexArray, index_array
-from ..structures.union_find import UnionFind
+from ..structures.components import UnionFind
 from ..topology.regions import Regions
 from ..topology.topology import Topology
-from .balancing import task_balanced
-from .free_slots import FreeSlots
-from .preferred_locations import InputPreferences
-from .slot_matching import match_balanced
-from .slot_sharing import ExecutionSlotSharingGroups, local_input_preferred
+from .shared_slots import InputPreferences
+from .slot_matching import FreeSlots, match_balanced
+from .slot_sharing import ExecutionSlotSharingGroups, local_input_preferred, task_balanced
 from .slots import LoadBalanceMode, Location, PhysicalSlot, SlotRequest
 
 _NOWHERE: Final = -1

@@ -1,21 +1,280 @@
 """Which request gets which slot: whoever comes first, or so that TaskManagers get equally many tasks.
 
-Takes: requests, free slots, loads. Gives: a request for one slot, or matches for all.
+Takes: requests, free slots, loads. Gives: the slots that are free, by profile, with the least loaded TaskManager at
+hand; what profiles may serve which requests; a request for one slot, or matches for all.
 
-Rules: ties go to whoever comes first. Balancing serves all requests or none.
+Rules:
+- Ties go to whoever comes first, then to the lower slot index. Balancing serves all requests or none.
+- An unknown request takes any slot, a slot of any profile serves every request, else the two must be equal: a bigger
+  slot does not serve a smaller request. A batch sets exact pairs aside first, then slots of any profile for concrete
+  requests, then the rest for unknown ones. A request may take a slot that nobody needs, and gives back one of its own.
+- What counts as load is the owner's business: nothing, the share of slots in use, or tasks.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter, itemgetter
+from typing import Final, final
 
-from ..graph.job_graph import ResourceProfile
-from .free_slots import FreeSlots
-from .resource_mapping import can_serve, map_resources
-from .slots import PhysicalSlot, SlotMatch, SlotRequest
+from ...errors import ConfigError
+from ..graph.job_graph import ANY_PROFILE, UNKNOWN_PROFILE, ResourceProfile
+from .slots import LoadBalanceMode, Location, PhysicalSlot, SlotMatch, SlotRequest
+
+
+def can_serve(slot: ResourceProfile, request: ResourceProfile) -> bool:
+    """Whether a slot of one profile will do for a request of another."""
+    return request == UNKNOWN_PROFILE or slot in (ANY_PROFILE, request)
+
+
+@final
+class ResourceMapping:
+    """How many slots of each profile each kind of request may still take."""
+
+    __slots__ = ("_flexible", "_reserved")
+
+    def __init__(self, reserved: dict[ResourceProfile, Counter[ResourceProfile]], flexible: Counter[ResourceProfile]):
+        self._reserved = reserved
+        self._flexible = flexible
+
+    @property
+    def reserved(self) -> dict[ResourceProfile, dict[ResourceProfile, int]]:
+        """For each profile that is requested, the slots kept for it: number by profile."""
+        return {request: dict(+slots) for request, slots in self._reserved.items()}
+
+    @property
+    def flexible(self) -> dict[ResourceProfile, int]:
+        """Slots that no request depends on: number by profile."""
+        return dict(+self._flexible)
+
+    def allows(self, request: ResourceProfile, slot: ResourceProfile) -> bool:
+        """Whether a request may take a slot, by their profiles, without stranding another."""
+        return can_serve(slot, request) and (self._reserved[request][slot] > 0 or self._flexible[slot] > 0)
+
+    def take(self, request: ResourceProfile, slot: ResourceProfile) -> None:
+        """Counts a slot as taken. It must be allowed."""
+        reserved = self._reserved[request]
+        if reserved[slot] > 0:
+            reserved[slot] -= 1
+            return
+        self._flexible[slot] -= 1
+        given_back = next(profile for profile, count in reserved.items() if count > 0)
+        reserved[given_back] -= 1
+        self._flexible[given_back] += 1
+
+
+def map_resources(
+    requests: Iterable[ResourceProfile], slots: Iterable[ResourceProfile] | Counter[ResourceProfile]
+) -> ResourceMapping | None:
+    """Sets slots aside for every request, or finds that it cannot be done.
+
+    Args:
+        requests: a profile per request.
+        slots: a profile per free slot, or how many there are of each; their order decides which of them serve unknown
+            requests.
+
+    Returns:
+        The mapping; None if there are no requests, or one of them would go without.
+
+    Raises:
+        ConfigError: a request of the profile `any`, or a slot of the profile `unknown`.
+    """
+    wanted, free = _counted(requests), _counted(slots)
+    if ANY_PROFILE in wanted:
+        raise ConfigError("a slot is requested with the profile `any`; ask for a concrete profile, or `unknown`")
+    if UNKNOWN_PROFILE in free:
+        raise ConfigError("a slot has the profile `unknown`; give it a concrete profile, or `any`")
+    if not wanted or wanted.total() > free.total():
+        return None
+    reserved: dict[ResourceProfile, Counter[ResourceProfile]] = {profile: Counter() for profile in wanted}
+    for profile in wanted:
+        _reserve(reserved, wanted, free, profile, profile)
+    for profile in wanted:
+        if profile != UNKNOWN_PROFILE:
+            _reserve(reserved, wanted, free, profile, ANY_PROFILE)
+    if UNKNOWN_PROFILE in wanted:
+        for slot in free:
+            _reserve(reserved, wanted, free, UNKNOWN_PROFILE, slot)
+    return None if wanted.total() else ResourceMapping(reserved, free)
+
+
+def _counted(profiles: Iterable[ResourceProfile]) -> Counter[ResourceProfile]:
+    """How often each occurs, in order; most are one object, which is hashed once."""
+    if isinstance(profiles, Counter):
+        return Counter(profiles)
+    given = list(profiles)
+    objects = {id(profile): profile for profile in given}
+    counted: Counter[ResourceProfile] = Counter()
+    for identity, count in Counter(map(id, given)).items():
+        counted[objects[identity]] += count
+    return counted
+
+
+def _reserve(
+    reserved: dict[ResourceProfile, Counter[ResourceProfile]],
+    wanted: Counter[ResourceProfile],
+    free: Counter[ResourceProfile],
+    request: ResourceProfile,
+    slot: ResourceProfile,
+) -> None:
+    """Sets as many slots of one profile aside for one kind of request as it still wants and there are."""
+    count = min(wanted[request], free[slot])
+    if count:
+        reserved[request][slot] += count
+        wanted[request] -= count
+        free[slot] -= count
+
+
+_PLACE: Final = itemgetter(0, 1)
+
+
+@final
+class FreeSlots:
+    """Free slots; each operation costs O(log n) and a look at each distinct profile.
+
+    Args:
+        slots: the first ones, their TaskManagers in the order in which they registered.
+    """
+
+    __slots__ = ("_count", "_least", "_loads", "_numbers", "_on_host", "_slots")
+
+    def __init__(self, slots: Iterable[PhysicalSlot] = ()) -> None:
+        self._numbers: dict[str, int] = {}
+        self._on_host: dict[str, list[int]] = {}
+        self._loads: list[float] = []
+        self._slots: dict[ResourceProfile, dict[int, list[tuple[int, PhysicalSlot]]]] = {}
+        # By profile, a heap of (load, TaskManager); what is no longer true is dropped when it comes up.
+        self._least: dict[ResourceProfile, list[tuple[float, int]]] = {}
+        self._count = 0
+        for slot in slots:
+            self.add(slot)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[PhysicalSlot]:
+        """All of them, TaskManager by TaskManager."""
+        free = [
+            (number, index, slot)
+            for by_taskmanager in self._slots.values()
+            for number, heap in by_taskmanager.items()
+            for index, slot in heap
+        ]
+        return (slot for _, _, slot in sorted(free, key=_PLACE))
+
+    def add(self, slot: PhysicalSlot) -> None:
+        """A slot came free. It must not be free already."""
+        number = self._numbers.get(slot.location.taskmanager)
+        if number is None:
+            number = self._numbers[slot.location.taskmanager] = len(self._loads)
+            self._loads.append(0)
+            if slot.location.host:
+                self._on_host.setdefault(slot.location.host, []).append(number)
+        by_taskmanager = self._slots.setdefault(slot.profile, {})
+        heap = by_taskmanager.get(number)
+        if heap is None:
+            heap = by_taskmanager[number] = []
+            self._enter(slot.profile, number)
+        heapq.heappush(heap, (slot.index, slot))
+        self._count += 1
+
+    def remove(self, slot: PhysicalSlot) -> bool:
+        """A slot is taken or gone; says whether it was free."""
+        number = self._numbers.get(slot.location.taskmanager, -1)
+        by_taskmanager = self._slots.get(slot.profile, {})
+        heap = by_taskmanager.get(number, [])
+        if heap and heap[0][0] == slot.index:
+            heapq.heappop(heap)
+        elif (slot.index, slot) in heap:
+            heap.remove((slot.index, slot))
+            heapq.heapify(heap)
+        else:
+            return False
+        if not heap:
+            del by_taskmanager[number]
+        self._count -= 1
+        return True
+
+    def set_load(self, taskmanager: str, load: float) -> None:
+        """How loaded a TaskManager is from now on; one that never had a slot does not matter."""
+        number = self._numbers.get(taskmanager, -1)
+        if number < 0 or self._loads[number] == load:
+            return
+        self._loads[number] = load
+        for profile, by_taskmanager in self._slots.items():
+            if number in by_taskmanager:
+                self._enter(profile, number)
+
+    def least_loaded(self, allowed: Callable[[ResourceProfile], bool]) -> PhysicalSlot | None:
+        """The first slot on the least loaded TaskManager among the profiles that are allowed; it stays free."""
+        best: tuple[float, int, int] | None = None
+        chosen = None
+        for profile, by_taskmanager in self._slots.items():
+            if by_taskmanager and allowed(profile):
+                load, number = self._peek(profile)
+                index, slot = by_taskmanager[number][0]
+                if best is None or (load, number, index) < best:
+                    best, chosen = (load, number, index), slot
+        return chosen
+
+    def choose(self, request: SlotRequest, mode: LoadBalanceMode) -> PhysicalSlot | None:
+        """The best slot for one request; it stays free. None if no slot will do; only its TaskManager's, if it has one.
+
+        A slot scores by how often its TaskManager and its host are among the preferred locations: 10 and 1 times in
+        mode NONE, 20 and 2 times less the load (0 to 1) in mode SLOTS. Without preferences that leaves the least load.
+        """
+        if request.taskmanager:
+            fitting = self._near(replace(request, preferred=(Location(request.taskmanager),)))
+            return fitting[0] if fitting else None
+        near = self._near(request)
+        if not near:
+            return self.least_loaded(lambda profile: can_serve(profile, request.profile))
+        weight = 20 if mode is LoadBalanceMode.SLOTS else 10
+        taskmanagers = [location.taskmanager for location in request.preferred]
+        hosts = [location.host for location in request.preferred if location.host]
+
+        def score(slot: PhysicalSlot) -> float:
+            here = slot.location
+            load = self._loads[self._numbers[here.taskmanager]] if mode is LoadBalanceMode.SLOTS else 0
+            return weight * taskmanagers.count(here.taskmanager) + weight / 10 * hosts.count(here.host) - load
+
+        return max(near, key=score)
+
+    def _near(self, request: SlotRequest) -> list[PhysicalSlot]:
+        """The first fitting slot of each TaskManager that scores by preference; every other scores less than these."""
+        numbers = {self._numbers.get(location.taskmanager, -1) for location in request.preferred}
+        for location in request.preferred:
+            numbers.update(self._on_host.get(location.host, ()))
+        near = []
+        for number in sorted(numbers):
+            fitting = [
+                by_taskmanager[number][0]
+                for profile, by_taskmanager in self._slots.items()
+                if number in by_taskmanager and can_serve(profile, request.profile)
+            ]
+            if fitting:
+                near.append(min(fitting, key=lambda entry: entry[0])[1])
+        return near
+
+    def _enter(self, profile: ResourceProfile, number: int) -> None:
+        """Notes a TaskManager's load. Out-of-date notes are swept when they are most of the heap."""
+        entries, by_taskmanager = self._least.setdefault(profile, []), self._slots[profile]
+        if len(entries) > 4 * len(by_taskmanager) + 16:
+            entries[:] = [(self._loads[one], one) for one in by_taskmanager]
+            heapq.heapify(entries)
+        else:
+            heapq.heappush(entries, (self._loads[number], number))
+
+    def _peek(self, profile: ResourceProfile) -> tuple[float, int]:
+        """Load and number of the least loaded TaskManager that has a free slot of a profile; there is one."""
+        entries, by_taskmanager = self._least[profile], self._slots[profile]
+        while entries[0][1] not in by_taskmanager or entries[0][0] != self._loads[entries[0][1]]:
+            heapq.heappop(entries)
+        return entries[0]
+
 
 _by_index: Final = attrgetter("index")
 

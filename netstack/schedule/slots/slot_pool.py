@@ -21,9 +21,7 @@ from typing import final
 
 from ...errors import LocalProtocolError
 from ..graph.job_graph import ResourceProfile
-from .free_slots import FreeSlots
-from .resource_mapping import can_serve, map_resources
-from .slot_matching import choose_request, match_balanced
+from .slot_matching import FreeSlots, can_serve, choose_request, map_resources, match_balanced
 from .slots import LoadBalanceMode, PhysicalSlot, SlotMatch, SlotRequest, SlotWish
 
 

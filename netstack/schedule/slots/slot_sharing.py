@@ -1,4 +1,4 @@
-"""Which subtasks share a slot: the default strategy, which keeps exchanges local where it can.
+"""Which subtasks share a slot: by default so that exchanges stay local; else balanced, or as somebody outside decides.
 
 Takes: a job graph, and which partitions each subtask consumes. Gives: execution slot sharing groups (ESSG): the sets of
 subtasks that will occupy one slot each.
@@ -6,19 +6,24 @@ subtasks that will occupy one slot each.
 Rules:
 - Two subtasks of one vertex never share a slot, and vertices of different slot sharing groups never do.
 - Subtask i of every member of a co-location group is in the same slot.
-- Vertices are added in topological order, each in two passes, so that a subtask without a good fit does not take the
-  slot that fits a sibling better. What was added before never changes, so a dynamic graph may grow at any time.
-- Candidates belong to a consumed partition group and are used up, so an all-to-all exchange costs a step per subtask.
+- By default vertices are added in topological order, each in two passes, so that a subtask without a good fit does not
+  take the slot that fits a sibling better. What was added before never changes, so a dynamic graph may grow at any
+  time. Candidates belong to a consumed partition group and are used up, so an all-to-all exchange costs a step per
+  subtask.
+- Balanced (FLIP-370), a slot sharing group has as many slots as its widest vertex has subtasks. A vertex as wide fills
+  slot i with subtask i; a narrower one goes on where the last narrow one ended: without co-location two slots of a
+  group never differ by more than one task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 
+from ...errors import ConfigError
 from ..graph.job_graph import JobGraph
 from ..graph.slot_groups import check_co_location, slots_by_group
 from ..structures.arrays import NOTHING, IndexArray, index_array
@@ -211,3 +216,97 @@ def local_input_preferred(graph: JobGraph) -> ExecutionSlotSharingGroups:
     for vertex, parallelism in enumerate(parallelisms):
         strategy.add(vertex, parallelism, consumed_partitions(graph, vertex, parallelisms))
     return strategy.groups()
+
+
+def task_balanced(graph: JobGraph) -> ExecutionSlotSharingGroups:
+    """Puts every subtask of a job into a slot, evenly; the groups of one slot sharing group are numbered in a row.
+
+    Raises:
+        ConfigError: a parallelism is undecided, or vertices are co-located that can never share slots.
+    """
+    widths = slots_by_group(graph)
+    check_co_location(graph)
+    first = np.concatenate(([0], np.cumsum(widths, dtype=np.int64)))
+    shares = [_Share(width) for width in widths]
+    of_vertex = []
+    for vertex in graph.vertices:
+        share = shares[vertex.slot_sharing_group]
+        if vertex.co_location_group is None:
+            slots = share.add(vertex.parallelism)
+        else:
+            slots = share.add_co_located(vertex.parallelism, vertex.co_location_group)
+        of_vertex.append(index_array(slots + first[vertex.slot_sharing_group]))
+    return ExecutionSlotSharingGroups(tuple(of_vertex), np.repeat(np.arange(len(widths), dtype=np.int32), widths))
+
+
+@final
+class _Share:
+    """The slots of one slot sharing group while it is filled."""
+
+    __slots__ = ("_bound", "_cursor", "_loads")
+
+    def __init__(self, width: int) -> None:
+        self._loads = np.zeros(width, np.int32)
+        self._cursor = 0
+        self._bound: dict[str, IndexArray] = {}
+
+    def add(self, parallelism: int) -> IndexArray:
+        """The slots of a vertex that is free to go anywhere."""
+        width = len(self._loads)
+        if parallelism == width:
+            slots = np.arange(width, dtype=np.int32)
+        else:
+            slots = index_array((self._cursor + np.arange(parallelism)) % width)
+            self._cursor = (self._cursor + parallelism) % width
+        self._loads[slots] += 1
+        return slots
+
+    def add_co_located(self, parallelism: int, name: str) -> IndexArray:
+        """The slots of a member of a co-location group: those of the members before, then the least loaded ones."""
+        bound = self._bound.get(name, NOTHING)[:parallelism]
+        if len(bound) < parallelism:
+            # Each choice takes its slot out of the choice, so choosing one by one is choosing from one sorted list.
+            others = np.setdiff1d(np.arange(len(self._loads), dtype=np.int32), bound)
+            others = others[np.argsort(self._loads[others], kind="stable")]
+            bound = np.concatenate((bound, others[: parallelism - len(bound)]))
+            self._bound[name] = bound
+        self._loads[bound] += 1
+        if parallelism != len(self._loads):
+            self._cursor = int(np.argmin(self._loads))
+        return bound
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FixedPlacement:
+    """Where the subtasks of a static job run; all of its vertices share slots.
+
+    Attributes:
+        taskmanagers: of each vertex, by its name: the TaskManager of each subtask.
+    """
+
+    taskmanagers: Mapping[str, Sequence[str]]
+
+    def groups(self, job: JobGraph) -> ExecutionSlotSharingGroups:
+        """The n-th subtask of each vertex on a TaskManager is in the n-th slot that the job has there.
+
+        Raises:
+            ConfigError: a vertex is not placed, or as many times as it has no subtasks; or the job is no such job.
+        """
+        if job.is_dynamic or len(job.slot_sharing_groups) > 1:
+            raise ConfigError(f"job {job.name!r} cannot be placed: it is dynamic, or has several slot sharing groups")
+        numbers: dict[tuple[str, int], int] = {}
+        of_vertex = []
+        for vertex in job.vertices:
+            names = self.taskmanagers.get(vertex.name, ())
+            if len(names) != vertex.parallelism:
+                raise ConfigError(f"vertex {vertex.name!r} has {vertex.parallelism} subtasks, and {len(names)} places")
+            taken: dict[str, int] = {}
+            groups = []
+            for name in names:
+                taken[name] = taken.get(name, 0) + 1
+                groups.append(numbers.setdefault((name, taken[name]), len(numbers)))
+            of_vertex.append(index_array(groups))
+        return ExecutionSlotSharingGroups(
+            tuple(of_vertex), index_array([0] * len(numbers)), tuple(name for name, _ in numbers)
+        )

@@ -24,18 +24,6 @@ class LoadBalanceMode(enum.Enum):
     """Every slot gets about as many tasks, then every TaskManager."""
 
 
-def load_balance_mode(mode: LoadBalanceMode | None, evenly_spread_out_slots: bool = False) -> LoadBalanceMode:
-    """The mode in force.
-
-    Args:
-        mode: as set; None when it is not.
-        evenly_spread_out_slots: the older switch, which only counts while `mode` is not set.
-    """
-    if mode is not None:
-        return mode
-    return LoadBalanceMode.SLOTS if evenly_spread_out_slots else LoadBalanceMode.NONE
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class Location:

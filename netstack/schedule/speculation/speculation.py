@@ -1,7 +1,7 @@
 """A second attempt for a slow task: on another TaskManager, beside the first; whichever finishes first has won.
 
 Takes: what TaskManagers report about attempts that are not the current ones, and the time. Gives: deployments and
-cancellations; a winner in the place of the current attempt.
+cancellations; a winner in the place of the current attempt; TaskManagers that get nothing new for a while.
 
 Rules:
 - Of each subtask one attempt is current: it alone has a state in `executions`. The others are its rivals. Only subtasks
@@ -12,11 +12,16 @@ Rules:
 - A current attempt that fails while a rival is deployed is no failure: the rival takes its place. A rival that fails,
   or is lost, is none either, unless it misses a partition: then the producer of that has to run again.
 - Who restarts or cancels subtasks says so here first: their rivals go with them.
+- Slow is, as in Flink's ExecutionTimeBasedSlowTaskDetector, what has taken `baseline_multiplier` times the median of
+  the finished ones, once `baseline_ratio` of the subtasks have finished and it has run for `baseline_lower_bound_s`;
+  where it is known what each reads, seconds a byte are compared.
+- All TaskManagers of a slow one's host are blocked with it, where the job knows more than one host. Who is slow again
+  is blocked for longer. Never more than half of them are blocked, so there is always somebody who takes what is new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -25,15 +30,95 @@ import numpy.typing as npt
 
 from ..events import TasksReported
 from ..execution.execution_states import ExecutionInput, ExecutionState
-from ..graph.speculation_settings import SpeculationSettings
+from ..graph.settings import SpeculationSettings
 from ..instructions import BlockTaskManagers, Cancel, Deploy
 from ..progress import Progress
 from ..scheduler_settings import SpeculationStatistics
 from ..slots.slots import Location, PhysicalSlot
-from ..structures.arrays import IndexArray, index_array
+from ..structures.arrays import FlagArray, IndexArray, index_array
 from ..work import WorkKind
-from .blocklist import Blocklist
-from .slow_tasks import slow
+
+
+@final
+class Blocklist:
+    """Of one job.
+
+    Args:
+        duration_s: how long somebody is blocked.
+    """
+
+    def __init__(self, duration_s: float) -> None:
+        self._duration_s = duration_s
+        self._hosts: dict[str, str] = {}
+        self._until_s: dict[str, float] = {}
+
+    def came(self, location: Location) -> None:
+        """A TaskManager is there."""
+        self._hosts[location.taskmanager] = location.host
+
+    def lost(self, taskmanager: str) -> None:
+        """It is gone."""
+        self._hosts.pop(taskmanager, None)
+        self._until_s.pop(taskmanager, None)
+
+    def block(self, taskmanagers: Iterable[str], now_s: float) -> None:
+        """Tasks are slow there; those that come first count most."""
+        for name in taskmanagers:
+            slow = self._beside(name)
+            if len(self._until_s.keys() | slow) <= len(self._hosts) // 2:
+                self._until_s.update(dict.fromkeys(slow, now_s + self._duration_s))
+
+    def look(self, now_s: float) -> None:
+        """Time has passed, or TaskManagers have gone."""
+        self._until_s = {name: until_s for name, until_s in self._until_s.items() if until_s > now_s}
+        while len(self._until_s) > len(self._hosts) // 2:
+            del self._until_s[min(self._until_s, key=self._until_s.__getitem__)]
+
+    @property
+    def blocked(self) -> dict[str, float]:
+        """Who is blocked, and until when."""
+        return dict(self._until_s)
+
+    def _beside(self, taskmanager: str) -> set[str]:
+        """Those that are slow when this one is: itself, and who shares its host."""
+        host = self._hosts.get(taskmanager)
+        if not host or len(set(self._hosts.values())) == 1:
+            return {taskmanager}
+        return {name for name, where in self._hosts.items() if where == host}
+
+
+Seconds = npt.NDArray[np.float64]
+
+
+def slow(
+    running_s: Seconds,
+    finished_s: Seconds,
+    parallelism: int,
+    settings: SpeculationSettings,
+    running_bytes: Seconds | None = None,
+    finished_bytes: Seconds | None = None,
+) -> FlagArray:
+    """For each attempt that runs, whether it is slow.
+
+    Args:
+        running_s: how long each has been running.
+        finished_s: how long those took that have finished.
+        parallelism: of the vertex.
+        settings: what counts as slow.
+        running_bytes: what each of the running ones reads; None where that is not known.
+        finished_bytes: likewise.
+    """
+    is_long: FlagArray = running_s >= settings.baseline_lower_bound_s
+    if finished_s.size < round(parallelism * settings.baseline_ratio):
+        return np.zeros(running_s.size, np.bool_)
+    if not finished_s.size:
+        return is_long  # a ratio of 0: the lower bound is all there is
+    if running_bytes is not None and finished_bytes is not None:
+        running_s = running_s / np.maximum(running_bytes, 1)
+        finished_s = finished_s / np.maximum(finished_bytes, 1)
+    found: FlagArray = is_long & (running_s >= settings.baseline_multiplier * np.median(finished_s))
+    return found
+
 
 _PROGRESS: Final = {ExecutionInput.INITIALIZE: ExecutionState.INITIALIZING, ExecutionInput.RUN: ExecutionState.RUNNING}
 _DEPLOYED: Final = (ExecutionState.RUNNING, ExecutionState.INITIALIZING, ExecutionState.DEPLOYING)

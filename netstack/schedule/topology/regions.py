@@ -19,9 +19,9 @@ import numpy as np
 
 from ...errors import ConfigError
 from ..graph.job_graph import DistributionPattern
-from ..graph.logical_regions import acyclic_logical_regions
+from ..graph.slot_groups import acyclic_logical_regions
 from ..structures.arrays import NOTHING, Batches, GrowingArray, IndexArray, index_array, written_out
-from ..structures.strongly_connected import connected_components, strongly_connected_components
+from ..structures.components import connected_components, strongly_connected_components
 from .topology import Topology
 
 _FEW = 16

@@ -23,8 +23,7 @@ from netstack.errors import ConfigError, ConnectionLost
 from netstack.transport import ByteStream, Listener, Transport, url_parts
 
 from .._sockets import SocketListener, connect_socket
-from .handover import hand_over
-from .stream import ShmStream
+from .stream import ShmStream, hand_over
 
 BACKLOG: Final = 1024
 DIALLED_AT_MOST: Final = 32

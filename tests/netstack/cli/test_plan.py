@@ -69,11 +69,6 @@ def test_a_page_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "http" not in text
 
 
-def test_graphviz(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", EXAMPLE, "--format", "dot"]) == 0
-    assert capsys.readouterr().out.startswith("digraph")
-
-
 def test_what_does_not_fit_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", EXAMPLE, "--taskmanagers", "1", "--slots", "3"]) == 1
     assert "does not fit: job 'word count' takes 4 slots at once" in capsys.readouterr().out

@@ -19,7 +19,7 @@ from netstack.control.messages import CloseJob, OperatorEvent
 from netstack.control.routing import read_route
 from netstack.control.threaded import ThreadedLink, open_threaded
 from netstack.errors import ConfigError, ConnectionLost
-from netstack.runtime.background import background_tasks
+from netstack.runtime.threads import background_tasks
 from netstack.transport import Listener, transport_for
 
 TIMEOUT_S = 0.6

@@ -15,7 +15,7 @@ from netstack.control.messages import Answer, Ask, AskRefused
 from netstack.control.routing import read_route
 from netstack.errors import ConnectionLost
 from netstack.jobmanager.client import JobClient, open_job_client
-from netstack.runtime.background import background_tasks
+from netstack.runtime.threads import background_tasks
 from netstack.transport import transport_for
 
 JobManager = Callable[[ControlLink], Awaitable[None]]

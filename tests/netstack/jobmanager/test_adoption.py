@@ -21,7 +21,7 @@ from netstack.schedule.graph.job_file import write_job
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
 from netstack.schedule.instructions import EndJob
-from netstack.schedule.slots.fixed_placement import FixedPlacement
+from netstack.schedule.slots.slot_sharing import FixedPlacement
 from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
 from netstack.transports.impaired import impairment
 

@@ -17,9 +17,8 @@ from netstack.runtime.threads import in_thread
 from netstack.schedule.descriptors.blob_store import BlobKind, MemoryBlobStore
 from netstack.schedule.descriptors.descriptors import BlobKey
 from netstack.taskmanager.blob_files import KeptBlob
-from netstack.taskmanager.blob_places import BlobPlaces
 from netstack.taskmanager.blob_reader import BlobReader
-from netstack.taskmanager.blobs import BlobFetcher
+from netstack.taskmanager.blobs import BlobFetcher, BlobPlaces
 
 DATA = bytes(range(256)) * (4 * SLICE_BYTES // 256) + b"the end"
 TASKMANAGERS = 8

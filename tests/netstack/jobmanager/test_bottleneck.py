@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from netstack.config import NetworkConfig
-from netstack.jobmanager.bottleneck import bottleneck_of
-from netstack.jobmanager.tuning import changed, measured, proposals
+from netstack.jobmanager.tuning import bottleneck_of, changed, measured, proposals
 from netstack.jobmanager.watch import CHANNEL_COLUMNS
 
 Shares = tuple[int, int, int]  # busy, idle, back-pressured

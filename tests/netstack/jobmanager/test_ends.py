@@ -18,7 +18,7 @@ from netstack.checkpoint.storage import CheckpointStorage
 from netstack.errors import CheckpointStorageError
 from netstack.jobmanager.store import JobStore, JobStoreError
 from netstack.schedule.commit_phase import COMMITTED
-from netstack.schedule.graph.restart_settings import RestartSettings
+from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
 

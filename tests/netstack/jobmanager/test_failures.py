@@ -23,7 +23,7 @@ from netstack.jobmanager.log import (
 )
 from netstack.runtime.failure_report import MAX_BYTES as REPORT_BYTES
 from netstack.runtime.failure_report import size_bytes
-from netstack.schedule.graph.restart_settings import RestartSettings
+from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
 

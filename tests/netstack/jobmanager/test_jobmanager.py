@@ -17,7 +17,7 @@ from netstack.control.messages import CloseJob
 from netstack.errors import ConfigError
 from netstack.jobmanager import asks
 from netstack.jobmanager.service import ORDER_PATIENCE_S
-from netstack.schedule.graph.restart_settings import RestartSettings
+from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
 

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from netstack.control.messages import AskStacks, SlotBlocked, SlotEnded, Stacks
 from netstack.jobmanager import stacks
 from netstack.jobmanager.stacks import WAITING, flame_tree
-from netstack.schedule.graph.restart_settings import RestartSettings
+from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from netstack.errors import NetstackError
-from netstack.runtime.disk import DiskDriver
+from netstack.runtime.kept import DiskDriver
 from netstack.runtime.visits import Visits
 
 

@@ -11,8 +11,7 @@ import trio.testing
 
 from netstack import ArrayReader, ChannelDescriptor, NetworkConfig, NetworkEnvironment, RecordWriter, open_network
 from netstack.buffer.network_pool import NetworkBufferPool
-from netstack.inbound.gate import SingleInputGate
-from netstack.inbound.spare import REVIEW_BUFFERS, SpareBuffers
+from netstack.inbound.gate import REVIEW_BUFFERS, SingleInputGate, SpareBuffers
 
 SEGMENT = 256
 USUAL, SPARE = 3, 9

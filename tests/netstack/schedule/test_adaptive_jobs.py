@@ -6,8 +6,8 @@ from played import ALL_TO_ALL, BLOCKING, POINTWISE, Play, canceled, deployed, en
 
 from netstack.schedule.execution.execution_states import ExecutionInput, JobState
 from netstack.schedule.failover.restart import FixedDelay
-from netstack.schedule.graph.adaptive_settings import AdaptiveSettings
 from netstack.schedule.graph.job_graph import UNDECIDED, Dataset, JobEdge, JobGraph, JobVertex
+from netstack.schedule.graph.settings import AdaptiveSettings
 from netstack.schedule.scheduler_settings import SchedulerSettings
 
 

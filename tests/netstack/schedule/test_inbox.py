@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from netstack.jobmanager.job_inbox import Inbox
 from netstack.schedule.events import CancelJob, Event, Proceed, Tick, TimerDue
-from netstack.schedule.inbox import Inbox
 
 
 def test_the_inbox_keeps_the_order_of_its_kinds() -> None:

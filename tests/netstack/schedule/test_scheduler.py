@@ -53,7 +53,6 @@ from netstack.schedule.instructions import (
     Deploy,
     EndJob,
     Instruction,
-    ReleasePartitions,
     RequireSlots,
     ReturnSlots,
     StartTimer,
@@ -96,14 +95,6 @@ def test_a_batch_job_goes_stage_by_stage_and_releases_what_was_read() -> None:
     assert end(said).state is JobState.FINISHED
 
 
-def test_results_are_kept_to_the_end_when_that_is_wanted() -> None:
-    play = Play(two_vertices(1, BLOCKING), settings=SchedulerSettings(release_partitions=False))
-    play.start()
-    play.finish(0)
-    said = play.finish(1)
-    assert [type(found) for found in said] == [ReleasePartitions, EndJob]
-
-
 def test_persistent_results_outlive_the_job() -> None:
     play = Play(two_vertices(1, ResultPartitionType.BLOCKING_PERSISTENT))
     play.start()
@@ -140,14 +131,6 @@ def test_modes_of_placement() -> None:
         assert deployed(said) == [0, 1, 2, 3]
         if mode is LoadBalanceMode.TASKS:
             assert sorted(play.where.values()) == ["tm-0", "tm-0", "tm-1", "tm-1"]
-
-
-def test_the_older_switch_spreads_slots() -> None:
-    for evenly, taskmanagers in ((False, {"tm-0"}), (True, {"tm-0", "tm-1"})):
-        settings = SchedulerSettings(evenly_spread_out_slots=evenly)
-        play = Play(two_vertices(2, PIPELINED), settings=settings)
-        play.start()
-        assert set(play.where.values()) == taskmanagers
 
 
 # ---------------------------------------------------------------------------------------------- older scheduling types

@@ -7,6 +7,7 @@ import pytest
 from group_views import consumer_vertex_group
 from played import Play, canceled, deployed, timer
 
+from netstack.jobmanager.job_inbox import Inbox
 from netstack.schedule.adaptive.cut import PlainRow, cut_by_size
 from netstack.schedule.adaptive.parallelism import decide, nearest_power_of_two
 from netstack.schedule.descriptors.blob_store import MIB, MemoryBlobStore, Offloader, OffloadRule
@@ -15,23 +16,21 @@ from netstack.schedule.events import GlobalFailure, SlotsOffered, TaskManagerLos
 from netstack.schedule.execution.execution_states import ExecutionInput
 from netstack.schedule.failover.failover import RegionFailover
 from netstack.schedule.failover.restart import FixedDelay
-from netstack.schedule.graph.adaptive_settings import AdaptiveSettings
 from netstack.schedule.graph.job_generator import job_graph
 from netstack.schedule.graph.job_graph import UNDECIDED, DistributionPattern
+from netstack.schedule.graph.settings import AdaptiveSettings
 from netstack.schedule.graph.slot_groups import required_slots
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
-from netstack.schedule.inbox import Inbox
 from netstack.schedule.scheduler_settings import SchedulerSettings
-from netstack.schedule.slots.balancing import task_balanced
 from netstack.schedule.slots.placement import place
 from netstack.schedule.slots.slot_matching import match_balanced
 from netstack.schedule.slots.slot_pool import SlotPool
-from netstack.schedule.slots.slot_sharing import local_input_preferred
+from netstack.schedule.slots.slot_sharing import local_input_preferred, task_balanced
 from netstack.schedule.slots.slots import LoadBalanceMode, Location, PhysicalSlot, SlotRequest
-from netstack.schedule.strategies.region_scheduling import RegionScheduling
 from netstack.schedule.strategies.scheduling_types import SchedulingType
-from netstack.schedule.structures.strongly_connected import strongly_connected_components
+from netstack.schedule.strategies.strategy import RegionScheduling
+from netstack.schedule.structures.components import strongly_connected_components
 from netstack.schedule.topology.distribution import dynamic_subpartitions
 from netstack.schedule.topology.regions import Regions
 from netstack.schedule.topology.topology import Topology

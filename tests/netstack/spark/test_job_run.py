@@ -20,7 +20,7 @@ from workers import listening, silent
 from netstack.checkpoint.coordinator import CheckpointSettings
 from netstack.cli import main
 from netstack.errors import JobFailed, RequestRefused
-from netstack.schedule.graph.restart_settings import RestartSettings
+from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
 from netstack.spark import SparkFailed, run

@@ -12,8 +12,8 @@ import pytest
 
 from netstack.errors import ConfigError, RecordError, StateMismatch
 from netstack.task.context import OperatorContext
+from netstack.task.gates import key_type_of
 from netstack.task.keyed_state import KeyedState, MixedKeyedState, plain_copy
-from netstack.task.partitioners import key_type_of
 
 EQUAL_IN_PYTHON: list[Any] = [1, 1.0, True, 0.0, -0.0, math.nan, 0, False]
 

@@ -138,7 +138,6 @@ async def test_every_consumer_gets_every_record_and_the_slowest_holds_back(autoj
 
 async def test_a_sink_has_always_room(autojump_clock: MockClock) -> None:
     async with outputs(0) as (_, output, _mailbox):
-        assert output.is_sink
         assert output.is_available
         assert output.is_consumed
         await output.end_of_data(drain=True)

@@ -19,8 +19,7 @@ from netstack.errors import ConnectionLost, RemoteProtocolError
 from netstack.schedule.descriptors.blob_store import BlobError, BlobKind, MemoryBlobStore
 from netstack.schedule.descriptors.descriptors import BlobKey
 from netstack.taskmanager.blob_files import KeptBlob
-from netstack.taskmanager.blob_places import BlobPlaces
-from netstack.taskmanager.blobs import BlobFetcher
+from netstack.taskmanager.blobs import BlobFetcher, BlobPlaces
 
 DATA = bytes(range(256)) * (3 * SLICE_BYTES // 256) + b"the end"
 KEY = MemoryBlobStore().new_key(BlobKind.TASK_INFORMATION, DATA, "somebody")

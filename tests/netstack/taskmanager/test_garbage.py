@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from netstack.taskmanager.garbage import short_collections
+from netstack.taskmanager.memory import short_collections
 
 
 def test_survivors_of_a_long_collection_are_set_aside_until_they_are_released() -> None:

@@ -25,8 +25,8 @@ from netstack.control.routing import CONTROL, DATA, write_route
 from netstack.errors import ConnectionLost, RemoteProtocolError, RequestRefused
 from netstack.runtime.authentication import Secret
 from netstack.taskmanager.job_scope import EARLY_BYTES
-from netstack.taskmanager.network_settings import config_document
 from netstack.taskmanager.service import TaskManager
+from netstack.taskmanager.slot_settings import config_document
 from netstack.transport import ByteStream, transport_for
 
 ROUTE = CONTROL + bytes(16)

@@ -14,7 +14,7 @@ from netstack.control.details import INPUT_COLUMNS
 from netstack.control.messages import Statistics
 from netstack.errors import ConfigError
 from netstack.runtime.authentication import Secret
-from netstack.schedule.graph.restart_settings import RestartSettings
+from netstack.schedule.graph.settings import RestartSettings
 from netstack.web import flink
 from netstack.web.history import KEPT_S, History
 from netstack.web.serve import open_web

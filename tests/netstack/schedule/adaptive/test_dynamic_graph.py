@@ -3,9 +3,7 @@ import pytest
 from netstack import ConfigError
 from netstack.ids import ResultPartitionType
 from netstack.schedule.adaptive.dynamic_graph import DynamicGraph, forward_groups
-from netstack.schedule.adaptive.explanation import explain
-from netstack.schedule.adaptive.parallelism import Decision, decide
-from netstack.schedule.graph.adaptive_settings import AdaptiveSettings
+from netstack.schedule.adaptive.parallelism import Decision, decide, explain
 from netstack.schedule.graph.job_graph import (
     UNDECIDED,
     Dataset,
@@ -15,6 +13,7 @@ from netstack.schedule.graph.job_graph import (
     JobVertex,
     SourceSize,
 )
+from netstack.schedule.graph.settings import AdaptiveSettings
 from netstack.schedule.topology.distribution import dynamic_input
 from netstack.schedule.topology.topology import Topology
 

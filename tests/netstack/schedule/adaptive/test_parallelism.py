@@ -1,13 +1,13 @@
 import pytest
 
 from netstack import ConfigError
+from netstack.schedule.adaptive.cut import DatasetSizes
 from netstack.schedule.adaptive.parallelism import (
     AdaptiveSettings,
     decide,
     nearest_power_of_two,
     rounded_parallelism,
 )
-from netstack.schedule.adaptive.sizes import DatasetSizes
 from netstack.schedule.adaptive.skew import VertexInput
 from netstack.schedule.graph.job_graph import DistributionPattern, SourceSize
 

@@ -1,7 +1,7 @@
 import pytest
 
 from netstack import ConfigError, LocalProtocolError
-from netstack.schedule.adaptive.sizes import DatasetSizes
+from netstack.schedule.adaptive.cut import DatasetSizes
 
 
 def recorded(*rows):

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from netstack import ConfigError
-from netstack.schedule.adaptive.sizes import DatasetSizes
+from netstack.schedule.adaptive.cut import DatasetSizes
 from netstack.schedule.adaptive.skew import VertexInput, bound_inputs, single_input
-from netstack.schedule.graph.adaptive_settings import CutSettings
 from netstack.schedule.graph.job_graph import DistributionPattern
+from netstack.schedule.graph.settings import CutSettings
 
 SETTINGS = CutSettings(skewed_factor=4.0, skewed_threshold_bytes=10)
 POINTWISE = DistributionPattern.POINTWISE

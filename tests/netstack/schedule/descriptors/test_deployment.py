@@ -13,7 +13,7 @@ from netstack.schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, TaskManagerLocation
 from netstack.schedule.execution.execution_states import ExecutionInput
 from netstack.schedule.execution.executions import Executions
-from netstack.schedule.failover.partition_tracker import PartitionTracker
+from netstack.schedule.failover.release import PartitionTracker
 from netstack.schedule.graph.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
 from netstack.schedule.instructions import Deploy
 from netstack.schedule.slots.slots import Location, PhysicalSlot

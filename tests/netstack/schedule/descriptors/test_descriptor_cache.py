@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from netstack.errors import LocalProtocolError
-from netstack.schedule.descriptors.blob_store import BlobError, BlobStore, MemoryBlobStore, Offloader, OffloadRule
-from netstack.schedule.descriptors.descriptor_cache import DescriptorCache
+from netstack.schedule.descriptors.blob_store import (
+    BlobError,
+    BlobStore,
+    DescriptorCache,
+    MemoryBlobStore,
+    Offloader,
+    OffloadRule,
+)
 from netstack.schedule.descriptors.descriptors import BlobKey
 from netstack.schedule.descriptors.shuffle import UNKNOWN, ShuffleDescriptors, TaskManagerLocation
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from netstack.schedule.execution.versions import ExecutionVersions
+from netstack.schedule.execution.executions import ExecutionVersions
 from netstack.schedule.structures.arrays import index_array
 
 

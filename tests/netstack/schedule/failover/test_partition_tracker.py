@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from netstack.schedule.failover.partition_tracker import NOWHERE, PartitionTracker
+from netstack.schedule.failover.release import NOWHERE, PartitionTracker
 from netstack.schedule.structures.arrays import index_array
 
 

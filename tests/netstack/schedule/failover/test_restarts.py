@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from netstack.schedule.execution.versions import ExecutionVersions
-from netstack.schedule.failover.restarts import Restarts
+from netstack.schedule.execution.executions import ExecutionVersions
+from netstack.schedule.failover.restart import Restarts
 from netstack.schedule.structures.arrays import index_array
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from netstack.errors import ConfigError
-from netstack.schedule.graph import json_schema
-from netstack.schedule.graph.job_file import job_file_schema, read_job
+from netstack.schedule.graph.job_file import check, job_file_schema, read_job
 from netstack.schedule.graph.job_generator import job_graph
 from netstack.schedule.graph.job_graph import ResourceProfile
 from netstack.schedule.graph.stream_graph import (
@@ -161,7 +160,7 @@ def test_long_values_are_cut() -> None:
 
 def test_a_schema_cannot_ask_for_what_is_not_checked() -> None:
     with pytest.raises(ValueError, match="words not known here: maximum"):
-        json_schema.check({"maximum": 3}, 2)
+        check({"maximum": 3}, 2)
 
 
 def test_enumerations_of_the_schema_are_those_of_the_code() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from netstack.schedule.graph.logical_regions import acyclic_logical_regions, logical_regions
+from netstack.schedule.graph.slot_groups import acyclic_logical_regions, logical_regions
 from netstack.testing.job_shapes import job_of
 
 

@@ -7,8 +7,7 @@ import pytest
 from netstack.errors import ConfigError
 from netstack.schedule.graph.job_generator import job_graph
 from netstack.schedule.graph.job_graph import JobGraph, ResourceProfile
-from netstack.schedule.graph.logical_regions import logical_regions
-from netstack.schedule.graph.slot_groups import inherited_group, required_slots, slots_by_group
+from netstack.schedule.graph.slot_groups import inherited_group, logical_regions, required_slots, slots_by_group
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import ExchangeMode, GlobalExchangeMode, StreamSettings
 

@@ -19,10 +19,8 @@ from netstack.schedule.graph.job_graph import Dataset, DistributionPattern, JobE
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import ExchangeMode, StreamEdge, StreamGraph, StreamNode, StreamSettings
 from netstack.schedule.plan.as_json import plan_document
-from netstack.schedule.plan.dot import plan_dot
-from netstack.schedule.plan.html import plan_html
+from netstack.schedule.plan.html import plan_html, plan_svg
 from netstack.schedule.plan.plan import Plan, make_plan
-from netstack.schedule.plan.svg import plan_svg
 from netstack.schedule.plan.text import plan_text
 from netstack.schedule.plan.words import letter, ranges, shortened
 from netstack.schedule.slots.slots import LoadBalanceMode
@@ -206,7 +204,6 @@ def test_a_job_graph_has_no_reasons() -> None:
     assert plan_document(plan)["reasons"] is None
     assert "Chained, or why not" not in plan_text(plan)
     assert "Chained, or why not" not in plan_html(plan)
-    assert "penwidth" not in plan_dot(plan)
 
 
 def words_plan() -> Plan:
@@ -329,21 +326,11 @@ def test_the_document() -> None:
     assert [one["number"] for one in told["conditions"] if not one["holds"]] == ["C10"]
 
 
-def test_graphviz() -> None:
-    text = plan_dot(words_plan())
-    assert text.startswith('digraph "word count" {')
-    assert text.count("subgraph cluster_") == 4
-    assert '"C.count" -> "C.frequent" [penwidth=3, arrowhead=none];' in text
-    assert '"B.split" -> "C.count" [label="hash, all to all\\npipelined_bounded\\n16 channels' in text
-    assert text.count("{") == text.count("}")
-
-
 def test_names_are_escaped() -> None:
     job = StreamEnvironment('<"job">')
     job.source(F, name='<b>"x\\').rebalance().sink(F, name="&")
     plan = make_plan(job.stream_graph())
     assert "<b>" not in plan_html(plan)
-    assert 'digraph "<\\"job\\">" {' in plan_dot(plan)
     ElementTree.fromstring(plan_svg(plan))
 
 

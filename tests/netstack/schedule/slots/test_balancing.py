@@ -11,7 +11,7 @@ from netstack.schedule.graph.job_graph import (
     JobVertex,
     SlotSharingGroup,
 )
-from netstack.schedule.slots.balancing import task_balanced
+from netstack.schedule.slots.slot_sharing import task_balanced
 
 
 def graph_of(*vertices):

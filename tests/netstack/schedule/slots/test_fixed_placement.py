@@ -9,7 +9,7 @@ import pytest
 from netstack.errors import ConfigError
 from netstack.schedule.graph.job_graph import JobGraph, JobVertex, SlotSharingGroup
 from netstack.schedule.scheduler_settings import SchedulerSettings
-from netstack.schedule.slots.fixed_placement import FixedPlacement
+from netstack.schedule.slots.slot_sharing import FixedPlacement
 from netstack.schedule.slots.slots import LoadBalanceMode
 
 JOB = JobGraph("job", (JobVertex("a", 3), JobVertex("b", 2)))

@@ -1,6 +1,6 @@
 from netstack.ids import ResultPartitionType
 from netstack.schedule.graph.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
-from netstack.schedule.slots.preferred_locations import InputLocations, InputPreferences, preferred_locations
+from netstack.schedule.slots.shared_slots import InputLocations, InputPreferences, preferred_locations
 from netstack.schedule.slots.slots import Location
 
 A, B, C = Location("a", "h1"), Location("b", "h1"), Location("c", "h2")

@@ -4,7 +4,7 @@ import pytest
 
 from netstack import ConfigError
 from netstack.schedule.graph.job_graph import ANY_PROFILE, UNKNOWN_PROFILE, ResourceProfile
-from netstack.schedule.slots.resource_mapping import can_serve, map_resources
+from netstack.schedule.slots.slot_matching import can_serve, map_resources
 
 SMALL = ResourceProfile("concrete", 1.0, 1 << 30)
 BIG = ResourceProfile("concrete", 2.0, 2 << 30)

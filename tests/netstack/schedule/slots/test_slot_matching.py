@@ -1,8 +1,7 @@
 import pytest
 
 from netstack.schedule.graph.job_graph import ResourceProfile
-from netstack.schedule.slots.free_slots import FreeSlots
-from netstack.schedule.slots.slot_matching import choose_request, match_balanced
+from netstack.schedule.slots.slot_matching import FreeSlots, choose_request, match_balanced
 from netstack.schedule.slots.slots import LoadBalanceMode, Location, PhysicalSlot, SlotRequest
 
 SMALL = ResourceProfile("concrete", 1.0, 1 << 30)

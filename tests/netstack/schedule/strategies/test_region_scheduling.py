@@ -1,6 +1,6 @@
 import pytest
 
-from netstack.schedule.strategies.region_scheduling import RegionScheduling
+from netstack.schedule.strategies.strategy import RegionScheduling
 from netstack.schedule.structures.arrays import index_array
 from netstack.schedule.topology.regions import Regions
 from netstack.schedule.topology.topology import Topology

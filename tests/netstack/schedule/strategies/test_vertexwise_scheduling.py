@@ -1,6 +1,6 @@
 import pytest
 
-from netstack.schedule.strategies.vertexwise_scheduling import HybridConsumption, VertexwiseScheduling
+from netstack.schedule.strategies.strategy import HybridConsumption, VertexwiseScheduling
 from netstack.schedule.structures.arrays import index_array
 from netstack.schedule.topology.topology import Topology
 from netstack.testing.job_shapes import job_of

@@ -1,16 +1,50 @@
-"""Strongly connected and connected components of a graph in arrays, without recursion.
+"""What belongs together: disjoint sets, and connected and strongly connected components of a graph in arrays.
 
-Takes: the number of nodes, and edges as two arrays of node numbers. Gives: a label per node, equal within a component.
+Takes: pairs; the number of nodes, and edges as two arrays of node numbers. Gives: representatives and sets in the order
+of their least members; a label per node, the component's smallest node.
 
-Rules: the label of a component is its smallest node. Tarjan's walk is one piece of work, about half a microsecond a
-node, and not cut: it is part of making a scheduler, before anything runs, and sees only what may lie on a cycle.
+Rules: all of it is iterative. Tarjan's walk is one piece of work, about half a microsecond a node, and not cut: it is
+part of making a scheduler, before anything runs, and sees only what may lie on a cycle.
 """
 
 from __future__ import annotations
 
+from typing import final
+
 import numpy as np
 
 from .arrays import IndexArray, index_array, offsets_of
+
+
+@final
+class UnionFind:
+    """Sets of the numbers 0 to n - 1; at first each is alone."""
+
+    __slots__ = ("_parents",)
+
+    def __init__(self, count: int) -> None:
+        self._parents = list(range(count))
+
+    def find(self, item: int) -> int:
+        """The least member of the set an item is in."""
+        parents = self._parents
+        while parents[item] != item:
+            parents[item] = parents[parents[item]]
+            item = parents[item]
+        return item
+
+    def join(self, one: int, other: int) -> None:
+        """Makes one set of two; the least member stands for it."""
+        first, second = self.find(one), self.find(other)
+        self._parents[max(first, second)] = min(first, second)
+
+    def sets(self) -> list[list[int]]:
+        """All sets, by their least members; each in order."""
+        found: dict[int, list[int]] = {}
+        for item in range(len(self._parents)):
+            found.setdefault(self.find(item), []).append(item)
+        return list(found.values())
+
 
 _TRIM_ROUNDS = 32  # a graph that is almost free of cycles is gone by then; Tarjan takes the rest
 
