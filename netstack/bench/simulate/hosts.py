@@ -15,6 +15,7 @@ import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Final, TypeVar, final
 
 import trio
@@ -108,13 +109,9 @@ class Host:
     def asked(self) -> Iterator[Process]:
         """Within the block, and in tasks begun there, what is asked from outside happens at this host, on its disk."""
         process = self.process
-
-        async def run(function: Callable[[], Any]) -> Any:
-            return await self.disk.run(process, function)
-
         before = THIS_HOST.set(process)
         try:
-            with no_threads(run):
+            with no_threads(partial(self.disk.run, process)):
                 yield process
         finally:
             THIS_HOST.reset(before)
@@ -126,12 +123,8 @@ class Host:
             self.process = process = Process(self.name)
             process.slowness = slowness
             THIS_HOST.set(process)
-
-            async def run(function: Callable[[], Any], process: Process = process) -> Any:
-                return await self.disk.run(process, function)
-
             try:
-                with trio.CancelScope() as self._scope, no_threads(run):
+                with trio.CancelScope() as self._scope, no_threads(partial(self.disk.run, process)):
                     async with self._give_birth() as self.service:
                         self.births += 1
                         self._tell(f"{self.name} is up")

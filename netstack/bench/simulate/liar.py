@@ -30,15 +30,24 @@ from .operators import NUMBERER, SINK
 _FORGED = {SINK: [[0, 1_000_000, 1, 0]], NUMBERER: "forged"}
 
 
+def attempts_over(master: JobMaster) -> list[Attempt]:
+    """Those of tasks that have a later one, which runs."""
+    scheduler = master.scheduler
+    return [
+        (*scheduler.topology.place_of(number), attempt)
+        for number in sorted(master.tasks.places)
+        for attempt in range(scheduler.attempt(number))
+    ]
+
+
 def lies(master: JobMaster, taskmanager: str, chance: random.Random) -> Iterator[Message]:
     """A few; harmless ones (of attempts that are over, which may come late from anybody) before those that are seen."""
     scheduler = master.scheduler
-    over: list[Attempt] = []
+    over = attempts_over(master)
     foreign: list[Attempt] = []
     for number, slot in sorted(master.tasks.places.items()):
         vertex, index = scheduler.topology.place_of(number)
         current = scheduler.attempt(number)
-        over += [(vertex, index, attempt) for attempt in range(current)]
         if slot.location.taskmanager.partition("#")[0] != taskmanager:
             foreign.append((vertex, index, current))
         foreign.append((vertex, index, current + chance.randint(10, 12)))

@@ -265,9 +265,10 @@ class _SimulatedStream(ByteStream):
         now = trio.current_time()
         last = out.flight[-1][0] if out.flight else 0.0
         if not self._is_lost_on_the_way:
+            if not out.flight:  # else whoever reads knows when to look
+                out.changed.unpark_all()
             out.flight.append((max(last, now + out.route.delay_s), data))
             out.size += len(data)
-            out.changed.unpark_all()
             self._network.sent(self.process.host, self.far.process.host)
         self._network.digest.update(b"%.6f %s %d\n" % (now, self.process.host.encode(), len(data)))
         return len(data)
@@ -310,12 +311,16 @@ class _SimulatedStream(ByteStream):
 
     async def wait_readable(self) -> None:
         """See `ByteStream.wait_readable`."""
-        await trio.lowlevel.checkpoint()
         incoming = self._in
-        while not self._lost and incoming.arrival_s() > trio.current_time():
+        if self._lost or incoming.arrival_s() <= trio.current_time():
+            await trio.lowlevel.checkpoint()
+        while not self._lost and (arrival_s := incoming.arrival_s()) > trio.current_time():
             self._check_open()
-            with trio.move_on_at(incoming.arrival_s()):
+            if arrival_s == math.inf:
                 await incoming.changed.park()
+            else:
+                with trio.move_on_at(arrival_s):
+                    await incoming.changed.park()
         self._check_open()
 
     def send_eof(self) -> None:

@@ -33,6 +33,9 @@ Committed = dict[str, list[list[int]]]
 MISTAKE: Final = "a mistake of the user's"
 FAILED_COMMIT: Final = "a commit that fails"
 
+_LONGEST_PAUSE_S: Final = 3.0
+"""Of a source on a slow host: longer ones teach nothing, and outlast the slowness."""
+
 _FILLER: Final = bytes(number % 251 for number in range(251 + 3000))
 
 
@@ -99,7 +102,8 @@ class Source:
         if not left:
             return None
         if self._due_s is None:
-            self._due_s = trio.current_time() + self._pace_s * THIS_HOST.get().slowness
+            pause_s = min(self._pace_s * THIS_HOST.get().slowness, max(self._pace_s, _LONGEST_PAUSE_S))
+            self._due_s = trio.current_time() + pause_s
         await trio.sleep_until(self._due_s)  # cancelled when a checkpoint is due, and called again
         self._due_s = None
         first, split = min(left)

@@ -80,7 +80,7 @@ class Fault:
         host: whom it happens to; of links where bytes come from.
         other: of links the other end.
         for_s: how long; of a death or a stop, until the next process is there; of a cut, how long it waits for bytes to
-            be under way.
+            be under way; of a lie, for an attempt that is over.
         amount: seconds of a delay, bytes that a full disk takes first, how much slower a host is, how often in a row a
             link is cut.
         is_at_end: whether it strikes while the job ends.
@@ -211,7 +211,7 @@ def random_scenario(seed: int) -> Scenario:
     slots = chance.randint(1, 3)
     most = min(3, taskmanagers * slots)
     hosts = [JOBMANAGER, *(f"tm-{number}" for number in range(taskmanagers))]
-    lasts_s = chance.choice((0.0, 0.3, 3.0, 6.0))
+    lasts_s = chance.choice((0.0, 0.3, 2.0, 4.0))
     storm_s = _CALM_S + 1.5 * lasts_s
     is_placed = movement == STREAMING and chance.random() < 0.4
 
