@@ -26,6 +26,7 @@ from netstack.cli.values import (
     SWITCH,
     Parsed,
 )
+from netstack.config import PROFILES
 from netstack.errors import ConfigError
 from netstack.units import format_duration, format_size
 
@@ -36,7 +37,7 @@ from .grid import (
     DEFAULT_SECONDS,
     DEFAULT_TIMEOUTS_S,
 )
-from .spec import PROFILES, RunSpec, constants_of
+from .spec import RunSpec, constants_of
 
 ENGINES = ("auto", "local", "spark", "hosts")
 
