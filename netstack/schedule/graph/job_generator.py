@@ -76,6 +76,7 @@ def generate_job(graph: StreamGraph) -> GeneratedJob:
         checkpoints=graph.settings.checkpoints,
         checkpoint_folder=graph.settings.checkpoint_folder,
         keep=graph.settings.keep,
+        latency_interval_s=graph.settings.latency_interval_s,
         uids={node.name: node.uid for node in graph.nodes if node.uid},
     )
     check_result_types(job)
