@@ -172,8 +172,7 @@ def test_the_slots_of_a_taskmanager_are_looked_at_as_one(
         found.update(cluster.ask(lambda client: client.look()))
         mine = [job for job in found["jobs"] if job["job_id"] in jobs]
         return all(
-            job["vertices"][1]["latencies"]
-            and all(task.get("records_out") for task in job["vertices"][0]["subtasks"])
+            job["vertices"][1]["latencies"] and all(task.get("records_out") for task in job["vertices"][0]["subtasks"])
             for job in mine
         )
 

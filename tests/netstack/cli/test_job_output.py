@@ -18,7 +18,8 @@ def job(**changes: Any) -> dict[str, Any]:
         for number in range(3)
     ]
     latency = {"from": "far", "input": None, "count": 9, "p50_us": 1250, "p99_us": 52100, "max_us": 2_500_000}
-    vertex = {"name": "source -> map", "latencies": [latency], "records_in": 0, "records_out": 2000, "subtasks": subtasks}
+    vertex = {"name": "source -> map", "latencies": [latency], "records_in": 0, "records_out": 2000}
+    vertex["subtasks"] = subtasks
     found = {
         "job_id": "3f2a81c09d4e5b67",
         "name": "words",
