@@ -262,6 +262,7 @@ class StreamSettings:
             `all_at_once`, `next_stage_on_first_output` or `next_stage_on_complete_output`.
         input_constraint: with the latter two, how many inputs a subtask needs before it is deployed: `any` or `all`.
         latency_interval_s: seconds between two markers of latency of a source (`task/latency`); 0 measures none.
+            Nothing is measured in a job with invokables.
 
     Raises:
         ConfigError: `keep` is below 1, `latency_interval_s` below 0, `retain` is none of these, or speculation is asked
