@@ -45,6 +45,9 @@ FLINK_CONSTANTS: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
     }
 )
 """By version: what nobody can set there."""
+PROFILES: Final[Mapping[str, str | None]] = MappingProxyType({"netstack": None, "flink": "2.3", "flink-1.x": "1.x"})
+"""What `--as` may be, and which version of Flink that is."""
+
 _FLINK_STARTING_SEGMENT_BYTES: Final = 1024
 MAX_GRACE_S = 3600.0
 SHUFFLE_COMPRESSIONS = ("auto", "lz4", "none")
@@ -276,6 +279,18 @@ class NetworkConfig:
             largest = settings.get("segment_size_bytes", 32 * KIB)
             like["debloat_start_buffer_bytes"] = min(_FLINK_STARTING_SEGMENT_BYTES, largest)
         return cls(**{**like, **settings})
+
+    @classmethod
+    def acting_as(cls, profile: str, **settings: Any) -> Self:
+        """Settings of a profile, as flags name them: the defaults, or `flink` of its version.
+
+        Raises:
+            ConfigError: no such profile, or as `flink`.
+        """
+        if profile not in PROFILES:
+            raise ConfigError(f"--as {profile}: give one of {', '.join(PROFILES)}")
+        version = PROFILES[profile]
+        return cls(**settings) if version is None else cls.flink(version, **settings)
 
     @property
     def request_retries(self) -> int:

@@ -6,7 +6,6 @@ Takes: the settings. Gives: what every engine of netstack opens its TaskManagers
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +15,7 @@ from netstack.certificates import make_authority, make_host
 from netstack.record.framing import MAX_RECORD_BYTES
 from netstack.units import format_duration, format_size
 
-from .spec import PROFILES, RunSpec
+from .spec import RunSpec
 
 PARTITION: Final = "bench"
 CERTIFICATES: Final = "certificates"
@@ -57,9 +56,8 @@ def config_of(spec: RunSpec) -> NetworkConfig:
     segments = (
         spec.channels * (spec.exclusive_buffers + 1) + floating + spec.connections * LANDING_SEGMENTS + SPARE_SEGMENTS
     )
-    version = PROFILES[spec.acts_as]
-    make = NetworkConfig if version is None else partial(NetworkConfig.flink, version)
-    return make(
+    return NetworkConfig.acting_as(
+        spec.acts_as,
         segment_size_bytes=spec.segment_size_bytes,
         memory_bytes=segments * spec.segment_size_bytes,
         exclusive_buffers_per_channel=spec.exclusive_buffers,

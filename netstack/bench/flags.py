@@ -15,6 +15,7 @@ import click
 
 from netstack.cli.network_flags import buffer_flags
 from netstack.cli.values import COUNT, COUNTS, DURATION, DURATIONS, LENGTH, LENGTHS, RATE, SIZE, SIZES, SWITCH, Parsed
+from netstack.config import PROFILES
 from netstack.errors import ConfigError
 from netstack.units import format_duration, format_size
 
@@ -25,7 +26,7 @@ from .grid import (
     DEFAULT_SECONDS,
     DEFAULT_TIMEOUTS_S,
 )
-from .spec import PROFILES, Emit, Read, RunSpec, TransportName, Verify, Write, constants_of
+from .spec import Emit, Read, RunSpec, TransportName, Verify, Write, constants_of
 from .words import is_duration
 
 ENGINES = ("auto", "local", "spark", "hosts")

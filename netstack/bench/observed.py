@@ -8,13 +8,17 @@ Rules:
   (`..._ms_per_second`) are those between the start and the end of the side's work, and not of the last minute. Every
   other gauge is the mean of samples taken meanwhile: at the end of a run all queues are empty.
 - Sampling takes at most one per cent of the time. The timeline is made of the same samples.
+- A sample is due at a random moment, and a thread keeps the time. The loop wakes on data at once and on its own timers
+  up to a millisecond late, so a timer of its own mostly fires with the data that has just come: the queues would look
+  longer than they are.
 """
 
 from __future__ import annotations
 
 import itertools
+import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final, TypeAlias, final
 
@@ -41,6 +45,8 @@ _WAITS: Final = {
     "idle_ms_per_s": ("netstack_input_idle",),
 }
 
+_JITTER: Final = 0.1  # of the period, either way: records may be paced by a divisor of it
+Pause: TypeAlias = Callable[[float], Awaitable[object]]
 _Seen: TypeAlias = tuple[float, dict[str, float], dict[str, float]]
 
 
@@ -58,8 +64,8 @@ class Observation:
         self._every = 1
         self._at_stop: dict[str, float] = {}
 
-    async def sample(self) -> None:
-        """Samples until cancelled."""
+    async def sample(self, pause: Pause) -> None:
+        """Samples until cancelled, with `pause` in between."""
         while True:
             began = time.thread_time()
             found = self._read()
@@ -67,7 +73,7 @@ class Observation:
                 self._sums[name] = self._sums.get(name, 0.0) + value
             self._samples += 1
             self._keep(found)
-            await trio.sleep(max(PERIOD_S, (time.thread_time() - began) / _COST))
+            await pause(max(PERIOD_S, (time.thread_time() - began) / _COST))
 
     def stop(self) -> None:
         """The side's work is done: waits are counted up to here."""
@@ -143,20 +149,32 @@ def _stretch(before: _Seen, after: _Seen) -> dict[str, float]:
     return sample
 
 
+async def pause_aside(seconds: float) -> None:
+    """Waits for about so long, to a moment that does not depend on what the loop is woken by.
+
+    Cancellation: at once; the thread ends by itself.
+    """
+    length_s = seconds * random.uniform(1 - _JITTER, 1 + _JITTER)
+    await trio.to_thread.run_sync(time.sleep, length_s, abandon_on_cancel=True)
+
+
 @asynccontextmanager
-async def observing(manager: NetworkEnvironment, start_ns: int) -> AsyncIterator[Observation]:
+async def observing(
+    manager: NetworkEnvironment, start_ns: int, pause: Pause = pause_aside
+) -> AsyncIterator[Observation]:
     """Observes what happens inside the block, which is entered shortly before the start of the run.
 
     Args:
         manager: whose metrics.
         start_ns: CLOCK_MONOTONIC time.
+        pause: waits between samples.
 
     Cancellation: nothing is left behind.
     """
     await trio.sleep(max(0, start_ns - EARLY_NS - clock_ns()) / 1e9)
     observation = Observation(manager)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(observation.sample)
+        nursery.start_soon(observation.sample, pause)
         yield observation
         observation.stop()
         nursery.cancel_scope.cancel()

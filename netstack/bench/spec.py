@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final, Literal, Protocol, Self
 
 from netstack.buffer.requirements import LANDING_SEGMENTS
-from netstack.config import FLINK_CONSTANTS, NetworkConfig
+from netstack.config import FLINK_CONSTANTS, PROFILES, NetworkConfig
 from netstack.errors import ConfigError
 from netstack.units import format_size
 
@@ -23,9 +23,6 @@ Read = Literal["record", "buffer", "blocking"]
 Write = Literal["task", "blocking"]
 Verify = Literal["all", "sample"]
 TransportName = Literal["tcp", "unix", "shm", "tls"]
-
-PROFILES: Final = {"netstack": None, "flink": "2.3", "flink-1.x": "1.x"}
-"""What `--as` may be, and which version of Flink that is."""
 
 _PROFILE_SETTINGS: Final = {
     "exclusive_buffers_per_channel": "exclusive_buffers",

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ..jobmanager.client import Document, JobResult
 from ..json_text import json_text
-from ..units import format_count
+from ..units import format_count, format_latency
 
 _SHOWN_SUBTASKS = 16
 
@@ -94,6 +94,7 @@ def job_lines(job: Document) -> list[RenderableType]:
         lines.append(vertices_table(job["vertices"]))
         lines += map(Text, decided_lines(job["vertices"]))
         lines += map(Text, kept_lines(job["vertices"]))
+        lines += map(Text, latency_lines(job["vertices"]))
         uids = [f"{name} is {uid!r}" for each in job["vertices"] for name, uid in each.get("uids", {}).items()]
         if uids:
             lines.append(Text(f"in checkpoints {', '.join(uids)}"))
@@ -158,6 +159,16 @@ def kept_lines(vertices: Iterable[Document]) -> list[str]:
                 f" {share:.0%} of them compressed"
             )
     return lines
+
+
+def latency_lines(vertices: Iterable[Document]) -> list[str]:
+    """How long records take to each vertex, from what it reads and from sources further away."""
+    return [
+        f"latency from {each['from']} to {vertex['name']}: p50 {format_latency(each['p50_us'])}, p99"
+        f" {format_latency(each['p99_us'])}, max {format_latency(each['max_us'])} of {each['count']} markers"
+        for vertex in vertices
+        for each in vertex.get("latencies", ())
+    ]
 
 
 def _more(count: int) -> str:

@@ -1,7 +1,7 @@
 """The flags for network buffers, the same in every command that has them.
 
-Takes: defaults. Gives: a decorator that adds `--exclusive-buffers`, `--floating-buffers`, `--segment-size`; and one for
-what a TaskManager's memory bounds.
+Takes: defaults. Gives: decorators that add `--exclusive-buffers`, `--floating-buffers`, `--segment-size`, what a
+TaskManager's memory bounds, and `--as`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ..config import NetworkConfig
+from ..config import PROFILES, NetworkConfig
 from ..units import format_size
 from .values import COUNT, SIZE
 
@@ -71,4 +71,14 @@ def memory_flags(command: _Command) -> _Command:
         default=format_size(_DEFAULTS.memory_bytes),
         show_default=True,
         help="All network buffers of a TaskManager together.",
+    )(command)
+
+
+def acts_as_flag(command: _Command) -> _Command:
+    """`acts_as`: a profile of `NetworkConfig.acting_as`, or None."""
+    return click.option(
+        "--as",
+        "acts_as",
+        type=click.Choice(tuple(PROFILES)),
+        help="Behave as Flink's network stack: 2.3's, or that of older clusters. All of a cluster alike; netstack.",
     )(command)

@@ -37,6 +37,7 @@ from .job import job_parameters, load_stream_graph, parameters_of
 from .job_output import decided_lines, not_restored_line, print_results, result_document
 from .jobmanager_flags import json_flag
 from .json_document import print_document
+from .network_flags import acts_as_flag
 from .run_view import RunView
 from .values import COUNT, SIZE
 
@@ -128,6 +129,7 @@ class JobCluster(Protocol):
 @click.option(
     "--max-record", "max_record_bytes", type=SIZE, help="The longest record; a longer one fails its task. 256MiB."
 )
+@acts_as_flag
 @adaptive_flags
 @click.option("--verbose", is_flag=True, help="Show what TaskManagers log.")
 @json_flag
@@ -148,6 +150,7 @@ def run(
     folder: str | None,
     slots_in: str,
     max_record_bytes: int | None,
+    acts_as: str | None,
     adaptive: dict[str, int],
     verbose: bool,
     as_json: bool,
@@ -162,6 +165,8 @@ def run(
     """
     if master is not None and where != "spark":
         raise ConfigError("--master goes with --on spark; give that too")
+    if acts_as is not None and where != "here":
+        raise ConfigError("--as goes with --on here; leave one of the two out")
     if input_file is not None and not input_file.exists():
         raise ConfigError(f"--input {input_file}: there is no such file")
     graph = with_adaptive(load_stream_graph(job, parameters_of(input_file, given)), adaptive)
@@ -194,6 +199,7 @@ def run(
             partial(
                 open_local_cluster,
                 **sizes,
+                flags=() if acts_as is None else ("--as", acts_as),
                 on_printed=embedded.printed,
                 on_logged=embedded.printed if verbose else None,
             )

@@ -34,6 +34,7 @@ from ..tls_files import dial_as
 from .jobmanager_flags import ADDRESS_VARIABLE, SECRET_VARIABLE
 from .json_document import print_document
 from .logs import log_flag, set_up_logging
+from .network_flags import acts_as_flag
 from .values import COUNT, LENGTH, SIZE, Parsed
 
 _IDLE_LOOK_S: Final = 10.0
@@ -73,8 +74,9 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
 }
 PROCESSES: Final = "processes"
 LOOP: Final = "loop"
-_NETWORK: Final = ("segment_size_bytes", "max_record_bytes", "shuffle_directory", "shuffle_disk_bytes")
+_NETWORK: Final = ("acts_as", "segment_size_bytes", "max_record_bytes", "shuffle_directory", "shuffle_disk_bytes")
 _FILE_NAMES: Final = {
+    "as": "acts_as",
     "memory": "memory_bytes",
     "segment_size": "segment_size_bytes",
     "process_memory": "process_memory_bytes",
@@ -111,6 +113,7 @@ _FILE_NAMES: Final = {
     type=SIZE,
     help="Size of a network buffer of the network that jobs share; 32KiB.",
 )
+@acts_as_flag
 @click.option(
     "--max-record",
     "max_record_bytes",
@@ -256,8 +259,11 @@ def taskmanager_config(settings: dict[str, Any]) -> TaskManagerConfig:
         chosen["secret"] = Secret.from_file(secret_file)
     network = {name: chosen.pop(name) for name in _NETWORK if name in chosen}
     if network:
+        profile = network.pop("acts_as", "netstack")
         least = 4 * network.get("segment_size_bytes", NetworkConfig().segment_size_bytes)
-        chosen["network"] = NetworkConfig(memory_bytes=least, connect_timeout_s=CONNECT_TIMEOUT_S, **network)
+        chosen["network"] = NetworkConfig.acting_as(
+            profile, memory_bytes=least, connect_timeout_s=CONNECT_TIMEOUT_S, **network
+        )
     for name in ("listen", "control"):
         if chosen.get(name) and "://" not in chosen[name]:
             chosen[name] = f"tcp://{chosen[name]}"

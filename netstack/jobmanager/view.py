@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ..schedule.execution.execution_states import ExecutionState, JobState
+from ..schedule.topology.topology import Topology
+from ..task.latency import merged_rows, summary_us
 from .checkpoints import CheckpointReport
 from .job_master import JobMaster
 from .log import failure_documents
@@ -156,7 +158,8 @@ def _checkpoint(report: CheckpointReport) -> dict[str, Any]:
 def _vertices(record: JobRecord, master: JobMaster) -> list[dict[str, Any]]:
     topology = master.scheduler.topology
     progress = _sums(master.progress)
-    found = []
+    latencies = _latencies(master.progress)
+    found: list[dict[str, Any]] = []
     for number, vertex in enumerate(topology.job.vertices):
         is_there = topology.is_initialised(number)
         found.append(
@@ -169,6 +172,7 @@ def _vertices(record: JobRecord, master: JobMaster) -> list[dict[str, Any]]:
                 "slot_sharing_group": topology.job.slot_sharing_groups[vertex.slot_sharing_group].name,
                 "records_in": progress.get(str(number), {}).get("records_in", 0),
                 "records_out": progress.get(str(number), {}).get("records_out", 0),
+                "latencies": _named(latencies.get(str(number), {}), topology, number),
                 "kept": _kept(master, number) if is_there else None,
                 "decided": _decided(master, number) if is_there else None,
                 "subtasks": [_subtask(master, subtask) for subtask in topology.subtasks_of(number)] if is_there else [],
@@ -254,6 +258,38 @@ def _sums(progress: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, int]
             for name, value in numbers.items():
                 if type(value) is int:
                     mine[name] = mine.get(name, 0) + value
+    return found
+
+
+def _latencies(progress: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, list[int]]]:
+    """The latest latencies at each vertex, over all TaskManagers; what is none is left out."""
+    parts: dict[str, list[Mapping[str, Any]]] = {}
+    for vertices in progress.values():
+        for vertex, numbers in vertices.items():
+            rows = numbers.get("latencies") if isinstance(numbers, dict) else None
+            if isinstance(rows, dict):
+                parts.setdefault(str(vertex), []).append(rows)
+    return {vertex: merged_rows(each) for vertex, each in parts.items()}
+
+
+def _named(rows: Mapping[str, list[int]], topology: Topology, vertex: int) -> list[dict[str, Any]]:
+    """How long records take to one vertex: from the producer of each input, and from each source that is further away.
+
+    Returns:
+        `from` (a vertex's name), `input` (its number; None of a source), `count`, `p50_us`, `p99_us`, `max_us`.
+    """
+    job = topology.job
+    producers = [job.datasets[edge.dataset].producer for edge in job.inputs_of(vertex)]
+    found = []
+    for name, values in sorted(rows.items()):
+        what, _, digits = name.partition(" ")
+        number = int(digits) if digits.isdecimal() else -1
+        if not values or not 0 <= number < len(producers if what == "input" else job.vertices):
+            continue
+        origin = producers[number] if what == "input" else number
+        if what == "input" or origin not in producers:
+            name = job.vertices[origin].name
+            found.append({"from": name, "input": number if what == "input" else None, **summary_us(values)})
     return found
 
 

@@ -81,6 +81,9 @@ class FlushRounds:
 
     def _flush(self) -> int:
         staging = self._staging
+        if self._buffers.has_marks:
+            staging.close()
+            self._buffers.flush_marked()
         if staging.size >= 0:
             staging.on_full()
         flushed = 0

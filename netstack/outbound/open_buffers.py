@@ -21,7 +21,9 @@ from typing import Any, Final, final
 import numpy as np
 
 from ..buffer.builder import BufferBuilder
+from ..buffer.elements import EventBuffer
 from ..buffer.segment import Segment
+from ..events import DataType
 from .flush_rounds import FlushRounds
 from .flush_times import AT_ONCE, FlushTimes, LeadingEdge, Periodic
 from .partition import ResultPartition
@@ -75,6 +77,7 @@ class OpenBuffers:
         "_flush_always",
         "_flushed_to",
         "_host",
+        "_marks",
         "_open_slots",
         "_store",
         "_ticks",
@@ -115,6 +118,7 @@ class OpenBuffers:
         partition.counters.builders = self.builders
         self._store = partition.store
         self._unkicked = 0
+        self._marks: dict[int, bytes] = {}  # events that follow what is written to a slot
         self._due: dict[float, list[int]] = {}  # slots to be flushed, by time
         self._due_at: list[float] = [0.0] * slots
         self._flushed_to: list[int] = [_NOTHING] * slots  # how far the open buffer was flushed last
@@ -217,6 +221,8 @@ class OpenBuffers:
         builder.close()
         for subpartition in self.targets(slot):
             subpartition.on_buffer_finished()
+        if self._marks:
+            self._follow(slot)
         self.count_unkicked()
 
     def count_unkicked(self, buffers: int = 1) -> None:
@@ -275,6 +281,49 @@ class OpenBuffers:
             for slot in range(len(self.builders)):
                 self.finish(slot, by_event=by_event)
 
+    def mark(self, slot: int, event: bytes) -> None:
+        """Has an event travel as a record would that is written now: behind what is written, at its time.
+
+        A mark of the same slot that still waits stays alone.
+        """
+        if self._broadcasting:
+            slot = self._broadcast_slot
+        if slot in self._marks:
+            return
+        self._marks[slot] = event
+        builder = self.builders[slot]
+        if self.rounds is not None and self.rounds.is_active and not self._broadcasting:
+            return  # it leaves in the next round
+        if self._due_at[slot] in self._due:
+            return
+        if self._times is not None and not self.targets(slot)[0].is_flushed:  # else it goes with what is taken next
+            due = self._times.due(slot, builder is _NONE or builder.limit == self._flushed_to[slot])
+            if due != AT_ONCE:
+                self._await(slot, due)
+                return
+        elif self._times is None and not self._flush_always and builder is not _NONE:
+            return  # it leaves when the buffer is full
+        self._flush(slot)
+        self.kick()
+
+    def flush_marked(self) -> None:
+        """Has leave what a mark follows. What is staged was shared out."""
+        for slot in list(self._marks):
+            self._flush(slot)
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether a mark waits."""
+        return bool(self._marks)
+
+    def _follow(self, slot: int) -> None:
+        """Queues the mark of a slot, if there is one: its buffer is finished."""
+        event = self._marks.pop(slot, None)
+        if event is not None:
+            self._counters.events += 1
+            for subpartition in self.targets(slot):
+                subpartition.add(EventBuffer(event, DataType.EVENT))
+
     def _await(self, slot: int, due: float) -> None:
         if self._due_at[slot] == due:
             return
@@ -303,13 +352,17 @@ class OpenBuffers:
             self.on_flushed(flushed)
 
     def _flush(self, slot: int) -> None:
-        """Has what is written to a slot sent."""
+        """Has what is written to a slot sent, and the mark behind it."""
+        if slot in self._marks and self.builders[slot] is not _NONE:
+            self.finish(slot, by_event=True)
+            return
         self._due_at[slot] = 0.0
         self._flushed_to[slot] = self.builders[slot].written_bytes
         if self._times is not None:
             self._times.on_left(slot)
         for subpartition in self.targets(slot):
             subpartition.flush()
+        self._follow(slot)
 
     def flush_all(self) -> None:
         """Has everything sent that is written."""

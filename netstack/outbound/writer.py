@@ -450,6 +450,13 @@ class PartitionWriter:
         self.partition.broadcast_event(event, priority=priority)
         self.buffers.kick()
 
+    def mark(self, subpartition: int, event: bytes) -> None:
+        """Has an event travel to a consumer as a record would that is written now; not where results are kept."""
+        partition = self.partition
+        if partition.store is None and not (partition.is_finished or partition.is_released):
+            self.settle()
+            self.buffers.mark(subpartition, event)
+
     def end(self, *, drain: bool) -> None:
         """Queues the end of data and of the partition."""
         self.settle()

@@ -196,6 +196,10 @@ class RecordWriter(Generic[T]):
         await self._parking.checkpoint()
         self._core.broadcast_event(event, priority=priority)
 
+    def mark(self, subpartition: int, event: bytes) -> None:
+        """See `PartitionWriter.mark`."""
+        self._core.mark(subpartition, event)
+
     async def flush(self) -> None:
         """Makes everything written available to the consumers now, whatever the buffer timeout. A checkpoint."""
         self._core.flush()

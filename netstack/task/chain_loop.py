@@ -26,6 +26,7 @@ from .chain import ChainedOperator, OperatorChain
 from .checkpoints import TaskCheckpoints
 from .fused import Records, Target, listed
 from .input import TaskInput
+from .latency import TaskLatencies
 from .mailbox import Mailbox
 from .output import TaskOutput
 
@@ -82,6 +83,7 @@ class ChainLoop:
         mailbox: Mailbox,
         checkpoints: TaskCheckpoints,
         environment: NetworkEnvironment,
+        latencies: TaskLatencies,
         inputs: Sequence[InputInformation],
         on_consumable: Callable[[int], None] | None,
     ) -> None:
@@ -93,6 +95,7 @@ class ChainLoop:
             mailbox: what is due between records.
             checkpoints: of the task.
             environment: its clocks.
+            latencies: tells when markers are due.
             inputs: what the gates bring, in their order.
             on_consumable: told of each output when its first record is there; None does not want to know.
         """
@@ -103,6 +106,7 @@ class ChainLoop:
         self._checkpoints = checkpoints
         self._now = environment.now
         self._ticks = environment.ticks
+        self._latencies = latencies
         self._inputs = inputs
         self._on_consumable = on_consumable
         self._untold = [] if on_consumable is None else [*range(len(output.partitions))]
@@ -282,6 +286,8 @@ class ChainLoop:
             chain.records_in += reached - done
             processed(reached)
             now = self._ticks()
+            if now >= self._latencies.due:
+                self._latencies.mark(now)
             if output.waits == waits:  # else who knows how much of it was work
                 self._adapt(reached - done, now - began)
             done = reached

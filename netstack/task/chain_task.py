@@ -33,6 +33,7 @@ from ..checkpoint.finals import FinalStates
 from ..checkpoint.instructions import CheckpointSettings
 from ..checkpoint.snapshot import TaskFile, TaskSnapshot
 from ..checkpoint.storage import CheckpointStorage
+from ..config import NATIVE_DIALECT
 from ..control.codec import Plain
 from ..errors import ConfigError, LocalProtocolError, OperatorFailed, PoolDestroyed, StateMismatch
 from ..events import CheckpointBarrier
@@ -54,6 +55,7 @@ from .context import OperatorContext
 from .gates import TaskGates, key_type_of, selector_of
 from .input import TaskInput
 from .keyed_state import plain_copy
+from .latency import TaskLatencies
 from .mailbox import Mailbox
 from .operators import BoundOperator
 from .output import TaskOutput
@@ -111,6 +113,7 @@ class ChainTask:
         self._output = TaskOutput((), (), self._mailbox, environment.now)
         self._chain: OperatorChain
         self._checkpoints: TaskCheckpoints | None = None
+        self._latencies: TaskLatencies
         self._loop: ChainLoop
         self._input: TaskInput | None = None
         self._opened: list[BoundOperator] = []
@@ -181,12 +184,19 @@ class ChainTask:
             self._mailbox,
             self._in_thread,
         )
+        self._latencies = TaskLatencies(
+            attempt.vertex,
+            job.latency_interval_s if self._environment.config.dialect == NATIVE_DIALECT else 0.0,
+            self._output.mark,
+            has_sources=bool(self._chain.sources),
+        )
         self._loop = ChainLoop(
             self._chain,
             self._output,
             self._mailbox,
             self._checkpoints,
             self._environment,
+            self._latencies,
             task.inputs,
             self._reports.consumable if self._job.tells_first_output else None,
         )
@@ -303,6 +313,7 @@ class ChainTask:
             max(0.0, now_s - self._began_s - idle_s - backpressured_s),
             idle_s,
             backpressured_s,
+            self._latencies.rows(),
         )
 
     def barrier_statistics(self) -> BarrierStatistics | None:
@@ -396,6 +407,7 @@ class ChainTask:
                 takes_arrays=self._chain.head is not None and self._chain.head.bound.takes_arrays,
                 gathers=self._job.checkpoints is None,
                 channels=self._gates.channel_count,
+                on_marker=self._latencies.arrived,
             )
         for operator in reversed(self._chain.operators):  # whoever is given records is open before
             bound = operator.bound

@@ -16,7 +16,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -32,7 +32,7 @@ from ..checkpoint.barrier import (
 )
 from ..checkpoint.snapshot import ChannelBytes
 from ..errors import LocalProtocolError, RecordError
-from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, decode_event
+from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, UserEvent, decode_event
 from ..inbound.gate import SingleInputGate
 from ..inbound.union import UnionInputGate
 from ..record.batches import BatchFormat, can_batch
@@ -45,6 +45,7 @@ from ..runtime.network_environment import NetworkEnvironment
 from ..schedule.descriptors.information import EdgeId, InputInformation
 from ..schedule.descriptors.shuffle import partition_place
 from .fused import Records
+from .latency import MARKER
 from .mailbox import Mailbox
 
 GATHERED_BYTES: Final = 256 * 1024
@@ -76,6 +77,7 @@ class TaskInput:
         takes_arrays: bool = False,
         gathers: bool = False,
         channels: int | None = None,
+        on_marker: Callable[[int, bytes], None] | None = None,
     ) -> None:
         """Starts with what was in flight, if anything was.
 
@@ -93,7 +95,9 @@ class TaskInput:
             takes_arrays: whether records are wanted in arrays, of formats that have them.
             gathers: whether an array may be of many buffers; the task takes no checkpoints then.
             channels: of all inputs, if there are more than are open.
+            on_marker: takes the index of the input and the content of each marker of latency that comes.
         """
+        self._on_marker = on_marker
         opened = list(gates.values())
         self._gate = opened[0] if len(told) == 1 else UnionInputGate(opened, missing=len(told) - len(opened))
         self._task = name
@@ -365,6 +369,8 @@ class TaskInput:
             self._handler.on_end_of_partition(channel)
         elif isinstance(event, CancelCheckpointMarker):
             self._handler.on_cancel(channel, event.checkpoint_id)
+        elif isinstance(event, UserEvent) and event.name == MARKER and self._on_marker is not None:
+            self._on_marker(self._input_of[channel], event.payload)
         elif not isinstance(event, CheckpointBarrier):
             raise LocalProtocolError(f"{self._name(channel)} brought {event}; tasks exchange records and barriers only")
         elif data_type is DataType.ANNOUNCEMENT:

@@ -70,6 +70,7 @@ class TaskOutput:
         "_mailbox",
         "_now",
         "_returned",
+        "_turn",
         "_writers",
         "backpressured",
         "edges",
@@ -105,6 +106,7 @@ class TaskOutput:
         self._now = now
         self._mailbox = mailbox
         self._is_finished = False
+        self._turn = 0
         self._returned = Signal()
         for partition in self.partitions:  # their writers want to know, too
             partition.pool.on_available = _all(partition.pool.on_available, self._returned.wake, mailbox.wake)
@@ -192,6 +194,16 @@ class TaskOutput:
         if not self._is_finished:
             for writer in self._writers:
                 await writer.broadcast_event(event)
+
+    def mark(self, event: bytes) -> None:
+        """Has an event travel to one consumer of each partition as a record would; each time it is the next consumer's.
+
+        Nothing happens while something is staged, which would stand behind it.
+        """
+        if not self._is_finished and self.is_flushed:
+            for writer in self._writers:
+                writer.mark(self._turn % len(writer.partition.subpartitions), event)
+            self._turn += 1
 
     @property
     def barriers_missing(self) -> int:

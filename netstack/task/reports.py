@@ -104,6 +104,7 @@ class TaskStatistics:
         busy_s: worked so far, or waited its turn.
         idle_s: waited for records.
         backpressured_s: waited for room in its partitions.
+        latencies: see `TaskLatencies.rows`.
     """
 
     records_in: int
@@ -112,6 +113,7 @@ class TaskStatistics:
     busy_s: float = 0.0
     idle_s: float = 0.0
     backpressured_s: float = 0.0
+    latencies: Mapping[str, list[int]] = field(default_factory=dict)
 
 
 class RunnableTask(Protocol):

@@ -14,8 +14,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeAlias, final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias, final
 
 import trio
 
@@ -44,6 +44,7 @@ from ..runtime.turns import turns
 from ..schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from ..schedule.descriptors.shuffle import ShuffleDescriptors, is_of_job
 from ..task.commits import AT_THE_END
+from ..task.latency import merged_rows
 from ..task.reports import RunnableTask, TaskReports
 from .blob_reader import BlobReader, Fetch
 from .code import AllowList, ShippedCode
@@ -423,6 +424,7 @@ class JobScope:
             await trio.sleep(period_s)
             began_s = clock()
             vertices: Plain = {}
+            rows: dict[str, list[Mapping[str, Any]]] = {}
             for attempt in self.tasks.values():
                 statistics = attempt.statistics()
                 if statistics is not None:
@@ -430,6 +432,10 @@ class JobScope:
                     row["records_in"] += statistics.records_in
                     row["records_out"] += statistics.records_out
                     row["tasks"] += 1
+                    if statistics.latencies:
+                        rows.setdefault(str(attempt.attempt[0]), []).append(statistics.latencies)
+            for vertex, parts in rows.items():
+                vertices[vertex]["latencies"] = merged_rows(parts)
             if vertices != told:
                 self.send(JobProgress(self.job_id, vertices))
                 told = vertices

@@ -44,6 +44,7 @@ from ..errors import ErrorCode, NetstackError, RemoteProtocolError
 from ..runtime.network_environment import NetworkEnvironment
 from ..shown import shown, shown_error, shown_text
 from ..shuffle.files import SealedFiles
+from ..task.latency import merged_rows
 from ..transport import told_address, url_parts
 from .blob_reader import BlobReader, Fetch
 from .datasets import KeptDatasets
@@ -334,5 +335,8 @@ def _sums(progress: Iterable[Plain]) -> Plain:
         for vertex, numbers in vertices.items():
             row = found.setdefault(vertex, {})
             for name, value in numbers.items():
-                row[name] = row.get(name, 0) + value
+                if name == "latencies":
+                    row[name] = merged_rows([row.get(name, {}), value])
+                else:
+                    row[name] = row.get(name, 0) + value
     return found

@@ -262,6 +262,7 @@ def _vertex(number: int, vertex: Mapping[str, Any]) -> Document:
         "status": states.most_common(1)[0][0] if states else "CREATED",
         "tasks": dict(states),
         "metrics": {"read-records": vertex["records_in"], "write-records": vertex["records_out"]},
+        "latencies": vertex.get("latencies", []),  # not Flink's, which has these as metrics of operators
     }
 
 

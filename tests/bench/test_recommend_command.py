@@ -20,7 +20,7 @@ from netstack.bench.recommend.lines import lines, memory_bytes
 from netstack.bench.runners import Runners
 from netstack.bench.spec import RunSpec
 from netstack.bench.store import Row, Store
-from netstack.cli.taskmanager import read_config
+from netstack.cli.taskmanager import read_config, taskmanager_config
 from netstack.errors import ConfigError
 
 Rows = Callable[..., list[Row]]
@@ -194,6 +194,21 @@ def test_every_file_reads_its_lines(tmp_path: Path, timeout_s: float | None) -> 
     assert "taskmanager.network.memory.floating-buffers-per-gate: 64" in one
     told_ms = {None: "-1 ms", 0.0: "0 ms", 0.0005: "1 ms", 0.1: "100 ms"}[timeout_s]
     assert f"execution.buffer-timeout: {told_ms}\n" in one
+
+
+@pytest.mark.parametrize(("profile", "version"), [("flink", "2.3"), ("flink-1.x", "1.x")])
+def test_what_behaves_as_flink_is_measured_so_and_set_so(
+    runners: Frontier, capsys: pytest.CaptureFixture[str], tmp_path: Path, profile: str, version: str
+) -> None:
+    main(["recommend", "--p99", "20ms", "--as", profile, "--network", "50ms", "--json"], runners=runners)
+    assert {spec.acts_as for spec in runners.specs} == {profile}
+    if profile == "flink":
+        assert {spec.floating_buffers for spec in runners.specs} == {8}, "nobody can set them there"
+    found = told(capsys)["lines"]
+    config = eval(found["a program"].split("\n")[0], {"NetworkConfig": NetworkConfig})  # noqa: S307
+    (tmp_path / "tm.toml").write_text(found["a TaskManager's TOML, for each slot"], encoding="utf-8")
+    daemon = taskmanager_config(read_config(tmp_path / "tm.toml")).network
+    assert config.emulates == daemon.emulates == version
 
 
 @pytest.mark.slow

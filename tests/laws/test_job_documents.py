@@ -56,6 +56,7 @@ def jobs(draw: st.DrawFn) -> StreamGraph:
         ),
         checkpoint_folder=draw(st.none() | st.just("/tmp/checkpoints")),
         keep=draw(st.integers(1, 5)),
+        latency_interval_s=draw(SECONDS),
         restart=draw(st.none() | st.builds(RestartSettings, kind=st.sampled_from(KINDS), attempts=st.integers(1, 3))),
         network=draw(st.none() | st.builds(NetworkConfig, exclusive_buffers_per_channel=st.integers(0, 4))),
     )

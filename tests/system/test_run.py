@@ -74,7 +74,8 @@ def wait_until_gone(pids: list[int]) -> None:
 
 
 def test_a_job_runs_and_leaves_nothing(tmp_path: Path) -> None:
-    words = ("cluster_jobs:word_count", "-p", "parallelism=2", "--taskmanagers", "2", "--slots", "1", "--json")
+    words = ("cluster_jobs:word_count", "-p", "parallelism=2", "--taskmanagers", "2", "--slots", "1", "--as", "flink")
+    words += ("--json",)
     recording = tmp_path / "recording"
     out, err = finished(start(tmp_path, *words, "--record", str(recording), "--web", "127.0.0.1:0"), 0)
     document = json.loads(out)

@@ -171,7 +171,10 @@ def test_the_slots_of_a_taskmanager_are_looked_at_as_one(
     def is_told() -> bool:
         found.update(cluster.ask(lambda client: client.look()))
         mine = [job for job in found["jobs"] if job["job_id"] in jobs]
-        return all(task.get("records_out") for job in mine for task in job["vertices"][0]["subtasks"])
+        return all(
+            job["vertices"][1]["latencies"] and all(task.get("records_out") for task in job["vertices"][0]["subtasks"])
+            for job in mine
+        )
 
     cluster.wait_until(is_told)
     (taskmanager,) = found["taskmanagers"]
@@ -181,6 +184,11 @@ def test_the_slots_of_a_taskmanager_are_looked_at_as_one(
     assert {job["job_id"] for job in top["jobs"]} == set(jobs)
     assert all(job["tasks"]["running"] for job in top["jobs"])
     for job_id in jobs:
+        source, sink = cluster.job(job_id)["vertices"]
+        (latency,) = sink["latencies"]
+        assert (latency["from"], latency["input"]) == (source["name"], 0)
+        assert 0 <= latency["p50_us"] <= latency["p99_us"] <= latency["max_us"]
+        assert source["latencies"] == []
         command(cluster, capsys, "cancel", job_id)
 
 

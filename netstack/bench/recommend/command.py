@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 import click
 from rich.markup import escape
 
+from netstack.cli.network_flags import acts_as_flag
 from netstack.cli.values import COUNT, LENGTH, NUMBER, SIZE, Parsed
 from netstack.errors import ConfigError
 from netstack.units import parse_duration, parse_size
@@ -28,7 +29,7 @@ from ..mesh.spec import MeshSpec, split_hosts
 from ..report.answers import stored_answers
 from ..report.points import Analysis
 from ..runners import Runners
-from ..spec import RunSpec
+from ..spec import RunSpec, constants_of
 from ..store import StoreError, read_rows
 from ..words import told_once
 from .answer import Answer, Goal
@@ -36,6 +37,7 @@ from .lines import lines, memory_bytes, settings_of, spec_of
 from .measure import Measurer, RunOnce
 from .search import LADDER_S, Search
 
+_FLAGS: Final = {"acts_as": "as"}
 _ETHERNET: Final = re.compile(r"(\d+(?:\.\d+)?)GbE", re.IGNORECASE)
 
 
@@ -99,6 +101,7 @@ def parse_network(text: str) -> tuple[int | None, float]:
 @click.option(
     "--segment-size", "segment_size_bytes", type=SIZE, default="32KiB", show_default=True, help="Of a buffer."
 )
+@acts_as_flag
 @click.option("--seconds", type=NUMBER, default=0.7, show_default=True, help="Length of each run.")
 @click.option("--budget", "budget_s", type=LENGTH, default="3min", show_default=True, help="No run begins after this.")
 @hosts_flags
@@ -146,7 +149,7 @@ def _stored(context: click.Context, results: Path, goal: Goal) -> list[dict[str,
         and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
     ]
     if given:
-        flags = ", ".join(f"--{name.removesuffix('_s').replace('_', '-')}" for name in given)
+        flags = ", ".join(f"--{_FLAGS.get(name, name.removesuffix('_s').replace('_', '-'))}" for name in given)
         raise ConfigError(f"{flags} with {results}: what was measured is as it is; leave them out")
     try:
         rows = read_rows(results)
@@ -183,6 +186,8 @@ def _measurer(runners: Runners, settings: dict[str, Any]) -> tuple[RunSpec, Meas
     rate_per_s, budget_s = settings.pop("rate_per_s"), settings.pop("budget_s")
     if parallelism < 1:
         raise ConfigError(f"--parallelism {parallelism}: the least is 1")
+    settings["acts_as"] = settings["acts_as"] or "netstack"
+    settings |= constants_of(settings["acts_as"])
     link, round_trip_s = network or (None, 0.0)
     if hosts is None:
         if secret_file is not None or relay:

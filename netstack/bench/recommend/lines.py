@@ -6,7 +6,7 @@ Takes: settings and the timeout. Gives: text by where it goes; how much memory t
 from __future__ import annotations
 
 from netstack.buffer.requirements import GatePlan, PartitionPlan, required_buffers
-from netstack.config import MIB, NetworkConfig
+from netstack.config import MIB, PROFILES, NetworkConfig
 from netstack.units import format_duration, format_size
 
 from ..spec import RunSpec
@@ -22,7 +22,8 @@ def memory_bytes(spec: RunSpec) -> int:
     Args:
         spec: `channels` are those of one gate, and the subpartitions of one partition.
     """
-    config = NetworkConfig(
+    config = NetworkConfig.acting_as(
+        spec.acts_as,
         segment_size_bytes=spec.segment_size_bytes,
         memory_bytes=4 * spec.segment_size_bytes,
         exclusive_buffers_per_channel=spec.exclusive_buffers,
@@ -61,8 +62,12 @@ def _program(spec: RunSpec, timeout_s: float | None, memory: int) -> str:
         "exclusive_buffers_per_channel": (spec.exclusive_buffers, _DEFAULT.exclusive_buffers_per_channel),
         "floating_buffers_per_gate": (spec.floating_buffers, _DEFAULT.floating_buffers_per_gate),
     }
-    told = ", ".join(f"{name}={value}" for name, (value, default) in settings.items() if value != default)
-    network, timeout = f"NetworkConfig({told})", f"buffer_timeout_s={timeout_s!r}"
+    told = [f"{name}={value}" for name, (value, default) in settings.items() if value != default]
+    version = PROFILES[spec.acts_as]
+    make = "NetworkConfig" if version is None else "NetworkConfig.flink"
+    if version not in (None, "2.3"):
+        told.insert(0, repr(version))
+    network, timeout = f"{make}({', '.join(told)})", f"buffer_timeout_s={timeout_s!r}"
     return (
         f"{network}\nRecordWriter(partition, {timeout})\n"
         f"StreamEnvironment(name, {timeout}, settings=StreamSettings(network={network}))"
@@ -70,7 +75,8 @@ def _program(spec: RunSpec, timeout_s: float | None, memory: int) -> str:
 
 
 def _toml(spec: RunSpec, memory: int) -> str:
-    return f'memory = "{format_size(memory)}"\nsegment-size = "{format_size(spec.segment_size_bytes)}"'
+    profile = "" if PROFILES[spec.acts_as] is None else f'\nas = "{spec.acts_as}"'
+    return f'memory = "{format_size(memory)}"\nsegment-size = "{format_size(spec.segment_size_bytes)}"{profile}'
 
 
 def _flink_2(spec: RunSpec, timeout_s: float | None, memory: int) -> str:
@@ -116,8 +122,9 @@ def _flink_size(size: int) -> str:
 
 def spec_of(row: Row) -> RunSpec:
     """The buffers of what was measured."""
-    names = ("record_bytes", "channels", "segment_size_bytes", "exclusive_buffers", "floating_buffers", "spare_buffers")
-    return RunSpec(**{name: setting(row, name) for name in names})
+    names = ("acts_as", "record_bytes", "channels", "segment_size_bytes")
+    buffers = ("exclusive_buffers", "floating_buffers", "spare_buffers", "overdraft_buffers", "spin_s")
+    return RunSpec(**{name: setting(row, name) for name in (*names, *buffers)})
 
 
 def settings_of(spec: RunSpec) -> str:

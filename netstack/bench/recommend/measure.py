@@ -13,7 +13,7 @@ from typing import Any, Final
 from ..bottleneck import bottleneck_name
 from ..interval import ENOUGH_REPEATS, Interval
 from ..processes import MeasurementFailed
-from ..spec import RunSpec
+from ..spec import RunSpec, constants_of
 from ..store import flatten
 from ..words import setting_text
 from .search import Sample
@@ -79,9 +79,9 @@ class Measurer:
         return sample
 
     def size_buffers(self, has_time: Callable[[], bool]) -> None:
-        """Takes as many floating buffers as the line holds, if they bring more than the default by turns."""
+        """Takes as many floating buffers as the line holds, if they can be set, and bring more by turns."""
         plain = replace(self.spec, buffer_timeout_s=self._reference_s)
-        if not plain.round_trip_s:
+        if not plain.round_trip_s or "floating_buffers" in constants_of(plain.acts_as):
             return
         first = self._measured(plain)
         per_s = plain.link_bytes_per_s or 1e6 * float(first.get("wire_mb_per_s") or first["payload_mb_per_s"])

@@ -18,7 +18,15 @@ import msgpack
 from ...checkpoint.instructions import CheckpointSettings
 from ...documents import unpack_document
 from ...errors import ConfigError, ErrorCode, RemoteProtocolError
-from ..graph.job_graph import DEFAULT_KEEP, ChainedEdge, DistributionPattern, JobEdge, JobGraph, OperatorKind
+from ..graph.job_graph import (
+    DEFAULT_KEEP,
+    DEFAULT_LATENCY_INTERVAL_S,
+    ChainedEdge,
+    DistributionPattern,
+    JobEdge,
+    JobGraph,
+    OperatorKind,
+)
 
 
 @final
@@ -76,6 +84,7 @@ class JobInformation:
         uids: what an operator is called in checkpoints, where that is not its name.
         tells_first_output: whether tasks tell when the first records of a partition are there, because its consumers
             are deployed then.
+        latency_interval_s: between two markers of latency of a source; 0 is never.
     """
 
     job_id: str
@@ -88,6 +97,7 @@ class JobInformation:
     code: tuple[tuple[str, str], ...] = ()
     tells_first_output: bool = False
     uids: Mapping[str, str] = field(default_factory=dict)
+    latency_interval_s: float = DEFAULT_LATENCY_INTERVAL_S
 
     def state_id(self, operator: str) -> str:
         """What an operator is called in checkpoints."""
@@ -120,6 +130,7 @@ class JobInformation:
             tuple(code),
             tells_first_output,
             dict(job.uids),
+            job.latency_interval_s,
         )
 
     def pack(self) -> bytes:
@@ -137,6 +148,7 @@ class JobInformation:
                 self.code,
                 self.tells_first_output,
                 dict(self.uids),
+                self.latency_interval_s,
             )
         )
         return packed
@@ -149,7 +161,9 @@ class JobInformation:
             RemoteProtocolError: the bytes are no such document.
         """
         try:
-            job_id, name, operators, checkpoints, folder, keep, builds, code, tells, uids = unpack_document(data)
+            job_id, name, operators, checkpoints, folder, keep, builds, code, tells, uids, interval_s = unpack_document(
+                data
+            )
             return cls(
                 _text(job_id),
                 _text(name),
@@ -161,6 +175,7 @@ class JobInformation:
                 tuple((_text(package), _text(blob)) for package, blob in code),
                 bool(tells),
                 {_text(operator): _text(uid) for operator, uid in uids.items()},
+                float(interval_s),
             )
         except (ValueError, TypeError, AttributeError, msgpack.UnpackException, RecursionError) as error:
             raise _malformed("job", error) from error

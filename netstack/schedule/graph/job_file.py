@@ -127,6 +127,7 @@ _SETTINGS: Final = (
     "retain",
     "scheduling",
     "input_constraint",
+    "latency_interval_s",
 )
 _ENVIRONMENT: Final = ("parallelism", "max_parallelism", "buffer_timeout_s")
 

@@ -33,6 +33,7 @@ from .job_graph import (
     JobEdge,
     JobGraph,
     JobVertex,
+    OperatorKind,
     ResourceProfile,
     SourceSize,
 )
@@ -67,6 +68,7 @@ def generate_job(graph: StreamGraph) -> GeneratedJob:
     datasets, edges = _network(chaining)
     if graph.settings.is_dynamic:
         vertices = _forward_groups(chaining, vertices, datasets, edges)
+    has_invokables = any(node.kind is OperatorKind.INVOKABLE for node in graph.nodes)  # they would read the markers
     job = JobGraph(
         graph.name,
         tuple(vertices),
@@ -76,6 +78,7 @@ def generate_job(graph: StreamGraph) -> GeneratedJob:
         checkpoints=graph.settings.checkpoints,
         checkpoint_folder=graph.settings.checkpoint_folder,
         keep=graph.settings.keep,
+        latency_interval_s=0.0 if has_invokables else graph.settings.latency_interval_s,
         uids={node.name: node.uid for node in graph.nodes if node.uid},
     )
     check_result_types(job)

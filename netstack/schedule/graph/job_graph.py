@@ -24,6 +24,7 @@ DEFAULT_FORMAT: Final = "msgpack"
 """Of the records on an edge: any plain data."""
 
 DEFAULT_KEEP: Final = 3
+DEFAULT_LATENCY_INTERVAL_S: Final = 0.2
 """Complete checkpoints that are kept."""
 
 
@@ -247,6 +248,7 @@ class JobGraph:
         checkpoints: when they are taken, and how; None takes none.
         checkpoint_folder: where they are kept.
         keep: how many complete ones are kept.
+        latency_interval_s: between two markers of latency of a source; 0 is never.
         uids: what the state of an operator is called in checkpoints, where that is not its name.
 
     Raises:
@@ -263,6 +265,7 @@ class JobGraph:
     checkpoints: CheckpointSettings | None = None
     checkpoint_folder: str | None = None
     keep: int = DEFAULT_KEEP
+    latency_interval_s: float = DEFAULT_LATENCY_INTERVAL_S
     uids: Mapping[str, str] = field(default_factory=dict)
     _inputs: tuple[tuple[JobEdge, ...], ...] = field(init=False, repr=False, compare=False)
     _outputs: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)

@@ -10,6 +10,7 @@ no node: its streams are several edges with one input number.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, final
@@ -21,6 +22,7 @@ from ...record.formats import FORMATS
 from .job_graph import (
     DEFAULT_FORMAT,
     DEFAULT_KEEP,
+    DEFAULT_LATENCY_INTERVAL_S,
     UNDECIDED,
     UNKNOWN_PROFILE,
     OperatorKind,
@@ -257,10 +259,12 @@ class StreamSettings:
         scheduling: None schedules pipelined regions (a dynamic job: subtask by subtask); else one of the older ways:
             `all_at_once`, `next_stage_on_first_output` or `next_stage_on_complete_output`.
         input_constraint: with the latter two, how many inputs a subtask needs before it is deployed: `any` or `all`.
+        latency_interval_s: seconds between two markers of latency of a source (`task/latency`); 0 measures none.
+            Nothing is measured in a job with invokables.
 
     Raises:
-        ConfigError: `keep` is below 1, `retain` is none of these, or speculation is asked for where two attempts of a
-            task cannot be.
+        ConfigError: `keep` is below 1, `latency_interval_s` below 0, `retain` is none of these, or speculation is asked
+            for where two attempts of a task cannot be.
     """
 
     is_batch: bool = False
@@ -279,11 +283,14 @@ class StreamSettings:
     speculation: SpeculationSettings | None = None
     scheduling: str | None = None
     input_constraint: str = "any"
+    latency_interval_s: float = DEFAULT_LATENCY_INTERVAL_S
 
     def __post_init__(self) -> None:
         """Refuses what cannot be kept."""
         if self.keep < 1:
             raise ConfigError(f"keep={self.keep} checkpoints; give at least 1: a job restarts from the newest one")
+        if not 0 <= self.latency_interval_s < math.inf:
+            raise ConfigError(f"latency_interval_s={self.latency_interval_s}; give seconds, or 0 to measure none")
         if self.retain not in RETENTIONS:
             raise ConfigError(f"retain={self.retain!r}; give one of {', '.join(RETENTIONS)}")
         if self.speculation is not None and (not self.is_batch or self.checkpoints is not None):

@@ -26,8 +26,9 @@
     const shown = edge.channels?.length ?? 0, all = edge.channel_count ?? 0;
     if (!shown) return "Nothing is known of its channels: their tasks do not run, or nobody has told yet.";
     const sums = ns.sums(edge, columns), queued = `${sums.queued} buffers and events at the consumers`;
+    const told = (job.vertices[edge.consumer].latencies ?? []).find((each) => each.input === edge.input), latency = told ? `; latency ${ns.latency(told)}` : "";
     const pools = job.vertices[edge.consumer].subtasks.map((task) => task.floating?.[edge.input]).filter(Boolean);
     const floating = pools.length ? `; floating buffers: ${pools.reduce((sum, p) => sum + p.used, 0)} of ${pools.reduce((sum, p) => sum + p.size, 0)} taken from the pools of the gates` : "";
-    return `${ns.count(all)} channels${shown < all ? `, ${shown} of them shown` : ""}; credit ${sums.credit > NO_LIMIT ? "without limit" : sums.credit}, backlog ${sums.backlog}, ${queued}${floating}`;
+    return `${ns.count(all)} channels${shown < all ? `, ${shown} of them shown` : ""}; credit ${sums.credit > NO_LIMIT ? "without limit" : sums.credit}, backlog ${sums.backlog}, ${queued}${floating}${latency}`;
   };
 })();

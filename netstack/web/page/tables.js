@@ -50,6 +50,9 @@
     return cell;
   };
 
+  const milliseconds = (us) => `${(us / 1000).toPrecision(us < 999500 ? 3 : 4)} ms`;
+  ns.latency = (told) => `p50 ${milliseconds(told.p50_us)}, p99 ${milliseconds(told.p99_us)}, max ${milliseconds(told.max_us)}`;
+
   ns.vertexRow = (vertex, number, chosen, choose, rates, isBottleneck) => {
     const boxes = ns.el("div", "", "boxes");
     for (const s of vertex.subtasks.slice(0, mostBoxes)) {
@@ -62,7 +65,7 @@
     if (vertex.subtasks.length > mostBoxes) boxes.append(`and ${vertex.subtasks.length - mostBoxes} more`);
     const where = {}; for (const s of vertex.subtasks) if (s.taskmanager) where[s.taskmanager] = (where[s.taskmanager] ?? 0) + 1;
     const known = vertex.subtasks.filter((s) => ns.levelOf(s) !== "unknown"), mean = (name) => Math.round(known.reduce((sum, s) => sum + s[name], 0) / known.length / 10);
-    const made = ns.row(vertex.name, boxes, sparkline(vertex.records_in, rates, "in"), sparkline(vertex.records_out, rates, "out"), known.length ? `${mean("busy")} / ${mean("idle")} / ${mean("backpressured")} %` : "", Object.entries(where).map(([t, n]) => `${t} × ${n}`).join(", "));
+    const made = ns.row(vertex.name, boxes, sparkline(vertex.records_in, rates, "in"), sparkline(vertex.records_out, rates, "out"), known.length ? `${mean("busy")} / ${mean("idle")} / ${mean("backpressured")} %` : "", (vertex.latencies ?? []).map((each) => `${each.from}: ${ns.latency(each)}`).join("; "), Object.entries(where).map(([t, n]) => `${t} × ${n}`).join(", "));
     made.dataset.vertex = vertex.name; if (isBottleneck) made.className = "bottleneck"; return made;
   };
 

@@ -21,6 +21,7 @@ from netstack.bench.peers.flink.cells import CELLS
 from netstack.bench.peers.flink.document import SINK, SOURCE, document_of, metrics_of
 from netstack.bench.places import LocalPlace
 from netstack.bench.processes import MeasurementFailed
+from netstack.bench.recommend.lines import lines, memory_bytes
 from netstack.bench.runners import Runners
 from netstack.bench.source import MissingExtra
 from netstack.bench.spec import RunSpec
@@ -198,6 +199,21 @@ def bench(*arguments: str | Path) -> dict[str, Any]:
 
 class TestReal:
     pytestmark = REAL
+
+    def test_flink_takes_every_key_of_a_recommendation(self, tmp_path: Path) -> None:
+        spec, timeouts_s = RunSpec(channels=50, segment_size_bytes=16 << 10), (0.02, 0.0, None)
+        for number, timeout_s in enumerate(timeouts_s):
+            (tmp_path / f"{number}").mkdir()
+            (tmp_path / f"{number}" / "config.yaml").write_text(lines(spec, timeout_s)["Flink 2.x, config.yaml"])
+        command = [*jar.java_command(Path(__file__).parent / "config_check"), "ConfigCheck", *tmp_path.iterdir()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr[-2000:]
+        found = {json.loads(line)["buffer_timeout_ms"]: json.loads(line) for line in done.stdout.splitlines()[-3:]}
+        memory = {
+            "TotalMemory": memory_bytes(spec),
+            "TotalMemorySegments": memory_bytes(spec) // spec.segment_size_bytes,
+        }
+        assert found == {each: {"buffer_timeout_ms": each, "unknown": [], **memory} for each in (20, 0, -1)}
 
     def test_a_small_grid_is_measured_on_flink_and_compared(self, tmp_path: Path) -> None:
         grid = ("--record-sizes", "8B", "--timeouts", "100ms", "--channels", "1,3", "--seconds", "1")

@@ -17,7 +17,9 @@ def job(**changes: Any) -> dict[str, Any]:
         {"subtask": number, "state": "running", "attempt": 0, "taskmanager": f"tm{number % 2}", "host": "h", "slot": 0}
         for number in range(3)
     ]
-    vertex = {"name": "source -> map", "records_in": 0, "records_out": 2000, "subtasks": subtasks}
+    latency = {"from": "far", "input": None, "count": 9, "p50_us": 1250, "p99_us": 52100, "max_us": 2_500_000}
+    vertex = {"name": "source -> map", "latencies": [latency], "records_in": 0, "records_out": 2000}
+    vertex["subtasks"] = subtasks
     found = {
         "job_id": "3f2a81c09d4e5b67",
         "name": "words",
@@ -51,6 +53,7 @@ def test_a_job_in_detail() -> None:
     assert text.startswith("words  3f2a81c09d4e5b67  running  restarts 1  checkpoints 7\n")
     assert "source -> map  3 running" in text
     assert "tm0: 0 2, tm1: 1" in text
+    assert "latency from far to source -> map: p50 1.25 ms, p99 52.1 ms, max 2.5 s of 9 markers" in text
     assert "checkpoint 7: /jobs/chk-00000007" in text
     assert "created -> running" in text
 

@@ -135,7 +135,7 @@ def test_where_results_are_kept(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("slots = ", "daemon.toml: "),
-        ("colour = 1", "there is no setting 'colour'; known are allow, allow_submitted, blob_cache_bytes,"),
+        ("colour = 1", "there is no setting 'colour'; known are acts_as, allow, allow_submitted,"),
         ('memory = "lots"', "daemon.toml: memory: "),
         ('slots = "many"', "daemon.toml: slots: "),
         ("slots = 1.5", "slots = 1.5 is of the wrong type"),

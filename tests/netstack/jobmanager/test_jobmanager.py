@@ -51,6 +51,28 @@ async def test_from_submit_to_end(autojump_clock: MockClock) -> None:
         assert manager.slots.free == 2
 
 
+async def test_latencies_of_all_hosts_are_put_together(autojump_clock: MockClock) -> None:
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(pipeline(is_chaining_enabled=False))))["job_id"]
+        await trio.sleep(1.0)
+        master = manager.jobs.find(job_id).master
+        assert master is not None
+        lies = {"input 9": [1], "input x": [1], "source 77": [1], "source": [1], "input 0": 5}
+        for name, rows in {
+            "a": {"input 0": [30, 10], "source 0": [50]},
+            "b": {"input 0": [20], "source 0": [70]},
+            "c": lies,
+        }.items():
+            master.progress[name] = {"2": {"records_in": 1, "latencies": rows}}
+        _, middle, sink = (await user.ask("job", job_id=job_id))["vertices"]
+        assert middle["latencies"] == []
+        assert sink["latencies"] == [
+            {"from": "map", "input": 0, "count": 3, "p50_us": 20, "p99_us": 30, "max_us": 30},
+            {"from": "source", "input": None, "count": 2, "p50_us": 50, "p99_us": 70, "max_us": 70},
+        ]
+        tm.finish()
+
+
 async def test_tasks_wait_for_slots_and_say_so(autojump_clock: MockClock) -> None:
     async with jobmanager() as manager, client(manager) as user, taskmanager(manager, slots=1) as first:
         job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]

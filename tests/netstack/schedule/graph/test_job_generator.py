@@ -284,3 +284,11 @@ def test_two_attempts_of_a_sink_are_only_for_sinks_that_say_so() -> None:
         vertex.operators[-1]: vertex.supports_concurrent_attempts for vertex in job_graph(job.stream_graph()).vertices
     }
     assert vertices == {"plain": False, "twice": True, "no sink": True}
+
+
+def test_nothing_is_measured_where_an_invokable_would_read_the_markers() -> None:
+    job = StreamEnvironment("job", settings=StreamSettings(latency_interval_s=0.5))
+    source = job.source("jobs:read", name="source")
+    assert job_graph(job.stream_graph()).latency_interval_s == 0.5
+    job.invokable("jobs:run", source, name="reader")
+    assert job_graph(job.stream_graph()).latency_interval_s == 0.0

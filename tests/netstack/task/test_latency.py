@@ -1,0 +1,119 @@
+"""Markers of latency: where they go, what they measure, that they are as few as they are said to be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from tasks import SMALL, Run, running
+from trio.testing import MockClock
+
+from netstack.events import UserEvent, decode_event
+from netstack.schedule import StreamEnvironment, StreamSettings
+from netstack.task import latency
+from netstack.task.latency import HISTORY, TaskLatencies, merged_rows, summary_us
+
+RECORD_S = 0.01
+RECORDS = 500
+
+
+@pytest.fixture
+def _virtual(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latency, "clock_ns", lambda: round(trio.current_time() * 1e9))
+
+
+class Paced:
+    """A source of a record every 10 ms."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    async def read(self) -> list[int] | None:
+        await trio.sleep(RECORD_S)
+        self._next += 1
+        return [self._next] if self._next <= RECORDS else None
+
+    async def snapshot(self) -> int:
+        return self._next
+
+
+class Slow:
+    """Takes 4 ms over a record."""
+
+    async def process(self, record: int, out: Any) -> None:
+        await trio.sleep(0.004)
+        out.collect(record)
+
+
+class Sink:
+    def process(self, record: int, out: Any) -> None:
+        pass
+
+
+async def run(interval_s: float, parallelism: int = 1) -> Run:
+    settings = StreamSettings(is_chaining_enabled=False, latency_interval_s=interval_s)
+    job = StreamEnvironment("job", parallelism=parallelism, settings=settings, buffer_timeout_s=0.1)
+    job.source(Paced, name="paced").rebalance().process(Slow, name="slow").rebalance().sink(Sink, name="sink")
+    async with running(job, config=SMALL, ticks=trio.current_time) as found:
+        await found.wait()
+        return found
+
+
+@pytest.mark.usefixtures("_virtual")
+async def test_each_edge_and_the_way_from_the_source_are_measured(autojump_clock: MockClock) -> None:
+    found = await run(0.2)
+    slow, sink = (found.task(name).statistics().latencies for name in ("slow", "sink"))
+    assert found.task("paced").statistics().latencies == {}
+    assert slow.keys() == sink.keys() == {"input 0", "source 0"}
+    assert 20 <= len(sink["source 0"]) <= 32, "one in 160 to 240 ms, of five seconds"
+    assert slow["input 0"] == slow["source 0"], "it reads from the source"
+    edge, whole = summary_us(sink["input 0"]), summary_us(sink["source 0"])
+    assert 0 < summary_us(slow["input 0"])["p50_us"] <= 150_000, "a timeout, and the records in front"
+    assert edge["max_us"] <= 150_000
+    assert whole["p50_us"] > edge["p50_us"]
+
+
+@pytest.mark.usefixtures("_virtual")
+async def test_without_an_interval_there_are_none(autojump_clock: MockClock) -> None:
+    found = await run(0.0)
+    assert all(not task.statistics().latencies for task in found.tasks.values())
+    assert all(
+        partition.statistics().events == 2 for task in found.tasks.values() for partition in task.open_partitions
+    )
+
+
+@pytest.mark.usefixtures("_virtual")
+async def test_more_channels_make_no_more_markers(autojump_clock: MockClock) -> None:
+    found = await run(0.2, parallelism=3)
+    rows = [found.task("sink", subtask).statistics().latencies["source 0"] for subtask in range(3)]
+    assert all(rows), "the next marker goes to the next consumer"
+    assert sum(map(len, rows)) <= 3 * 32
+
+
+@given(st.lists(st.integers(-(10**9), 10**9), min_size=1, max_size=300))
+def test_what_is_kept_is_exact_and_bounded(delays_us: Sequence[int]) -> None:
+    sent: list[bytes] = []
+    here = TaskLatencies(5, 1.0, sent.append, has_sources=True)
+    now_ns = 10**15
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(latency, "clock_ns", lambda: now_ns)
+        for delay_us in delays_us:
+            TaskLatencies(2, 1.0, sent.append, has_sources=True).mark(0.0)
+            event = decode_event(sent.pop())
+            assert isinstance(event, UserEvent)
+            now_ns += 1000 * delay_us
+            here.arrived(1, event.payload)
+            onwards = decode_event(sent.pop())
+            assert isinstance(onwards, UserEvent)
+    expected = [max(0, delay_us) for delay_us in delays_us][-HISTORY:]
+    assert here.rows() == {"input 1": expected, "source 2": expected}
+    found = summary_us(expected)
+    assert found["max_us"] == max(expected)
+    for name, part in (("p50_us", 0.5), ("p99_us", 0.99)):
+        assert sum(each <= found[name] for each in expected) >= part * len(expected)
+        assert sum(each < found[name] for each in expected) < part * len(expected)
+    assert merged_rows([here.rows(), {"input 1": "no row"}, here.rows()])["input 1"] == 2 * expected
