@@ -34,7 +34,8 @@ from trio import WouldBlock
 from ..renamed import warn_renamed
 from .network_environment import NetworkEnvironment, ResultPartition, SingleInputGate, open_network
 from .record_reader import ArrayReader, ReaderStatistics, RecordReader
-from .record_writer import RecordWriter, WriterStatistics
+from .record_writer import RecordWriter
+from .writing import WriterStatistics
 
 __all__ = [
     "ArrayReader",

@@ -11,18 +11,23 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType
-from typing import final
+from typing import TYPE_CHECKING, final
+
+if TYPE_CHECKING:
+    from .staying import Stay
 
 
 @final
 class Interrupts:
     """There is one main thread, so there is one of these (`INTERRUPTS`)."""
 
-    __slots__ = ("_is_pending", "is_inside")
+    __slots__ = ("_is_pending", "is_inside", "stays")
 
     def __init__(self) -> None:
         self.is_inside = False
         """Whether the main thread is inside; only it sets this."""
+        self.stays: set[Stay] = set()
+        """Where the main thread may be inside without saying so here."""
         self._is_pending = False
 
     def protect(self) -> None:
@@ -41,7 +46,10 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.is_inside:
+        active = [stay for stay in list(self.stays) if stay.is_active]
+        for stay in active:
+            stay.door.is_wanted = True  # so that it looks here when its call ends
+        if self.is_inside or active:
             self._is_pending = True
         else:
             signal.default_int_handler(number, frame)
