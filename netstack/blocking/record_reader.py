@@ -54,8 +54,8 @@ class ReaderStatistics:
     """A snapshot of how a reader reads.
 
     Attributes:
-        is_direct: the calling thread reads the sockets; else the TaskManager's thread does, and hands over.
-        waits: how often the calling thread waited for data, after having looked; 0 where it does not read.
+        is_direct: the calling thread reads the sockets; else the TaskManager's thread does, and wakes it.
+        waits: how often the calling thread waited for data, after having looked.
     """
 
     is_direct: bool
@@ -212,8 +212,8 @@ class RecordReader(RecordVisitor[T]):
 
     As `netstack.RecordReader`: application events come in their place among the records, a channel that a barrier
     blocks goes on when more is asked for, and the iteration ends when every channel has ended. After a `break` the next
-    `for` goes on. Used by one thread at a time. A format's `decode` runs in the thread that reads: the caller's if it
-    reads directly, else the TaskManager's; it must call nothing of that TaskManager.
+    `for` goes on. Used by one thread at a time. A format's `decode` runs in that thread; it must call nothing of the
+    TaskManager.
     """
 
     def __init__(

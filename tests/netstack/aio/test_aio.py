@@ -144,6 +144,8 @@ async def test_errors_are_those_of_the_call() -> None:
         writer, gate = await open_words(producer, consumer)
         with pytest.raises(RecordError):
             await writer.emit(7)  # type: ignore[arg-type]
+        with pytest.raises(RecordError):
+            writer.emit_nowait(7)  # type: ignore[arg-type]
         reader = aio.RecordReader[str](gate, format="str")
         waiting = asyncio.ensure_future(reader.next_records())
         await asyncio.sleep(0.05)

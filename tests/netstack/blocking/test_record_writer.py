@@ -158,9 +158,10 @@ def test_an_arrow_batch_travels_as_one_record(pair: Pair) -> None:
 def test_an_error_of_a_record_belongs_to_its_call(pair: Pair) -> None:
     partition, gate = pair.join(subpartitions=2)
     picky = CustomSelector(lambda record, channels: {"left": 0, "right": 1}[record])
-    writer = blocking.RecordWriter(partition, format="str", selector=picky)
-    with pytest.raises(RecordError, match="does not fit format str"):
-        writer.emit(1)
+    writer = blocking.RecordWriter[str](partition, format="str", selector=picky)
+    for emit in writer.emit, writer.emit_nowait:
+        with pytest.raises(RecordError, match="does not fit format str"):
+            emit(1)  # type: ignore[arg-type]
     with pytest.raises(KeyError, match="middle"):
         writer.emit("middle")
     with pytest.raises(RecordError, match="their width varies"):
