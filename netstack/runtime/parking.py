@@ -292,25 +292,30 @@ class ThreadParking:
         self._silence(self._poll.poll(least * 1000))
 
     async def _readable(self) -> None:
-        """The same in a task of asyncio's; O(sockets)."""
+        """The same in a task of asyncio's; O(sockets).
+
+        It polls a set of its own: the loop of the TaskManager may close a socket meanwhile, whose number may be given
+        out again.
+        """
         import asyncio  # who does without it need not load it
 
         loop = asyncio.get_running_loop()
         come = asyncio.Event()
-        descriptors = [self._bell, *self._polled.values()]
-        for descriptor in descriptors:
-            loop.add_reader(descriptor, come.set)
-        try:
-            if self._moves_on_at == float("inf"):
-                await come.wait()
-            else:
-                async with asyncio.timeout(self._moves_on_at - monotonic()):
+        with select.epoll() as waited:
+            for descriptor in (self._bell, *self._polled.values()):
+                with contextlib.suppress(OSError):  # it was closed a moment ago, and the bell tells
+                    waited.register(descriptor, select.EPOLLIN)
+            loop.add_reader(waited.fileno(), come.set)
+            try:
+                if self._moves_on_at == float("inf"):
                     await come.wait()
-        except TimeoutError:
-            raise _MovedOn from None
-        finally:
-            for descriptor in descriptors:
-                loop.remove_reader(descriptor)
+                else:
+                    async with asyncio.timeout(self._moves_on_at - monotonic()):
+                        await come.wait()
+            except TimeoutError:
+                raise _MovedOn from None
+            finally:
+                loop.remove_reader(waited.fileno())
         self._silence(self._poll.poll(0))
 
     def _silence(self, ready: list[tuple[int, int]]) -> None:
