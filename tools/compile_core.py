@@ -35,6 +35,7 @@ MODULES: Final = (
     *("buffer.segment", "buffer.buffer", "buffer.builder", "buffer.elements", "buffer.lent"),
     *("buffer.local_pool", "buffer.network_pool", "buffer.stored"),
     *("record.framing", "record.rows", "record.runs", "record.deserializer", "record.handout"),
+    "runtime.staying",
     *(
         "outbound.open_buffers",
         "outbound.flush_rounds",

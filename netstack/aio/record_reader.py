@@ -1,33 +1,27 @@
-"""RecordReader and ArrayReader for asyncio: much is fetched at a time, since each way through the door costs the same.
+"""RecordReader and ArrayReader for asyncio.
 
 Takes: a gate of `aio.NetworkEnvironment`. Gives: records or arrays in order per channel, fair among channels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Generic, final
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, Final, final
 
 import numpy.typing as npt
 
-from ..blocking import record_reader as blocking
 from ..blocking.network_environment import SingleInputGate
+from ..blocking.record_reader import ArrayVisitor, RecordVisitor, T, is_small, is_trickle
 from ..config import NetworkConfig
 from ..record.formats import RecordFormat
-from .door import through
+from ..record.handout import Handout
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
-    T = TypeVar("T", default=Any)
-else:  # defaults are 3.13's; type checkers bring theirs
-    from typing import TypeVar
-
-    T = TypeVar("T")
+MOST_SOCKETS: Final = 16
+"""asyncio is told of each socket at each wait: of more, the TaskManager's thread reads."""
 
 
 @final
-class RecordReader(Generic[T]):
+class RecordReader(RecordVisitor[T]):
     """Iterates over the records of a gate: `async for record in aio.RecordReader(gate): ...`; for one task at a time.
 
     As `netstack.RecordReader`: application events come in their place among the records, a channel that a barrier
@@ -38,28 +32,15 @@ class RecordReader(Generic[T]):
         self, gate: SingleInputGate, *, format: RecordFormat | str = "bytes", config: NetworkConfig | None = None
     ) -> None:
         """Takes over the gate; arguments of `netstack.RecordReader`."""
-        self._inner = blocking.RecordReader[T](gate, format=format, config=config, direct=False)
-        self._portal = gate.portal
-        self._current: Iterator[T] = iter(())
+        super().__init__(gate, format, config, MOST_SOCKETS)
 
-    @property
-    def channel_index(self) -> int:
-        """Which channel the last elements came from."""
-        return self._inner.channel_index
+    def __aiter__(self) -> AsyncIterator[T]:
+        """Goes on where the last one stopped: a reader is read once."""
+        return Handout(self._ready, self.next_records)
 
-    def __aiter__(self) -> RecordReader[T]:
-        """Itself: a reader is read once."""
-        return self
-
-    async def __anext__(self) -> T:
+    def __anext__(self) -> Awaitable[T]:
         """The next element. Raises as `next_records`; cancellation: nothing is lost, ask again."""
-        for element in self._current:
-            return element
-        records = await self.next_records()
-        if records is None:
-            raise StopAsyncIteration
-        self._current = iter(records)
-        return next(self._current)
+        return Handout(self._ready, self.next_records).__anext__()
 
     async def next_records(self) -> list[T] | None:
         """The next elements, at least one, all of one channel; None when every channel has ended.
@@ -68,39 +49,23 @@ class RecordReader(Generic[T]):
             ChannelFailed, ConnectionLost, RemoteProtocolError, RecordError, LocalProtocolError: as
                 `netstack.blocking.RecordReader.next_records`.
 
-        Cancellation: what was fetched is handed out next time.
+        Cancellation: nothing is lost; ask again.
         """
-        left = list(self._current)
+        left = list(self._ready.elements)
         if left:
             return left
-        if self._inner.wants_more:
-            with self._inner.exclusively():
-                await through(self._portal, self._inner.fetch, "waiting for records")
-        records: list[T] | None = self._inner.take_ready()
-        return records
-
-    def close(self) -> None:
-        """Closes the gate; a task that waits here is woken with LocalProtocolError. Idempotent."""
-        self._inner.close()
+        return await self._run_in_asyncio(self._reader.next_records, is_trickle)
 
 
 @final
-class ArrayReader:
+class ArrayReader(ArrayVisitor):
     """Iterates over fixed-width records as arrays: `async for array in aio.ArrayReader(gate, "<i8"): ...`."""
 
     def __init__(
         self, gate: SingleInputGate, dtype: npt.DTypeLike | None = None, *, record_bytes: int | None = None
     ) -> None:
         """Takes over the gate; arguments and errors of `netstack.ArrayReader`."""
-        self._inner = blocking.ArrayReader(gate, dtype, record_bytes=record_bytes, direct=False)
-        self._portal = gate.portal
-        self.events = self._inner.events
-        """Application events met so far, with their channel; the caller may clear it."""
-
-    @property
-    def channel_index(self) -> int:
-        """Which channel the last array came from."""
-        return self._inner.channel_index
+        super().__init__(gate, dtype, record_bytes, MOST_SOCKETS)
 
     def __aiter__(self) -> ArrayReader:
         """Itself: a reader is read once."""
@@ -108,14 +73,7 @@ class ArrayReader:
 
     async def __anext__(self) -> npt.NDArray[Any]:
         """The next array, of at least one record. Raises and cancellation as `RecordReader.next_records`."""
-        if self._inner.wants_more:
-            with self._inner.exclusively():
-                await through(self._portal, self._inner.fetch, "waiting for records")
-        array: npt.NDArray[Any] | None = self._inner.take_ready()
+        array = await self._run_in_asyncio(self._next, is_small)
         if array is None:
             raise StopAsyncIteration
         return array
-
-    def close(self) -> None:
-        """Closes the gate; a task that waits here is woken with LocalProtocolError. Idempotent."""
-        self._inner.close()

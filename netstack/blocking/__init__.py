@@ -21,10 +21,10 @@ Rules:
 - A thread that computes without pause holds the interpreter for up to `sys.getswitchinterval()` (5 ms) at a time, and
   with it the TaskManager's thread.
 
-The calling thread itself reads and writes the sockets, encodes and decodes, wherever it can (`direct=` of readers and
-writers; `statistics()` and `repr` tell): on plain TCP and unix sockets, where no other gate reads from the connection,
-and for partitions that are not kept in files. Elsewhere the TaskManager's thread does, which costs a record alone 60 to
-170 us more; see `netstack/DESIGN.md`, "A door between threads" and "A visitor of the loop".
+The calling thread itself encodes and decodes, fills buffers and sends. Readers read the sockets as well where they can
+(`direct=`; `statistics()` and `repr` tell): plain TCP and unix sockets from which no other gate reads. Elsewhere the
+TaskManager's thread reads, which costs a record alone some 100 us more; see `netstack/DESIGN.md`, "A visitor of the
+loop".
 """
 
 from typing import Any
@@ -34,7 +34,8 @@ from trio import WouldBlock
 from ..renamed import warn_renamed
 from .network_environment import NetworkEnvironment, ResultPartition, SingleInputGate, open_network
 from .record_reader import ArrayReader, ReaderStatistics, RecordReader
-from .record_writer import RecordWriter, WriterStatistics
+from .record_writer import RecordWriter
+from .writing import WriterStatistics
 
 __all__ = [
     "ArrayReader",

@@ -17,9 +17,9 @@ from ..outbound import partition as outbound
 from ..outbound.partition import ResultPartitionStatistics
 from ..runtime import network_environment as runtime
 from ..runtime.authentication import Secret
+from ..runtime.interrupts import INTERRUPTS
 from ..runtime.parking import ThreadParking
 from ..runtime.statistics import NetworkStatistics
-from ..runtime.visits import INTERRUPTS
 from .portal import Portal
 
 R = TypeVar("R")
@@ -46,7 +46,7 @@ class ResultPartition:
         """A snapshot; what a `RecordWriter` has taken and not written yet is not in it."""
         return _do(self.portal, self.inner.statistics)
 
-    def park_writer(self) -> ThreadParking | None:
+    def park_writer(self) -> ThreadParking:
         """Called by a writer: see `runtime.NetworkEnvironment.park_writer`."""
         return _visiting(self.portal, lambda: self.portal.inside.park_writer(self.inner))
 
@@ -73,9 +73,9 @@ class SingleInputGate:
         """A snapshot."""
         return _do(self.portal, self.inner.statistics)
 
-    def leave_to_thread(self) -> ThreadParking | None:
-        """Called by a reader: see `runtime.NetworkEnvironment.leave_to_thread`."""
-        return _visiting(self.portal, lambda: self.portal.inside.leave_to_thread(self.inner))
+    def park_reader(self, *, most_sockets: int) -> ThreadParking:
+        """Called by a reader: see `runtime.NetworkEnvironment.park_reader`."""
+        return _visiting(self.portal, lambda: self.portal.inside.park_reader(self.inner, most_sockets=most_sockets))
 
     def close(self) -> None:
         """Gives every channel up and tells its producer; a reader that waits is woken with an error. Idempotent."""
@@ -182,12 +182,11 @@ def open_network(
     return NetworkEnvironment(Portal(open_inside, f"netstack {address}"))
 
 
-def _visiting(portal: Manager, ask: Callable[[], ThreadParking | None]) -> ThreadParking | None:
+def _visiting(portal: Manager, ask: Callable[[], ThreadParking]) -> ThreadParking:
     """Asks for a place to wait in; who gets one will visit."""
     parking = _do(portal, ask)
-    if parking is not None:
-        portal.visits = portal.inside.visits
-        INTERRUPTS.protect()
+    portal.visits = portal.inside.visits
+    INTERRUPTS.protect()
     return parking
 
 

@@ -98,7 +98,8 @@ class NetworkEndpoint:
         self._dialect = dialect_named(
             config.dialect, segment_size_bytes=config.segment_size_bytes, new_id=_new_channel_id
         )
-        self._dirty: dict[Pump, None] = {}  # each once: where nobody writes records, nobody calls `kick`
+        self.unsent: dict[Pump, None] = {}
+        """What `kick` has to do; each once, since where nobody writes records nobody calls it."""
         self._accepted: dict[Pump, ChannelSender] = {}
         self._consumers = Readiness()  # the same
         self._pumps: dict[Pump, None] = {}
@@ -136,16 +137,13 @@ class NetworkEndpoint:
 
     def kick(self) -> None:
         """Every connection with something to send tries to send it."""
-        dirty = self._dirty
+        dirty = self.unsent
         if dirty:
-            self._dirty = {}
-            for pump in dirty:
+            pumps = list(dirty)
+            dirty.clear()
+            for pump in pumps:
                 if pump.is_dirty:
                     pump.write_now()
-
-    def has_unsent(self) -> bool:
-        """Whether `kick` has something to do."""
-        return bool(self._dirty)
 
     @property
     def consumers(self) -> tuple[Pump, ...]:
@@ -328,7 +326,7 @@ class NetworkEndpoint:
         self._pumps.pop(pump, None)
         if self._sessions is not None:
             self._sessions.discard(pump)
-        self._dirty.pop(pump, None)
+        self.unsent.pop(pump, None)
         self._past_sent += pump.connection.bytes_sent
         self._past_received += pump.connection.bytes_received
         if pump.landing:
@@ -339,7 +337,7 @@ class NetworkEndpoint:
             self._all_closed.set()
 
     def _mark_dirty(self, pump: Pump) -> None:
-        self._dirty[pump] = None
+        self.unsent[pump] = None
 
     def _hello(self) -> Hello:
         asked = FEATURE_CHECKSUM if self._config.checksum else 0

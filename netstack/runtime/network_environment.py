@@ -101,7 +101,7 @@ class NetworkEnvironment:
             visits=self.visits,
         )
         self.kick = self._endpoint.kick
-        self.has_unsent = self._endpoint.has_unsent
+        self.unsent = self._endpoint.unsent
         self.settle = self._endpoint.settle
         self._memory_watch = MemoryWatch()
         self.kept = KeptPartitions(config, self._pool, nursery, self.visits, together)
@@ -317,30 +317,26 @@ class NetworkEnvironment:
                 self._pool.recycle_unpooled(exclusive)
         return gate
 
-    def leave_to_thread(self, gate: SingleInputGate) -> ThreadParking | None:
-        """Leaves the connections of a gate to the thread that reads it; None where that cannot be.
+    def park_reader(self, gate: SingleInputGate, *, most_sockets: int) -> ThreadParking:
+        """Where a thread that reads a gate waits: at its sockets, if they are no more, else until the loop wakes it.
 
-        It can where all of them are plain sockets that no other gate reads from, and credit is used: what nobody reads
-        may then wait. Another gate that comes to read from one takes it back. What goes on after a cut
+        It can where all connections are plain sockets that no other gate reads from, and credit is used: what nobody
+        reads may then wait. Another gate that comes to read from one takes it back. What goes on after a cut
         (`resume_grace_s`) is more than a socket.
         """
         producers = self._gates.get(gate)
-        if producers is None or not producers.only_sockets or not self.config.credit_based:
-            return None
-        if self.config.resume_grace_s:
-            return None
-        pumps = producers.pumps
+        pumps = () if producers is None or not producers.only_sockets else producers.pumps
+        if len(pumps) > most_sockets or not self.config.credit_based or self.config.resume_grace_s:
+            pumps = ()
         if any(pump.readers > 1 or not pump.is_plain for pump in pumps):
-            return None
+            pumps = ()
         for pump in pumps:
             pump.leave_to_thread(True)
         return ThreadParking(self.visits, lambda: pumps)
 
-    def park_writer(self, partition: ResultPartition) -> ThreadParking | None:
-        """Where a thread that writes a partition waits; None for one that is kept in files, which is the loop's."""
-        if partition.store is not None:
-            return None
-        return ThreadParking(self.visits, lambda: self._endpoint.consumers)
+    def park_writer(self, partition: ResultPartition) -> ThreadParking:
+        """Where a thread that writes a partition waits: at its consumers' sockets; for the disk at nothing."""
+        return ThreadParking(self.visits, lambda: self._endpoint.consumers if partition.store is None else ())
 
     @property
     def is_closed(self) -> bool:

@@ -1,11 +1,12 @@
-"""Where a reader or a writer waits: a task in its event loop, or a thread of its own at its sockets.
+"""Where a reader or a writer waits: a task in its event loop, or a thread, or a task of asyncio's, at its sockets.
 
 Takes: how long it may look before it parks, a function that looks. Gives: a wait that ends with somebody's `wake`, or
 with what comes at a socket.
 
 What the readers and writers do is written once, as async functions, and there are two ways to run them. A task awaits
 them. A thread runs them as a visitor of the loop (`visits`), by hand: wherever they wait, they come back to
-`ThreadParking.run`, which leaves, polls the sockets and a pipe of its own, enters and lets them go on.
+`ThreadParking.run`, which leaves, polls the sockets and a pipe of its own, enters and lets them go on. A thread that
+has a loop of asyncio does the same (`run_in_asyncio`), but has that loop poll.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import trio
 from .pump import Pump
 from .signal import Signal
 from .spin import Spinner, offer_processor
+from .staying import Stay
 from .visits import Visits
 
 R = TypeVar("R")
@@ -87,6 +89,9 @@ class ThreadParking:
             pumps: the connections at whose sockets it waits; asked before each wait. Only plain sockets.
         """
         self.waits = 0
+        self.is_at_sockets = bool(pumps())
+        """Whether there were any when it was made."""
+        self.stay = Stay(visits.door)
         self._visits = visits
         self._pumps = pumps
         self._polled: dict[Pump, int] = {}
@@ -96,7 +101,7 @@ class ThreadParking:
         os.set_blocking(self._rope, False)
         self._poll.register(self._bell, select.POLLIN)
         self._is_parked = False
-        self._spinner = Spinner(relax=self._relax, pass_on=_go_on)
+        self._spinner: Spinner | None = Spinner(relax=self._relax, pass_on=_go_on)
         self._moves_on_at = float("inf")
         self._has_waited = False
         self._in_loop: Signal | None = None
@@ -112,16 +117,16 @@ class ThreadParking:
         if self._is_parked:
             self._is_parked = False
             os.write(self._rope, b"\0")
-        elif self._in_loop is not None:
+        if self._in_loop is not None:
             self._in_loop.wake()
 
     async def checkpoint(self) -> None:
         """See `Parking.checkpoint`."""
 
     async def wait(self, spin_s: float, look: Callable[[], bool]) -> None:
-        """See `Parking.wait`."""
+        """See `Parking.wait`; never spins in a thread that has an event loop of its own."""
         self._has_waited = True
-        if self._in_loop is None:
+        if self._in_loop is None and self._spinner is not None:
             await self._spinner.wait(spin_s, look, _park)
         else:
             await _park()
@@ -146,7 +151,7 @@ class ThreadParking:
         keep: Callable[[], bool] | None = None,
         comes_again: Callable[[R], bool] | None = None,
     ) -> R | None:
-        """Runs what waits here and nowhere else; in the thread, outside.
+        """Runs what waits here and nowhere else; in the thread, outside, which blocks meanwhile.
 
         Args:
             coroutine: of a reader or a writer that parks here.
@@ -163,11 +168,59 @@ class ThreadParking:
             BaseException: what the coroutine raised, or a signal handler.
         """
         until = None if timeout_s is None else monotonic() + timeout_s
+        visit = self._visit(coroutine, keep, comes_again)
+        try:
+            next(visit)
+            while True:
+                try:
+                    self._block(until, timeout_s, what)
+                except BaseException as error:  # TimeoutError, or of a signal handler
+                    visit.throw(error)
+                else:
+                    next(visit)
+        except StopIteration as done:
+            result: R | None = done.value
+            return result
+
+    async def run_in_asyncio(
+        self,
+        coroutine: Coroutine[Any, Any, R],
+        *,
+        keep: Callable[[], bool] | None = None,
+        comes_again: Callable[[R], bool] | None = None,
+    ) -> R | None:
+        """As `run`, in a task of asyncio's, which awaits instead: other tasks of its loop run meanwhile.
+
+        Cancellation: of what waits, unless it is kept.
+        """
+        self._spinner = None
+        visit = self._visit(coroutine, keep, comes_again)
+        try:
+            next(visit)
+            while True:
+                try:
+                    await self._readable()
+                except BaseException as error:  # CancelledError
+                    visit.throw(error)
+                else:
+                    next(visit)
+        except StopIteration as done:
+            result: R | None = done.value
+            return result
+
+    def _visit(
+        self,
+        coroutine: Coroutine[Any, Any, R],
+        keep: Callable[[], bool] | None,
+        comes_again: Callable[[R], bool] | None,
+    ) -> Generator[None, None, R | None]:
+        """One visit, which is outside wherever it yields; whoever runs it waits there, and throws what ends it."""
         visits = self._visits
         leave = visits.leave
+        stay: Stay | None = self.stay
         self._has_waited = False
         try:
-            visits.enter()
+            visits.enter(self.stay)
         except BaseException:
             coroutine.close()
             raise
@@ -175,11 +228,20 @@ class ThreadParking:
             while True:
                 coroutine.send(None)
                 try:
-                    self._block(until, timeout_s, what)
+                    self.waits += 1
+                    self._keep_up()
+                    self._is_parked = True
+                    try:
+                        visits.leave()
+                        yield
+                    finally:
+                        visits.enter_again()
+                        self._is_parked = False
                 except _MovedOn as moved_on:
                     coroutine.throw(moved_on)
                 except BaseException as error:  # cancels: whatever the coroutine does then, it is told why
                     if keep is not None and keep():
+                        stay = None  # what comes next waits for that
                         if isinstance(error, TimeoutError):
                             return None
                         raise
@@ -190,7 +252,7 @@ class ThreadParking:
                 leave = visits.leave_quietly
             return result
         finally:
-            leave()
+            leave(stay)
 
     async def run_in_loop(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Brings to its end what `run` kept. Cancellation, and its errors: it is closed."""
@@ -216,9 +278,7 @@ class ThreadParking:
             self._visits.enter_again()
 
     def _block(self, until: float | None, timeout_s: float | None, what: str) -> None:
-        """Waits outside until something has come, or may have."""
-        self.waits += 1
-        self._keep_up()
+        """Waits until something has come, or may have; a thread's way, outside."""
         least = LONGEST_S
         if until is not None or self._moves_on_at < float("inf"):
             now = monotonic()
@@ -229,16 +289,40 @@ class ThreadParking:
                     raise TimeoutError(f"{what}: not within {timeout_s} s")
                 least = min(least, until - now)
             least = min(least, self._moves_on_at - now)
-        self._is_parked = True
-        try:
-            self._visits.leave()
-            for descriptor, _ in self._poll.poll(least * 1000):
-                if descriptor == self._bell:
-                    with contextlib.suppress(BlockingIOError):
-                        os.read(self._bell, 64)
-        finally:
-            self._visits.enter_again()
-            self._is_parked = False
+        self._silence(self._poll.poll(least * 1000))
+
+    async def _readable(self) -> None:
+        """The same in a task of asyncio's; O(sockets).
+
+        It polls a set of its own: the loop of the TaskManager may close a socket meanwhile, whose number may be given
+        out again.
+        """
+        import asyncio  # who does without it need not load it
+
+        loop = asyncio.get_running_loop()
+        come = asyncio.Event()
+        with select.epoll() as waited:
+            for descriptor in (self._bell, *self._polled.values()):
+                with contextlib.suppress(OSError):  # it was closed a moment ago, and the bell tells
+                    waited.register(descriptor, select.EPOLLIN)
+            loop.add_reader(waited.fileno(), come.set)
+            try:
+                if self._moves_on_at == float("inf"):
+                    await come.wait()
+                else:
+                    async with asyncio.timeout(self._moves_on_at - monotonic()):
+                        await come.wait()
+            except TimeoutError:
+                raise _MovedOn from None
+            finally:
+                loop.remove_reader(waited.fileno())
+        self._silence(self._poll.poll(0))
+
+    def _silence(self, ready: list[tuple[int, int]]) -> None:
+        for descriptor, _ in ready:
+            if descriptor == self._bell:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._bell, 64)
 
     def _keep_up(self) -> None:
         """Polls the sockets that are open now."""

@@ -25,7 +25,6 @@ from ..outbound.writer import PartitionWriter
 from ..record.formats import RecordFormat, format_named, rows_as_bytes
 from ..waits import WaitMeter
 from .parking import Parking, TaskParking
-from .signal import Signal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,10 +95,9 @@ class RecordWriter(Generic[T]):
         self._now = partition.host.now
         self._is_back = False
         self._parking: Parking = TaskParking() if parking is None else parking
-        self._consumed = Signal()
         partition.pool.on_available = self._on_back
         self._core.buffers.on_lent_back = self._on_back
-        partition.on_acknowledged = self._consumed.wake
+        partition.on_acknowledged = self._parking.wake
         partition.on_release = self._core.abandon
         self._try_emit = self._core.try_emit
         self.try_emit = self._core.try_emit
@@ -108,9 +106,18 @@ class RecordWriter(Generic[T]):
         """See `PartitionWriter.forget_refused`."""
         self.check_batch = self._core.rows_of_batch
         """See `PartitionWriter.rows_of_batch`."""
-        self.emit_nowait = self._core.emit_nowait
-        """`emit_nowait(record)`, see `PartitionWriter.emit_nowait`: bound here, because a second call would cost a
-        quarter of it."""
+        # Bound here, because a second call would cost a quarter of it.
+        self.emit_nowait = self._core.emit_nowait  # type: ignore[method-assign,assignment]
+
+    def emit_nowait(self, record: T, /) -> None:
+        """Writes a record now; never waits, and lets no other task run.
+
+        Raises:
+            trio.WouldBlock: there is no buffer; nothing was written.
+            RecordError: the record does not fit the format.
+            LocalProtocolError: the partition is finished or released.
+        """
+        self._core.emit_nowait(record)
 
     @property
     def partition(self) -> ResultPartition:
@@ -235,7 +242,7 @@ class RecordWriter(Generic[T]):
         """
         await self._parking.checkpoint()
         while not (self._partition.all_acknowledged or self._partition.is_released):
-            await self._consumed.wait()
+            await self._parking.wait(0.0, self._look)
 
     def close(self) -> None:
         """Gives the writer up: what was written stays queued, buffers it held open are finished. Idempotent."""

@@ -9,63 +9,23 @@ and lets it go before it waits for anything. Where nobody visits there is no loc
 Rules:
 - What wakes tasks, starts them or ends them is the loop's: a visitor posts it (`soon`).
 - Who waits for the lock gets it next, whoever else is in a hurry: the turnstile.
-- The loop cannot end while somebody is inside; when it has ended, everybody is refused.
-- Ctrl-C while the main thread is inside is put off until it is out, as trio does it, and only where SIGINT does what
-  Python makes it do. Another handler that raises strikes where the program happens to be: inside, it ends the
-  connection, the reader or the writer it hits.
+- A visitor that comes again and again stays (`staying`): it keeps the lock until somebody else wants it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import threading
 import weakref
 from collections.abc import Callable
-from types import FrameType
 from typing import Final, final
 
 import trio
 
 from ..errors import LocalProtocolError
-
-
-@final
-class Interrupts:
-    """There is one main thread, so there is one of these (`INTERRUPTS`)."""
-
-    __slots__ = ("_is_pending", "is_inside")
-
-    def __init__(self) -> None:
-        self.is_inside = False
-        """Whether the main thread is inside; only it sets this."""
-        self._is_pending = False
-
-    def protect(self) -> None:
-        """From now on Ctrl-C is put off; in another thread than the main one, or with a handler of somebody's, not."""
-        if (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        ):
-            signal.signal(signal.SIGINT, self._on_signal)
-
-    def leave(self) -> None:
-        """The main thread is out. Raises KeyboardInterrupt if there was one."""
-        self.is_inside = False
-        if self._is_pending:
-            self._is_pending = False
-            raise KeyboardInterrupt
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.is_inside:
-            self._is_pending = True
-        else:
-            signal.default_int_handler(number, frame)
-
-
-INTERRUPTS = Interrupts()
-
+from .interrupts import INTERRUPTS
+from .staying import Door, Stay
 
 _MAIN: Final = threading.main_thread().ident
 _CLOSED: Final = "the TaskManager is closed; open a new one"
@@ -92,7 +52,8 @@ class Visits(trio.abc.Instrument):
         self._token: trio.lowlevel.TrioToken | None = None
         self._core = threading.Lock()
         self._turnstile = threading.Lock()
-        self._is_wanted = False
+        self.door = Door(self._give_way)
+        self._resident: Stay | None = None
         self._visitor: int | None = None
         self._refusal = ""
         self._is_open = False
@@ -109,8 +70,11 @@ class Visits(trio.abc.Instrument):
 
     # For visitors.
 
-    def enter(self) -> None:
+    def enter(self, stay: Stay | None = None) -> None:
         """Waits until the loop waits, which is soon; until `leave` nothing else touches what the loop owns.
+
+        Args:
+            stay: of who may have the lock still.
 
         Raises:
             LocalProtocolError: the loop has ended, or this thread is inside already: a format, a selector, or a signal
@@ -118,29 +82,25 @@ class Visits(trio.abc.Instrument):
         """
         if self._refusal:
             raise LocalProtocolError(self._refusal)
-        thread = threading.get_ident()
-        if self._visitor == thread:
+        if self.is_mine:
             raise LocalProtocolError(
                 "called by a format, a selector or a signal handler, inside of another call, which would wait for"
                 " itself; call it when that has returned"
             )
-        self.enter_again()
+        self.enter_again(stay)
 
-    def enter_again(self) -> None:
+    def enter_again(self, stay: Stay | None = None) -> None:
         """As `enter`, for who was inside and has something to bring to its end; never refused."""
         thread = threading.get_ident()
         if thread == _MAIN:
             INTERRUPTS.is_inside = True
-        if self._is_wanted or not self._core.acquire(False):
-            self._is_wanted = True
-            with self._turnstile:
-                self._core.acquire()
-                self._is_wanted = False
+        if stay is None or not stay.is_resident or not self._claim(stay):
+            self._take()
         self._visitor = thread
         self.is_inside = True
 
-    def leave(self) -> None:
-        """Sends what the visit has caused, and lets others in.
+    def leave(self, stay: Stay | None = None) -> None:
+        """Sends what the visit has caused, and lets others in: at once, or, if it stays, as soon as one wants to.
 
         Raises:
             KeyboardInterrupt: in the main thread, if Ctrl-C came meanwhile.
@@ -148,15 +108,32 @@ class Visits(trio.abc.Instrument):
         try:
             self.before_leaving()
         finally:
-            self.leave_quietly()
+            self.leave_quietly(stay)
 
-    def leave_quietly(self) -> None:
+    def leave_quietly(self, stay: Stay | None = None) -> None:
         """As `leave`, but sends nothing."""
         is_main = self._visitor == _MAIN
-        self.is_inside = False
         self._visitor = None
-        self._core.release()
+        if stay is None:
+            self.is_inside = False
+            self._core.release()
+        else:
+            stay.thread = threading.get_ident()
+            if is_main:
+                INTERRUPTS.stays.add(stay)
+            self._resident = stay
+            stay.is_resident = True
+            stay.claim.append(None)  # last: from here on somebody else may have the lock
+            if self.door.is_wanted:
+                self._give_way(stay)
         if is_main:
+            INTERRUPTS.leave()
+
+    def _give_way(self, stay: Stay) -> None:
+        """Lets in who waits, unless he has taken the lock by now. Called by who stays, between its calls."""
+        if self._claim(stay):
+            self._core.release()
+        if stay.thread == _MAIN:
             INTERRUPTS.leave()
 
     @property
@@ -166,8 +143,10 @@ class Visits(trio.abc.Instrument):
 
     @property
     def is_mine(self) -> bool:
-        """Whether the calling thread is inside."""
-        return self._visitor == threading.get_ident()
+        """Whether the calling thread is inside, and not only stays."""
+        thread = threading.get_ident()
+        resident = self._resident
+        return self._visitor == thread or (resident is not None and resident.is_active and resident.thread == thread)
 
     # For whatever both do.
 
@@ -191,11 +170,7 @@ class Visits(trio.abc.Instrument):
 
     def after_io_wait(self, timeout: float) -> None:
         """See `trio.abc.Instrument`."""
-        if not self._core.acquire(False):
-            self._is_wanted = True
-            with self._turnstile:
-                self._core.acquire()
-                self._is_wanted = False
+        self._take()
 
     def after_run(self) -> None:
         """See `trio.abc.Instrument`."""
@@ -207,7 +182,33 @@ class Visits(trio.abc.Instrument):
         self._refusal = _FORKED
         self._core = threading.Lock()
         self._turnstile = threading.Lock()
-        self._is_wanted = False
+        self.door.is_wanted = False
+        if self._resident is not None:
+            self._claim(self._resident)
+
+    # Inside.
+
+    def _take(self) -> None:
+        """Waits for the lock."""
+        if self.door.is_wanted or not self._core.acquire(False):
+            with self._turnstile:
+                self.door.is_wanted = True
+                resident = self._resident
+                if resident is None or resident.is_active or not self._claim(resident):
+                    self._core.acquire()
+                self.door.is_wanted = False
+
+    def _claim(self, stay: Stay) -> bool:
+        """Takes the lock from who stays. Returns whether it was there."""
+        try:
+            stay.claim.pop()
+        except IndexError:
+            return False
+        stay.is_resident = False
+        self._resident = None
+        self.is_inside = False
+        INTERRUPTS.stays.discard(stay)
+        return True
 
 
 _OPEN: Final[weakref.WeakSet[Visits]] = weakref.WeakSet()

@@ -40,7 +40,7 @@ REPEATS: Final = 5
 def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[str, ...], as_json: bool) -> int:
     """Measures every row of the table of figures, in both builds and with its peers, all in turn.
 
-    The default takes about ten minutes. A row in bold misses its goal.
+    The default takes about a quarter of an hour. A row in bold misses its goal.
 
     Exit code 1 when something that was sent did not arrive whole, in order and once, or could not be measured.
     """

@@ -65,10 +65,9 @@ def write(writer: blocking.RecordWriter, calls: list[tuple[str, int]]) -> int:
     keyed=st.booleans(),
     buffer_timeout_s=BUFFER_TIMEOUTS,
     patience_s=st.sampled_from([0, 0.001, PATIENCE_S]),
-    direct=st.booleans(),
 )
 @example(  # a batch behind a run of records that are not in memory yet
-    calls=[("emit", 5), ("batch", 2)], channels=2, keyed=False, buffer_timeout_s=None, patience_s=0, direct=False
+    calls=[("emit", 5), ("batch", 2)], channels=2, keyed=False, buffer_timeout_s=None, patience_s=0
 )
 @pytest.mark.slow
 def test_per_channel_every_record_that_was_taken_once_and_in_order(
@@ -78,13 +77,10 @@ def test_per_channel_every_record_that_was_taken_once_and_in_order(
     keyed: bool,
     buffer_timeout_s: float | None,
     patience_s: float,
-    direct: bool,
 ) -> None:
     partition, gate = lasting_pair.join(channels)
     selector = KeyGroupSelector(max_parallelism=16) if keyed else None
-    writer = blocking.RecordWriter(
-        partition, format="int64", selector=selector, buffer_timeout_s=buffer_timeout_s, direct=direct
-    )
+    writer = blocking.RecordWriter(partition, format="int64", selector=selector, buffer_timeout_s=buffer_timeout_s)
     writing = Background(lambda: write(writer, calls))
     reader = blocking.RecordReader(gate, format="int64")
     found: list[list[int]] = [[] for _ in range(channels)]

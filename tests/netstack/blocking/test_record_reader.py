@@ -143,7 +143,7 @@ def test_closing_wakes_a_reader_that_waits(pair: Pair, background: Any, what: st
     reader = blocking.RecordReader(gate, format="str")
     assert reader.next_records(timeout_s=PATIENCE_S) == ["one"]
     waiting = background(reader.next_records)
-    with pytest.raises(LocalProtocolError, match="another thread is in a call of this reader"):
+    with pytest.raises(LocalProtocolError, match="another call of this reader is under way"):
         _ask_until_refused(reader)
     {"reader": reader.close, "gate": gate.close, "manager": pair.consumer.close}[what]()
     with pytest.raises(LocalProtocolError, match="closed"):

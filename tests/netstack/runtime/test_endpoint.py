@@ -120,7 +120,7 @@ async def test_a_manager_that_only_consumes_remembers_a_connection_once_however_
         await settle()
     (dialled,) = consumer.statistics().dialled
     assert dialled.connection.sends > 20
-    assert len(consumer._endpoint._dirty) <= 1
+    assert len(consumer.unsent) <= 1
 
 
 # Peers that do not behave.

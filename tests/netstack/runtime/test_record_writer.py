@@ -93,6 +93,14 @@ async def test_emit_waits_for_a_buffer_and_goes_on_when_one_is_back(autojump_clo
     assert stage.partition.statistics().records == 8
 
 
+async def test_a_type_checker_knows_what_emit_nowait_takes(autojump_clock: MockClock) -> None:
+    stage = Stage(format="str")
+    writer: RecordWriter[str] = stage.writer
+    with pytest.raises(RecordError):
+        writer.emit_nowait(3)  # type: ignore[arg-type]  # mypy fails here if it takes this
+    writer.emit_nowait("word")
+
+
 async def test_emit_nowait_refuses_what_has_no_buffer_and_writes_nothing_of_it(autojump_clock: MockClock) -> None:
     stage = Stage(buffer_timeout_s=None)
     stage.writer.emit_nowait(bytes(100))
