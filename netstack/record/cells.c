@@ -418,14 +418,50 @@ static PyType_Spec ready_spec = {
     "netstack.record.cells.Ready", sizeof(Ready), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, ready_slots,
 };
 
-/* What `__anext__` gives: takes an element that is ready when it is awaited, or runs `wait`. */
+/* What `__anext__` and an eager function give. When it is awaited it takes an element that is ready, or attempts what it
+   was made for; if that does not do it runs the coroutine of `wait`. */
 typedef struct {
     PyObject_HEAD
-    PyObject *ready, *wait, *value_name;
+    PyObject *ready, *attempt; /* one of the two */
+    PyObject *argument;        /* of the attempt, and of `wait` then */
+    PyObject *wait, *value_name;
     PyObject *inner; /* the coroutine of `wait`, once it was needed */
     PyObject *stop;  /* the exception that carries results, from CPython 3.12 on */
     int is_over;
 } Next;
+
+/* What can be had without waiting; NULL and no error if that is nothing. */
+static PyObject *
+next_at_once(Next *self)
+{
+    PyObject *found = NULL;
+    if (self->attempt == NULL) {
+        PyObject *elements = Py_XNewRef(((Ready *)self->ready)->elements);
+        if (elements != NULL && PyIter_Check(elements)) {
+            found = PyIter_Next(elements);
+        }
+        Py_XDECREF(elements);
+        return found;
+    }
+    PyObject *argument = Py_NewRef(self->argument);
+    PyObject *is_done = PyObject_CallOneArg(self->attempt, argument);
+    Py_DECREF(argument);
+    if (is_done != NULL && PyObject_IsTrue(is_done) > 0) {
+        found = Py_NewRef(Py_None);
+    }
+    Py_XDECREF(is_done);
+    return found;
+}
+
+static int
+next_wait(Next *self)
+{
+    Py_CLEAR(self->stop); /* and the last element with it, while nothing comes */
+    self->inner = self->argument == NULL ? PyObject_CallNoArgs(self->wait)
+                                         : PyObject_CallOneArg(self->wait, self->argument);
+    Py_CLEAR(self->argument);
+    return self->inner == NULL ? -1 : 0;
+}
 
 static PySendResult
 next_send(Next *self, PyObject *value, PyObject **result)
@@ -436,27 +472,17 @@ next_send(Next *self, PyObject *value, PyObject **result)
             PyErr_SetString(PyExc_RuntimeError, "cannot reuse already awaited coroutine");
             return PYGEN_ERROR;
         }
-        PyObject *elements = Py_XNewRef(((Ready *)self->ready)->elements);
-        if (elements != NULL && PyIter_Check(elements)) {
-            *result = PyIter_Next(elements);
-        }
-        Py_XDECREF(elements);
-        if (*result != NULL || PyErr_Occurred()) {
-            self->is_over = 1;
+        self->is_over = 1; /* also for who awaits it from within the attempt */
+        *result = next_at_once(self);
+        if (*result != NULL || PyErr_Occurred() || next_wait(self) < 0) {
+            Py_CLEAR(self->argument);
             return *result != NULL ? PYGEN_RETURN : PYGEN_ERROR;
-        }
-        Py_CLEAR(self->stop); /* and the last element with it, while nothing comes */
-        self->inner = PyObject_CallNoArgs(self->wait);
-        if (self->inner == NULL) {
-            self->is_over = 1;
-            return PYGEN_ERROR;
         }
     }
     PyObject *inner = Py_NewRef(self->inner);
     PySendResult sent = PyIter_Send(inner, value, result);
     Py_DECREF(inner);
     if (sent != PYGEN_NEXT) {
-        self->is_over = 1;
         Py_CLEAR(self->inner);
     }
     return sent;
@@ -500,8 +526,12 @@ static PyObject *
 next_throw(Next *self, PyObject *args)
 {
     if (self->inner == NULL) { /* nothing has begun: as a coroutine that is thrown into before it runs */
-        self->inner = PyObject_CallNoArgs(self->wait);
-        if (self->inner == NULL) {
+        if (self->is_over) {
+            PyErr_SetString(PyExc_RuntimeError, "cannot reuse already awaited coroutine");
+            return NULL;
+        }
+        self->is_over = 1;
+        if (next_wait(self) < 0) {
             return NULL;
         }
     }
@@ -511,7 +541,6 @@ next_throw(Next *self, PyObject *args)
     Py_XDECREF(method);
     Py_DECREF(inner);
     if (result == NULL) {
-        self->is_over = 1;
         Py_CLEAR(self->inner);
     }
     return result;
@@ -523,6 +552,7 @@ next_close(Next *self, PyObject *Py_UNUSED(ignored))
     PyObject *inner = self->inner;
     self->inner = NULL;
     self->is_over = 1;
+    Py_CLEAR(self->argument);
     if (inner == NULL) {
         Py_RETURN_NONE;
     }
@@ -536,16 +566,34 @@ next_traverse(Next *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->ready);
+    Py_VISIT(self->attempt);
+    Py_VISIT(self->argument);
     Py_VISIT(self->wait);
     Py_VISIT(self->inner);
     Py_VISIT(self->stop);
     return 0;
 }
 
+/* As the interpreter does for a coroutine: who forgets `await` would lose the record without a word. */
+static void
+warn_if_not_awaited(Next *self)
+{
+    if (self->argument != NULL && !self->is_over) {
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1, "%R was never awaited: its record was not written", self->wait)) {
+            PyErr_WriteUnraisable(self->wait);
+        }
+        PyErr_Restore(type, value, trace);
+    }
+}
+
 static int
 next_clear(Next *self)
 {
     Py_CLEAR(self->ready);
+    Py_CLEAR(self->attempt);
+    Py_CLEAR(self->argument);
     Py_CLEAR(self->wait);
     Py_CLEAR(self->inner);
     Py_CLEAR(self->stop);
@@ -558,6 +606,9 @@ next_dealloc(Next *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
+    if (self->wait != NULL) { /* else the collector has cleared it */
+        warn_if_not_awaited(self);
+    }
     next_clear(self);
     type->tp_free(self);
     Py_DECREF(type);
@@ -579,10 +630,12 @@ static PyType_Spec next_spec = {
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, next_slots,
 };
 
+/* Makes these awaitables: an iterator over what is ready, or an eager function. */
 typedef struct {
     PyObject_HEAD
+    vectorcallfunc call;
     PyTypeObject *next_type;
-    PyObject *ready, *wait;
+    PyObject *ready, *attempt, *wait;
     Next *spare; /* handed out again when nobody else holds it */
 } Handout;
 
@@ -592,6 +645,8 @@ handout_anext(Handout *self)
     Next *next = self->spare;
     if (next != NULL && Py_REFCNT(next) == 1) {
         Py_INCREF(next);
+        warn_if_not_awaited(next);
+        Py_CLEAR(next->argument);
         Py_CLEAR(next->inner);
         next->is_over = 0;
         return (PyObject *)next;
@@ -600,7 +655,8 @@ handout_anext(Handout *self)
     if (next == NULL) {
         return NULL;
     }
-    next->ready = Py_NewRef(self->ready);
+    next->ready = Py_XNewRef(self->ready);
+    next->attempt = Py_XNewRef(self->attempt);
     next->wait = Py_NewRef(self->wait);
     next->value_name = PyUnicode_InternFromString("value");
     if (next->value_name == NULL) {
@@ -613,12 +669,29 @@ handout_anext(Handout *self)
     return (PyObject *)next;
 }
 
+static PyObject *
+call_eagerly(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Py_ssize_t named = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    if (PyVectorcall_NARGS(nargsf) + named != 1 ||
+        (named && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, 0), "record"))) {
+        PyErr_SetString(PyExc_TypeError, "give one record");
+        return NULL;
+    }
+    PyObject *next = handout_anext((Handout *)callable);
+    if (next != NULL) {
+        Py_XSETREF(((Next *)next)->argument, Py_NewRef(args[0]));
+    }
+    return next;
+}
+
 static int
 handout_traverse(Handout *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->next_type);
     Py_VISIT(self->ready);
+    Py_VISIT(self->attempt);
     Py_VISIT(self->wait);
     Py_VISIT(self->spare);
     return 0;
@@ -629,6 +702,7 @@ handout_clear(Handout *self)
 {
     Py_CLEAR(self->next_type);
     Py_CLEAR(self->ready);
+    Py_CLEAR(self->attempt);
     Py_CLEAR(self->wait);
     Py_CLEAR(self->spare);
     return 0;
@@ -653,6 +727,24 @@ static PyType_Slot handout_slots[] = {
 };
 static PyType_Spec handout_spec = {
     "netstack.record.cells.Handout", sizeof(Handout), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, handout_slots,
+};
+
+static PyMemberDef eager_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Handout, call), READONLY, NULL},
+    {NULL},
+};
+static PyType_Slot eager_slots[] = {
+    {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_dealloc, handout_dealloc},
+    {Py_tp_traverse, handout_traverse},
+    {Py_tp_clear, handout_clear},
+    {Py_tp_members, eager_members},
+    {0, NULL},
+};
+static PyType_Spec eager_spec = {
+    "netstack.record.cells.Eager", sizeof(Handout), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    eager_slots,
 };
 
 /* -------------------------------------------------------------------------------------------- Records from memory */
@@ -754,7 +846,7 @@ split_run(PyObject *Py_UNUSED(module), PyObject *args)
 /* ------------------------------------------------------------------------------------------------------- Module */
 
 typedef struct {
-    PyTypeObject *pen, *emitter, *ready, *next, *handout;
+    PyTypeObject *pen, *emitter, *ready, *next, *handout, *eager;
 } State;
 
 static struct PyModuleDef cells_module;
@@ -813,6 +905,25 @@ handout_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
+static PyObject *
+eager(PyObject *module, PyObject *args)
+{
+    State *state = PyModule_GetState(module);
+    PyObject *attempt, *wait;
+    if (!PyArg_ParseTuple(args, "OO:eager", &attempt, &wait)) {
+        return NULL;
+    }
+    Handout *self = (Handout *)state->eager->tp_alloc(state->eager, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->call = call_eagerly;
+    self->next_type = (PyTypeObject *)Py_NewRef((PyObject *)state->next);
+    self->attempt = Py_NewRef(attempt);
+    self->wait = Py_NewRef(wait);
+    return (PyObject *)self;
+}
+
 static int
 add_type(PyObject *module, PyTypeObject **place, PyType_Spec *spec, int is_public)
 {
@@ -826,7 +937,8 @@ cells_exec(PyObject *module)
     State *state = PyModule_GetState(module);
     if (add_type(module, &state->pen, &pen_spec, 1) < 0 || add_type(module, &state->emitter, &emitter_spec, 0) < 0 ||
         add_type(module, &state->ready, &ready_spec, 1) < 0 || add_type(module, &state->next, &next_spec, 0) < 0 ||
-        add_type(module, &state->handout, &handout_spec, 1) < 0) {
+        add_type(module, &state->handout, &handout_spec, 1) < 0 ||
+        add_type(module, &state->eager, &eager_spec, 0) < 0) {
         return -1;
     }
     return PyModule_AddIntConstant(module, "RUN_LIMIT_BYTES", 1024);
@@ -841,6 +953,7 @@ cells_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->ready);
     Py_VISIT(state->next);
     Py_VISIT(state->handout);
+    Py_VISIT(state->eager);
     return 0;
 }
 
@@ -853,10 +966,12 @@ cells_clear(PyObject *module)
     Py_CLEAR(state->ready);
     Py_CLEAR(state->next);
     Py_CLEAR(state->handout);
+    Py_CLEAR(state->eager);
     return 0;
 }
 
 static PyMethodDef cells_methods[] = {
+    {"eager", eager, METH_VARARGS, NULL},
     {"emitter", emitter, METH_VARARGS, NULL},
     {"split_cells", split_cells, METH_VARARGS, NULL},
     {"split_run", split_run, METH_VARARGS, NULL},

@@ -9,9 +9,11 @@ This is the reference. `cells.c` beside it does the same, and takes its place wh
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 from .framing import LENGTH, PREFIX_BYTES, packer
+
+T = TypeVar("T")
 
 RUN_LIMIT_BYTES: Final = 1024
 """Records up to this are joined a run at a time; longer ones would keep much alive, and copying is what they cost."""
@@ -225,6 +227,17 @@ class _PlainEmitter:
                     return True
             return self._slowly(record, record, self._slot)
         return self._slowly(record, self._encode(record), self._slot)
+
+
+def eager(
+    attempt: Callable[[T], bool], wait: Callable[[T], Coroutine[Any, Any, None]]
+) -> Callable[[T], Coroutine[Any, Any, None]]:
+    """As `wait`, a coroutine function that attempts first, and waits where that does not do.
+
+    Machine code attempts without a coroutine, when the result is awaited, and makes one only to wait: then `wait`
+    attempts again. Cancellation: as `wait`.
+    """
+    return wait
 
 
 @final

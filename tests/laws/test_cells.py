@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -51,6 +51,8 @@ def machine() -> ModuleType:
 def outcome(call: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
     try:
         return ("gave", call(*arguments))
+    except StopIteration as stop:
+        return (StopIteration, stop.value)
     except Exception as error:
         return (type(error), str(error))
 
@@ -318,6 +320,64 @@ def test_handouts_give_the_same_in_any_order(
     for asked in pending:
         for each in asked:
             each.close()
+
+
+class Emits:
+    """Attempts, and waits: what becomes of each number is told."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.told: list[Any] = []
+        self.emit = module.eager(self.attempt, self.wait)
+
+    def attempt(self, number: int) -> bool:
+        if number % 5 == 4:
+            raise KeyError(number)
+        if number % 3 == 0:
+            self.told.append(number)
+        return number % 3 == 0
+
+    async def wait(self, number: int) -> None:
+        if self.attempt(number):
+            return
+        await Pause()
+        self.told.append(("late", number))
+
+
+@given(steps)
+def test_eager_functions_do_the_same_in_any_order(machine: ModuleType, script: list[tuple[str, int]]) -> None:
+    both = [Emits(module) for module in (machine, PYTHON)]
+    pending: list[list[Any]] = [[], []]
+    for name, number in script:
+        if name == "ask":
+            for each, asked in zip(both, pending, strict=True):
+                asked.append(each.emit(number + len(asked)))
+        elif pending[0]:
+            at = number % len(pending[0])
+            arguments = {"send": (None,), "throw": (LookupError("thrown"),), "close": ()}[name]
+            in_c, in_python = (outcome(getattr(asked[at], name), *arguments) for asked in pending)
+            assert in_c == in_python
+            if in_c != ("gave", "waits"):
+                for asked in pending:
+                    asked.pop(at)
+    assert both[0].told == both[1].told
+    for asked in pending:
+        for each in asked:
+            each.close()
+
+
+def test_an_eager_function_takes_one_record(machine: ModuleType) -> None:
+    emits = Emits(machine)
+    for call in (lambda: emits.emit(), lambda: emits.emit(1, 2), lambda: emits.emit(other=1)):
+        with pytest.raises(TypeError):
+            call()
+    with pytest.raises(StopIteration):
+        emits.emit(record=3).send(None)
+    assert emits.told == [3]
+    forgotten = emits.emit(3)
+    assert isinstance(forgotten, Coroutine)
+    del forgotten
+    with pytest.warns(RuntimeWarning, match="was never awaited: its record was not written"):
+        emits.emit(6).close()
 
 
 def test_an_awaitable_is_awaited_once(machine: ModuleType) -> None:
