@@ -103,13 +103,15 @@ class Pen:
         end = at + PREFIX_BYTES + size
         if end >= self._limit:
             return False
-        packer(size).pack_into(self._memory, at, size, payload if type(payload) is bytes else bytes(payload))
+        if type(payload) is not bytes:
+            payload = bytes(payload)
+        packer(size).pack_into(self._memory, at, size, payload)
         self._at = end
         self._count += 1
-        if size <= RUN_LIMIT_BYTES:
-            self.size = size
+        if size == self.size:  # where lengths vary it would be reckoned for nothing
             self.most = min((self._limit - 1 - end) // (PREFIX_BYTES + size), most - 1)
         else:
+            self.size = size if size <= RUN_LIMIT_BYTES else -1
             self.most = 0
         return True
 
