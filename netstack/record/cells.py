@@ -8,7 +8,7 @@ This is the reference. `cells.c` beside it does the same, and takes its place wh
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar, final
 
 from .framing import LENGTH, PREFIX_BYTES, packer
@@ -260,7 +260,7 @@ class Ready:
 class Handout:
     """Iterates over what is ready, and over what comes; holds nothing itself, so any number may take turns."""
 
-    __slots__ = ("_wait",)
+    __slots__ = ("_ready", "_wait")
 
     def __init__(self, ready: Ready, wait: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         """Hands out what is in `ready`.
@@ -268,14 +268,17 @@ class Handout:
         Args:
             ready: the elements that have come.
             wait: makes a coroutine that returns the next element of `ready`, and waits for it if there is none; raises
-                StopAsyncIteration at the end. Machine code takes an element itself when there is one.
+                StopAsyncIteration at the end. It is called when nothing is ready.
         """
+        self._ready = ready
         self._wait = wait
 
     def __aiter__(self) -> Handout:
         """Itself."""
         return self
 
-    def __anext__(self) -> Awaitable[Any]:
+    async def __anext__(self) -> Any:
         """The next element; no checkpoint while there is one. Cancellation: nothing is lost, ask again."""
-        return self._wait()
+        for element in self._ready.elements:
+            return element
+        return await self._wait()
