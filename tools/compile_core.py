@@ -1,5 +1,7 @@
 """Compiles the data path with mypyc: the same source, machine code; `netstack.build` loads it.
 
+The innermost steps of a record are written in C as well, beside the Python source that they take the place of.
+
 Takes: the modules named below, a C compiler, mypy and setuptools. Gives: extension modules and a manifest, in a folder
 of this interpreter's own below `netstack/_compiled`. The manifest has a digest of every source the compiler looked at,
 so machine code of sources that were edited since is never loaded.
@@ -34,7 +36,7 @@ MODULES: Final = (
     "keygroups",
     *("buffer.segment", "buffer.buffer", "buffer.builder", "buffer.elements", "buffer.lent"),
     *("buffer.local_pool", "buffer.network_pool", "buffer.stored"),
-    *("record.framing", "record.rows", "record.runs", "record.deserializer", "record.handout"),
+    *("record.framing", "record.rows", "record.runs", "record.deserializer"),
     "runtime.staying",
     *(
         "outbound.open_buffers",
@@ -56,6 +58,9 @@ MODULES: Final = (
     *("inbound.channel_buffers", "inbound.channel", "inbound.local_channel", "inbound.parts", "inbound.capture"),
     *("inbound.gate", "inbound.union", "inbound.receiver", "inbound.uncredited", "inbound.in_band"),
 )
+
+C_MODULES: Final = ("record.cells",)
+"""Written in C: what lies beside each as `.py` is the reference, and runs where nothing is compiled."""
 
 GROUP: Final = "netstack_core"
 _CONFIG: Final = """\
@@ -118,8 +123,10 @@ def compile_core(root: Path, out: Path, *, optimize: str = "2") -> None:
         if unset:
             raise CannotCompile("\n".join(("set these attributes in __init__, or write properties:", *unset)))
         made = sorted((stage / "out").rglob("*.so"))
-        if done.returncode or len(made) != len(MODULES) + 1:
-            raise CannotCompile("mypyc failed: " + "\n".join(line for line in said if "warning:" not in line)[-4000:])
+        if done.returncode or len(made) != len(_wanted()):
+            raise CannotCompile(
+                "compiling failed: " + "\n".join(line for line in said if "warning:" not in line)[-4000:]
+            )
         fresh = out.with_name(f"{out.name}.{os.getpid()}")
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
@@ -162,14 +169,20 @@ def netstack_sources(root: Path) -> list[Path]:
                 home = path.parents[node.level - 1]
                 home = home.joinpath(*(node.module or "").split("."))
                 waiting += [home.with_suffix(".py"), *(home / f"{alias.name}.py" for alias in node.names)]
+    found |= {root / "netstack" / f"{name.replace('.', '/')}.c": None for name in C_MODULES}
     inits = {root / package / "__init__.py" for path in found for package in path.relative_to(root).parents}
     return sorted({*found, *(path for path in inits if path.is_file())})
+
+
+def _wanted() -> set[str]:
+    """The extension modules that are made."""
+    return {GROUP + "__mypyc", *(f"netstack.{name}" for name in (*MODULES, *C_MODULES))}
 
 
 def _in_stage(stage: Path, optimize: str) -> None:
     """Runs mypyc and the C compiler; a process of its own, because both end it when they fail."""
     from mypyc.build import mypycify
-    from setuptools import Distribution
+    from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
     paths = [f"netstack/{name.replace('.', '/')}.py" for name in MODULES]
@@ -178,6 +191,10 @@ def _in_stage(stage: Path, optimize: str) -> None:
     )
     for extension in extensions:
         extension.extra_compile_args += ["-w", "-g0"]
+    extensions += [
+        Extension(f"netstack.{name}", [f"netstack/{name.replace('.', '/')}.c"], extra_compile_args=["-g0"])
+        for name in C_MODULES
+    ]
     sys.modules["distutils.ccompiler"].CCompiler.compile = _compile_all  # setuptools' own
     command = build_ext(Distribution({"name": "netstack", "ext_modules": extensions}))
     command.build_lib, command.build_temp = str(stage / "out"), str(stage / "objects")
@@ -219,8 +236,7 @@ def main() -> int:
     compiled = compiled_module(root)
     out = compiled.compiled_folder(root / "netstack")
     manifest = compiled.current_manifest(root / "netstack")[0]
-    wanted = {GROUP + "__mypyc", *(f"netstack.{name}" for name in MODULES)}
-    if not arguments.force and manifest is not None and set(manifest["files"]) == wanted:
+    if not arguments.force and manifest is not None and set(manifest["files"]) == _wanted():
         return 0
     print("Compiling the data path (once, about a minute) ...", file=sys.stderr)
     try:

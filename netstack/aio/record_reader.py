@@ -13,8 +13,8 @@ import numpy.typing as npt
 from ..blocking.network_environment import SingleInputGate
 from ..blocking.record_reader import ArrayVisitor, RecordVisitor, T, is_small, is_trickle
 from ..config import NetworkConfig
+from ..record.cells import Handout
 from ..record.formats import RecordFormat
-from ..record.handout import Handout
 
 MOST_SOCKETS: Final = 16
 """asyncio is told of each socket at each wait: of more, the TaskManager's thread reads."""
@@ -33,14 +33,15 @@ class RecordReader(RecordVisitor[T]):
     ) -> None:
         """Takes over the gate; arguments of `netstack.RecordReader`."""
         super().__init__(gate, format, config, MOST_SOCKETS)
+        self._handout = Handout(self._ready, self._next_element)
 
     def __aiter__(self) -> AsyncIterator[T]:
         """Goes on where the last one stopped: a reader is read once."""
-        return Handout(self._ready, self.next_records)
+        return self._handout
 
     def __anext__(self) -> Awaitable[T]:
         """The next element. Raises as `next_records`; cancellation: nothing is lost, ask again."""
-        return Handout(self._ready, self.next_records).__anext__()
+        return self._handout.__anext__()
 
     async def next_records(self) -> list[T] | None:
         """The next elements, at least one, all of one channel; None when every channel has ended.
@@ -55,6 +56,13 @@ class RecordReader(RecordVisitor[T]):
         if left:
             return left
         return await self._run_in_asyncio(self._reader.next_records, is_trickle)
+
+    async def _next_element(self) -> T:
+        elements = await self.next_records()
+        if elements is None:
+            raise StopAsyncIteration
+        self._ready.elements = iter(elements)
+        return next(self._ready.elements)  # type: ignore[no-any-return]
 
 
 @final

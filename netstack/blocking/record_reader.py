@@ -23,8 +23,8 @@ import numpy.typing as npt
 from ..config import NetworkConfig
 from ..errors import ConfigError, LocalProtocolError
 from ..events import CancelCheckpointMarker, CheckpointBarrier, UserEvent
+from ..record.cells import Ready
 from ..record.formats import RecordFormat
-from ..record.handout import Ready
 from ..runtime import record_reader as runtime
 from .network_environment import SingleInputGate
 from .portal import check_timeout

@@ -10,10 +10,8 @@ writer announces a buffer when it finishes (DESIGN.md, "Announce on finish"). Wh
 - `limit` is what the per-record path compares with. It equals `capacity` while the buffer's flush is armed; when the
   reader takes the bytes of an unfinished buffer it drops to `position`, which sends the next record through the slow
   path, where a new deadline is armed. So the fast path needs no question about time.
-- `run` holds small records behind `position` that are not in memory yet, all of one length: they are written and
-  committed when somebody looks (`settle`), together, which costs a quarter of writing each. Whoever writes, or takes
-  what is committed, settles first; so nobody can tell. `run_limit` says how many it may hold: as many as end below
-  `limit`, so that a record of a run costs its writer a comparison and nothing else.
+- `pen` writes single records behind `position` that are not committed yet (`record/cells`). They are committed when
+  somebody looks (`settle`), together. Whoever writes, or takes what is committed, settles first; so nobody can tell.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from typing import Final, final
 
 from ..errors import LocalProtocolError
 from ..events import DataType
-from ..record.framing import LENGTH, PREFIX_BYTES
+from ..record.cells import Pen
 from .buffer import Buffer
 from .local_pool import LocalBufferPool
 from .segment import Segment
@@ -47,11 +45,9 @@ class BufferBuilder:
         "finished",
         "limit",
         "memory",
+        "pen",
         "position",
         "records",
-        "run",
-        "run_bytes",
-        "run_limit",
         "segment",
         "stays_armed",
     )
@@ -60,14 +56,9 @@ class BufferBuilder:
         self.segment = segment
         self.memory = segment.memory
         self.position = 0
-        self.run: list[bytes] = []
-        """The last records, without their lengths, that are not in memory yet."""
-        self.run_bytes = -1
-        """The length of each of them; of the last record, when there are none; -1: of no record."""
-        self.run_limit = 0
-        """How many of them there may be; 0 when there are none."""
+        self.pen = Pen(segment.memory)
         self.records = 0
-        """How many records came in runs, those in `run` not counted."""
+        """How many records the pen wrote, those it has not settled not counted."""
         self.capacity = self.limit = len(segment.memory)
         self.finished = False
         self.stays_armed = False
@@ -84,9 +75,9 @@ class BufferBuilder:
 
     @property
     def written_bytes(self) -> int:
-        """What is in it, a run included."""
-        run = self.run
-        return self.position + len(run) * (PREFIX_BYTES + self.run_bytes) if run else self.position
+        """What is in it, with what the pen wrote."""
+        written: int = self.pen.written
+        return self.position + written
 
     def append(self, source: bytes | memoryview) -> int:
         """Copies and commits as much of `source` as fits.
@@ -99,8 +90,7 @@ class BufferBuilder:
         """
         if self.finished:
             raise LocalProtocolError("append to a finished BufferBuilder; request a new one from the pool")
-        if self.run:
-            self.settle()
+        self.settle()
         count = min(len(source), self.capacity - self.position)
         end = self.position + count
         self.memory[self.position : end] = source if count == len(source) else memoryview(source)[:count]
@@ -109,8 +99,7 @@ class BufferBuilder:
 
     def write(self, framed: memoryview, head: bytes = b"") -> None:
         """Copies and commits whole records, and what stands in front of them, which must end below `limit`."""
-        if self.run:
-            self.settle()
+        self.settle()
         start = self.position
         if head:
             self.memory[start : start + len(head)] = head
@@ -119,39 +108,16 @@ class BufferBuilder:
         self.memory[start:end] = framed
         self.position = end
 
-    def extend_run(self, record: bytes, most: int) -> bool:
-        """Adds a record of `run_bytes`; afterwards up to `most - 1` more may be added to `run` without asking.
-
-        Returns:
-            Whether it was added: not if it does not end below `limit`.
-        """
-        run = self.run
-        count = len(run)
-        room = (self.limit - self.position - 1) // (PREFIX_BYTES + self.run_bytes)
-        if count >= room:
-            return False
-        run.append(record)
-        self.run_limit = min(room, count + most)
-        return True
-
     def settle(self) -> None:
-        """Writes the records of the run into memory, and commits them."""
-        run = self.run
-        if run:
-            prefix = LENGTH.pack(self.run_bytes)
-            start = self.position
-            end = start + len(run) * (PREFIX_BYTES + self.run_bytes)
-            self.memory[start : start + PREFIX_BYTES] = prefix
-            self.memory[start + PREFIX_BYTES : end] = prefix.join(run)
-            self.position = end
-            self.records += len(run)
-            self.run_limit = 0
-            run.clear()
+        """Commits what the pen wrote."""
+        records: int = self.pen.records
+        if records:
+            self.position += self.pen.settle()
+            self.records += records
 
     def trim(self, capacity_bytes: int) -> None:
         """Sets the capacity, never below what is written nor above the segment."""
-        if self.run:
-            self.settle()
+        self.settle()
         armed = self.limit == self.capacity
         self.capacity = min(max(capacity_bytes, self.position), len(self.memory))
         if armed:
@@ -159,8 +125,7 @@ class BufferBuilder:
 
     def finish(self) -> int:
         """Marks the end; idempotent. Returns the bytes written."""
-        if self.run:
-            self.settle()
+        self.settle()
         self.finished = True
         self.limit = -1
         return self.position
@@ -215,21 +180,20 @@ class BufferConsumer:
 
     @property
     def unread_bytes(self) -> int:
-        """Committed since the last `build`, a run included."""
+        """Written since the last `build`."""
         return self._builder.written_bytes - self._position
 
     def has_data(self) -> bool:
         """Whether bytes were committed since the last `build`."""
         builder = self._builder
-        return builder.position > self._position or len(builder.run) > 0
+        return builder.written_bytes > self._position
 
     def build(self) -> Buffer | None:
         """The newly committed bytes; never the same byte twice."""
         if self._closed:
             raise LocalProtocolError("build on a closed BufferConsumer")
         builder = self._builder
-        if builder.run:
-            builder.settle()
+        builder.settle()
         start = self._position
         end = builder.position
         if not builder.finished and not builder.stays_armed:

@@ -131,8 +131,7 @@ class Emission:
         offset, total = self._offset, self._total
         while offset < total or (runs is not None and runs.left):
             builder = builders[slot]
-            if builder.run:
-                builder.settle()
+            builder.settle()
             position = builder.position
             if runs is not None and offset == total and position < builder.capacity:
                 self._offset = self._begun_at = offset
@@ -173,8 +172,7 @@ class Emission:
         told = None if self._lent is None else buffers.on_lent_back
         while self._offset < self._total:
             builder = buffers.builders[slot]
-            if builder.run:
-                builder.settle()
+            builder.settle()
             left = self._total - self._offset
             size, at_once = segment_bytes, KICK_BUFFERS
             if subpartition.buffer_size < size:

@@ -100,4 +100,5 @@ class FlushRounds:
             if not builder.finished:
                 builder.stays_armed = False
                 if not subpartition.is_flushed:
+                    builder.settle()
                     builder.limit = builder.position  # its next record arms a deadline of its own

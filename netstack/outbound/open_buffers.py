@@ -24,6 +24,7 @@ from ..buffer.builder import BufferBuilder
 from ..buffer.elements import EventBuffer
 from ..buffer.segment import Segment
 from ..events import DataType
+from ..record.cells import Pen
 from .flush_rounds import FlushRounds
 from .flush_times import AT_ONCE, FlushTimes, LeadingEdge, Periodic
 from .partition import ResultPartition
@@ -60,6 +61,7 @@ class OpenBuffers:
     Attributes:
         partition: where they are queued.
         builders: of each slot; one that is full at position 0 stands for none.
+        pens: of each slot's builder.
         ends_record: whether segments are taken beyond the quota, and beyond the pool's size, to end what was begun.
         waits_early: whether nothing is written while the pool has no segment at hand, as by Flink's writers; ours fill
             the open buffer.
@@ -88,6 +90,7 @@ class OpenBuffers:
         "next_kick",
         "on_lent_back",
         "partition",
+        "pens",
         "rounds",
         "waits_early",
     )
@@ -101,6 +104,7 @@ class OpenBuffers:
         self._broadcast_slot = len(partition.subpartitions)
         slots = self._broadcast_slot + 1
         self.builders: list[BufferBuilder] = [_NONE] * slots
+        self.pens: list[Pen] = [_NONE.pen] * slots
         self.waits_early = partition.as_flink and partition.store is None
         self._open_slots = 0
         self._broadcasting = False
@@ -169,9 +173,11 @@ class OpenBuffers:
         if self.waits_early and not self.partition.pool.is_available:
             for other in self.builders:
                 if other is not _NONE:
+                    other.settle()
                     other.limit = other.position  # its next record goes the slow way, where it has to wait
         builder = BufferBuilder(segment, self.partition.pool, 0 if slot == self._broadcast_slot else slot)
         self.builders[slot] = builder
+        self.pens[slot] = builder.pen
         self._open_slots += 1
         consumer = builder.create_consumer()
         first, *others = self.targets(slot)
@@ -203,6 +209,7 @@ class OpenBuffers:
         if builder is _NONE:
             return
         self.builders[slot] = _NONE
+        self.pens[slot] = _NONE.pen
         self._due_at[slot] = 0.0
         self._flushed_to[slot] = _NOTHING
         if self._times is not None:
@@ -385,6 +392,7 @@ class OpenBuffers:
         for slot, builder in enumerate(self.builders):
             if builder is not _NONE:
                 self.builders[slot] = _NONE
+                self.pens[slot] = _NONE.pen
                 builder.finish()
                 self._counters.counted += builder.records
                 builder.close()

@@ -192,7 +192,7 @@ class OutputCounters:
 
     def __init__(self, slots: int) -> None:
         self.counted = 0
-        """Records, without those that an open buffer counts: of runs, see `BufferBuilder.records`."""
+        """Records, without those that an open buffer counts: see `BufferBuilder.records`."""
         self.builders: list[BufferBuilder] = []
         """The open buffers."""
         self.buffers = 0
@@ -209,7 +209,7 @@ class OutputCounters:
         """Records written so far; O(open buffers)."""
         count = self.counted
         for builder in self.builders:
-            count += builder.records + len(builder.run)
+            count += builder.records + builder.pen.records
         return count
 
 

@@ -3,11 +3,10 @@
 Takes: records (or arrays of records), a selector, the buffer timeout. Gives: committed bytes in BufferBuilders,
 finished buffers and flushes to the subpartitions.
 
-How a record becomes visible: its bytes go straight into the open buffer of its subpartition, which is in the queue from
-its first byte on. Of small records of one length that is put off: each is one comparison with `builder.run_limit` and
-one `append`, and the buffer writes them together when somebody looks. Any other is one comparison with `builder.limit`
-and one `pack_into`. Everything else (no buffer yet, buffer full, flush to be armed, torn record to be completed) is
-behind these comparisons, in the slow path, once per buffer or per flush.
+How a record becomes visible: it goes into the open buffer of its subpartition, which is in the queue from its first
+byte on. The buffer's pen writes it (`record/cells`), with one comparison, and the buffer commits it when somebody
+looks. Everything else (no buffer yet, buffer full, flush to be armed, torn record to be completed) is behind that
+comparison, in the slow path, once per buffer or per flush.
 
 Slots and the buffer timeout are those of `OpenBuffers`.
 """
@@ -23,7 +22,8 @@ import numpy.typing as npt
 from ..buffer.lent import LentBuffer
 from ..errors import LocalProtocolError, RecordError
 from ..events import Event
-from ..record.formats import RecordFormat
+from ..record.cells import emitter
+from ..record.formats import RecordFormat, kind_of
 from ..record.framing import (
     LENGTH,
     MAX_RECORD_BYTES,
@@ -38,7 +38,7 @@ from ..record.framing import (
 from ..record.runs import FramedRuns
 from ..record.stream_records import StreamRecords, with_heads
 from .emission import SMALL_PIECE_BYTES, Emission, Payload, PieceCursor, Rows, framed_rows, is_immutable
-from .emitter import RUN_LIMIT_BYTES, Emitter, PlainEmitter, StagingEmitter
+from .emitter import SlowEmitter, StagingEmitter
 from .flush_rounds import FlushRounds
 from .open_buffers import OpenBuffers
 from .partition import ResultPartition
@@ -100,8 +100,8 @@ class PartitionWriter:
         if partition.store is not None:
             partition.store.on_cut = self.buffers.finish_all
         self._torn: Emission | None = None
-        self.refused: tuple[Any, int] | None = None
-        """The last record, and its slot, if there was no buffer for it."""
+        self.refused: list[tuple[Any, int]] = []
+        """The last record, and its slot, if there was no buffer for it; else empty."""
         self.is_emitting = False
         """Whether an emission waits half-way: nothing else may be written then."""
         self.overdraws = False
@@ -130,23 +130,21 @@ class PartitionWriter:
     # One record.
 
     def _emitter(self, refuse: type[Exception] | None) -> Callable[[Any], bool]:
-        is_raw = self.format_name == "bytes" and not self._has_heads
-        emitter = Emitter(
-            self,
-            encode=self.format.encode,
-            is_raw=is_raw,
-            slot=self.fixed_slot,
-            select=self._select,
-            flush_always=self.flush_always,
-            refuse=refuse,
+        emit = emitter(
+            self.buffers.pens,
+            kind_of(self.format),
+            -1 if self.fixed_slot is None else self.fixed_slot,
+            self.format.encode,
+            self._select,
+            self.refused,
+            self.slot_again,
+            SlowEmitter(self, refuse).emit,
         )
-        if self._staging is not None:
-            return StagingEmitter(self, self._staging, emitter).emit
-        return PlainEmitter(emitter).emit if is_raw and self.fixed_slot == 0 else emitter.emit
+        return emit if self._staging is None else StagingEmitter(self, self._staging, emit).emit
 
     def can_stage(self) -> bool:
         """Whether nothing is half-way, so that a record could be written at once."""
-        return self._torn is None and self.refused is None and not self.is_emitting
+        return self._torn is None and not self.refused and not self.is_emitting
 
     def settle(self) -> None:
         """Shares out what is staged, before anything else is written."""
@@ -155,15 +153,14 @@ class PartitionWriter:
 
     def slot_again(self, record: Any) -> int:
         """The slot of a record that was refused just before: a selector is asked once a record, whatever it counts."""
-        refused, self.refused = self.refused, None
-        assert refused is not None
-        return refused[1] if refused[0] is record else self._select(record)
+        refused, slot = self.refused.pop()
+        return slot if refused is record else self._select(record)
 
     def forget_refused(self) -> None:
         """The record that was refused does not come again: another one takes its turn."""
-        if self.refused is not None and self.selector.is_round_robin:
+        if self.refused and self.selector.is_round_robin:
             self.selector.advance(-1)
-        self.refused = None
+        self.refused.clear()
 
     def try_emit_slowly(self, slot: int, payload: Payload, size: int) -> bool:
         """As `try_emit`, of an encoded record for a slot, whatever is in the way."""
@@ -178,14 +175,12 @@ class PartitionWriter:
                 return False
         buffers.switch(slot)
         builder = self._builders[slot]
-        if builder.run:
-            builder.settle()
+        builder.settle()
         start = builder.position
         end = start + size + PREFIX_BYTES
         if builder.capacity < end <= len(builder.memory):
             buffers.grow(slot, end)
         if end <= builder.capacity:
-            builder.run_bytes = size if size <= RUN_LIMIT_BYTES else -1
             LENGTH.pack_into(builder.memory, start, size)
             builder.memory[start + PREFIX_BYTES : end] = payload
             builder.position = end
@@ -239,7 +234,7 @@ class PartitionWriter:
         self.settle()
         slot = self.fixed_slot
         if slot is None:
-            slot = self._select(record) if self.refused is None else self.slot_again(record)
+            slot = self.slot_again(record) if self.refused else self._select(record)
         pieces: list[Payload] = list(self.format.encode_pieces(record))
         size = sum(map(len, pieces))
         check_record_bytes(size, self._max_record_bytes)
@@ -347,8 +342,7 @@ class PartitionWriter:
     def try_share(self, slot: int, head: bytes, body: memoryview, records: int) -> bool:
         """Writes framed records into the open buffer of a slot, all of them or none; see `try_emit`."""
         builder = self._builders[slot]
-        if builder.run:
-            builder.settle()
+        builder.settle()
         if builder.position + len(head) + len(body) >= builder.limit:
             return False
         builder.write(body, head)
@@ -400,8 +394,7 @@ class PartitionWriter:
         """Writes an encoded record to a slot, whole or not at all; see `try_emit`."""
         size = len(payload)
         builder = self._builders[slot]
-        if builder.run:
-            builder.settle()
+        builder.settle()
         start = builder.position
         end = start + size + PREFIX_BYTES
         if end >= builder.limit:

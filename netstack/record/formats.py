@@ -280,6 +280,11 @@ def format_named(name: str) -> RecordFormat:
     return factory()
 
 
+def kind_of(format: RecordFormat) -> str:
+    """The name of a format whose records `record/cells` encodes and decodes itself, or ""."""
+    return format.name if type(format) in (BytesFormat, StrFormat, Int64Format, Float64Format) else ""
+
+
 def rows_as_bytes(rows: NDArray[np.uint8]) -> list[bytes]:
     """A `bytes` for every row of a k x n array; the bytes of a row are contiguous, the rows need not be.
 

@@ -24,8 +24,8 @@ from ..events import DataType, Event, decode_event
 from ..inbound.gate import SingleInputGate
 from ..inbound.leaving import ClosedByLeaving
 from ..inbound.union import UnionInputGate
+from ..record.cells import Handout, Ready
 from ..record.formats import RecordFormat, format_named
-from ..record.handout import Handout, Ready
 from ..record.rows import DEFAULT_BLOCK_BYTES, RowDeserializer
 from ..record.spill import SpillDirectory
 from ..record.stream_records import HEAD_BYTES, without_heads
@@ -215,12 +215,13 @@ class RecordReader(_Reader, Generic[T]):
         spill = SpillDirectory(None if settings.spill_directory is None else [settings.spill_directory])
         self._deserializers = [new_deserializer(made, spill, settings) for _ in range(gate.channel_count)]
         self._ready = Ready()
+        self._handout = Handout(self._ready, self._next_element)
         self.channel_index = 0
         """Which channel the last element came from."""
 
     def __aiter__(self) -> AsyncIterator[T]:
         """Goes on where the last one stopped: a reader is read once."""
-        return Handout(self._ready, self._next_elements)
+        return self._handout
 
     def __anext__(self) -> Awaitable[T]:
         """The next element; waits when there is none. Many of these cost more than `async for`.
@@ -236,7 +237,7 @@ class RecordReader(_Reader, Generic[T]):
 
         Cancellation: nothing is lost; ask again.
         """
-        return Handout(self._ready, self._next_elements).__anext__()
+        return self._handout.__anext__()
 
     async def next_records(self) -> list[T] | None:
         """All elements of the next buffer at once, at least one; None when every channel has ended.
@@ -261,6 +262,16 @@ class RecordReader(_Reader, Generic[T]):
             elements = self._elements_of(buffer)
             if elements or buffer is None:
                 return elements
+
+    async def _next_element(self) -> T:
+        ready = self._ready
+        for element in ready.elements:
+            return element  # type: ignore[no-any-return]
+        elements = await self._next_elements()
+        if elements is None:
+            raise StopAsyncIteration
+        ready.elements = iter(elements)
+        return next(ready.elements)  # type: ignore[no-any-return]
 
     async def _next_elements(self) -> list[T] | None:
         waiter = self._waiter

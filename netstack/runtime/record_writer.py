@@ -22,6 +22,7 @@ from ..outbound.partition import ResultPartition
 from ..outbound.selector import ChannelSelector, RebalanceSelector
 from ..outbound.slices import SliceWriter
 from ..outbound.writer import PartitionWriter
+from ..record.cells import eager
 from ..record.formats import RecordFormat, format_named, rows_as_bytes
 from ..waits import WaitMeter
 from .parking import Parking, TaskParking
@@ -100,6 +101,7 @@ class RecordWriter(Generic[T]):
         partition.on_acknowledged = self._parking.wake
         partition.on_release = self._core.abandon
         self._try_emit = self._core.try_emit
+        self.emit = eager(self._try_emit, self.emit)  # type: ignore[assignment, method-assign]
         self.try_emit = self._core.try_emit
         """`try_emit(record)`, see `PartitionWriter.try_emit`."""
         self.forget_refused = self._core.forget_refused

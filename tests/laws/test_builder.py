@@ -45,7 +45,7 @@ def test_what_is_built_is_what_was_appended_and_the_segment_returns_once(script:
     written = bytearray()
     capacity = SIZE
     finished = closed = False
-    records = unasked = 0
+    records = 0
     out: list[tuple[Buffer, bytes]] = []
     for name, *arguments in script:
         alive = not closed or bool(readers) or bool(out)
@@ -61,25 +61,19 @@ def test_what_is_built_is_what_was_appended_and_the_segment_returns_once(script:
                 assert builder.writable_bytes == capacity - len(written)
             case "run":
                 size, most, count = arguments
-                if builder.run_bytes != size:  # a writer settles, and packs the first record of another length
-                    builder.settle()
-                    builder.run_bytes = size
                 for number in range(count):
                     record = bytes([number]) * size
                     fits = len(written) + size + PREFIX_BYTES < builder.limit
-                    if len(builder.run) < builder.run_limit:
-                        assert fits
-                        builder.run.append(record)
-                    else:
-                        unasked = most
-                        assert builder.extend_run(record, most) == fits
+                    is_written = builder.pen.put(record, most)
+                    if not is_written:
+                        builder.settle()
+                        is_written = builder.pen.open(record, most, builder.position, builder.limit)
+                    assert is_written == fits
                     if not fits:
                         break
-                    assert unasked > 0
-                    unasked -= 1
                     records += 1
                     written += frame(record)
-                assert builder.records + len(builder.run) == records
+                assert builder.records + builder.pen.records == records
                 assert builder.writable_bytes == capacity - len(written)
             case "trim" if not finished:
                 builder.trim(arguments[0])

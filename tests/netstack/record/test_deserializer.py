@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from netstack import build
 from netstack.errors import ConfigError, LocalProtocolError, RecordError, SpillError
-from netstack.record.deserializer import _IS_COMPILED, RecordDeserializer
+from netstack.record.deserializer import RecordDeserializer
 from netstack.record.formats import BytesFormat, Int64Format, RecordFormat, StrFormat
 from netstack.record.framing import LENGTH, MAX_RECORD_BYTES, frame
 from netstack.record.spill import FileSystem, SpillDirectory
@@ -343,7 +342,3 @@ def test_a_full_disk_stops_the_channel_and_gives_the_file_back(make: Make, tmp_p
 def test_settings_that_cannot_work(make: Make, settings: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):
         make(**settings)
-
-
-def test_each_build_reads_lengths_its_own_way() -> None:
-    assert (build.kind == "compiled") is _IS_COMPILED

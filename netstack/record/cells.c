@@ -1,0 +1,989 @@
+/* Records one by one, the innermost steps, in C: see cells.py, which is the reference, for what each name means.
+
+   Rules: memory is touched only through a Py_buffer that is held, below the bound that was checked in the same call; no
+   Python code runs between a check and the write that it allows. What is none of the plain cases is left to the Python
+   side: `slowly`, `wait`, or the deserializer's general way, which also words every error. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+#include <string.h>
+
+#define PREFIX_BYTES 4
+
+typedef enum { NO_KIND, BYTES, STR, INT64, FLOAT64 } Kind;
+
+/* NO_KIND for any other name; -1 and an error if it is no text. */
+static int
+kind_named(PyObject *name)
+{
+    static const char *const names[] = {"", "bytes", "str", "int64", "float64"};
+    if (!PyUnicode_Check(name)) {
+        PyErr_SetString(PyExc_TypeError, "a kind is a str");
+        return -1;
+    }
+    for (int kind = BYTES; kind <= FLOAT64; kind++) {
+        if (PyUnicode_CompareWithASCIIString(name, names[kind]) == 0) {
+            return kind;
+        }
+    }
+    return NO_KIND;
+}
+
+static inline void
+store_length(unsigned char *at, Py_ssize_t length)
+{
+    at[0] = (unsigned char)(length >> 24);
+    at[1] = (unsigned char)(length >> 16);
+    at[2] = (unsigned char)(length >> 8);
+    at[3] = (unsigned char)length;
+}
+
+static inline uint32_t
+load_length(const unsigned char *at)
+{
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+}
+
+/* ---------------------------------------------------------------------------------------------------------- Pen */
+
+typedef struct {
+    PyObject_HEAD
+    Py_buffer memory; /* held as long as the pen lives */
+    Py_ssize_t start; /* the owner's commit */
+    Py_ssize_t at;    /* where the next record goes; not below start */
+    Py_ssize_t limit; /* each record ends below; at most memory.len; -1: closed */
+    Py_ssize_t most;  /* how many more may be written without being asked */
+    Py_ssize_t records;
+} Pen;
+
+/* Unknown to the garbage collector, which would otherwise clear a memoryview of which a pen holds the buffer. */
+
+/* Where the payload of the next record goes, its length written; NULL if it does not fit. */
+static inline unsigned char *
+pen_place(Pen *self, Py_ssize_t size)
+{
+    if (self->limit - self->at <= PREFIX_BYTES || size >= self->limit - self->at - PREFIX_BYTES || size > INT32_MAX) {
+        return NULL;
+    }
+    unsigned char *place = (unsigned char *)self->memory.buf + self->at;
+    store_length(place, size);
+    self->at += PREFIX_BYTES + size;
+    self->records++;
+    return place + PREFIX_BYTES;
+}
+
+static PyObject *
+pen_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"memory", NULL};
+    PyObject *memory;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:Pen", names, &memory)) {
+        return NULL;
+    }
+    Pen *self = (Pen *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->limit = -1;
+    if (PyObject_GetBuffer(memory, &self->memory, PyBUF_WRITABLE) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static void
+pen_dealloc(Pen *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyBuffer_Release(&self->memory);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *
+put_payload(Pen *self, PyObject *payload, Py_ssize_t most)
+{
+    Py_buffer view;
+    if (PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
+    unsigned char *place = pen_place(self, view.len);
+    if (place != NULL) {
+        memmove(place, view.buf, view.len);
+        self->most = most - 1;
+    }
+    PyBuffer_Release(&view);
+    return PyBool_FromLong(place != NULL);
+}
+
+static PyObject *
+pen_open(Pen *self, PyObject *args)
+{
+    PyObject *payload;
+    Py_ssize_t most, start, limit;
+    if (!PyArg_ParseTuple(args, "Onnn:open", &payload, &most, &start, &limit)) {
+        return NULL;
+    }
+    if (start < 0 || limit > self->memory.len) {
+        PyErr_Format(PyExc_ValueError, "bytes [%zd, %zd) of a buffer of %zd bytes", start, limit, self->memory.len);
+        return NULL;
+    }
+    self->start = self->at = start;
+    self->limit = limit;
+    self->records = 0;
+    PyObject *is_written = put_payload(self, payload, most);
+    if (is_written != Py_True) {
+        self->limit = -1;
+    }
+    return is_written;
+}
+
+static PyObject *
+pen_put(Pen *self, PyObject *args)
+{
+    PyObject *payload;
+    Py_ssize_t most;
+    if (!PyArg_ParseTuple(args, "On:put", &payload, &most)) {
+        return NULL;
+    }
+    return put_payload(self, payload, most);
+}
+
+static PyObject *
+pen_settle(Pen *self, PyObject *Py_UNUSED(ignored))
+{
+    Py_ssize_t written = self->at - self->start;
+    self->start = self->at;
+    self->limit = -1;
+    self->records = 0;
+    return PyLong_FromSsize_t(written);
+}
+
+static PyObject *
+pen_written(Pen *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSsize_t(self->at - self->start);
+}
+
+static PyMethodDef pen_methods[] = {
+    {"open", (PyCFunction)pen_open, METH_VARARGS, NULL},
+    {"put", (PyCFunction)pen_put, METH_VARARGS, NULL},
+    {"settle", (PyCFunction)pen_settle, METH_NOARGS, NULL},
+    {NULL},
+};
+static PyMemberDef pen_members[] = {{"records", T_PYSSIZET, offsetof(Pen, records), READONLY, NULL}, {NULL}};
+static PyGetSetDef pen_getset[] = {{"written", (getter)pen_written, NULL, NULL, NULL}, {NULL}};
+static PyType_Slot pen_slots[] = {
+    {Py_tp_new, pen_new},         {Py_tp_dealloc, pen_dealloc}, {Py_tp_methods, pen_methods},
+    {Py_tp_members, pen_members}, {Py_tp_getset, pen_getset},   {0, NULL},
+};
+static PyType_Spec pen_spec = {
+    "netstack.record.cells.Pen", sizeof(Pen), 0, Py_TPFLAGS_DEFAULT, pen_slots,
+};
+
+/* ------------------------------------------------------------------------------------------------------ Emitter */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyTypeObject *pen_type;
+    PyObject *pens, *encode, *select, *refused, *again, *slowly;
+    Py_ssize_t slot;
+    Kind kind;
+} Emitter;
+
+/* The pen of a slot, borrowed; NULL if there is none that may write. */
+static inline Pen *
+open_pen(Emitter *self, Py_ssize_t slot)
+{
+    if (slot < 0 || slot >= PyList_GET_SIZE(self->pens)) {
+        return NULL;
+    }
+    PyObject *pen = PyList_GET_ITEM(self->pens, slot);
+    if (!Py_IS_TYPE(pen, self->pen_type) || ((Pen *)pen)->most <= 0) {
+        return NULL;
+    }
+    return (Pen *)pen;
+}
+
+static PyObject *
+emit(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Emitter *self = (Emitter *)callable;
+    if (PyVectorcall_NARGS(nargsf) != 1 || (kwnames != NULL && PyTuple_GET_SIZE(kwnames))) {
+        PyErr_SetString(PyExc_TypeError, "give one record");
+        return NULL;
+    }
+    PyObject *record = args[0], *payload = NULL, *result = NULL;
+    const void *data = NULL;
+    unsigned char number[8];
+    Py_ssize_t size = 0;
+    switch (self->kind) {
+    case BYTES:
+        if (PyBytes_CheckExact(record)) {
+            data = PyBytes_AS_STRING(record);
+            size = PyBytes_GET_SIZE(record);
+        }
+        break;
+    case STR:
+        if (PyUnicode_CheckExact(record) && PyUnicode_IS_ASCII(record)) {
+            data = PyUnicode_DATA(record);
+            size = PyUnicode_GET_LENGTH(record);
+        }
+        break;
+    case INT64:
+        if (PyLong_CheckExact(record)) {
+            int overflow;
+            uint64_t value = (uint64_t)PyLong_AsLongLongAndOverflow(record, &overflow);
+            if (!overflow) {
+                for (int i = 0; i < 8; i++) {
+                    number[i] = (unsigned char)(value >> 8 * i);
+                }
+                data = number;
+                size = 8;
+            }
+        }
+        break;
+    case FLOAT64:
+        if (PyFloat_CheckExact(record) && PyFloat_Pack8(PyFloat_AS_DOUBLE(record), (char *)number, 1) == 0) {
+            data = number;
+            size = 8;
+        }
+        break;
+    default:
+        break;
+    }
+    if (data == NULL) {
+        payload = PyErr_Occurred() ? NULL : PyObject_CallOneArg(self->encode, record);
+        if (payload == NULL) {
+            return NULL;
+        }
+        if (PyBytes_CheckExact(payload)) {
+            data = PyBytes_AS_STRING(payload);
+            size = PyBytes_GET_SIZE(payload);
+        }
+    }
+    Py_ssize_t slot = self->slot;
+    if (slot < 0) {
+        PyObject *select = PyList_GET_SIZE(self->refused) ? self->again : self->select;
+        PyObject *chosen = PyObject_CallOneArg(select, record);
+        if (chosen == NULL) {
+            goto done;
+        }
+        slot = PyNumber_AsSsize_t(chosen, PyExc_IndexError);
+        Py_DECREF(chosen);
+        if (slot == -1 && PyErr_Occurred()) {
+            goto done;
+        }
+    }
+    Pen *pen = data == NULL ? NULL : open_pen(self, slot);
+    unsigned char *place = pen == NULL ? NULL : pen_place(pen, size);
+    if (place != NULL) {
+        memcpy(place, data, size);
+        pen->most--;
+        result = Py_NewRef(Py_True);
+        goto done;
+    }
+    if (payload == NULL) { /* as Python would have made it */
+        payload = self->kind == BYTES ? Py_NewRef(record) : PyBytes_FromStringAndSize(data, size);
+        if (payload == NULL) {
+            return NULL;
+        }
+    }
+    PyObject *number_of_slot = PyLong_FromSsize_t(slot);
+    if (number_of_slot != NULL) {
+        PyObject *given[] = {record, payload, number_of_slot};
+        result = PyObject_Vectorcall(self->slowly, given, 3, NULL);
+        Py_DECREF(number_of_slot);
+    }
+done:
+    Py_XDECREF(payload);
+    return result;
+}
+
+static int
+emitter_clear(Emitter *self)
+{
+    Py_CLEAR(self->pen_type);
+    Py_CLEAR(self->pens);
+    Py_CLEAR(self->encode);
+    Py_CLEAR(self->select);
+    Py_CLEAR(self->refused);
+    Py_CLEAR(self->again);
+    Py_CLEAR(self->slowly);
+    return 0;
+}
+
+static int
+emitter_traverse(Emitter *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->pen_type);
+    Py_VISIT(self->pens);
+    Py_VISIT(self->encode);
+    Py_VISIT(self->select);
+    Py_VISIT(self->refused);
+    Py_VISIT(self->again);
+    Py_VISIT(self->slowly);
+    return 0;
+}
+
+static void
+emitter_dealloc(Emitter *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    emitter_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMemberDef emitter_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Emitter, call), READONLY, NULL},
+    {NULL},
+};
+static PyType_Slot emitter_slots[] = {
+    {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_clear, emitter_clear},
+    {Py_tp_traverse, emitter_traverse},
+    {Py_tp_dealloc, emitter_dealloc},
+    {Py_tp_members, emitter_members},
+    {0, NULL},
+};
+static PyType_Spec emitter_spec = {
+    "netstack.record.cells.Emitter", sizeof(Emitter), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    emitter_slots,
+};
+
+/* -------------------------------------------------------------------------------------------- Ready and Handout */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *elements;
+} Ready;
+
+static PyObject *
+ready_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, ":Ready", names)) {
+        return NULL;
+    }
+    Ready *self = (Ready *)type->tp_alloc(type, 0);
+    PyObject *nothing = PyTuple_New(0);
+    if (self != NULL && nothing != NULL) {
+        self->elements = PyObject_GetIter(nothing);
+    }
+    Py_XDECREF(nothing);
+    if (self != NULL && self->elements == NULL) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static int
+ready_traverse(Ready *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->elements);
+    return 0;
+}
+
+static int
+ready_clear(Ready *self)
+{
+    Py_CLEAR(self->elements);
+    return 0;
+}
+
+static void
+ready_dealloc(Ready *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    ready_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMemberDef ready_members[] = {{"elements", T_OBJECT_EX, offsetof(Ready, elements), 0, NULL}, {NULL}};
+static PyType_Slot ready_slots[] = {
+    {Py_tp_new, ready_new},           {Py_tp_dealloc, ready_dealloc}, {Py_tp_traverse, ready_traverse},
+    {Py_tp_clear, ready_clear},       {Py_tp_members, ready_members}, {0, NULL},
+};
+static PyType_Spec ready_spec = {
+    "netstack.record.cells.Ready", sizeof(Ready), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, ready_slots,
+};
+
+/* What `__anext__` and an eager function give. When it is awaited it takes an element that is ready, or attempts what it
+   was made for; if that does not do it runs the coroutine of `wait`. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *ready, *attempt; /* one of the two */
+    PyObject *argument;        /* of the attempt, and of `wait` then */
+    PyObject *wait, *value_name;
+    PyObject *inner; /* the coroutine of `wait`, once it was needed */
+    PyObject *stop;  /* the exception that carries results, from CPython 3.12 on */
+    int is_over;
+} Next;
+
+/* What can be had without waiting; NULL and no error if that is nothing. */
+static PyObject *
+next_at_once(Next *self)
+{
+    PyObject *found = NULL;
+    if (self->attempt == NULL) {
+        PyObject *elements = Py_XNewRef(((Ready *)self->ready)->elements);
+        if (elements != NULL && PyIter_Check(elements)) {
+            found = PyIter_Next(elements);
+        }
+        Py_XDECREF(elements);
+        return found;
+    }
+    PyObject *argument = Py_NewRef(self->argument);
+    PyObject *is_done = PyObject_CallOneArg(self->attempt, argument);
+    Py_DECREF(argument);
+    if (is_done != NULL && PyObject_IsTrue(is_done) > 0) {
+        found = Py_NewRef(Py_None);
+    }
+    Py_XDECREF(is_done);
+    return found;
+}
+
+static int
+next_wait(Next *self)
+{
+    Py_CLEAR(self->stop); /* and the last element with it, while nothing comes */
+    self->inner = self->argument == NULL ? PyObject_CallNoArgs(self->wait)
+                                         : PyObject_CallOneArg(self->wait, self->argument);
+    Py_CLEAR(self->argument);
+    return self->inner == NULL ? -1 : 0;
+}
+
+static PySendResult
+next_send(Next *self, PyObject *value, PyObject **result)
+{
+    *result = NULL;
+    if (self->inner == NULL) {
+        if (self->is_over) {
+            PyErr_SetString(PyExc_RuntimeError, "cannot reuse already awaited coroutine");
+            return PYGEN_ERROR;
+        }
+        self->is_over = 1; /* also for who awaits it from within the attempt */
+        *result = next_at_once(self);
+        if (*result != NULL || PyErr_Occurred() || next_wait(self) < 0) {
+            Py_CLEAR(self->argument);
+            return *result != NULL ? PYGEN_RETURN : PYGEN_ERROR;
+        }
+    }
+    PyObject *inner = Py_NewRef(self->inner);
+    PySendResult sent = PyIter_Send(inner, value, result);
+    Py_DECREF(inner);
+    if (sent != PYGEN_NEXT) {
+        Py_CLEAR(self->inner);
+    }
+    return sent;
+}
+
+/* As `next_send`, in the manner of a generator's methods: a result is raised. */
+static PyObject *
+next_send_method(Next *self, PyObject *value)
+{
+    PyObject *result;
+    if (next_send(self, value, &result) != PYGEN_RETURN) {
+        return result;
+    }
+#if PY_VERSION_HEX >= 0x030C0000
+    /* There `await` comes this way for each element, and making an exception costs three times what the rest does. */
+    if (self->stop == NULL || Py_REFCNT(self->stop) != 1) {
+        Py_XSETREF(self->stop, PyObject_CallNoArgs(PyExc_StopIteration));
+    }
+    if (self->stop != NULL && PyObject_SetAttr(self->stop, self->value_name, result) == 0 &&
+        PyException_SetTraceback(self->stop, Py_None) == 0) {
+        PyErr_SetRaisedException(Py_NewRef(self->stop));
+    }
+#else
+    PyObject *stop = PyObject_CallOneArg(PyExc_StopIteration, result);
+    if (stop != NULL) {
+        PyErr_SetObject(PyExc_StopIteration, stop);
+        Py_DECREF(stop);
+    }
+#endif
+    Py_DECREF(result);
+    return NULL;
+}
+
+static PyObject *
+next_iternext(Next *self)
+{
+    return next_send_method(self, Py_None);
+}
+
+static PyObject *
+next_throw(Next *self, PyObject *args)
+{
+    if (self->inner == NULL) { /* nothing has begun: as a coroutine that is thrown into before it runs */
+        if (self->is_over) {
+            PyErr_SetString(PyExc_RuntimeError, "cannot reuse already awaited coroutine");
+            return NULL;
+        }
+        self->is_over = 1;
+        if (next_wait(self) < 0) {
+            return NULL;
+        }
+    }
+    PyObject *inner = Py_NewRef(self->inner);
+    PyObject *method = PyObject_GetAttrString(inner, "throw");
+    PyObject *result = method == NULL ? NULL : PyObject_Call(method, args, NULL);
+    Py_XDECREF(method);
+    Py_DECREF(inner);
+    if (result == NULL) {
+        Py_CLEAR(self->inner);
+    }
+    return result;
+}
+
+static PyObject *
+next_close(Next *self, PyObject *Py_UNUSED(ignored))
+{
+    PyObject *inner = self->inner;
+    self->inner = NULL;
+    self->is_over = 1;
+    Py_CLEAR(self->argument);
+    if (inner == NULL) {
+        Py_RETURN_NONE;
+    }
+    PyObject *result = PyObject_CallMethod(inner, "close", NULL);
+    Py_DECREF(inner);
+    return result;
+}
+
+static int
+next_traverse(Next *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->ready);
+    Py_VISIT(self->attempt);
+    Py_VISIT(self->argument);
+    Py_VISIT(self->wait);
+    Py_VISIT(self->inner);
+    Py_VISIT(self->stop);
+    return 0;
+}
+
+/* As the interpreter does for a coroutine: who forgets `await` would lose the record without a word. */
+static void
+warn_if_not_awaited(Next *self)
+{
+    if (self->argument != NULL && !self->is_over) {
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1, "%R was never awaited: its record was not written", self->wait)) {
+            PyErr_WriteUnraisable(self->wait);
+        }
+        PyErr_Restore(type, value, trace);
+    }
+}
+
+static int
+next_clear(Next *self)
+{
+    Py_CLEAR(self->ready);
+    Py_CLEAR(self->attempt);
+    Py_CLEAR(self->argument);
+    Py_CLEAR(self->wait);
+    Py_CLEAR(self->inner);
+    Py_CLEAR(self->stop);
+    Py_CLEAR(self->value_name);
+    return 0;
+}
+
+static void
+next_dealloc(Next *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    if (self->wait != NULL) { /* else the collector has cleared it */
+        warn_if_not_awaited(self);
+    }
+    next_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef next_methods[] = {
+    {"send", (PyCFunction)next_send_method, METH_O, NULL},
+    {"throw", (PyCFunction)next_throw, METH_VARARGS, NULL},
+    {"close", (PyCFunction)next_close, METH_NOARGS, NULL},
+    {NULL},
+};
+static PyType_Slot next_slots[] = {
+    {Py_tp_dealloc, next_dealloc},     {Py_tp_traverse, next_traverse},   {Py_tp_clear, next_clear},
+    {Py_tp_methods, next_methods},     {Py_tp_iter, PyObject_SelfIter},   {Py_tp_iternext, next_iternext},
+    {Py_am_await, PyObject_SelfIter},  {Py_am_send, next_send},           {0, NULL},
+};
+static PyType_Spec next_spec = {
+    "netstack.record.cells.Next", sizeof(Next), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, next_slots,
+};
+
+/* Makes these awaitables: an iterator over what is ready, or an eager function. */
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyTypeObject *next_type;
+    PyObject *ready, *attempt, *wait;
+    Next *spare; /* handed out again when nobody else holds it */
+} Handout;
+
+static PyObject *
+handout_anext(Handout *self)
+{
+    Next *next = self->spare;
+    if (next != NULL && Py_REFCNT(next) == 1) {
+        Py_INCREF(next);
+        warn_if_not_awaited(next);
+        Py_CLEAR(next->argument);
+        Py_CLEAR(next->inner);
+        next->is_over = 0;
+        return (PyObject *)next;
+    }
+    next = (Next *)self->next_type->tp_alloc(self->next_type, 0);
+    if (next == NULL) {
+        return NULL;
+    }
+    next->ready = Py_XNewRef(self->ready);
+    next->attempt = Py_XNewRef(self->attempt);
+    next->wait = Py_NewRef(self->wait);
+    next->value_name = PyUnicode_InternFromString("value");
+    if (next->value_name == NULL) {
+        Py_DECREF(next);
+        return NULL;
+    }
+    Next *before = self->spare;
+    self->spare = (Next *)Py_NewRef((PyObject *)next);
+    Py_XDECREF((PyObject *)before);
+    return (PyObject *)next;
+}
+
+static PyObject *
+call_eagerly(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Py_ssize_t named = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    if (PyVectorcall_NARGS(nargsf) + named != 1 ||
+        (named && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, 0), "record"))) {
+        PyErr_SetString(PyExc_TypeError, "give one record");
+        return NULL;
+    }
+    PyObject *next = handout_anext((Handout *)callable);
+    if (next != NULL) {
+        Py_XSETREF(((Next *)next)->argument, Py_NewRef(args[0]));
+    }
+    return next;
+}
+
+static int
+handout_traverse(Handout *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->next_type);
+    Py_VISIT(self->ready);
+    Py_VISIT(self->attempt);
+    Py_VISIT(self->wait);
+    Py_VISIT(self->spare);
+    return 0;
+}
+
+static int
+handout_clear(Handout *self)
+{
+    Py_CLEAR(self->next_type);
+    Py_CLEAR(self->ready);
+    Py_CLEAR(self->attempt);
+    Py_CLEAR(self->wait);
+    Py_CLEAR(self->spare);
+    return 0;
+}
+
+static void
+handout_dealloc(Handout *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    handout_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *handout_new(PyTypeObject *type, PyObject *args, PyObject *kwargs);
+
+static PyType_Slot handout_slots[] = {
+    {Py_tp_new, handout_new},           {Py_tp_dealloc, handout_dealloc}, {Py_tp_traverse, handout_traverse},
+    {Py_tp_clear, handout_clear},       {Py_am_aiter, PyObject_SelfIter}, {Py_am_anext, handout_anext},
+    {0, NULL},
+};
+static PyType_Spec handout_spec = {
+    "netstack.record.cells.Handout", sizeof(Handout), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, handout_slots,
+};
+
+static PyMemberDef eager_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Handout, call), READONLY, NULL},
+    {NULL},
+};
+static PyType_Slot eager_slots[] = {
+    {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_dealloc, handout_dealloc},
+    {Py_tp_traverse, handout_traverse},
+    {Py_tp_clear, handout_clear},
+    {Py_tp_members, eager_members},
+    {0, NULL},
+};
+static PyType_Spec eager_spec = {
+    "netstack.record.cells.Eager", sizeof(Handout), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    eager_slots,
+};
+
+/* -------------------------------------------------------------------------------------------- Records from memory */
+
+/* The record of a payload; NULL if it is none of its kind (and no error), or for want of memory (and an error). */
+static inline PyObject *
+record_of(Kind kind, const unsigned char *payload, Py_ssize_t size)
+{
+    uint64_t number = 0;
+    PyObject *record;
+    switch (kind) {
+    case BYTES:
+        return PyBytes_FromStringAndSize((const char *)payload, size);
+    case STR:
+        record = PyUnicode_DecodeUTF8((const char *)payload, size, NULL);
+        if (record == NULL && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
+            PyErr_Clear();
+        }
+        return record;
+    case INT64:
+        if (size != 8) {
+            return NULL;
+        }
+        for (int i = 0; i < 8; i++) {
+            number |= (uint64_t)payload[i] << 8 * i;
+        }
+        return PyLong_FromLongLong((int64_t)number);
+    case FLOAT64:
+        return size == 8 ? PyFloat_FromDouble(PyFloat_Unpack8((const char *)payload, 1)) : NULL;
+    default:
+        return NULL;
+    }
+}
+
+static int
+append_record(PyObject *elements, Kind kind, const unsigned char *payload, Py_ssize_t size)
+{
+    PyObject *record = record_of(kind, payload, size);
+    if (record == NULL) {
+        return 0;
+    }
+    int failed = PyList_Append(elements, record);
+    Py_DECREF(record);
+    return !failed;
+}
+
+static PyObject *
+split(PyObject *args, int is_run)
+{
+    PyObject *memory, *name, *elements;
+    Py_ssize_t position, most;
+    if (!PyArg_ParseTuple(args, "OnnUO!:split", &memory, &position, &most, &name, &PyList_Type, &elements)) {
+        return NULL;
+    }
+    int kind = kind_named(name);
+    if (kind < 0) {
+        return NULL;
+    }
+    Py_buffer view;
+    if (PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
+    if (position < 0 || position > view.len || most < is_run) {
+        PyErr_SetString(PyExc_ValueError, "no such place in the memory, or no such length");
+        PyBuffer_Release(&view);
+        return NULL;
+    }
+    const unsigned char *start = view.buf;
+    if (is_run) {
+        while (view.len - position >= most && append_record(elements, kind, start + position, most)) {
+            position += most;
+        }
+    } else {
+        while (view.len - position >= PREFIX_BYTES) {
+            Py_ssize_t size = load_length(start + position);
+            if (size > most || size > view.len - position - PREFIX_BYTES ||
+                !append_record(elements, kind, start + position + PREFIX_BYTES, size)) {
+                break;
+            }
+            position += PREFIX_BYTES + size;
+        }
+    }
+    PyBuffer_Release(&view);
+    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(position);
+}
+
+static PyObject *
+split_cells(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    return split(args, 0);
+}
+
+static PyObject *
+split_run(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    return split(args, 1);
+}
+
+/* ------------------------------------------------------------------------------------------------------- Module */
+
+typedef struct {
+    PyTypeObject *pen, *emitter, *ready, *next, *handout, *eager;
+} State;
+
+static struct PyModuleDef cells_module;
+
+static PyObject *
+emitter(PyObject *module, PyObject *args)
+{
+    State *state = PyModule_GetState(module);
+    PyObject *pens, *name, *encode, *select, *refused, *again, *slowly;
+    Py_ssize_t slot;
+    if (!PyArg_ParseTuple(args, "O!UnOOO!OO:emitter", &PyList_Type, &pens, &name, &slot, &encode, &select,
+                          &PyList_Type, &refused, &again, &slowly)) {
+        return NULL;
+    }
+    int kind = kind_named(name);
+    if (kind < 0) {
+        return NULL;
+    }
+    Emitter *self = (Emitter *)state->emitter->tp_alloc(state->emitter, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->call = emit;
+    self->pen_type = (PyTypeObject *)Py_NewRef((PyObject *)state->pen);
+    self->pens = Py_NewRef(pens);
+    self->encode = Py_NewRef(encode);
+    self->select = Py_NewRef(select);
+    self->refused = Py_NewRef(refused);
+    self->again = Py_NewRef(again);
+    self->slowly = Py_NewRef(slowly);
+    self->slot = slot;
+    self->kind = kind;
+    return (PyObject *)self;
+}
+
+static PyObject *
+handout_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"ready", "wait", NULL};
+    PyObject *module = PyType_GetModuleByDef(type, &cells_module);
+    if (module == NULL) {
+        return NULL;
+    }
+    State *state = PyModule_GetState(module);
+    PyObject *ready, *wait;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O:Handout", names, state->ready, &ready, &wait)) {
+        return NULL;
+    }
+    Handout *self = (Handout *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->next_type = (PyTypeObject *)Py_NewRef((PyObject *)state->next);
+    self->ready = Py_NewRef(ready);
+    self->wait = Py_NewRef(wait);
+    return (PyObject *)self;
+}
+
+static PyObject *
+eager(PyObject *module, PyObject *args)
+{
+    State *state = PyModule_GetState(module);
+    PyObject *attempt, *wait;
+    if (!PyArg_ParseTuple(args, "OO:eager", &attempt, &wait)) {
+        return NULL;
+    }
+    Handout *self = (Handout *)state->eager->tp_alloc(state->eager, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->call = call_eagerly;
+    self->next_type = (PyTypeObject *)Py_NewRef((PyObject *)state->next);
+    self->attempt = Py_NewRef(attempt);
+    self->wait = Py_NewRef(wait);
+    return (PyObject *)self;
+}
+
+static int
+add_type(PyObject *module, PyTypeObject **place, PyType_Spec *spec, int is_public)
+{
+    *place = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    return *place == NULL ? -1 : is_public ? PyModule_AddType(module, *place) : 0;
+}
+
+static int
+cells_exec(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    if (add_type(module, &state->pen, &pen_spec, 1) < 0 || add_type(module, &state->emitter, &emitter_spec, 0) < 0 ||
+        add_type(module, &state->ready, &ready_spec, 1) < 0 || add_type(module, &state->next, &next_spec, 0) < 0 ||
+        add_type(module, &state->handout, &handout_spec, 1) < 0 ||
+        add_type(module, &state->eager, &eager_spec, 0) < 0) {
+        return -1;
+    }
+    return PyModule_AddIntConstant(module, "RUN_LIMIT_BYTES", 1024);
+}
+
+static int
+cells_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    State *state = PyModule_GetState(module);
+    Py_VISIT(state->pen);
+    Py_VISIT(state->emitter);
+    Py_VISIT(state->ready);
+    Py_VISIT(state->next);
+    Py_VISIT(state->handout);
+    Py_VISIT(state->eager);
+    return 0;
+}
+
+static int
+cells_clear(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    Py_CLEAR(state->pen);
+    Py_CLEAR(state->emitter);
+    Py_CLEAR(state->ready);
+    Py_CLEAR(state->next);
+    Py_CLEAR(state->handout);
+    Py_CLEAR(state->eager);
+    return 0;
+}
+
+static PyMethodDef cells_methods[] = {
+    {"eager", eager, METH_VARARGS, NULL},
+    {"emitter", emitter, METH_VARARGS, NULL},
+    {"split_cells", split_cells, METH_VARARGS, NULL},
+    {"split_run", split_run, METH_VARARGS, NULL},
+    {NULL},
+};
+static PyModuleDef_Slot cells_slots[] = {{Py_mod_exec, cells_exec}, {0, NULL}};
+static struct PyModuleDef cells_module = {
+    PyModuleDef_HEAD_INIT, "cells", NULL, sizeof(State), cells_methods, cells_slots, cells_traverse, cells_clear, NULL,
+};
+
+PyMODINIT_FUNC
+PyInit_cells(void)
+{
+    return PyModuleDef_Init(&cells_module);
+}
