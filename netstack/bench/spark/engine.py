@@ -242,6 +242,7 @@ def node_rows(spec: SparkSpec, rows: list[Row], document: dict[str, Any] | None)
                 "error": row["error"],
                 **{name: host.get(name) for name in _OF_HOST},
                 "seconds": None if document is None else document["seconds"],
+                "latency_max_us": latency["max_ns"] / 1000 if latency["buckets"] else None,
                 "hist": [
                     {"b": bucket, "n": count}
                     for bucket, count in zip(latency["buckets"], latency["counts"], strict=True)
