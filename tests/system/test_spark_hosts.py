@@ -114,11 +114,13 @@ def cluster() -> Iterator[Cluster]:
         yield Cluster(hosts, spark)
 
 
-def until(condition: Callable[[], Any], process: subprocess.Popen[str], within_s: float = 240.0) -> Any:
+def until(
+    condition: Callable[[], Any], process: subprocess.Popen[str], within_s: float = 240.0, told: Any = None
+) -> Any:
     end_s = time.monotonic() + within_s
     while not (found := condition()):
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end_s
+        assert time.monotonic() < end_s, told
         time.sleep(0.1)
     return found
 
@@ -174,7 +176,7 @@ def test_an_exchange_names_the_host_that_is_slow_the_one_that_is_lost_and_the_on
                 found.append(told)
                 hosts.slow(2, None)
             else:
-                until(lambda: all(is_connected(hosts, host) for host in (1, 2, 3)), process)
+                until(lambda: all(is_connected(hosts, host) for host in (1, 2, 3)), process, told=(told, found))
                 time.sleep(1)
                 if told["began"] == "replaced":
                     kill_executor(hosts, 2)
