@@ -134,11 +134,6 @@ def node_frame(spark: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
     return spark.createDataFrame(node_table(rows), NODE_SCHEMA)
 
 
-def column_names() -> list[str]:
-    """The columns of `NODE_SCHEMA`, in order."""
-    return [column.split()[0] for column in NODE_SCHEMA.split(", ")]
-
-
 def per_setting(nodes: Any) -> Any:
     """Over nodes and repeats, by sweep and setting.
 
