@@ -45,7 +45,7 @@ LOGGER: Final = logging.getLogger("netstack.spark")
 _FILE: Final = re.compile(r"epoch-(\d{12})(-last)?\.arrow")
 _SUBPARTITION: Final = b"subpartition"
 _MOST_ANSWERS: Final = 64
-_MOST_READERS: Final = 1000
+_MOST_READERS: Final = 256
 _ANSWER_S: Final = 10.0
 
 
