@@ -27,6 +27,7 @@ from ..host import host_facts, version
 
 _LOOK_S: Final = 0.05
 _LINES: Final = 1000
+_SOCKET_ROWS: Final = 2000  # Spark's reader looks each line up from the first: a long micro-batch takes minutes
 
 
 def measure_streams(spark: Any, *, rows: int, batches: int, timeout_s: float = 120.0) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def measure_streams(spark: Any, *, rows: int, batches: int, timeout_s: float = 1
 
     Args:
         spark: the session.
-        rows: of a micro-batch; of a socket it takes what has come.
+        rows: of a micro-batch; of a socket 2,000 at most, and it takes what has come.
         batches: micro-batches that count.
         timeout_s: for each source.
 
