@@ -49,12 +49,13 @@ def measure_streams(spark: Any, *, rows: int, batches: int, timeout_s: float = 1
     register(spark)
     found = {}
     for name, source in _SOURCES.items():
+        count = min(rows, _SOCKET_ROWS) if name == "socket" else rows
         with (
             tempfile.TemporaryDirectory() as folder,
             plain_errors(),
-            source(spark, Path(folder), rows, batches + 1) as df,
+            source(spark, Path(folder), count, batches + 1) as df,
         ):
-            found[name] = _figures(df, rows * (batches + 1), timeout_s)
+            found[name] = _figures(df, count * (batches + 1), timeout_s)
     return {
         "settings": {"rows": rows, "batches": batches},
         "sources": found,
