@@ -53,6 +53,7 @@ from .scheduler.command import scheduler
 from .shuffle.command import shuffle
 from .simulate.command import simulate
 from .spark.exchange_command import exchange
+from .spark.streams_command import streams
 from .spec import RunSpec, naming_segment_size
 from .stopping import sigterm_is_ctrl_c, stopped_by
 from .store import Row, Store, StoreError, read_rows, require_pyarrow
@@ -367,6 +368,7 @@ cli.add_command(jobs)
 cli.add_command(scale)
 cli.add_command(scheduler)
 cli.add_command(exchange)
+cli.add_command(streams)
 cli.add_command(goals)
 cli.add_command(regress)
 cli.add_command(recommend)

@@ -30,8 +30,8 @@ from .source import import_arrow
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Rows are held in memory so that reading and parsing them is not what is measured.
-_MOST_BYTES = 1 << 30
+MOST_BYTES = 1 << 30
+"""Rows are held in memory so that reading and parsing them is not what is measured."""
 _KINDS = {
     ".csv": "csv",
     ".tsv": "tsv",
@@ -101,13 +101,13 @@ def read_rows(path: str, *, key_column: str | None = None, arrow_batch_records: 
         if not file.is_file():
             raise InputError(f"{path} is not a file; give one with rows: {_FORMATS}")
         kind = _KINDS.get(file.suffix.lower()) or _sniff(file)
-        data = b"" if kind == "parquet" or size > _MOST_BYTES else file.read_bytes()
+        data = b"" if kind == "parquet" or size > MOST_BYTES else file.read_bytes()
     except OSError as error:
         raise InputError(
             f"{path} cannot be read: {error.strerror or error}; check the path and its permissions"
         ) from error
-    if size > _MOST_BYTES:
-        raise InputError(f"{path} has {size} bytes; rows are held in memory, at most {_MOST_BYTES}: give a part of it")
+    if size > MOST_BYTES:
+        raise InputError(f"{path} has {size} bytes; rows are held in memory, at most {MOST_BYTES}: give a part of it")
     if not size:
         raise InputError(f"{path} is empty; give a file with at least one row")
     if arrow_batch_records is not None:
@@ -139,10 +139,8 @@ def table_rows(
     Raises:
         InputError: it has no rows, no such column, or is too large.
     """
-    if table.nbytes > _MOST_BYTES:
-        raise InputError(
-            f"{name} has {table.nbytes} bytes; rows are held in memory, at most {_MOST_BYTES}: give a part"
-        )
+    if table.nbytes > MOST_BYTES:
+        raise InputError(f"{name} has {table.nbytes} bytes; rows are held in memory, at most {MOST_BYTES}: give a part")
     if arrow_batch_records is not None:
         if key_column is not None:
             raise InputError(f"--key {key_column} chooses a channel for each row, a batch has one; give --emit record")
@@ -187,7 +185,7 @@ def _csv_rows(path: str, data: bytes, delimiter: str, key_column: str | None) ->
     for number, raw, fields in parsed:
         if not names:
             names = [_utf8(name) for name in fields]
-            key_at = None if key_column is None else _column_at(path, names, key_column)
+            key_at = None if key_column is None else column_at(path, names, key_column)
             continue
         if len(fields) != len(names):
             raise InputError(
@@ -241,7 +239,7 @@ def _json_rows(path: str, data: bytes, key_column: str | None) -> Rows:
         if key_column is not None:
             if not isinstance(value, dict):
                 raise InputError(f"{path}, line {number}: not an object, so it has no column {key_column!r}")
-            _column_at(f"{path}, line {number}", list(value), key_column)
+            column_at(f"{path}, line {number}", list(value), key_column)
             key = value[key_column]
             if isinstance(key, dict | list):
                 raise InputError(
@@ -257,7 +255,7 @@ def _parquet_rows(path: str, key_column: str | None) -> Rows:
 
 
 def _rows_of(table: pa.Table, path: str, key_column: str | None) -> Rows:
-    at = None if key_column is None else _column_at(path, table.column_names, key_column)
+    at = None if key_column is None else column_at(path, table.column_names, key_column)
     pack: Callable[[Any], bytes] = msgpack.Packer(default=_plain, datetime=False).pack
     records: list[bytes] = []
     keys: list[Any] = []
@@ -313,14 +311,19 @@ def _parquet_table(path: str) -> Any:
         file = parquet.ParquetFile(path)
         groups = (file.metadata.row_group(at) for at in range(file.metadata.num_row_groups))
         size = sum(group.total_byte_size for group in groups)
-        if size > _MOST_BYTES:
-            raise InputError(f"{path} holds {size} bytes; rows are held in memory, at most {_MOST_BYTES}: give a part")
+        if size > MOST_BYTES:
+            raise InputError(f"{path} holds {size} bytes; rows are held in memory, at most {MOST_BYTES}: give a part")
         return file.read()
     except (OSError, ValueError, OverflowError, MemoryError, arrow.ArrowException) as error:
         raise InputError(f"{path} is not a readable Parquet file: {shown_error(error)}") from error
 
 
-def _column_at(where: str, names: list[str], wanted: str) -> int:
+def column_at(where: str, names: list[str], wanted: str) -> int:
+    """The place of a column.
+
+    Raises:
+        InputError: there is none of that name.
+    """
     if wanted not in names:
         raise InputError(f"{where} has no column {wanted!r}; it has {', '.join(map(repr, names))}: name one of these")
     return names.index(wanted)

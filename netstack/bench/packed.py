@@ -1,6 +1,7 @@
 """Rows in one file that is read at once: made where the user's data are, read by every process that replays them.
 
-Takes: `Rows`. Gives: an Arrow file, and the same `Rows` from it; `keep` and `kept`, so that a process reads it once.
+Takes: `Rows`, or parts of them that others have packed. Gives: an Arrow file, and the same `Rows` from it; `keep` and
+`kept`, so that a process reads it once.
 
 Instead of its key a row has the key's hash there: that is all the choice of a lane needs. Columnar batches are the
 file's own.
@@ -9,6 +10,8 @@ file's own.
 from __future__ import annotations
 
 import hashlib
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
@@ -17,7 +20,7 @@ import numpy as np
 
 from netstack.errors import LocalProtocolError
 
-from .inputs import Rows
+from .inputs import MOST_BYTES, InputError, Rows
 from .rows import hashes_of
 from .source import import_arrow
 
@@ -47,23 +50,65 @@ class PackedRows:
 
 def write_packed(rows: Rows, folder: Path) -> PackedRows:
     """Writes the file into a folder, under a name that is made of its hash."""
+    return write_batches(packed_batches(rows), folder)
+
+
+def packed_batches(rows: Rows) -> list[Any]:
+    """The parts of such a file, as Arrow batches."""
+    if rows.batches is not None:
+        return rows.batches
+    arrow = import_arrow()
+    columns: dict[str, Any] = {_RECORD: arrow.array(rows.records, arrow.large_binary())}
+    hashes = hashes_of(rows)
+    if hashes is not None:
+        columns[_HASH] = arrow.array(hashes, arrow.int32())
+    batches: list[Any] = arrow.table(columns).to_batches(max_chunksize=_CHUNK_RECORDS)
+    return batches
+
+
+def write_batches(batches: Iterable[Any], folder: Path, name: str = "the rows") -> PackedRows:
+    """Writes the file from parts (`packed_batches`), one at a time in memory.
+
+    Args:
+        batches: all of one schema.
+        folder: where.
+        name: of the rows, for messages.
+
+    Raises:
+        InputError: there are none, or more than a process may hold.
+        OSError: it cannot be written.
+    """
     arrow = import_arrow()
     aside = folder / "rows.part"
-    if rows.batches is not None:
-        batches = rows.batches
-    else:
-        columns: dict[str, Any] = {_RECORD: arrow.array(rows.records, arrow.large_binary())}
-        hashes = hashes_of(rows)
-        if hashes is not None:
-            columns[_HASH] = arrow.array(hashes, arrow.int32())
-        batches = arrow.table(columns).to_batches(max_chunksize=_CHUNK_RECORDS)
-    with arrow.OSFile(str(aside), "wb") as file, arrow.ipc.new_file(file, batches[0].schema) as writer:
-        for batch in batches:
+    count = size = 0
+    batches = iter(batches)
+    first = next(batches, None)
+    if first is None:
+        raise InputError(f"{name} has no rows; give one with at least one")
+    with arrow.OSFile(str(aside), "wb") as file, arrow.ipc.new_file(file, first.schema) as writer:
+        for batch in itertools.chain((first,), batches):
             writer.write_batch(batch)
-    digest = hashlib.sha256(aside.read_bytes()).hexdigest()
-    name = f"rows-{digest[:16]}.arrow"
-    aside.rename(folder / name)
-    return PackedRows(name, rows.count, rows.payload_bytes, digest)
+            count += batch.num_rows
+            size += _payload_bytes(batch)
+            if size > MOST_BYTES:
+                raise InputError(
+                    f"{name} has more than {MOST_BYTES} bytes, the most that a process that replays them holds in"
+                    " memory: give a part"
+                )
+    with aside.open("rb") as written:
+        digest = hashlib.file_digest(written, "sha256").hexdigest()
+    file_name = f"rows-{digest[:16]}.arrow"
+    aside.rename(folder / file_name)
+    return PackedRows(file_name, count, size, digest)
+
+
+def _payload_bytes(batch: Any) -> int:
+    """Of its rows, as they travel."""
+    if _RECORD not in batch.schema.names:
+        return int(batch.serialize().size)
+    import pyarrow.compute as pc
+
+    return int(pc.sum(pc.binary_length(batch.column(_RECORD))).as_py() or 0)
 
 
 def read_packed(path: Path) -> Rows:

@@ -1,9 +1,9 @@
 """Reads one subpartition of a partition somewhere, as each of Spark's tasks does, by a connection of its own.
 
-Takes: where it is. Gives: its records, to the end; again from where it was when the connection broke.
+Takes: where it is. Gives: its records, to the end; of an epoch of a `Publisher` again from where it was when the
+connection broke. Any other partition is read once: what breaks it is raised.
 
-Rules: blocking. What is read again has to be the same: of an epoch of a `Publisher` it is. A partition that is consumed
-once (pipelined) is read once: what breaks it is raised.
+Rules: blocking.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ..ids import ChannelDescriptor
 from ..record.flink import value_format_named
 from ..record.formats import RecordFormat, format_named
 from ..runtime.authentication import Secret
+from .stream_request import EpochRequest
 
 _AGAIN_S: Final = 0.2
 _LISTEN: Final = "tcp://127.0.0.1:0"  # nobody reads from a consumer
@@ -61,15 +62,31 @@ class StreamLocation:
         return value_format_named(name.removeprefix(_FLINK)) if name.startswith(_FLINK) else format_named(name)
 
 
-def read_subpartition(endpoint: StreamLocation, partition: str, subpartition: int, *, again: bool) -> Iterator[Any]:
+def read_subpartition(endpoint: StreamLocation, partition: str, subpartition: int) -> Iterator[Any]:
     """Every record, in order.
 
     Args:
         endpoint: where.
         partition: its name.
         subpartition: which.
-        again: whether it can be read more than once: then a lost connection is made again, and what was handed out is
-            passed over.
+
+    Raises:
+        ConnectionLost, ChannelFailed, ...: what a gate raises.
+    """
+    with endpoint.open() as network:
+        yield from _records(network, endpoint, ChannelDescriptor(endpoint.address, partition, subpartition))
+
+
+def read_epoch(endpoint: StreamLocation, stream: str, epoch: int, subpartition: int) -> Iterator[Any]:
+    """Every record of an epoch that a `Publisher` offers, in order.
+
+    A lost connection is made again, and what was handed out is passed over.
+
+    Args:
+        endpoint: where.
+        stream: its name.
+        epoch: its number.
+        subpartition: which.
 
     Raises:
         ConnectionLost, ChannelFailed, ...: what a gate raises, after `retry_s` of trying.
@@ -78,8 +95,9 @@ def read_subpartition(endpoint: StreamLocation, partition: str, subpartition: in
     last_well_s = time.monotonic()
     with endpoint.open() as network:
         while True:
+            wanted = ChannelDescriptor(endpoint.address, EpochRequest(stream, epoch, subpartition).partition(), 0)
             try:
-                with contextlib.closing(_records(network, endpoint, partition, subpartition)) as records:
+                with contextlib.closing(_records(network, endpoint, wanted)) as records:
                     for at, record in enumerate(records):
                         if at >= handed_out:
                             last_well_s = time.monotonic()
@@ -87,17 +105,15 @@ def read_subpartition(endpoint: StreamLocation, partition: str, subpartition: in
                             yield record
                 return
             except (ConnectionLost, ChannelFailed, OSError):
-                if not again or time.monotonic() - last_well_s > endpoint.retry_s:
+                if time.monotonic() - last_well_s > endpoint.retry_s:
                     raise
                 time.sleep(_AGAIN_S)
 
 
 def _records(
-    network: blocking.NetworkEnvironment, endpoint: StreamLocation, partition: str, subpartition: int
+    network: blocking.NetworkEnvironment, endpoint: StreamLocation, channel: ChannelDescriptor
 ) -> Generator[Any, None, None]:
-    descriptor = ChannelDescriptor(endpoint.address, partition, subpartition)
-    gate = network.open_gate([descriptor])
-    reader = blocking.RecordReader(gate, format=endpoint.record_format())
+    reader = blocking.RecordReader(network.open_gate([channel]), format=endpoint.record_format())
     try:
         while (found := reader.next_records()) is not None:
             yield from found

@@ -191,5 +191,7 @@ def _host(text: str, hosts: Mapping[str, str]) -> str:
 def _text(error: BaseException) -> str:
     java = getattr(error, "java_exception", None)
     if java is not None:
+        while "awaitResult" in str(java.getMessage()) and java.getCause() is not None:
+            java = java.getCause()  # what was awaited says why
         return f"{java.toString()}\n{java.getMessage()}"
     return str(error)

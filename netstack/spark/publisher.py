@@ -8,7 +8,8 @@ is killed goes on from the state it stored: `resume` is the number it stored, ol
 what was cut after that is dropped, because it will be made again. It is Flink's commit in two phases: the stream
 survives the death of either side with nothing lost and nothing twice.
 
-A reader asks what there is, and says in the same breath what it has processed: see `stream_state`.
+A reader asks what there is, and says in the same breath what it has processed: see `stream_state`. One that asks for
+rows (`stream_request`) gets a partition of its own, written from the epoch's file: there is no other copy of the rows.
 
 Rules: blocking; used by one thread. An epoch that is offered is kept, and can be read again and again, until each of
 the `consumers` has said that it is processed. At most `max_epochs` are kept: `offer` waits, which is
@@ -21,7 +22,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
@@ -30,13 +31,13 @@ import trio
 
 from .. import blocking
 from ..errors import ConfigError, NetstackError
-from ..ids import ResultPartitionType
+from ..outbound.partition import ResultPartition
 from ..record.arrow import PIECE_BYTES, slices
 from ..runtime.record_writer import RecordWriter
 from ..runtime.signal import Signal
+from .stream_request import EpochRequest, Question
 from .stream_schema import StreamSchema, synchronise
-from .stream_state import DEFAULT_CONSUMER, Question, StreamState, check_consumer, epoch_partition
-from .target import TargetSelector
+from .stream_state import DEFAULT_CONSUMER, StreamState, check_consumer
 
 RecordBatch = Any
 LOGGER: Final = logging.getLogger("netstack.spark")
@@ -44,6 +45,7 @@ LOGGER: Final = logging.getLogger("netstack.spark")
 _FILE: Final = re.compile(r"epoch-(\d{12})(-last)?\.arrow")
 _SUBPARTITION: Final = b"subpartition"
 _MOST_ANSWERS: Final = 64
+_MOST_READERS: Final = 256
 _ANSWER_S: Final = 10.0
 
 
@@ -103,6 +105,7 @@ class Publisher:
         self._max_epochs = max_epochs
         self._acknowledged_now = Signal()
         self._answering = 0
+        self._reading = 0
         self._offered: dict[int, tuple[int, int]] = {}  # rows and bytes of each
         self._writer: Any = None
         self._rows = 0
@@ -202,8 +205,9 @@ class Publisher:
                     self._drop(before=min(self._offered) + 1)
                 else:
                     self._wait(lambda: len(self._offered) < self._max_epochs, "room for another epoch", timeout_s)
-            rows = self._publish(epoch)
-            self._offered[epoch] = (rows, self._path(epoch).stat().st_size)
+            path = self._path(epoch)
+            rows = sum(batch.num_rows for _, batch in _batches(path))
+            self._offered[epoch] = (rows, path.stat().st_size)
         if self._retains:
             self._expire()
 
@@ -226,24 +230,6 @@ class Publisher:
             self._network.portal.call(until_one, timeout_s=timeout_s, what=what_for)
             self._forget()
 
-    def _publish(self, epoch: int) -> int:
-        """Makes the partition of an epoch from its file; returns the number of rows."""
-        partition = self._network.create_partition(
-            epoch_partition(self._name, epoch),
-            subpartitions=self._subpartitions,
-            kind=ResultPartitionType.BLOCKING,
-        )
-        selector = TargetSelector()
-        writer = blocking.RecordWriter(partition, selector=selector, format="arrow", buffer_timeout_s=None)
-        rows = 0
-        for target, batch in _batches(self._path(epoch)):
-            selector.target = target
-            for piece in slices(batch, PIECE_BYTES):
-                writer.emit_batch(piece)
-            rows += batch.num_rows
-        writer.finish()
-        return rows
-
     @property
     def _retains(self) -> bool:
         return min(self._retain_bytes, self._retain_s) < math.inf
@@ -265,7 +251,6 @@ class Publisher:
 
     def _drop(self, *, before: int) -> None:
         for epoch in [each for each in self._cut if each < before]:
-            self._network.release_partition(epoch_partition(self._name, epoch))
             self._path(epoch).unlink(missing_ok=True)
             self._cut.remove(epoch)
             del self._offered[epoch]
@@ -273,11 +258,45 @@ class Publisher:
 
     # In the network's thread.
 
-    def _answer(self, partition: str) -> None:
-        question = Question.of(partition)
-        if question is not None and self._answering < _MOST_ANSWERS:  # who is not answered asks again
+    def _answer(self, name: str) -> None:
+        """Makes the partition that is asked for, as its reader waits; one that gets none asks again."""
+        question, wanted = Question.of(name), EpochRequest.of(name)
+        if question is not None and self._answering < _MOST_ANSWERS:
             self._answering += 1
-            self._network.portal.start_task(partial(self._send_answer, partition, self._state_for(question)))
+            self._network.portal.start_task(partial(self._send_answer, name, self._state_for(question)))
+        if wanted is None or wanted.epoch not in self._offered or self._reading >= _MOST_READERS:
+            return
+        try:
+            partition = self._network.portal.inside.create_partition(name, subpartitions=1)
+        except NetstackError:
+            LOGGER.warning("stream %r: an epoch was not read", self._name, exc_info=True)
+            return
+        self._reading += 1
+        self._network.portal.start_task(partial(self._send_rows, partition, wanted))
+
+    async def _send_rows(self, partition: ResultPartition, wanted: EpochRequest) -> None:
+        """Writes rows until there are no more, or the reader has gone."""
+        writer = RecordWriter[Any](partition, format="arrow", buffer_timeout_s=None)
+        batches = _batches(self._path(wanted.epoch))
+
+        async def write() -> None:
+            while (found := await trio.to_thread.run_sync(next, batches, None)) is not None:
+                subpartition, batch = found
+                for piece in slices(batch, PIECE_BYTES) if subpartition == wanted.subpartition else ():
+                    await writer.emit_batch(piece)
+            await writer.finish()
+
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(write)
+                await writer.wait_consumed()
+                nursery.cancel_scope.cancel()
+        except* (NetstackError, OSError):  # it was retired meanwhile
+            LOGGER.debug("an epoch of stream %r was not read to its end", self._name, exc_info=True)
+        finally:
+            batches.close()
+            partition.release()
+            self._reading -= 1
 
     def _state_for(self, question: Question) -> StreamState:
         """Takes in what a consumer says, and tells it what there is."""
@@ -330,11 +349,11 @@ def _epochs(folder: Path) -> Iterator[int]:
             yield int(found[1])
 
 
-def _batches(path: Path) -> Iterator[tuple[int, RecordBatch]]:
-    """(subpartition, rows) of an epoch's file."""
+def _batches(path: Path) -> Generator[tuple[int, RecordBatch], None, None]:
+    """(subpartition, rows) of an epoch's file; rows that nobody looks at are not read."""
     import pyarrow as pa
 
-    with pa.ipc.open_stream(str(path)) as reader:
+    with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as reader:
         while True:
             try:
                 batch, metadata = reader.read_next_batch_with_custom_metadata()

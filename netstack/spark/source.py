@@ -127,7 +127,7 @@ class PartitionReader(DataSourceReader):
     def read(self, partition: Any) -> Iterator[Any]:
         """The rows of one, in a task."""
         endpoint = self._settings.endpoints[partition.endpoint]
-        records = read_subpartition(endpoint, self._settings.partition, partition.subpartition, again=False)
+        records = read_subpartition(endpoint, self._settings.partition, partition.subpartition)
         return rows_of(records, self._schema)
 
 

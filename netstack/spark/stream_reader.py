@@ -21,9 +21,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ..errors import NetstackError, RecordError
-from .consumer import read_subpartition
+from .consumer import read_epoch
 from .source_options import Settings
-from .stream_state import StreamLook, StreamState, epoch_partition
+from .stream_state import StreamLook, StreamState
 
 LOGGER: Final = logging.getLogger("netstack.spark")
 _SAY_S: Final = 2.0
@@ -147,8 +147,7 @@ class EpochReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         def records() -> Iterator[Any]:
             for epoch in range(partition.start, partition.end):
-                name = epoch_partition(self._settings.partition, epoch)
-                yield from read_subpartition(endpoint, name, partition.subpartition, again=True)
+                yield from read_epoch(endpoint, self._settings.partition, epoch, partition.subpartition)
 
         return rows_of(records(), self._schema)
 

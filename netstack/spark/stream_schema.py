@@ -36,12 +36,12 @@ class StreamSchema:
 
         if self._known is None and self._path.exists():
             self._known = pa.ipc.read_schema(pa.py_buffer(self._path.read_bytes()))
-        if self._known is None or _columns(schema) == _columns(self._known):
-            return
-        raise RecordError(
-            f"the columns of a stream stay: {_columns(self._known)} in {self._path.parent}, and now {_columns(schema)};"
-            " write these to a stream with another name and folder"
-        )
+        change = None if self._known is None else _change(_columns(self._known), _columns(schema))
+        if change is not None:
+            raise RecordError(
+                f"the columns of a stream stay: {change} in {self._path.parent}; write these rows to a stream with"
+                " another name and folder"
+            )
 
     def keep(self, schema: Any) -> None:
         """Checks it; the first one is stored, and on the disk when this returns.
@@ -68,5 +68,21 @@ def synchronise(path: Path) -> None:
         os.close(handle)
 
 
-def _columns(schema: Any) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema).replace(" not null", "")
+def _columns(schema: Any) -> list[tuple[str, str]]:
+    """Names and types."""
+    return [(field.name, str(field.type).replace(" not null", "")) for field in schema]
+
+
+def _change(before: list[tuple[str, str]], after: list[tuple[str, str]]) -> str | None:
+    """The first column that is another one now, in words; None for the same columns in the same order."""
+    if before == after:
+        return None
+    known, now = dict(before), dict(after)
+    for name in known | now:
+        if name not in now:
+            return f"column {name!r}, {known[name]}, is not in these rows, and is"
+        if name not in known:
+            return f"column {name!r}, {now[name]}, is in these rows, and not"
+        if known[name] != now[name]:
+            return f"column {name!r} is {now[name]} in these rows, and {known[name]}"
+    return f"the order is {', '.join(now)}, and another one"

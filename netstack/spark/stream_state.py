@@ -5,7 +5,6 @@ Takes: a consumer's name, and before which epoch it has processed everything. Gi
 A question is a request for a partition that does not exist; the publisher makes it then, with the answer in it:
 
     events?spark?17?1f3a9c   the consumer "spark" has processed all epochs of "events" before 17; what is there to read?
-    events@17                the rows of epoch 17
 
 So one round trip acknowledges and looks, and whoever comes back after any failure says the same again.
 """
@@ -15,7 +14,6 @@ from __future__ import annotations
 import functools
 import json
 import re
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -29,18 +27,13 @@ from ..ids import ChannelDescriptor
 from ..runtime.record_reader import RecordReader
 from ..runtime.signal import Signal
 from .consumer import StreamLocation
+from .stream_request import Question
 
 DEFAULT_CONSUMER: Final = "spark"
 LOOK_S: Final = 0.05
 _ANSWER_S: Final = 2.0
 _AGAIN_S: Final = 0.2
 _CONSUMER: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_QUESTION: Final = re.compile(r"([^?]+)\?([A-Za-z0-9_.-]{1,64})\?(\d{1,18})\?[0-9a-f]{16}")
-
-
-def epoch_partition(stream: str, epoch: int) -> str:
-    """The partition in which an epoch of a stream is read."""
-    return f"{stream}@{epoch}"
 
 
 def check_consumer(name: str) -> str:
@@ -52,32 +45,6 @@ def check_consumer(name: str) -> str:
     if not _CONSUMER.fullmatch(name):
         raise ConfigError(f"consumer {name!r}: give 1 to 64 letters, digits, or any of _.-")
     return name
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What a reader says and asks.
-
-    Attributes:
-        stream: its name.
-        consumer: the reader's name.
-        processed: all epochs before this one are processed by it.
-    """
-
-    stream: str
-    consumer: str
-    processed: int
-
-    def partition(self) -> str:
-        """The partition to be asked for: another one each time."""
-        return f"{self.stream}?{self.consumer}?{self.processed}?{secrets.token_hex(8)}"
-
-    @classmethod
-    def of(cls, partition: str) -> Question | None:
-        """The inverse of `partition`; None for what is no question."""
-        found = _QUESTION.fullmatch(partition)
-        return None if found is None else cls(found[1], found[2], int(found[3]))
 
 
 @final

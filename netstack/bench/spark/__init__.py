@@ -1,8 +1,8 @@
 """The sweep on Spark: a TaskManager inside each task of a barrier stage; results as a DataFrame.
 
-Takes: an open session. Gives: `run_sweep`, for a notebook or a job of yours, `per_setting` of what it returns, and
-`recommend`, `compare` and `regressions` of the table of runs. They are loaded when they are asked for: executors import
-this package too, and need none.
+Takes: an open session. Gives: `run_sweep`, for a notebook or a job of yours, `per_setting` of what it returns;
+`recommend`, `compare` and `regressions` of the table of runs, and `register_views`, the same for SQL. They are loaded
+when they are asked for: executors import this package too, and need none.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from .answers import compare, recommend, regressions
+    from .answers import compare, recommend, register_views, regressions
     from .frames import per_setting
     from .sweep import run_sweep
 
-__all__ = ["compare", "per_setting", "recommend", "regressions", "run_sweep"]
+__all__ = ["compare", "per_setting", "recommend", "register_views", "regressions", "run_sweep"]
 
 _HOMES: Final = {"per_setting": "frames", "run_sweep": "sweep"} | dict.fromkeys(
-    ("compare", "recommend", "regressions"), "answers"
+    ("compare", "recommend", "register_views", "regressions"), "answers"
 )
 
 

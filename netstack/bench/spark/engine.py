@@ -19,6 +19,7 @@ from netstack.runtime.authentication import Secret
 from netstack.spark.classic import ClassicDriver
 from netstack.spark.failures import spark_errors
 from netstack.spark.settings import SparkSettings
+from netstack.units import format_duration, format_size
 
 from ..mesh.matrix import Matrix
 from ..processes import MeasurementFailed
@@ -144,7 +145,8 @@ class SparkEngine:
             rows: list[Row] = stage.mapPartitions(partial(run_node, job, self._endings.add)).collect()
             return rows
 
-        title = f"netstack-bench of {socket.gethostname()}"
+        timeout = format_duration(spec.buffer_timeout_s)
+        title = f"netstack-bench of {socket.gethostname()}: {format_size(spec.record_bytes)}, timeout {timeout}"
         try:
             with self._driver.archives_first():
                 rows = run_job(context, group, title, work, deadline_s=deadline_s, tick=watch.look)
@@ -242,6 +244,7 @@ def node_rows(spec: SparkSpec, rows: list[Row], document: dict[str, Any] | None)
                 "error": row["error"],
                 **{name: host.get(name) for name in _OF_HOST},
                 "seconds": None if document is None else document["seconds"],
+                "latency_max_us": latency["max_ns"] / 1000 if latency["buckets"] else None,
                 "hist": [
                     {"b": bucket, "n": count}
                     for bucket, count in zip(latency["buckets"], latency["counts"], strict=True)

@@ -88,10 +88,31 @@ NODE_SCHEMA: Final = ", ".join(
         "cpu_s double",
         "clock_offset_us double",
         "clock_uncertainty_us double",
+        "latency_max_us double",
         "hist array<struct<b:int,n:bigint>>",
     )
 )
 """Of a node's row; every column is there in every sweep, so that sweeps can be queried together."""
+
+AGGREGATE_SCHEMA: Final = ", ".join(
+    (
+        "sweep_id string",
+        "discipline string",
+        "netstack_build string",
+        *(f"{name} {kind}" for name, kind in SETTING_COLUMNS.items()),
+        "runs bigint",
+        "records_per_s double",
+        "payload_mb_per_s double",
+        "slowest_share double",
+        "samples bigint",
+        "p50_us double",
+        "p90_us double",
+        "p99_us double",
+        "p999_us double",
+        "max_us double",
+    )
+)
+"""Of `per_setting`."""
 
 _PERCENTILES: Final = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
 
@@ -113,11 +134,6 @@ def node_frame(spark: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
     return spark.createDataFrame(node_table(rows), NODE_SCHEMA)
 
 
-def column_names() -> list[str]:
-    """The columns of `NODE_SCHEMA`, in order."""
-    return [column.split()[0] for column in NODE_SCHEMA.split(", ")]
-
-
 def per_setting(nodes: Any) -> Any:
     """Over nodes and repeats, by sweep and setting.
 
@@ -125,37 +141,24 @@ def per_setting(nodes: Any) -> Any:
         nodes: a DataFrame of `NODE_SCHEMA`, of one sweep or of many.
 
     Returns:
-        A DataFrame: `sweep_id`, `discipline`, `netstack_build`, `KEYS`, `runs`, `records_per_s` and `payload_mb_per_s`
-        (the median over repeats of the sum over nodes), `slowest_share` (the slowest node's part of the fastest's),
-        `samples`, `p50_us` to `p999_us` and `max_us` of the merged histograms (NULL without samples): as
-        `Histogram.percentile_ns` tells them, the upper edge of the first bucket that reaches the rank.
+        A DataFrame of `AGGREGATE_SCHEMA`: `runs`, `samples` (the sum), `max_us` (the greatest), and medians over the
+        repeats: `records_per_s` and `payload_mb_per_s` (sums over the nodes), `slowest_share` (the slowest node's part
+        of the fastest's), `p50_us` to `p999_us`. A repeat's percentiles are those of its nodes' merged histograms, as
+        `Histogram.percentile_ns` tells them: the figures of the table of runs. NULL without samples.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-    keys = ["sweep_id", "discipline", "netstack_build", *KEYS]
+    run, keys = ["sweep_id", "run_id", "repeat"], ["sweep_id", "discipline", "netstack_build", *KEYS]
     well = nodes.where("error is null and kind = 'ok'")
-    runs = well.groupBy(*keys, "run_id", "repeat").agg(
-        F.sum("records_per_s").alias("records_per_s"),
-        F.sum("payload_mb_per_s").alias("payload_mb_per_s"),
-        (F.min("records_per_s") / F.max("records_per_s")).alias("slowest_share"),
-    )
-    throughput = runs.groupBy(*keys).agg(
-        F.count("*").alias("runs"),
-        F.median("records_per_s").alias("records_per_s"),
-        F.median("payload_mb_per_s").alias("payload_mb_per_s"),
-        F.median("slowest_share").alias("slowest_share"),
-    )
     buckets = (
-        well.select(*keys, F.inline("hist"))
-        .groupBy(*keys, (F.expr(UPPER_NS) / 1000).alias("us"))
+        well.select(*run, F.inline("hist"))
+        .groupBy(*run, (F.expr(UPPER_NS) / 1000).alias("us"))
         .agg(F.sum("n").alias("n"))
     )
-    of_setting = Window.partitionBy(*keys)
-    ranked = buckets.withColumns(
-        {"upto": F.sum("n").over(of_setting.orderBy("us")), "samples": F.sum("n").over(of_setting)}
-    )
-    latency = ranked.groupBy(*(F.col(key).alias(f"_{key}") for key in keys)).agg(
+    of_run = Window.partitionBy(*run)
+    ranked = buckets.withColumns({"upto": F.sum("n").over(of_run.orderBy("us")), "samples": F.sum("n").over(of_run)})
+    latency = ranked.groupBy(*run).agg(
         F.max("samples").alias("samples"),
         *(
             F.expr(f"min(CASE WHEN upto >= ceil({part} * samples - 1e-9) THEN us END)").alias(f"{name}_us")
@@ -163,12 +166,25 @@ def per_setting(nodes: Any) -> Any:
         ),
         F.max("us").alias("max_us"),
     )
-    condition = None  # NULL is a value of some keys, which a plain join would drop
-    for key in keys:
-        equal = F.col(key).eqNullSafe(F.col(f"_{key}"))
-        condition = equal if condition is None else condition & equal
-    joined = throughput.join(latency, condition, "left").drop(*(f"_{key}" for key in keys))
-    return joined.orderBy(*keys)
+    runs = well.groupBy(*run, *keys[1:]).agg(
+        F.sum("records_per_s").alias("records_per_s"),
+        F.sum("payload_mb_per_s").alias("payload_mb_per_s"),
+        (F.min("records_per_s") / F.max("records_per_s")).alias("slowest_share"),
+        F.max("latency_max_us").alias("longest"),
+    )
+    shares = ("records_per_s", "payload_mb_per_s", "slowest_share")
+    latencies = [f"{name}_us" for name, _ in _PERCENTILES]
+    joined = runs.join(latency, run, "left").withColumns(
+        {name: F.least(name, "longest") for name in (*latencies, "max_us")}  # least() leaves NULL out
+    )
+    found = joined.groupBy(*keys).agg(
+        F.count("*").alias("runs"),
+        *(F.median(name).alias(name) for name in shares),
+        F.sum("samples").alias("samples"),
+        *(F.median(name).alias(name) for name in latencies),
+        F.max("max_us").alias("max_us"),
+    )
+    return found.orderBy(*keys)
 
 
 def with_sweep(

@@ -30,7 +30,7 @@ from .failures import failure_of
 from .jobs import JobTooSlow, run_job
 from .sweep import Recorder
 from .tables import check_tables, table_url, write_tables
-from .workload import Workload, check_same, frame_of, rows_of_file, rows_of_frame, ship_rows
+from .workload import Workload, check_same, frame_of, rows_of_file, ship_frame, ship_rows
 
 LOG: Final = "spark.log"
 WAREHOUSE: Final = "warehouse"
@@ -82,8 +82,9 @@ def _workload(spark: Any, spec: RunSpec, rows: Rows | None, store: Store) -> Wor
     if spec.input_path is None:
         return None
     if rows is None:
-        rows = Apart(lambda: rows_of_frame(frame_of(spark, str(spec.input_path)), spec)).result()
-    workload = ship_rows(spark, rows, spec.input_path)
+        workload = Apart(lambda: ship_frame(spark, frame_of(spark, str(spec.input_path)), spec)).result()
+    else:
+        workload = ship_rows(spark, rows, spec.input_path)
     check_same(store, workload)
     return workload
 

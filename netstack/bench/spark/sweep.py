@@ -40,7 +40,7 @@ from ..sweep import run_sweep as run_grid
 from .engine import SparkEngine
 from .frames import node_frame, with_sweep
 from .spec import SparkSpec
-from .workload import check_same, name_of_frame, rows_of_frame, ship_rows
+from .workload import check_same, name_of_frame, ship_frame
 
 NODES_JOURNAL: Final = "nodes.jsonl"
 _COMMAND: Final = "netstack.bench.spark.run_sweep"
@@ -97,7 +97,7 @@ def run_sweep(
         recorder = Recorder(store, progress)
         workload = None
         if data is not None:
-            workload = ship_rows(spark, rows_of_frame(data, grid.plan()[0].spec), name_of_frame())
+            workload = ship_frame(spark, data, grid.plan()[0].spec)
             check_same(store, workload)
         engine = SparkEngine(spark, where, on_nodes=recorder.add, workload=workload)
         result = run_grid(grid, store, engine.run_once, command=_COMMAND, progress=recorder)

@@ -8,8 +8,11 @@ measured, whether they can be written.
     timeline     back-pressure and idle time of every task over time
     aggregates   over nodes and repeats of a setting (`frames.per_setting`)
 
-Rules: a sweep replaces its own partitions and touches no others, so it can be written again. A folder on a disk that
-the executors do not share with the driver would lose everything without an error: so a probe is written and read back.
+Rules: a sweep replaces its own partitions, so it can be written again. A row has the `schema_version` that wrote it.
+`read_table` reads those of older versions too: what they did not have is NULL, what was narrower is widened; whoever
+writes a sweep rewrites them so, once. A column may be added or widened, never renamed or dropped. A folder on a disk
+that the executors do not share with the driver would lose everything without an error: so a probe is written and read
+back.
 """
 
 from __future__ import annotations
@@ -25,14 +28,21 @@ from netstack.errors import ConfigError
 from netstack.spark.classic import ClassicDriver
 from netstack.spark.failures import explain_storage, spark_errors
 
-from ..columns import COLUMNS
+from ..columns import COLUMNS, STRUCTS
+from ..histogram import PERCENTILES
 from ..store import arrow_table, reason
-from .frames import DISCIPLINES, node_frame, per_setting
+from .frames import AGGREGATE_SCHEMA, DISCIPLINES, NODE_SCHEMA, node_frame, per_setting
 
 RUNS: Final = "runs"
 NODES: Final = "node_runs"
 TIMELINE: Final = "timeline"
 AGGREGATES: Final = "aggregates"
+
+SCHEMA_VERSION: Final = 2
+"""Of all tables; rows of version 1 have no such column.
+
+2. `node_runs.latency_max_us`, `runs.round_trip_latency_us_*`; percentiles of `aggregates` are medians of the runs'.
+"""
 
 _SPARK_COLUMNS: Final = {
     "engine_kind": "string",
@@ -47,8 +57,30 @@ _SPARK_COLUMNS: Final = {
     "spark_hosts": "int",
     "spark_session_s": "double",
     "spark_scheduling_s": "double",
+    **{f"round_trip_latency_us_{name}": "double" for name in (*PERCENTILES, "max")},
 }
-"""Columns of runs that only those on Spark have."""
+"""Columns of runs that not every engine has."""
+
+
+def _type_of(kind: str) -> str:
+    """The type of a column or field of `bench.columns`, in Spark's words."""
+    if kind.startswith("list<"):
+        return f"array<{_type_of(kind[5:-1])}>"
+    if kind in STRUCTS:
+        return f"struct<{', '.join(f'{name}: {_type_of(each)}' for name, each in STRUCTS[kind].items())}>"
+    return {"int64": "bigint", "float64": "double", "bool": "boolean"}.get(kind, kind)
+
+
+_OWN: Final = {name: _type_of(kind) for name, kind in COLUMNS.items() if name not in ("started_at", "kind", "timeline")}
+SCHEMAS: Final = {
+    RUNS: "sweep_id string, started_at timestamp, discipline string, command string, "
+    + ", ".join(f"`{name}` {kind}" for name, kind in (_OWN | _SPARK_COLUMNS).items()),
+    NODES: NODE_SCHEMA,
+    TIMELINE: "sweep_id string, run_id string, repeat bigint, discipline string, host_netstack_build string, "
+    + ", ".join(f"{name} {_type_of(kind)}" for name, kind in STRUCTS["sample"].items()),
+    AGGREGATES: AGGREGATE_SCHEMA,
+}
+"""Of the tables, beside `schema_version`."""
 
 
 def table_url(warehouse: str) -> str:
@@ -86,6 +118,20 @@ def check_tables(spark: Any, url: str, executors: int) -> None:
         )
 
 
+def read_table(spark: Any, url: str, table: str) -> Any:
+    """A table with all its sweeps, those of older schemas too.
+
+    Args:
+        spark: the session.
+        url: of the folder of tables.
+        table: one of `SCHEMAS`.
+
+    Raises:
+        AnalysisException: there is no such table; Spark's own.
+    """
+    return spark.read.schema(f"{SCHEMAS[table]}, schema_version int").parquet(f"{url}/{table}")
+
+
 def write_tables(
     spark: Any,
     url: str,
@@ -95,7 +141,7 @@ def write_tables(
     runs: Sequence[Mapping[str, Any]],
     nodes: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Writes the sweep's partitions of all tables.
+    """Writes the sweep's partitions of all tables, and rewrites those of sweeps of older schemas.
 
     Args:
         spark: the session.
@@ -105,40 +151,46 @@ def write_tables(
         runs: rows of the results folder.
         nodes: rows of nodes (`sweep.Recorder`).
     """
-    frame = run_frame(spark, runs, sweep_id=sweep_id, command=command).cache()
+    of_runs = run_frame(spark, runs, sweep_id=sweep_id, command=command).cache()
     by_node = node_frame(spark, [{**row, "command": command} for row in nodes]).cache()
-    _write(frame.drop("timeline"), url, RUNS)
+    _write(of_runs.drop("timeline"), url, RUNS)
     _write(by_node, url, NODES)
-    _write(
-        frame.selectExpr("sweep_id", "run_id", "repeat", "discipline", "host_netstack_build", "inline(timeline)"),
-        url,
-        TIMELINE,
+    samples = of_runs.selectExpr(
+        "sweep_id", "run_id", "repeat", "discipline", "host_netstack_build", "inline(timeline)"
     )
+    _write(samples, url, TIMELINE)
     _write(per_setting(by_node), url, AGGREGATES)
+    for table in SCHEMAS:
+        older = read_table(spark, url, table).where(f"coalesce(schema_version, 1) < {SCHEMA_VERSION}")
+        if not older.isEmpty():
+            _write(older, url, table)
 
 
 def run_frame(spark: Any, rows: Sequence[Mapping[str, Any]], *, sweep_id: str, command: str) -> Any:
-    """Rows of a results folder as a DataFrame; columns that no row has are NULL."""
+    """Rows of a results folder as a DataFrame of the table of runs, with `timeline`; what no row has is NULL."""
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
     found = spark.createDataFrame(arrow_table([dict(row) for row in rows]))
-    own = [name for name in COLUMNS if name not in ("started_at", "kind")]
     spoken = F.create_map(*(F.lit(word) for pair in DISCIPLINES.items() for word in pair))
     return found.select(
         F.lit(sweep_id).alias("sweep_id"),
         F.to_timestamp("started_at").alias("started_at"),
         spoken[F.col("kind")].alias("discipline"),
         F.lit(command).alias("command"),
-        *own,
+        *_OWN,
         *(
             (F.col(name) if name in found.columns else F.lit(None)).cast(kind).alias(name)
             for name, kind in _SPARK_COLUMNS.items()
         ),
+        "timeline",
     )
 
 
 def _write(frame: Any, url: str, table: str) -> None:
-    writer = frame.coalesce(1).write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
+    from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+    versioned = frame.withColumn("schema_version", F.lit(SCHEMA_VERSION))
+    writer = versioned.coalesce(1).write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
     writer.partitionBy("sweep_id").parquet(f"{url}/{table}")
 
 

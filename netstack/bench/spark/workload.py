@@ -1,10 +1,10 @@
-"""The user's rows as the workload of a sweep on Spark: serialised once in the driver, replayed by every source.
+"""The user's rows as the workload of a sweep on Spark: serialised once, by the executors, replayed by every source.
 
 Takes: a DataFrame, a table's name, a URL, or a file. Gives: `Workload`: one file that Spark takes to every executor.
 
-Rules: rows are held in memory, here and by each node: at most 1 GiB, and on a cluster what the driver's memory and
-`spark.driver.maxResultSize` allow; take a part of larger ones (`df.sample`, `df.limit`). What was chosen at the start
-stays for the whole sweep, whatever becomes of the table meanwhile.
+Rules: the rows of a DataFrame go to the driver's disk, a part at a time; each node holds them in memory: at most 1 GiB;
+take a part of larger ones (`df.sample`, `df.limit`). What was chosen at the start stays for the whole sweep, whatever
+becomes of the table meanwhile.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
 
 from netstack.errors import ConfigError
+from netstack.spark.driver import driver_of
 from netstack.spark.failures import explain_storage, plain_errors, spark_errors
 
-from ..inputs import Rows, is_file_name, read_rows, table_rows
-from ..packed import PackedRows, write_packed
+from ..inputs import Rows, column_at, is_file_name, read_rows, table_rows
+from ..packed import PackedRows, packed_batches, write_batches, write_packed
+from ..source import import_arrow
 from ..spec import RunSpec
 from ..store import Store
 
@@ -69,22 +73,6 @@ def rows_of_file(spec: RunSpec) -> Rows | None:
     return read_rows(name, **_reading(spec)) if is_file_name(name) else None
 
 
-def rows_of_frame(df: Any, spec: RunSpec) -> Rows:
-    """The rows of a DataFrame.
-
-    Args:
-        df: it.
-        spec: any of the sweep's runs: how rows are emitted, and by which key.
-
-    Raises:
-        InputError: it has no rows, no such column, or too many rows.
-        SparkFailed: it cannot be computed.
-    """
-    with plain_errors():
-        table = df.toArrow()
-    return table_rows(table, spec.input_path or name_of_frame(), **_reading(spec))
-
-
 def frame_of(spark: Any, name: str) -> Any:
     """What `--input` names: a URL or folder that Spark reads, or a table of its catalog.
 
@@ -105,9 +93,53 @@ def frame_of(spark: Any, name: str) -> Any:
 
 def ship_rows(spark: Any, rows: Rows, name: str) -> Workload:
     """The workload, which every executor finds under its file's name, as long as the session lives."""
+    return _ship(spark, name, partial(write_packed, rows))
+
+
+def ship_frame(spark: Any, df: Any, spec: RunSpec) -> Workload:
+    """Likewise, of the rows of a DataFrame.
+
+    Args:
+        spark: the session; the package has been shipped to its executors.
+        df: it.
+        spec: any of the sweep's runs: how rows are emitted, and by which key.
+
+    Raises:
+        InputError: it has no rows, no such column, or too many rows.
+        SparkFailed: it cannot be computed.
+    """
+    name, reading = spec.input_path or name_of_frame(), _reading(spec)
+    if spec.key_column is not None:
+        column_at(name, df.columns, spec.key_column)
+    parts = df.mapInArrow(partial(_pack, name, reading), "part binary")
+    with plain_errors(), driver_of(spark).archives_first():
+        return _ship(spark, name, lambda folder: write_batches(_unpacked(parts), folder, name))
+
+
+def _pack(name: str, reading: Mapping[str, Any], batches: Iterable[Any]) -> Iterator[Any]:
+    """In a task: rows as parts of the file, each an Arrow stream."""
+    arrow = import_arrow()
+    for batch in batches:
+        if batch.num_rows:
+            rows = table_rows(arrow.Table.from_batches([batch]), name, **reading)
+            for packed in packed_batches(rows):
+                part = arrow.BufferOutputStream()
+                with arrow.ipc.new_stream(part, packed.schema) as writer:
+                    writer.write_batch(packed)
+                yield arrow.record_batch({"part": arrow.array([part.getvalue().to_pybytes()], arrow.binary())})
+
+
+def _unpacked(parts: Any) -> Iterator[Any]:
+    arrow = import_arrow()
+    for row in parts.toLocalIterator(prefetchPartitions=True):
+        with arrow.ipc.open_stream(bytes(row.part)) as reader:
+            yield from reader
+
+
+def _ship(spark: Any, name: str, write: Callable[[Path], PackedRows]) -> Workload:
     folder = Path(tempfile.mkdtemp(prefix="netstack-rows-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)  # executors that come later fetch it too
-    packed = write_packed(rows, folder)
+    packed = write(folder)
     context = spark.sparkContext
     if not any(str(known).endswith(f"/{packed.name}") for known in context.listFiles):
         context.addFile(str(folder / packed.name))

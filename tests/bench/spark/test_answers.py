@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from netstack.bench.grid import Grid
 from netstack.bench.recommend.answer import Goal
 from netstack.bench.report.answers import stored_answers
 from netstack.bench.report.points import Analysis
-from netstack.bench.spark import compare, recommend, regressions
-from netstack.bench.spark.tables import run_frame
+from netstack.bench.spark import compare, recommend, register_views, regressions
+from netstack.bench.spark.tables import RUNS, SCHEMAS, run_frame
 from netstack.bench.store import Row
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]  # one JVM for all of them
@@ -48,3 +49,23 @@ def test_tables_are_asked_as_folders_are(spark: Any, fake_rows: Rows) -> None:
     assert len(worse) == 5
     assert all(each.low < each.change < each.high < 0 for each in worse)
     assert {each.verdict for each in compare(before, before).collect()} == {"same"}
+
+
+def test_tables_are_asked_in_sql(spark: Any, fake_rows: Rows, tmp_path: Path) -> None:
+    grid = Grid(timeouts_s=(0.1, 0.0), record_sizes=(8,), channels=(1,), repeats=3, seconds=1.0)
+    other = Grid(timeouts_s=(0.1, 0.0), record_sizes=(64,), channels=(1,), repeats=3, seconds=1.0)
+    for month, (sweep, asked, faster) in enumerate(
+        (("first", grid, 1.0), ("other", other, 1.0), ("later", grid, 0.5)), start=1
+    ):
+        rows = [
+            {**row, "started_at": f"2026-0{month}-01T00:00:00Z"} for row in fake_rows(asked, noise=0.01, faster=faster)
+        ]
+        runs = table(spark, rows, sweep)
+        runs.drop("timeline").write.mode("append").partitionBy("sweep_id").parquet(str(tmp_path / RUNS))
+    for name in SCHEMAS.keys() - {RUNS}:
+        (tmp_path / name).mkdir()
+    assert "netstack_aggregates" in register_views(spark, str(tmp_path))
+    worse = spark.sql("select distinct sweep_id, since, metric from netstack_changes where verdict = 'worse'").collect()
+    assert list(map(tuple, worse)) == [("later", "first", "records_per_s")]  # the one between has no point in common
+    answers = spark.sql("select sweep_id, mb_per_s from netstack_recommendations join netstack_runs using (sweep_id)")
+    assert {row.sweep_id for row in answers.distinct().collect()} == {"first", "other", "later"}

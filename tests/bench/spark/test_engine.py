@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import re
 import signal
+import statistics
 import sys
 import threading
 import time
@@ -17,16 +19,29 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from netstack.bench.grid import Grid
 from netstack.bench.histogram import Histogram
 from netstack.bench.inputs import InputError
 from netstack.bench.processes import MeasurementFailed
 from netstack.bench.spark.engine import SparkEngine
-from netstack.bench.spark.frames import KEYS, NODE_SCHEMA, UPPER_NS, column_names, node_frame, per_setting, with_sweep
+from netstack.bench.spark.frames import KEYS, NODE_SCHEMA, UPPER_NS, node_frame, per_setting, with_sweep
 from netstack.bench.spark.jobs import JobTooSlow
 from netstack.bench.spark.spec import SparkSpec
 from netstack.bench.spark.sweep import Recorder, run_sweep, warn_of
-from netstack.bench.spark.tables import AGGREGATES, NODES, RUNS, TIMELINE, check_tables, table_url, write_tables
+from netstack.bench.spark.tables import (
+    AGGREGATES,
+    NODES,
+    RUNS,
+    SCHEMAS,
+    TIMELINE,
+    check_tables,
+    read_table,
+    table_url,
+    write_tables,
+)
 from netstack.bench.spark.workload import frame_of
 from netstack.bench.store import Store, flatten, read_rows
 from netstack.errors import ConfigError
@@ -73,7 +88,7 @@ def test_a_run_gives_the_document_of_every_engine_and_a_row_of_every_node(spark:
     assert sum(row["records"] for row in nodes) == document["records"]
     assert sum(bucket["n"] for row in nodes for bucket in row["hist"]) == document["latency_samples"]
     frame = node_frame(spark, [{**row, "sweep_id": "s", "repeat": 0} for row in nodes])
-    assert frame.columns == column_names()
+    assert frame.columns == [column.split()[0] for column in NODE_SCHEMA.split(", ")]
 
 
 def test_too_few_slots_are_one_sentence_and_the_next_run_works(spark: Any) -> None:
@@ -147,6 +162,12 @@ def test_a_sweep_from_a_notebook_is_a_data_frame(spark: Any, tmp_path: Path) -> 
     assert len(found) == 2  # NULL is a timeout of its own
     assert {row["runs"] for row in found} == {2}
     assert all(row["samples"] > 0 and 0 < row["p50_us"] <= row["p99_us"] <= row["max_us"] for row in found)
+    for row in found:  # one p99 of a setting, wherever it stands
+        told = [
+            each for each in read_rows(tmp_path / "one") if each["settings_buffer_timeout_s"] == row["buffer_timeout_s"]
+        ]
+        for name in ("p50", "p99", "p999"):
+            assert row[f"{name}_us"] == statistics.median(each[f"latency_us_{name}"] for each in told)
     again = run_sweep(spark, settings, folder=tmp_path / "one")
     assert again.count() == frame.count()  # nothing was measured twice
 
@@ -244,25 +265,25 @@ def test_a_failed_run_is_in_the_frame_with_its_error_and_not_in_the_aggregates(
     assert per_setting(frame).count() == 0
 
 
-def test_percentiles_are_those_of_the_merged_histogram(spark: Any) -> None:
+def test_percentiles_of_a_run_are_those_of_its_merged_histogram_and_of_a_setting_their_medians(spark: Any) -> None:
     """Few samples and far apart: where interpolation would show."""
-    parts = [Histogram(), Histogram()]
-    for number, value_ns in enumerate([900, 1_000, 5_000, 70_000, 70_100, 2_000_000, 900_000_000]):
-        parts[number % 2].record(value_ns)
-    merged = Histogram()
-    rows = []
-    for repeat, part in enumerate(parts):
-        merged.merge(part)
+    merged, rows = [Histogram(), Histogram(), Histogram()], []
+    samples_ns = [900, 1_000, 5_000, 70_000, 70_100, 2_000_000, 900_000_000]
+    for repeat, rank in itertools.product(range(3), range(2)):
+        part = Histogram()
+        for value_ns in samples_ns[rank :: 2 + repeat]:
+            part.record(value_ns * (repeat + 1))
+        merged[repeat].merge(part)
         told = part.to_dict()
         hist = [{"b": bucket, "n": count} for bucket, count in zip(told["buckets"], told["counts"], strict=True)]
-        row = {"run_id": "r", "rank": 0, "kind": "ok", "hist": hist, "records_per_s": 1.0}
-        rows += with_sweep([row], "s", repeat, SparkSpec().as_dict())
+        row = {"run_id": "r", "rank": rank, "kind": "ok", "hist": hist, "records_per_s": 1.0}
+        rows += with_sweep([{**row, "latency_max_us": told["max_ns"] / 1000}], "s", repeat, SparkSpec().as_dict())
     (found,) = per_setting(node_frame(spark, rows)).collect()
-    assert found["samples"] == 7
-    for name, part in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)):
-        exact = merged.percentile_ns(part)
-        assert exact is not None
-        assert found[f"{name}_us"] * 1000 == pytest.approx(exact, rel=0.001)
+    assert found["samples"] == sum(each.count for each in merged)
+    summaries = [each.summary_us() for each in merged]
+    for name in ("p50", "p90", "p99", "p999"):
+        assert found[f"{name}_us"] == statistics.median(each[name] for each in summaries)
+    assert found["max_us"] == max(each["max"] for each in summaries)
 
 
 def test_a_setting_that_does_not_exist_is_refused_before_anything_runs(spark: Any) -> None:
@@ -275,8 +296,17 @@ def test_sweeps_lie_beside_each_other_in_tables(spark: Any, tmp_path: Path) -> N
     grid = Grid(timeouts_s=(None, 0.0), record_sizes=(8,), channels=(1,)).with_spec(SparkSpec, nodes=2)
     url = table_url(str(tmp_path / "warehouse"))
     check_tables(spark, url, 2)
-    names = [kept_sweep(tmp_path / place / "sweep", grid, url, spark) for place in ("a", "b", "b")]
+    names = [kept_sweep(tmp_path / place / "sweep", grid, url, spark) for place in ("a", "b")]
+    before = {table: rows_of(spark, url, table, names[0]) for table in SCHEMAS}
+    for table in SCHEMAS:
+        make_older(tmp_path / "warehouse" / table / f"sweep_id={names[0]}")
+    assert {row["schema_version"] for row in rows_of(spark, url, RUNS, names[0])} == {None}
+    names.append(kept_sweep(tmp_path / "b" / "sweep", grid, url, spark))
     assert names[0] != names[1] == names[2]  # of folders with one name; the last one was written again
+    for table, rows in before.items():  # widened again, on the disk
+        assert rows_of(spark, url, table, names[0]) == [
+            {**row, **{name: None for name in YOUNG if name in row}} for row in rows
+        ]
     nodes, runs = (spark.read.parquet(f"{url}/{table}") for table in (NODES, RUNS))
     assert {row["sweep_id"] for row in nodes.select("sweep_id").distinct().collect()} == set(names)
     assert nodes.count() == 2 * len(grid.plan()) * 2
@@ -300,6 +330,25 @@ def test_tables_that_cannot_be_written_are_refused(spark: Any, tmp_path: Path) -
         with pytest.raises(ConfigError, match=f"--warehouse {url}: Spark cannot write there") as caught:
             check_tables(spark, url, 2)
         assert "\n" not in str(caught.value)
+
+
+YOUNG = ("latency_max_us", "latency_us_p9999", "overdraft_buffers", "p999_us")
+"""Columns that tables of older versions do not have."""
+
+
+def rows_of(spark: Any, url: str, table: str, sweep_id: str) -> list[dict[str, Any]]:
+    found = read_table(spark, url, table).where(f"sweep_id = '{sweep_id}'")
+    return [row.asDict(recursive=True) for row in found.collect()]
+
+
+def make_older(partition: Path) -> None:
+    """As a version before this one wrote it: some columns were not there, numbers were narrower."""
+    (file,) = partition.glob("part-*.parquet")
+    table = pq.ParquetFile(file).read()
+    table = table.drop_columns([name for name in ("schema_version", *YOUNG) if name in table.schema.names])
+    narrow = [each.with_type(pa.int32()) if each.type == pa.int64() else each for each in table.schema]
+    pq.write_table(table.cast(pa.schema(narrow)), file, use_deprecated_int96_timestamps=True)  # as Spark does
+    file.with_name(f".{file.name}.crc").unlink()
 
 
 def kept_sweep(folder: Path, grid: Grid, url: str, spark: Any) -> str:
@@ -348,10 +397,6 @@ def test_the_buckets_of_sql_are_those_of_the_histogram(spark: Any) -> None:
     rows = spark.createDataFrame(told, "b int, n bigint, value bigint").selectExpr(f"{UPPER_NS} as upper", "value")
     for row in rows.collect():
         assert row["value"] <= row["upper"] <= row["value"] * 1.001
-
-
-def test_every_column_of_a_row_has_a_type() -> None:
-    assert len(column_names()) == len(NODE_SCHEMA.split(", "))
 
 
 def _node(rank: int, run_id: str) -> dict[str, Any]:

@@ -1,14 +1,17 @@
 """Streams between netstack and Spark, both of which are killed again and again at random: exact counts.
 
-A job's JobManager and TaskManagers, workers, drivers and their JVMs are processes of their own. A driver that dies
-costs the start of a session. `NETSTACK_DEATHS=10 pytest -m long` kills ten, NETSTACK_DEATHS_SEED the same ones again.
+A job's JobManager and TaskManagers, workers, drivers, their JVMs and executors are processes of their own. A driver
+that dies costs the start of a session. `NETSTACK_DEATHS=30 pytest -m long` kills thirty in each test,
+NETSTACK_DEATHS_SEED the same ones again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -19,7 +22,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from workers import free_address
+from workers import children_of, free_address
 
 from netstack.runtime.authentication import Secret
 
@@ -28,7 +31,8 @@ pytestmark = [pytest.mark.java, pytest.mark.long, pytest.mark.xdist_group("spark
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 DEATHS = int(os.environ.get("NETSTACK_DEATHS", "0"))
-PATIENCE_S = 90.0  # for each death, and one more
+EXECUTOR = "executor"
+PATIENCE_S = 180.0  # for each death, and one more; a session may take a minute to start
 
 Start = Callable[[], "subprocess.Popen[bytes]"]
 
@@ -44,6 +48,7 @@ def campaign(starts: dict[str, Start], victims: Sequence[str], progress: Callabl
     Args:
         starts: makes each of them; the first ends by itself, with 0, when all is done.
         victims: whom to kill, by their names, in turns: each of them dies, at random moments, in a random order.
+            EXECUTOR is one of the process "driver".
         progress: a number that grows.
 
     Returns:
@@ -65,10 +70,13 @@ def campaign(starts: dict[str, Start], victims: Sequence[str], progress: Callabl
             if order and progress() >= dies_at:
                 time.sleep(rng.uniform(0, 1))
                 name = order.pop()
-                found[name] += 1
+                found[name] = found.get(name, 0) + 1
                 dies_at = progress() + 1
-                running[name].kill()
-                running[name].wait()
+                if name == EXECUTOR:
+                    kill_executor(running["driver"].pid, rng)
+                else:
+                    running[name].kill()
+                    running[name].wait()
             time.sleep(0.1)
     finally:
         for process in running.values():
@@ -76,6 +84,19 @@ def campaign(starts: dict[str, Start], victims: Sequence[str], progress: Callabl
             process.wait()
     assert not order, (seed, found)
     return found
+
+
+def kill_executor(driver: int, rng: random.Random) -> None:
+    """One of those that a driver has, if there is any: it may be starting."""
+    waiting, found = [driver], []
+    while waiting:
+        pid = waiting.pop()
+        waiting += children_of(pid)
+        with contextlib.suppress(OSError):
+            if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    if found:
+        os.kill(rng.choice(found), signal.SIGKILL)
 
 
 def starting(folder: Path, *words: object) -> Start:
@@ -151,12 +172,31 @@ def test_a_stream_into_a_table_loses_nothing_and_repeats_nothing(tmp_path: Path)
     assert sorted(ids) == list(range(rows))
 
 
-def test_a_stream_out_of_a_query_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
-    victims, address = ("worker", "driver"), free_address()
+SINK_VICTIMS = ("worker", "driver", EXECUTOR)
+
+
+def sink_campaign(folder: Path, what: str) -> tuple[dict[str, int], list[int]]:
+    """Deaths of each, and the numbers that have arrived in the order of epochs, 100 in each."""
+    address = free_address()
     starts = {
-        "worker": starting(tmp_path, HERE / "sink_worker.py", tmp_path, address, 200 * deaths_of(victims)),
-        "driver": starting(tmp_path, HERE / "stream_sink.py", tmp_path, address),
+        "worker": starting(folder, HERE / "sink_worker.py", folder, address, 500 * deaths_of(SINK_VICTIMS)),
+        "driver": starting(folder, HERE / "stream_sink.py", folder, address, what),
     }
-    campaign(starts, victims, lambda: int(stored(tmp_path, [0])[0]))
-    ids = stored(tmp_path, None)[1]
+    found = campaign(starts, SINK_VICTIMS, lambda: int(stored(folder, [0])[0]))
+    return found, stored(folder, None)[1]
+
+
+def test_a_stream_out_of_a_query_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
+    _, ids = sink_campaign(tmp_path, "query")
     assert sorted(ids) == list(range(len(ids)))
+
+
+def test_saves_are_whole_and_only_one_whose_driver_died_may_be_there_twice(tmp_path: Path) -> None:
+    """Whoever calls `save` again because it does not know whether it has returned writes another epoch."""
+    deaths, ids = sink_campaign(tmp_path, "saves")
+    epochs = [ids[at : at + 100] for at in range(0, len(ids), 100)]
+    numbers = [min(epoch) // 100 for epoch in epochs]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(each * 100, each * 100 + 100)) for each in numbers]
+    assert sorted(numbers) == numbers
+    assert set(numbers) == set(range(max(numbers) + 1))
+    assert len(numbers) - len(set(numbers)) <= deaths["driver"], deaths

@@ -12,9 +12,9 @@ import trio
 from workers import free_address
 
 from netstack.errors import CheckpointError, ConfigError, RecordError
-from netstack.spark.consumer import StreamLocation, read_subpartition
+from netstack.spark.consumer import StreamLocation, read_epoch
 from netstack.spark.publish_rows import PublishRows
-from netstack.spark.stream_state import StreamLook, epoch_partition
+from netstack.spark.stream_state import StreamLook
 from netstack.task.context import OperatorContext
 
 COLUMNS = {"id": "int64", "name": "string"}
@@ -45,7 +45,7 @@ async def read(address: str, epoch: int, done: int = -1) -> list[Any] | None:
         asks = StreamLook("s", "spark", [endpoint])
         try:
             is_there = epoch < asks.wait_for_all()[address].next
-            found = list(read_subpartition(endpoint, epoch_partition("s", epoch), 0, again=True)) if is_there else None
+            found = list(read_epoch(endpoint, "s", epoch, 0)) if is_there else None
             asks.look({address: max(done, 0)}, wait_s=5)
         finally:
             asks.close()

@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,15 @@ import pyarrow as pa
 import pytest
 
 from netstack import blocking
+from netstack.config import NetworkConfig
 from netstack.errors import ConfigError, ConnectionLost, RecordError
 from netstack.ids import ChannelDescriptor
 from netstack.record.arrow import PIECE_BYTES
-from netstack.spark.consumer import StreamLocation, read_subpartition
+from netstack.spark.consumer import StreamLocation, read_epoch, read_subpartition
 from netstack.spark.publisher import Publisher
+from netstack.spark.stream_request import EpochRequest, Question
 from netstack.spark.stream_schema import StreamSchema
-from netstack.spark.stream_state import Question, StreamLook, StreamState, epoch_partition
+from netstack.spark.stream_state import StreamLook, StreamState
 
 
 def batch_of(*ids: int) -> Any:
@@ -28,8 +31,7 @@ def batch_of(*ids: int) -> Any:
 
 
 def ids_of(endpoint: StreamLocation, epoch: int, subpartition: int = 0) -> list[int]:
-    records = read_subpartition(endpoint, epoch_partition("s", epoch), subpartition, again=True)
-    return [value for batch in records for value in batch.column(0).to_pylist()]
+    return [value for batch in read_epoch(endpoint, "s", epoch, subpartition) for value in batch.column(0).to_pylist()]
 
 
 def look(address: str, processed: int = 0, *, consumer: str = "spark") -> StreamState:
@@ -48,6 +50,8 @@ def test_an_epoch_is_read_again_and_again_until_it_is_done(tmp_path: Path) -> No
         publisher.write(batch_of(3), 1)
         assert publisher.cut() == 1
         assert look(network.address) == StreamState(0, 0, 1, [], [])  # cut is not offered
+        publisher._answer(EpochRequest("s", 0, 0).partition())
+        assert not network.statistics().partitions
         publisher.offer()
         endpoint = StreamLocation(address=network.address)
         for _ in range(2):
@@ -123,7 +127,7 @@ def test_the_columns_of_a_stream_stay(tmp_path: Path) -> None:
     with blocking.open_network("tcp://127.0.0.1:0") as network:
         publisher = Publisher(network, "s", tmp_path)
         publisher.write(batch_of(1))
-        with pytest.raises(RecordError, match=r"stay: id int64 .*, and now id int32"):
+        with pytest.raises(RecordError, match="stay: column 'id' is int32 in these rows, and int64 in"):
             publisher.write(other)
         publisher.cut()
         publisher.offer()
@@ -213,6 +217,39 @@ def test_a_worker_that_comes_back_offers_what_was_stored_and_makes_the_rest_agai
         Publisher(network, "s", tmp_path, resume=9)
 
 
+@pytest.mark.slow
+def test_rows_are_on_the_disk_once_and_readers_that_go_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("netstack.spark.publisher._MOST_READERS", 3)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    config = NetworkConfig(memory_bytes=4 * 1024 * 1024, shuffle_directory=str(kept))
+    with blocking.open_network("tcp://127.0.0.1:0", config) as network:
+        publisher = Publisher(network, "s", tmp_path / "epochs")
+        publisher.write(pa.record_batch({"id": np.arange(500_000)}))
+        publisher.cut()
+        publisher.offer()
+        assert {path.name for path in kept.rglob("*") if path.is_file()} == {"lock"}
+        endpoint = StreamLocation(address=network.address)
+        for _ in range(4):  # more bytes than there are buffers
+            assert len(next(read_epoch(endpoint, "s", 0, 0))) > 0
+        wanted = EpochRequest("s", 0, 0)
+        with blocking.open_network("tcp://127.0.0.1:0") as stranger:  # asks, and reads nothing
+            stranger.open_gate([ChannelDescriptor(network.address, wanted.partition(), 0) for _ in range(5)])
+            until(lambda: len(network.statistics().partitions) == 3)
+        until(lambda: not network.statistics().partitions)
+        assert sum(len(batch) for batch in read_epoch(endpoint, "s", 0, 0)) == 500_000
+        until(lambda: not network.statistics().partitions)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+
+
 def test_a_consumer_that_does_not_keep_up_holds_the_worker_back(tmp_path: Path) -> None:
     with blocking.open_network("tcp://127.0.0.1:0") as network:
         publisher = Publisher(network, "s", tmp_path, max_epochs=2)
@@ -231,7 +268,7 @@ def test_a_partition_that_is_consumed_once_is_read_once() -> None:
         writer.emit([1, "a"])
         writer.finish()
         endpoint = StreamLocation(address=network.address, format="msgpack")
-        assert list(read_subpartition(endpoint, "p", 0, again=False)) == [[1, "a"]]
+        assert list(read_subpartition(endpoint, "p", 0)) == [[1, "a"]]
 
 
 def test_a_batch_of_many_rows_travels_in_pieces(tmp_path: Path) -> None:
@@ -241,7 +278,7 @@ def test_a_batch_of_many_rows_travels_in_pieces(tmp_path: Path) -> None:
         publisher.cut()
         publisher.offer()
         endpoint = StreamLocation(address=network.address)
-        pieces = list(read_subpartition(endpoint, epoch_partition("s", 0), 0, again=True))
+        pieces = list(read_epoch(endpoint, "s", 0, 0))
         assert np.array_equal(np.concatenate([piece.column(0).to_numpy() for piece in pieces]), np.arange(2_000_000))
         assert max(piece.nbytes for piece in pieces) <= PIECE_BYTES
         assert len(pieces) > 1

@@ -1,0 +1,155 @@
+"""Measures the stream source "netstack" beside Spark's own: `rate-micro-batch`, Parquet files, a socket.
+
+Takes: a session, numbers of rows. Gives: one document: of each source rows a second, and how long its micro-batches
+took.
+
+Rules: all rows have 16 bytes, and go into a sink that drops them (`noop`), one micro-batch right behind the other. They
+are there before a query begins; only a socket sends them meanwhile. The first micro-batch warms up and does not count.
+"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from netstack import blocking
+from netstack.errors import ConfigError
+from netstack.spark import Publisher, plain_errors, register
+
+from ..host import host_facts, version
+
+_LOOK_S: Final = 0.05
+_LINES: Final = 1000
+_SOCKET_ROWS: Final = 2000  # Spark's reader looks each line up from the first: a long micro-batch takes minutes
+
+
+def measure_streams(spark: Any, *, rows: int, batches: int, timeout_s: float = 120.0) -> dict[str, Any]:
+    """Every source, one after the other.
+
+    Args:
+        spark: the session.
+        rows: of a micro-batch; of a socket 2,000 at most, and it takes what has come.
+        batches: micro-batches that count.
+        timeout_s: for each source.
+
+    Raises:
+        ConfigError: a number below 1.
+        SparkFailed: a query failed, in one sentence.
+        TimeoutError: a source has not given its rows in time.
+    """
+    if rows < 1 or batches < 1:
+        raise ConfigError(f"--rows {rows}, --batches {batches}: the least is 1")
+    register(spark)
+    found = {}
+    for name, source in _SOURCES.items():
+        count = min(rows, _SOCKET_ROWS) if name == "socket" else rows
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            plain_errors(),
+            source(spark, Path(folder), count, batches + 1) as df,
+        ):
+            found[name] = _figures(df, count * (batches + 1), timeout_s)
+    return {
+        "settings": {"rows": rows, "batches": batches},
+        "sources": found,
+        "spark": {"master": str(spark.sparkContext.master), "version": str(spark.version)},
+        "host": host_facts(),
+        "version": version(),
+    }
+
+
+def _figures(df: Any, rows: int, timeout_s: float) -> dict[str, float]:
+    query = df.writeStream.format("noop").start()
+    until_s = time.monotonic() + timeout_s
+    try:
+        while sum(each["numInputRows"] for each in query.recentProgress) < rows:
+            if query.exception() is not None or not query.isActive:
+                query.awaitTermination()  # raises
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"{rows} rows were not read within {timeout_s:g} s")
+            time.sleep(_LOOK_S)
+    finally:
+        query.stop()
+    progress = [each for each in query.recentProgress if each["numInputRows"]]
+    counted = progress[1:] or progress  # a socket's rows may come in one
+    took_s = [each["durationMs"]["triggerExecution"] / 1000 for each in counted]
+    return {
+        "rows_per_s": sum(each["numInputRows"] for each in counted) / sum(took_s),
+        "batch_s": statistics.median(took_s),
+        "longest_batch_s": max(took_s),
+    }
+
+
+def _table(rows: int, batch: int) -> Any:
+    import numpy as np
+    import pyarrow as pa
+
+    ids = np.arange(batch * rows, (batch + 1) * rows)
+    return pa.table({"id": ids, "value": ids})
+
+
+@contextmanager
+def _of_netstack(spark: Any, folder: Path, rows: int, batches: int) -> Iterator[Any]:
+    with blocking.open_network("tcp://127.0.0.1:0") as network:
+        publisher = Publisher(network, "numbers", folder, max_epochs=batches)
+        for batch in range(batches):
+            for each in _table(rows, batch).to_batches():
+                publisher.write(each)
+            publisher.cut()
+        publisher.offer()
+        options = {"address": network.address, "partition": "numbers", "maxEpochs": "1"}
+        yield spark.readStream.format("netstack").schema("id bigint, value bigint").options(**options).load()
+
+
+@contextmanager
+def _of_files(spark: Any, folder: Path, rows: int, batches: int) -> Iterator[Any]:
+    import pyarrow.parquet as pq
+
+    for batch in range(batches):
+        pq.write_table(_table(rows, batch), folder / f"{batch:06d}.parquet")
+    reader = spark.readStream.schema("id bigint, value bigint").option("maxFilesPerTrigger", 1)
+    yield reader.parquet(str(folder))
+
+
+@contextmanager
+def _of_rate(spark: Any, folder: Path, rows: int, batches: int) -> Iterator[Any]:
+    yield spark.readStream.format("rate-micro-batch").options(rowsPerBatch=rows, numPartitions=1).load()
+
+
+@contextmanager
+def _of_socket(spark: Any, folder: Path, rows: int, batches: int) -> Iterator[Any]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            lines = b"".join(b"%015d\n" % each for each in range(_LINES))
+            with suppress(OSError):  # it is closed
+                while True:
+                    accepted, _ = server.accept()
+                    with accepted, suppress(OSError):  # Spark looks whether somebody is there before it reads
+                        for _ in range(-(-rows * batches // _LINES)):
+                            accepted.sendall(lines)
+                        accepted.recv(1)
+
+        thread = threading.Thread(target=serve, name="netstack-bench socket", daemon=True)
+        thread.start()
+        host, port = server.getsockname()
+        try:
+            yield spark.readStream.format("socket").options(host=host, port=port).load()
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+_SOURCES: Final[Mapping[str, Callable[[Any, Path, int, int], Any]]] = {
+    "netstack": _of_netstack,
+    "rate-micro-batch": _of_rate,
+    "files": _of_files,
+    "socket": _of_socket,
+}
