@@ -29,6 +29,9 @@ MARKER: Final = "latency"
 HISTORY: Final = 128
 """Of each input and source so many latencies are remembered, as in Flink (`metrics.latency.history-size`)."""
 
+MERGED: Final = 1024
+"""Of several subtasks together at most so many are told, as many of each, but at least one."""
+
 _TIMES: Final = struct.Struct(">iqq")  # the vertex of the source, when it marked, when the last task sent it on
 _JITTER: Final = 0.2  # either way, so that the markers of several sources do not keep step
 
@@ -102,12 +105,16 @@ class TaskLatencies:
 
 def merged_rows(parts: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
     """The rows of several subtasks as those of one; what is no row is left out."""
-    found: dict[str, list[int]] = {}
+    found: dict[str, list[list[int]]] = {}
     for part in parts:
         for name, values in part.items():
             if isinstance(values, list):
-                found.setdefault(str(name), []).extend(each for each in values if type(each) is int)
-    return found
+                found.setdefault(str(name), []).append([each for each in values if type(each) is int])
+    merged = {}
+    for name, rows in found.items():
+        most = max(1, MERGED // len(rows))
+        merged[name] = [each for values in rows for each in values[:: -(-len(values) // most) or 1]]
+    return merged
 
 
 def summary_us(values: list[int]) -> dict[str, int]:

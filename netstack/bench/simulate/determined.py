@@ -20,6 +20,8 @@ from typing import Any, Final
 import trio
 import trio._core._run
 
+from netstack.task import latency
+
 _RUN: Final[Any] = trio._core._run
 
 
@@ -43,6 +45,7 @@ def determined(seed: int) -> Iterator[None]:
             (secrets, "token_hex", lambda size: chance.randbytes(size).hex()),
             (secrets, "token_bytes", chance.randbytes),
             (os, "fsync", _nothing),
+            (latency, "clock_ns", lambda: int(trio.current_time() * 1e9)),
             (trio.to_thread, "run_sync", _no_thread),
         ):
             stack.callback(setattr, holder, name, getattr(holder, name))

@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from netstack.events import UserEvent, decode_event
 from netstack.schedule import StreamEnvironment, StreamSettings
 from netstack.task import latency
-from netstack.task.latency import HISTORY, TaskLatencies, merged_rows, summary_us
+from netstack.task.latency import HISTORY, MERGED, TaskLatencies, merged_rows, summary_us
 
 RECORD_S = 0.01
 RECORDS = 500
@@ -117,3 +117,11 @@ def test_what_is_kept_is_exact_and_bounded(delays_us: Sequence[int]) -> None:
         assert sum(each <= found[name] for each in expected) >= part * len(expected)
         assert sum(each < found[name] for each in expected) < part * len(expected)
     assert merged_rows([here.rows(), {"input 1": "no row"}, here.rows()])["input 1"] == 2 * expected
+
+
+@given(st.lists(st.integers(0, HISTORY), max_size=2 * MERGED // HISTORY), st.integers(0, 2 * MERGED))
+def test_of_many_subtasks_some_of_each_are_told(sizes: Sequence[int], many: int) -> None:
+    merged = merged_rows([{"input 0": [number] * size} for number, size in enumerate([*sizes, *[1] * many])])
+    values = merged.get("input 0", [])
+    assert len(values) <= max(MERGED, len(sizes) + many)
+    assert set(values) == {number for number, size in enumerate([*sizes, *[1] * many]) if size}
