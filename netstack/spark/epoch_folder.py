@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
-from ..errors import ConfigError, RequestRefused
+from ..errors import ConfigError, RecordError, RequestRefused
+from ..shown import shown_error
 from .stream_schema import StreamSchema, synchronise
 
 RecordBatch = Any
@@ -170,12 +171,24 @@ class EpochFolder:
             self._drop(writer, batch, keep=frozenset(), only=True)
 
     def read(self, epoch: int) -> Iterator[RecordBatch]:
-        """The rows of an epoch that is not processed."""
+        """The rows of an epoch that is not processed.
+
+        Raises:
+            RecordError: a file of rows is damaged; the text names it.
+            OSError: it cannot be read.
+        """
         import pyarrow as pa
 
         for name in self._manifests[epoch]["files"]:
-            with pa.OSFile(str(self._folder / name)) as file, pa.ipc.open_stream(file) as reader:
-                yield from reader
+            with pa.OSFile(str(self._folder / name)) as file:
+                try:
+                    reader = pa.ipc.open_stream(file)
+                    repr(reader.schema.names)  # they are decoded when somebody looks
+                    for batch in reader:
+                        batch.validate(full=True)  # what is damaged would end the process of whoever looks at it
+                        yield batch
+                except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+                    raise RecordError(f"{self._folder / name} is damaged: {shown_error(error)}") from error
 
     def source_of(self, epoch: int) -> tuple[str, int]:
         """(writer, batch) of an epoch that is not processed."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from ..errors import RecordError
+from ..shown import shown_error
 
 _FILE: Final = "schema.arrow"
 
@@ -24,19 +25,23 @@ class StreamSchema:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _FILE
-        self._known: Any = None
+        self._known: list[tuple[str, str]] | None = None
 
     def check(self, schema: Any) -> None:
         """Compares names, types and order; not metadata, nor which columns may be null: Spark's queries differ in that.
 
         Raises:
-            RecordError: rows that were written before have other columns.
+            RecordError: rows that were written before have other columns, or what tells them is damaged.
         """
         import pyarrow as pa
 
         if self._known is None and self._path.exists():
-            self._known = pa.ipc.read_schema(pa.py_buffer(self._path.read_bytes()))
-        change = None if self._known is None else _change(_columns(self._known), _columns(schema))
+            content = pa.py_buffer(self._path.read_bytes())
+            try:
+                self._known = _columns(pa.ipc.read_schema(content))
+            except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+                raise RecordError(f"{self._path} is damaged: {shown_error(error)}") from error
+        change = None if self._known is None else _change(self._known, _columns(schema))
         if change is not None:
             raise RecordError(
                 f"the columns of a stream stay: {change} in {self._path.parent}; write these rows to a stream with"
@@ -56,7 +61,7 @@ class StreamSchema:
             synchronise(aside)
             aside.rename(self._path)
             synchronise(self._path.parent)
-            self._known = schema
+            self._known = _columns(schema)
 
 
 def synchronise(path: Path) -> None:

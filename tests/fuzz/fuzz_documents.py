@@ -14,17 +14,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow
 import trio
 
 from netstack.control.details import check_details
 from netstack.control.frames import unpack
 from netstack.control.link import TASKMANAGER, Greeting
+from netstack.errors import RecordError
 from netstack.jobmanager.store import JobStore, StoredJob
 from netstack.jobmanager.taskmanagers import TaskManagers
 from netstack.json_text import json_text, shortened
 from netstack.runtime.authentication import Secret
 from netstack.runtime.failure_report import checked_report, rendered, with_place
 from netstack.spark.epoch_folder import EpochFolder
+from netstack.spark.stream_schema import StreamSchema
 from netstack.task.checkpoints import checked_subtask_report
 from netstack.taskmanager.code import check_contents
 from netstack.web.guard import Guard, json_of
@@ -129,6 +132,21 @@ def epochs(data: bytes) -> None:
             assert outside.exists()
 
 
+def rows(data: bytes) -> None:
+    """What lies in the folder of a stream as the rows of an epoch, and as its columns."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        (path / "schema.arrow").write_bytes(data)
+        (path / "staged-0a-0-0-0b.arrow").write_bytes(data)
+        manifest = {"epoch": 0, "writer": "0a", "batch": 0, "files": ["staged-0a-0-0-0b.arrow"]}
+        (path / "epoch-000000000000.json").write_text(json.dumps(manifest))
+        with contextlib.suppress(RecordError):
+            StreamSchema(path).check(pyarrow.schema([]))
+        with contextlib.suppress(RecordError):
+            for batch in EpochFolder(path).read(0):
+                batch.to_pylist()
+
+
 def request(data: bytes) -> None:
     """A request to the page: a line with method, path and query, headers, an empty line, a body."""
     head, _, body = data.partition(b"\n\n")
@@ -176,5 +194,6 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "job-store": store,
     "package": lambda data: check_contents("pack", data),
     "epoch-folder": epochs,
+    "epoch-rows": rows,
     "request": request,
 }
