@@ -30,7 +30,7 @@ HISTORY: Final = 128
 """Of each input and source so many latencies are remembered, as in Flink (`metrics.latency.history-size`)."""
 
 MERGED: Final = 1024
-"""Of several subtasks together at most so many are told, as many of each, but at least one."""
+"""At most so many latencies of several subtasks together, as many of each, but at least one."""
 
 _TIMES: Final = struct.Struct(">iqq")  # the vertex of the source, when it marked, when the last task sent it on
 _JITTER: Final = 0.2  # either way, so that the markers of several sources do not keep step

@@ -167,7 +167,8 @@ def test_a_sweep_from_a_notebook_is_a_data_frame(spark: Any, tmp_path: Path) -> 
             each for each in read_rows(tmp_path / "one") if each["settings_buffer_timeout_s"] == row["buffer_timeout_s"]
         ]
         for name in ("p50", "p99", "p999"):
-            assert row[f"{name}_us"] == statistics.median(each[f"latency_us_{name}"] for each in told)
+            median = statistics.median(each[f"latency_us_{name}"] for each in told)
+            assert row[f"{name}_us"] == pytest.approx(median, rel=1e-12)
     again = run_sweep(spark, settings, folder=tmp_path / "one")
     assert again.count() == frame.count()  # nothing was measured twice
 
