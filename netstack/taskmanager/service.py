@@ -556,6 +556,11 @@ class TaskManager:
     async def _adopted_by(self, link: ControlLink) -> None:
         """A JobManager has dialled: this works for it when it works for nobody else."""
         name = self.config.name or socket.gethostname()
+        if self.config.in_slot is not None:
+            raise RequestRefused(
+                f"this port is slot {self.config.in_slot}'s of a TaskManager: dial the TaskManager. If you meant"
+                " another one, it could not listen here: leave as many ports free behind one's own as it has slots"
+            )
         if self.config.jobmanager is not None:
             raise RequestRefused(
                 f"TaskManager {name} works for the JobManager at {self.config.jobmanager}: submit the job there, or"

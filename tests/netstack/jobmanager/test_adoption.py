@@ -180,3 +180,10 @@ async def test_a_taskmanager_is_let_go_with_its_jobmanager_and_works_for_the_nex
         await record.ended.wait()
         assert record.end is not None
         assert record.end["state"] == "finished"
+
+
+async def test_the_port_of_a_slot_is_not_taken_for_a_taskmanager(autojump_clock: MockClock) -> None:
+    async with cluster("memory://slot", in_slot=1) as (manager, (slot,)):
+        with pytest.raises(ConnectionLost, match="this port is slot 1's of a TaskManager"):
+            await manager.adopt(slot.address)
+        assert manager.slots.total == 0
