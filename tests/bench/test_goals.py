@@ -131,7 +131,7 @@ def test_jobs_end_to_end(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.long
 def test_a_row_and_an_all_to_all_end_to_end(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--only", "all-to-all", "--only", "timeout 1ms", "--build", "python")
+    words = ("--only", "all-to-all", "--only", "one by one, timeout 1ms", "--build", "python")
     assert main(["goals", "--repeats", "1", "--seconds", "0.2", "--json", *words]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [row["builds"]["python"]["figure"] > 0 for row in found["rows"]] == [True, True]
