@@ -26,7 +26,7 @@ from ..limited_log import LimitedLog
 from ..shown import shown_error, shown_text
 from ..transport import ByteStream
 from ..wire.codec import Codec, FrameKind
-from ..wire.frames import ConnectionFailure, Continue, Frame, Hello, SessionOffer
+from ..wire.frames import ConnectionFailure, Continue, Frame, Goodbye, Hello, SessionOffer
 from ..wire.session import SESSION_BYTES, Session
 from .pump import Pump
 from .session_stream import SessionStream
@@ -209,6 +209,8 @@ class Sessions:
                         raise RemoteProtocolError(code, f"{address} does not go on: {text}")
                     case Hello() | SessionOffer():
                         pass  # what every stream begins with
+                    case Goodbye():  # the peer is being closed, and was before it heard of the session
+                        raise ConnectionLost(f"{address} is closing")
                     case frame:
                         raise RemoteProtocolError(
                             ErrorCode.UNEXPECTED_FRAME, f"{address} sent {type(frame).__name__} before it went on"
