@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, final
 
 import click
 from rich.console import Console
@@ -20,12 +22,78 @@ from netstack.errors import ConfigError
 
 from .. import console
 from ..flags import json_flag
+from ..processes import MeasurementFailed
 from ..stopping import stopped_by
 from .players import play
 from .scenario import Scenario
 from .situations import LEAST_SEEDS, SITUATIONS, missing
 
 _SHRINK_ATTEMPTS: Final = 200
+
+_TOLD_WHOLE: Final = 100
+"""Failures that are kept with all that led to them; of later ones the line and the scenario."""
+
+_BRIEF: Final = ("seed", "line", "failure", "scenario")
+
+_TOLD_LEAST: Final = 100
+_TOLD_PARTS: Final = 100
+"""How often a campaign tells how far it is."""
+
+
+@final
+class Campaign:
+    """What has become of simulations, in memory that does not grow with their number.
+
+    Args:
+        first: the lowest seed.
+
+    Attributes:
+        played: how many.
+        failed: the documents of those that did.
+        situations: how often each came about.
+    """
+
+    def __init__(self, first: int) -> None:
+        self.played = 0
+        self.failed: list[dict[str, Any]] = []
+        self.situations = Counter[str]()
+        self._faults = 0
+        self._deaths = 0
+        self._clock_s = 0.0
+        self._next = first
+        self._beyond: set[int] = set()  # were played before some that are lower
+
+    def add(self, told: dict[str, Any]) -> None:
+        """One more has been played."""
+        self.played += 1
+        self.situations.update(told["situations"])
+        self._faults += told["faults"]
+        self._deaths += told["deaths"]
+        self._clock_s += told["clock_s"]
+        if told["failure"]:
+            is_whole = len(self.failed) < _TOLD_WHOLE
+            self.failed.append(told if is_whole else {name: told[name] for name in _BRIEF})
+        self._beyond.add(told["seed"])
+        while self._next in self._beyond:
+            self._beyond.remove(self._next)
+            self._next += 1
+
+    @property
+    def next_seed(self) -> int:
+        """All seeds below it have been played."""
+        return self._next
+
+    def document(self, never: list[str]) -> dict[str, Any]:
+        """All of it as plain data."""
+        return {
+            "simulations": self.played,
+            "failed": sorted(self.failed, key=lambda each: each["seed"]),
+            "faults": self._faults,
+            "deaths": self._deaths,
+            "clock_s": round(self._clock_s, 3),
+            "situations": {name: self.situations[name] for name in SITUATIONS},
+            "never": never,
+        }
 
 
 @click.command(short_help="A whole cluster on a virtual clock: whatever fails, is every result exact?")
@@ -59,56 +127,56 @@ def simulate(seeds: int, first: int, file: Path | None, shrink: int, processes: 
     """
     if not seeds:
         raise ConfigError("--seeds 0: the least is 1")
-    asked: list[dict[str, Any]] = [{"seed": seed, "shrink": shrink} for seed in range(first, first + seeds)]
+    asked: Iterator[dict[str, Any]] = ({"seed": seed, "shrink": shrink} for seed in range(first, first + seeds))
     if file is not None:
-        asked = [{"scenario": _scenario_in(file), "shrink": shrink}]
-    count = max(1, min(processes or os.cpu_count() or 1, len(asked)))
+        seeds = 1
+        asked = iter([{"scenario": _scenario_in(file), "shrink": shrink}])
+    count = max(1, min(processes or os.cpu_count() or 1, seeds))
     errors = console.err()
-    told: list[dict[str, Any]] = []
-    stopped = False
+    campaign = Campaign(first)
+    line = ""
+    ended = ""
+    began_s = time.monotonic()
     try:
         for each in play(asked, count):
-            told.append(each)
+            campaign.add(each)
+            line = each["line"]
             if each["failure"]:
                 print_failure(each, errors)
-            elif len(told) % 100 == 0:
-                errors.print(f"{len(told)} of {len(asked)}", highlight=False)
+            elif campaign.played % max(_TOLD_LEAST, seeds // _TOLD_PARTS) == 0:
+                rate = campaign.played / (time.monotonic() - began_s)
+                errors.print(f"{campaign.played} of {seeds}, {len(campaign.failed)} failed, {rate:.1f}/s")
     except KeyboardInterrupt:
-        stopped = True
-    failed = sorted((each for each in told if each["failure"]), key=lambda each: each["seed"])
-    situations = Counter[str]()
-    for each in told:
-        situations.update(each["situations"])
-    never = missing(situations) if file is None and len(told) >= LEAST_SEEDS else []
-    result = {
-        "simulations": len(told),
-        "failed": failed,
-        "faults": sum(each["faults"] for each in told),
-        "deaths": sum(each["deaths"] for each in told),
-        "clock_s": round(sum(each["clock_s"] for each in told), 3),
-        "situations": {name: situations[name] for name in SITUATIONS},
-        "never": never,
-    }
+        ended = f"stopped by {stopped_by()}"
+    except MeasurementFailed as error:
+        ended = str(error)
+    never = missing(campaign.situations) if file is None and campaign.played >= LEAST_SEEDS else []
+    result = campaign.document(never)
     if as_json:
         console.print_json(result)
     else:
         out = console.out()
-        for each in failed:
+        for each in result["failed"]:
             out.print(escape(each["line"]), soft_wrap=True, highlight=False)
-        if file is not None and not failed and told:
-            out.print(escape(told[0]["line"]), soft_wrap=True, highlight=False)
+        if file is not None and line and not campaign.failed:
+            out.print(escape(line), soft_wrap=True, highlight=False)
         for name in SITUATIONS:
-            out.print(f"{situations[name]:8d}  {name}", highlight=False)
+            out.print(f"{campaign.situations[name]:8d}  {name}", highlight=False)
         for name in never:
             out.print(f"never came about: {name}", highlight=False)
         out.print(
-            f"{len(told)} simulations, {result['faults']} faults, {result['deaths']} deaths,"
-            f" {result['clock_s'] / 3600:.2f} hours by their clocks: {len(failed) or 'none'} failed",
+            f"{campaign.played} simulations, {result['faults']} faults, {result['deaths']} deaths,"
+            f" {result['clock_s'] / 3600:.2f} hours by their clocks: {len(campaign.failed) or 'none'} failed",
             highlight=False,
         )
-    if stopped:
-        errors.print(f"stopped by {stopped_by()} after {len(told)} of {len(asked)}")
-    return 1 if failed or never or stopped else 0
+    if ended:
+        errors.print(f"{escape(ended)}; {campaign.played} of {seeds} were played", soft_wrap=True)
+        if file is None:
+            rest = f"--from {campaign.next_seed} --seeds {first + seeds - campaign.next_seed}"
+            errors.print(f"the rest: netstack-bench simulate {rest}", soft_wrap=True)
+                f"the rest: netstack-bench simulate --from {campaign.next_seed} --seeds {left}", soft_wrap=True
+            )
+    return 1 if campaign.failed or never or ended else 0
 
 
 def print_failure(told: dict[str, Any], console: Console) -> None:

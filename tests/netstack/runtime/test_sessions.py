@@ -30,6 +30,7 @@ from netstack.wire.frames import (
     ConnectionFailure,
     Continue,
     Frame,
+    Goodbye,
     Hello,
     OpenChannel,
     Received,
@@ -146,6 +147,40 @@ async def test_after_the_grace_time_it_fails_as_it_would_have_at_once(
         assert not producer.connections()
         gate.close()
         partition.release()
+    assert_nothing_left(producer, consumer)
+
+
+async def test_who_says_goodbye_to_one_that_goes_on_is_dialled_again(
+    autojump_clock: MockClock, lines: CutLines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that is being closed is lost for the moment; it was given up at once, as one that breaks the protocol."""
+    received: list[int] = []
+    leaving = url()
+    listener = await transport_for(leaving).listen(leaving)
+    async with (
+        open_network(url(), CONFIG) as producer,
+        open_network(url(), CONFIG) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        sessions = consumer._endpoint._sessions
+        dial = sessions._dial
+
+        async def dial_who_leaves(_: str) -> ByteStream:
+            monkeypatch.setattr(sessions, "_dial", dial)  # the producer again, the next time
+            stream = await transport_for(leaving).connect(leaving)
+            (await listener.accept()).try_send([frames(HELLO, Goodbye())])
+            return stream
+
+        nursery.start_soon(lambda: write(producer, 500, pause_s=0.005))
+        nursery.start_soon(read, consumer, producer.address, received)
+        await trio.sleep(0.5)
+        monkeypatch.setattr(sessions, "_dial", dial_who_leaves)
+        lines.cut()
+        await trio.sleep(1.0)
+        assert sessions._dial is dial
+        assert session_of(consumer).resumed == 1
+    assert received == [*range(500)]
+    listener.close()
     assert_nothing_left(producer, consumer)
 
 
