@@ -174,8 +174,6 @@ def simulate(seeds: int, first: int, file: Path | None, shrink: int, processes: 
         if file is None:
             rest = f"--from {campaign.next_seed} --seeds {first + seeds - campaign.next_seed}"
             errors.print(f"the rest: netstack-bench simulate {rest}", soft_wrap=True)
-                f"the rest: netstack-bench simulate --from {campaign.next_seed} --seeds {left}", soft_wrap=True
-            )
     return 1 if campaign.failed or never or ended else 0
 
 
