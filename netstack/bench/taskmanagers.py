@@ -6,19 +6,21 @@ Takes: how many, of how many slots and how much memory. Gives: their addresses, 
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, final
+from typing import Any, Final, final
 
 from netstack.config import MIB
 
-from .children import DIED, Children
 from .host import Usage, usage_of
-from .processes import MeasurementFailed
+from .processes import MeasurementFailed, Process
 
 START_S: Final = 30.0
+_EXIT_S: Final = 5.0  # from closing its output to its end
 
 
 @final
@@ -75,26 +77,42 @@ def local_taskmanagers(
     Raises:
         MeasurementFailed: one did not come up; its last words are quoted.
     """
-    with Children("netstack.cli", environment) as children:
-        names = [f"tm-{number}" for number in range(count)]
-        for name in names:
-            children.start(
-                name,
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for number in range(count):
+            name = f"tm-{number}"
+            arguments = (
                 *("taskmanager", "--listen", "tcp://127.0.0.1:0", "--name", name, "--json", "--until-eof"),
                 # In one process each: what it uses is what is measured.
                 *("--slots", str(slots), "--slots-in", "loop", "--memory", str(memory_bytes)),
                 *("--allow", "netstack.bench."),
             )
-        addresses: dict[str, str] = {}
-        until = time.monotonic() + START_S
-        while len(addresses) < count:
-            heard = children.receive(max(0.0, until - time.monotonic()))
-            if heard is None and time.monotonic() >= until:
-                raise MeasurementFailed(f"{count} TaskManagers did not come up in {START_S:g} s:{children.quotes()}")
-            if heard is None:
-                continue
-            name, message = heard
-            if message.get("event") == DIED:
-                raise MeasurementFailed(f"TaskManager {name} {message['how']}")
-            addresses[name] = str(message["control"]).removeprefix("tcp://")
-        yield TaskManagers(tuple(addresses[name] for name in names), tuple(children.pid(name) for name in names))
+            processes.append(Process(name, "netstack.cli", arguments, environment))
+            stack.callback(processes[-1].end)
+        until_s = time.monotonic() + START_S
+        addresses = tuple(_control_address(process, until_s) for process in processes)
+        yield TaskManagers(addresses, tuple(process.process.pid for process in processes))
+
+
+def _control_address(process: Process, until_s: float) -> str:
+    """What it prints first.
+
+    Raises:
+        MeasurementFailed: it ended, or printed nothing until then.
+    """
+    output, errors = process.process.stdout, process.process.stderr
+    assert output is not None
+    assert errors is not None
+    messages: list[dict[str, Any]] = []
+    while not messages:
+        if not select.select([output], [], [], max(0.0, until_s - time.monotonic()))[0]:
+            how = f"did not come up in {START_S:g} s"
+        elif chunk := os.read(output.fileno(), 1 << 16):
+            messages = process.take_messages(chunk)
+            continue
+        else:
+            how = process.how_it_ended(_EXIT_S)
+        process.process.kill()
+        process.take_words(errors.read())
+        raise MeasurementFailed(f"TaskManager {process.name} {how}{process.quote()}")
+    return str(messages[0]["control"]).removeprefix("tcp://")

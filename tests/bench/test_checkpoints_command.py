@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkpoint_results import CONTRACT, SPEC, Result, result
@@ -14,8 +16,8 @@ from checkpoint_results import CONTRACT, SPEC, Result, result
 from netstack.bench.checkpoints import command, measure
 from netstack.bench.checkpoints.figures import point
 from netstack.bench.checkpoints.spec import MODES, CheckpointsSpec
-from netstack.bench.children import Children
 from netstack.bench.cli import main
+from netstack.jobmanager.local import LocalCluster, open_local_cluster
 
 # ------------------------------------------------------------------------------------------------------------- command
 
@@ -140,22 +142,23 @@ def test_a_folder_that_cannot_be_made_is_bad_usage(
 def pids(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Of all processes that are started; none is left in the end."""
     started: list[int] = []
-    start = Children.start
 
-    def noted(self: Children, name: str, *arguments: str) -> None:
-        start(self, name, *arguments)
-        started.append(self.pid(name))
+    @asynccontextmanager
+    async def noted(**settings: Any) -> AsyncIterator[LocalCluster]:
+        async with open_local_cluster(**settings) as cluster:
+            started.extend(cluster.taskmanagers.pids.values())
+            yield cluster
 
-    monkeypatch.setattr(Children, "start", noted)
+    monkeypatch.setattr(measure, "open_local_cluster", noted)
     yield started
-    assert len(started) == 3
+    assert len(started) == 2
     for pid in started:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 
 
 @pytest.mark.slow
-def test_three_processes(pids: list[int], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_on_processes(pids: list[int], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     flags = f"checkpoints --seconds 0.2 --modes unaligned --pressure 0.8 --channels 2 --keys 100 --output {tmp_path}"
     assert main([*flags.split(), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

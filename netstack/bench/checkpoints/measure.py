@@ -1,24 +1,39 @@
-"""Measures every mode at every pressure: one job each, one after the other, by the same three processes.
+"""Measures every mode at every pressure: one job each, one after the other, on a JobManager in this process.
 
 Takes: a `CheckpointsSpec`. Gives: the points of every mode, what the sinks take undisturbed, warnings.
+
+The sources run in one TaskManager, the sinks in another, each a process.
 """
 
 from __future__ import annotations
 
 import bisect
-import time
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, final
+
+import trio
 
 from netstack.config import MIB
+from netstack.jobmanager.checkpoints import CheckpointReport
+from netstack.jobmanager.job_master import JobMaster
+from netstack.jobmanager.jobs import JobRecord
+from netstack.jobmanager.local import LocalCluster, open_local_cluster
+from netstack.limited_log import quieter
+from netstack.runtime.threads import background_tasks
+from netstack.schedule.execution.execution_states import ExecutionState
+from netstack.schedule.graph.job_file import write_job
+from netstack.schedule.slots.slot_sharing import FixedPlacement
 
-from ..children import DIED, Children
-from ..pair import Progress
+from ..pacing import clock_ns
+from ..pair import OnProgress, Progress
 from ..processes import MeasurementFailed
 from ..stopping import scratch_folder
+from ..sweep import unwrapped_interrupt
 from .figures import Point, Seen, Stretch, point
-from .spec import MASTER, SINKS, WARM_UP_S, WORKERS, CheckpointsSpec, Mode
+from .operators import SINK, SOURCE, TAKEN, job
+from .spec import SINKS, WARM_UP_S, CheckpointsSpec, Mode
 
 PATIENCE_S: Final = 60.0
 """A job may take so much longer than expected; aligned checkpoints take their time under pressure."""
@@ -26,13 +41,17 @@ PATIENCE_S: Final = 60.0
 SHARED_BYTES: Final = 8 * MIB
 """Of a TaskManager, beside those of the job: for the network that jobs share, which nobody uses here."""
 
-_WORKER: Final = "netstack.bench.checkpoints.worker"
 _START_S: Final = 1.0
 _END_S: Final = 0.3
-_WAIT_S: Final = 0.25
+_LOOK_S: Final = 0.01
+_TELL_S: Final = 0.25
+_CLOSE_S: Final = 5.0
 
 Samples = list[tuple[int, int]]
 """Times in ns and the records taken until then, both rising."""
+
+Span = tuple[bool, int, int]
+"""With checkpoints or without, from when to when, in nanoseconds."""
 
 
 def jobs(spec: CheckpointsSpec) -> list[tuple[float, Mode | None]]:
@@ -45,9 +64,7 @@ def expected_s(spec: CheckpointsSpec) -> float:
     return _START_S + len(jobs(spec)) * _job_s(spec)
 
 
-def measure(
-    spec: CheckpointsSpec, *, on_progress: Callable[[Progress], None] | None = None
-) -> tuple[dict[str, Any], bool]:
+def measure(spec: CheckpointsSpec, *, on_progress: OnProgress | None = None) -> tuple[dict[str, Any], bool]:
     """Makes all measurements.
 
     Args:
@@ -59,61 +76,81 @@ def measure(
         points out.
 
     Raises:
-        MeasurementFailed: a process died or stood still, or a job failed.
+        MeasurementFailed: a job failed, or did not end.
+        NetstackError: a process could not be started.
     """
     modes: dict[str, list[Point]] = {mode: [] for mode in spec.modes}
-    warnings: list[str] = []
-    full_per_s: float | None = None
+    result: dict[str, Any] = {"modes": modes, "undisturbed_records_per_s": None, "warnings": []}
     try:
-        with scratch_folder() as scratch, Children(_WORKER) as children:
-            runner = Runner(spec, children, Path(scratch), on_progress)
-            for number, (pressure, mode) in enumerate(jobs(spec)):
-                rate = None if full_per_s is None or not pressure else (1 - pressure) * full_per_s
-                found, problems = runner.run(number, pressure, mode, rate)
-                if mode is None:
-                    full_per_s = found["records_per_s_without"]
-                else:
-                    modes[mode].append(found)
-                warnings += problems
+        with scratch_folder() as scratch, quieter("netstack.jobmanager", logging.ERROR), unwrapped_interrupt():
+            trio.run(
+                _measure, spec, Path(scratch), result, on_progress, restrict_keyboard_interrupt_to_checkpoints=True
+            )
     except KeyboardInterrupt:
         if not any(modes.values()):
             raise
-    done = sum(map(len, modes.values()))
-    result = {"modes": modes, "undisturbed_records_per_s": full_per_s, "warnings": warnings}
-    return result, done < len(jobs(spec)) - 1
+    return result, sum(map(len, modes.values())) < len(jobs(spec)) - 1
 
 
+async def _measure(
+    spec: CheckpointsSpec, scratch: Path, result: dict[str, Any], on_progress: OnProgress | None
+) -> None:
+    samples: Samples = []
+
+    def printed(_taskmanager: str, line: str) -> None:
+        if line.startswith(f"{TAKEN} "):
+            _, at_ns, records = line.split()
+            samples.append((int(at_ns), int(records)))
+
+    async with open_local_cluster(
+        slots=max(spec.channels, SINKS),
+        memory_bytes=max(MIB, spec.network().memory_bytes) + SHARED_BYTES,
+        is_restarting=False,
+        slots_in="loop",
+        on_printed=printed,
+    ) as cluster:
+        runner = Runner(spec, cluster, scratch, samples, on_progress)
+        for pressure, mode in jobs(spec):
+            full_per_s = result["undisturbed_records_per_s"]
+            rate = None if full_per_s is None or not pressure else (1 - pressure) * full_per_s
+            found, problems = await runner.run(pressure, mode, rate)
+            if mode is None:
+                result["undisturbed_records_per_s"] = found["records_per_s_without"]
+            else:
+                result["modes"][mode].append(found)
+            result["warnings"] += problems
+
+
+@final
 class Runner:
-    """The processes, and one job after the other in them.
+    """Runs one job after the other.
 
     Args:
         spec: the settings.
-        children: where the processes are started.
+        cluster: of two TaskManagers: the first gets the sources, the second the sinks.
         scratch: for folders of checkpoints.
+        samples: grows as the sinks take records.
         on_progress: called a few times a second.
     """
 
     def __init__(
         self,
         spec: CheckpointsSpec,
-        children: Children,
+        cluster: LocalCluster,
         scratch: Path,
-        on_progress: Callable[[Progress], None] | None,
+        samples: Samples,
+        on_progress: OnProgress | None,
     ) -> None:
         self._spec = spec
-        self._children = children
+        self._cluster = cluster
         self._scratch = scratch
+        self._samples = samples
         self._on_progress = on_progress
-        self._samples: Samples = []
-        self._address = ""
-        for name in (MASTER, *WORKERS):
-            children.start(name, "--name", name)
 
-    def run(self, number: int, pressure: float, mode: Mode | None, rate_per_s: float | None) -> tuple[Point, list[str]]:
+    async def run(self, pressure: float, mode: Mode | None, rate_per_s: float | None) -> tuple[Point, list[str]]:
         """One job.
 
         Args:
-            number: of the job, from 0 on.
             pressure: at which.
             mode: of its checkpoints; None takes none.
             rate_per_s: what the sinks may take; None is all they can.
@@ -125,65 +162,82 @@ class Runner:
             MeasurementFailed: see `measure`.
         """
         self._samples.clear()
-        if number:
-            self._send(number, mode, rate_per_s)
-        began_s = time.monotonic()
+        name = f"{mode or 'undisturbed'}, pressure {pressure:g}"
+        folder = self._scratch / f"{mode}-{pressure:g}"
+        graph = write_job(job(self._spec, mode, rate_per_s=rate_per_s, folder=folder).stream_graph())
         patience_s = PATIENCE_S + 2 * _job_s(self._spec)
-        name_of_it = f"{mode or 'undisturbed'}, pressure {pressure:g}"
-        while time.monotonic() < began_s + patience_s:
-            heard = self._children.receive(_WAIT_S)
-            if self._on_progress is not None:
-                elapsed_s = time.monotonic() - began_s
-                part = min(1.0, elapsed_s / _job_s(self._spec))
-                phase = "running" if self._samples else "starting"
-                self._on_progress(Progress(name_of_it, phase, self._taken(), elapsed_s, part))
-            if heard is None:
-                continue
-            name, message = heard
-            event = message["event"]
-            if event == "address":
-                self._address = message["address"]
-                self._join(0)
-            elif event == "registered" and message["count"] < len(WORKERS):
-                self._join(message["count"])
-            elif event == "registered":
-                self._send(number, mode, rate_per_s)
-            elif event == "taken" and name == WORKERS[1]:
-                self._samples.append((message["at_ns"], message["records"]))
-            elif event == "measured":
-                return self._point(name_of_it, pressure, message)
-            elif event == "failed":
-                raise MeasurementFailed(f"{name_of_it}: the job failed: {message['reason']}{self._children.quotes()}")
-            elif event == "error":
-                raise MeasurementFailed(f"{name_of_it}: {name} raised {message['kind']}: {message['text']}")
-            elif event == DIED:
-                raise MeasurementFailed(f"{name_of_it}: {name} {message['how']}")
-        raise MeasurementFailed(f"{name_of_it}: no end after {patience_s:.0f} s{self._children.quotes()}")
+        async with background_tasks() as nursery:
+            nursery.start_soon(self._report, name)
+            with trio.move_on_after(patience_s):
+                spans, reports = await self._stretches(name, graph, is_disturbed=mode is not None)
+                return measured_point(name, pressure, self._samples, spans, reports)
+        raise MeasurementFailed(f"{name}: no end after {patience_s:.0f} s{self._cluster.taskmanagers.last_words()}")
 
-    def _send(self, number: int, mode: Mode | None, rate_per_s: float | None) -> None:
-        folder = str(self._scratch / f"job-{number}")
-        settings = self._spec.as_dict()
-        self._children.send(MASTER, "job", settings=settings, mode=mode, rate_per_s=rate_per_s, folder=folder)
+    async def _stretches(
+        self, name: str, graph: dict[str, Any], *, is_disturbed: bool
+    ) -> tuple[list[Span], list[CheckpointReport]]:
+        """Warm-up, then stretches without and with checkpoints in turn."""
+        spec, spans, reports = self._spec, list[Span](), list[CheckpointReport]()
+        jobs = self._cluster.jobmanager.jobs
+        first, second = (each.location.name for each in self._cluster.jobmanager.taskmanagers.all())
+        placement = FixedPlacement({SOURCE: [first] * spec.channels, SINK: [second] * SINKS})
+        record = jobs.records[await jobs.submit(graph, placement=placement)]
+        try:
+            master = await self._running(name, record)
+            await trio.sleep(WARM_UP_S)
+            for _ in range(spec.stretches):
+                spans.append(await _without(spec))
+                if is_disturbed:
+                    spans.append(await _with(spec, master, reports))
+            spans.append(await _without(spec))
+            self._check(name, record)
+        finally:
+            if record.master is not None:
+                record.master.cancel()
+            with trio.move_on_after(_CLOSE_S, shield=True):
+                await record.ended.wait()
+        return spans, reports
 
-    def _join(self, worker: int) -> None:
-        """The sources get the slots of who registers first, so one after the other does."""
-        slots = (self._spec.channels, SINKS)[worker]
-        memory_bytes = max(MIB, self._spec.network().memory_bytes) + SHARED_BYTES
-        self._children.send(WORKERS[worker], "address", address=self._address, slots=slots, memory_bytes=memory_bytes)
+    async def _running(self, name: str, record: JobRecord) -> JobMaster:
+        """Waits until all tasks run."""
+        while True:
+            self._check(name, record)
+            master = record.master
+            if master is not None:
+                scheduler = master.scheduler
+                if scheduler.count(ExecutionState.RUNNING) == scheduler.topology.subtask_count:
+                    return master
+            await trio.sleep(_LOOK_S)
 
-    def _taken(self) -> int:
-        return self._samples[-1][1] - self._samples[0][1] if self._samples else 0
+    def _check(self, name: str, record: JobRecord) -> None:
+        for death in self._cluster.taskmanagers.deaths:
+            raise MeasurementFailed(f"{name}: {death}")
+        if record.end is not None:
+            reason = record.end["reason"] or record.end["state"]
+            raise MeasurementFailed(f"{name}: the job failed: {reason}{self._cluster.taskmanagers.last_words()}")
 
-    def _point(self, name: str, pressure: float, measured: dict[str, Any]) -> tuple[Point, list[str]]:
-        stretches = [
-            Stretch(on, round(taken(self._samples, end) - taken(self._samples, start)), (end - start) / 1e9)
-            for on, start, end in measured["stretches"]
-        ]
-        complete = [report for report in measured["reports"] if report["is_complete"]]
-        seen = [Seen(**{name: each[name] for name in Seen.__dataclass_fields__}) for each in complete]
-        reasons = {report["reason"]: None for report in measured["reports"] if not report["is_complete"]}
-        problems = [f"{name}: a checkpoint was aborted: {reason}" for reason in reasons]
-        return point(pressure, seen, len(measured["reports"]) - len(complete), stretches), problems
+    async def _report(self, name: str) -> None:
+        began_s = trio.current_time()
+        while self._on_progress is not None:
+            elapsed_s = trio.current_time() - began_s
+            taken_records = self._samples[-1][1] - self._samples[0][1] if self._samples else 0
+            phase = "running" if self._samples else "starting"
+            part = min(1.0, elapsed_s / _job_s(self._spec))
+            self._on_progress(Progress(name, phase, taken_records, elapsed_s, part))
+            await trio.sleep(_TELL_S)
+
+
+def measured_point(
+    name: str, pressure: float, samples: Samples, spans: Sequence[Span], reports: Sequence[CheckpointReport]
+) -> tuple[Point, list[str]]:
+    """The figures of one job, and a remark for each reason that checkpoints were aborted for."""
+    stretches = [
+        Stretch(on, round(taken(samples, end) - taken(samples, start)), (end - start) / 1e9) for on, start, end in spans
+    ]
+    seen = [_seen(report) for report in reports if report.is_complete]
+    reasons = dict.fromkeys(report.reason for report in reports if not report.is_complete)
+    problems = [f"{name}: a checkpoint was aborted: {reason}" for reason in reasons]
+    return point(pressure, seen, len(reports) - len(seen), stretches), problems
 
 
 def taken(samples: Sequence[tuple[int, int]], at_ns: int) -> float:
@@ -193,6 +247,35 @@ def taken(samples: Sequence[tuple[int, int]], at_ns: int) -> float:
         return float(samples[min(number, len(samples) - 1)][1]) if samples else 0.0
     (before_ns, before), (after_ns, after) = samples[number - 1 : number + 1]
     return before + (after - before) * (at_ns - before_ns) / (after_ns - before_ns)
+
+
+async def _without(spec: CheckpointsSpec) -> Span:
+    began_ns = clock_ns()
+    await trio.sleep(spec.stretch_s)
+    return False, began_ns, clock_ns()
+
+
+async def _with(spec: CheckpointsSpec, master: JobMaster, reports: list[CheckpointReport]) -> Span:
+    """A barrier every interval, or when the checkpoint before it has ended; whole checkpoints only."""
+    due = began = trio.current_time()
+    began_ns = clock_ns()
+    while due < began + spec.stretch_s:
+        await trio.sleep_until(due)
+        reports.append(await master.checkpoint())
+        due = max(due + spec.interval_s, trio.current_time())
+    await trio.sleep_until(began + spec.stretch_s)
+    return True, began_ns, clock_ns()
+
+
+def _seen(report: CheckpointReport) -> Seen:
+    sinks = [each for each in report.subtasks if each["task"] == SINK]
+    return Seen(
+        duration_s=report.duration_s,
+        start_delay_s=max((each["start_delay_s"] for each in sinks), default=0.0),
+        alignment_s=max((each["alignment_s"] for each in sinks), default=0.0),
+        write_s=max((each["write_s"] for each in report.subtasks), default=0.0) + report.store_s,
+        channel_state_bytes=sum(each["input_bytes"] + each["output_bytes"] for each in report.subtasks),
+    )
 
 
 def _job_s(spec: CheckpointsSpec) -> float:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,10 +18,12 @@ from netstack.schedule.graph.stream_graph import StreamSettings
 from netstack.task.context import OperatorContext
 from netstack.task.operators import Output
 
+from ..pacing import clock_ns
 from ..source import filler
 from ..throttle import Throttle
 from .spec import SINKS, CheckpointsSpec, Mode
 
+SOURCE: Final = "source"
 SINK: Final = "sink"
 
 _KEY_BYTES: Final = 4
@@ -28,10 +31,26 @@ _READ_RECORDS: Final = 128
 _READS: Final = 64  # after which a source begins again: making records is not what is measured
 
 
-class Taken:
-    """How many records the sinks of this process have taken; operators are made by name, so this is where to look."""
+TAKEN: Final = "taken"
+"""Begins the lines that sinks print: `taken CLOCK_NS RECORDS`, of all in the process together."""
+
+_TELL_NS: Final = 20_000_000
+
+
+class _Taken:
+    """What the sinks of this process have taken, and when they print it again."""
 
     records: int = 0
+    due_ns: int = 0
+
+    @classmethod
+    def add(cls, records: int) -> None:
+        """Counts records."""
+        cls.records += records
+        now_ns = clock_ns()
+        if now_ns >= cls.due_ns:
+            cls.due_ns = now_ns + _TELL_NS
+            sys.stdout.write(f"{TAKEN} {now_ns} {cls.records}\n")
 
 
 class Flood:
@@ -77,7 +96,7 @@ class Tally:
         counts = self._counts
         for record in records:
             counts[key_of(record)] += 1
-        Taken.records += len(records)
+        _Taken.add(len(records))
         if self._throttle is not None:
             await self._throttle.turn(len(records))
 
@@ -109,9 +128,9 @@ def job(spec: CheckpointsSpec, mode: Mode | None, *, rate_per_s: float | None, f
         ),
     )
     source: dict[str, Any] = {"record_bytes": spec.record_bytes, "keys": spec.keys}
-    flood = environment.source(f"{__name__}:Flood", name="source", parameters=source)
-    flood.set_parallelism(spec.channels).slot_sharing_group("sources")
+    flood = environment.source(f"{__name__}:Flood", name=SOURCE, parameters=source)
+    flood.set_parallelism(spec.channels)
     keyed = flood.key_by(f"{__name__}:key_of").with_format("bytes")
     tally = keyed.sink(f"{__name__}:Tally", name=SINK, rate_per_s=None if rate_per_s is None else rate_per_s / SINKS)
-    tally.set_parallelism(SINKS).slot_sharing_group("sinks")
+    tally.set_parallelism(SINKS)
     return environment

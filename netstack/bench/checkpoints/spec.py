@@ -17,11 +17,6 @@ from ..spec import MIN_RECORD_BYTES, Settings, naming_segment_size, network_of, 
 Mode = Literal["aligned", "unaligned", "timed"]
 
 MODES: Final[tuple[Mode, ...]] = ("aligned", "unaligned", "timed")
-MASTER: Final = "jobmanager"
-"""The process of the JobManager."""
-
-WORKERS: Final = ("sources", "sinks")
-"""The TaskManagers; the sources get the slots of the one that registers first."""
 
 WARM_UP_S: Final = 0.5
 """Until every buffer in front of the sinks is full."""
