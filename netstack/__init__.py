@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from .jobmanager.config import JobManagerConfig
     from .jobmanager.local import LocalCluster, open_local_cluster, run_job
     from .outbound.adaptive import AdaptiveRebalanceSelector
-    from .outbound.partition import ResultPartition, ResultPartitionStatistics
+    from .outbound.partition import ResultPartition
     from .outbound.selector import (
         BroadcastSelector,
         ChannelSelector,
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         ShuffleSelector,
     )
     from .outbound.slices import SliceWriter
+    from .outbound.statistics import ResultPartitionStatistics
     from .record.formats import RecordFormat
     from .runtime.authentication import Secret
     from .runtime.network_environment import NetworkEnvironment, open_network
@@ -260,10 +261,7 @@ _HOMES: Final = {
         "run_job",
     ),
     "outbound.adaptive": ("AdaptiveRebalanceSelector",),
-    "outbound.partition": (
-        "ResultPartition",
-        "ResultPartitionStatistics",
-    ),
+    "outbound.partition": ("ResultPartition",),
     "outbound.selector": (
         "BroadcastSelector",
         "ChannelSelector",
@@ -275,6 +273,7 @@ _HOMES: Final = {
         "RescaleSelector",
         "ShuffleSelector",
     ),
+    "outbound.statistics": ("ResultPartitionStatistics",),
     "outbound.slices": ("SliceWriter",),
     "record.formats": ("RecordFormat",),
     "runtime.authentication": ("Secret",),

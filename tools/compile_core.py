@@ -48,8 +48,8 @@ MODULES: Final = (
         "outbound.writer",
         "outbound.slices",
     ),
-    *("outbound.partition", "outbound.subpartition", "outbound.subpartition_view"),
-    *("outbound.sender", "outbound.sending_channel", "outbound.held_up"),
+    *("outbound.partition", "outbound.subpartition"),
+    *("outbound.sender", "outbound.sending_channel", "outbound.credit_boost"),
     *("wire.credit", "wire.codec", "wire.codec_native", "wire.assembler"),
     *("wire.outgoing_batch", "wire.connection"),
     *("wire.codec_flink", "wire.flink_consumer", "wire.flink_producer"),  # subclasses of a compiled class

@@ -14,7 +14,7 @@ from ..ids import ChannelDescriptor, PartitionId, ResultPartitionType
 from ..inbound import gate as inbound
 from ..inbound.statistics import GateStatistics
 from ..outbound import partition as outbound
-from ..outbound.partition import ResultPartitionStatistics
+from ..outbound.statistics import ResultPartitionStatistics
 from ..runtime import network_environment as runtime
 from ..runtime.authentication import Secret
 from ..runtime.interrupts import INTERRUPTS

@@ -79,7 +79,7 @@ class VisitingWriter(Generic[T]):
         self._stay = parking.stay
         self._visits = partition.portal.inside.visits
         self._unsent = partition.portal.inside.unsent
-        self._kick = partition.portal.inside.kick
+        self._flush_connections = partition.portal.inside.flush_connections
         self._sends_at_once = buffer_timeout_s == 0
         self._is_posted = False
         self._next_kick = 0.0
@@ -100,7 +100,7 @@ class VisitingWriter(Generic[T]):
         self._inner = self._portal.call(make, timeout_s=None, what=self._name("opening the writer of"))
         self._try_emit = self._inner.try_emit
         self._try_staying = StayingEmitter(
-            self._stay, self._try_emit, self._unsent, self._kick, is_off=self._sends_at_once
+            self._stay, self._try_emit, self._unsent, self._flush_connections, is_off=self._sends_at_once
         ).emit
 
     @property
@@ -254,9 +254,9 @@ class VisitingWriter(Generic[T]):
         """Out, having sent what is to be sent now."""
         if self._unsent:
             if not self._sends_at_once:
-                self._kick()
+                self._flush_connections()
             elif (now := perf_counter()) >= self._next_kick:
-                self._kick()
+                self._flush_connections()
                 self._next_kick = now + SLICE_S
             elif not self._is_posted:
                 self._is_posted = True
@@ -266,7 +266,7 @@ class VisitingWriter(Generic[T]):
     def _kick_late(self) -> None:
         """In the loop: nobody came any more to send the last of many in a row."""
         self._is_posted = False
-        self._kick()
+        self._flush_connections()
 
     def _translated(self, error: NetstackError) -> BaseException:
         """What is told of an error of a call; if nothing can be written any more, all later calls say so."""

@@ -1,4 +1,4 @@
-"""A counted window on memory, and what a subpartition offers to whoever reads it.
+"""A counted window on memory, and what a subpartition offers to its reader.
 
 Takes: segments from a pool, or heap memory for events. Gives: `Buffer`s to the sender, the gates and the deserialisers.
 

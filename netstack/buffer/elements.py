@@ -1,7 +1,7 @@
 """What waits in a subpartition's queue: the interface, and the elements that are events.
 
 Takes: an event's bytes, or a barrier. Gives: its bytes as a `Buffer`, once. The elements that hold records are
-`BufferConsumer` and `LentBuffer`. What a whole queue holds is told by functions.
+`BufferConsumer` and `LentBuffer`. Functions say what a whole queue holds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The lower level of pools: LocalBufferPool holds the buffers of one result partition, or the floating ones of a gate.
 
 Takes: a size within [required, maximum], segments of a `NetworkBufferPool`. Gives: segments to builders and input
-channels; availability to whoever waits.
+channels; availability to those that wait.
 
 Rules:
 - A pool is available when a segment is at hand and no subpartition is over its quota; overdraft never makes it
@@ -54,7 +54,7 @@ class LocalBufferPool:
         self.largest_maximum = maximum
         """So far: what was taken under it may still be in use."""
         self.on_available: Callable[[], None] | None = None
-        """Called on the edge to available; whoever waits re-checks, since another may have been faster."""
+        """Called on the edge to available; a waiter re-checks, since another may have been faster."""
         self._size = required
         self._max_overdraft = max_overdraft
         self._quota = max_buffers_per_channel
@@ -80,12 +80,12 @@ class LocalBufferPool:
 
     @property
     def is_network_idle(self) -> bool:
-        """See `NetworkBufferPool.is_idle`."""
+        """Whether a quarter of the network's segments is free (`NetworkBufferPool.is_idle`)."""
         return self._network.is_idle
 
     @property
     def present_size(self) -> int:
-        """As `size`, as it was shared out last."""
+        """The size that was shared out last."""
         return self._size
 
     def set_maximum(self, maximum: int) -> None:
@@ -231,7 +231,7 @@ class LocalBufferPool:
             self._serve_listeners()
 
     def destroy(self) -> None:
-        """Returns what is at hand, wakes everybody who waits; segments still out return one by one. Idempotent."""
+        """Returns what is at hand, wakes all waiters; segments still out return one by one. Idempotent."""
         if self._destroyed:
             return
         self._destroyed = True

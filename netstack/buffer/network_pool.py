@@ -148,7 +148,7 @@ class NetworkBufferPool:
         return self._pop(count)
 
     def request_unpooled(self, count: int, purpose: str = "unpooled buffers") -> UnpooledRequest:
-        """As `take_unpooled`, for whoever can wait until others have given back what they hold beyond their promise.
+        """Takes like `take_unpooled`, for a caller that can wait until others have given back their surplus.
 
         Waiting requests are served in order, before every local pool.
 

@@ -29,7 +29,7 @@ class Packaging(enum.Enum):
     COMPRESSED = "compressed"
     """Compressed buffers as they are, several in one frame where they fit (native protocol)."""
     GLUED = "glued"
-    """As Flink does it: everything in frames of several buffers, events too."""
+    """Flink's way: everything in frames of several buffers, events too."""
 
 
 @final

@@ -221,7 +221,7 @@ class Consumption:
                 if gate.is_finished:
                     self._check_whole(deserializers)
                     return True
-                gate.poke()
+                gate.read_connections()
                 if not gate.is_available:
                     await signal.wait()
                 continue

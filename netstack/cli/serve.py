@@ -205,7 +205,7 @@ class Serving:
             partition.finish()
         self._count_event(EndOfPartition())
         partition.close()
-        manager.kick()
+        manager.flush_connections()
         while not partition.is_released:
             # Who has not acknowledged may still be reading what is under way, and would lose it.
             with trio.move_on_after(LEAVE_GRACE_S if partition.all_acknowledged else math.inf) as scope:

@@ -1,7 +1,7 @@
 """One logical input channel whose producer is behind a connection, with its own and borrowed buffers.
 
 Takes: landed segments and events from the `ChannelReceiver`. Gives: buffers to the gate, credit to the receiver's next
-announcement. Which buffers it has is told in `channel_buffers`.
+announcement. `channel_buffers` keeps its buffers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .statistics import ChannelStatistics
 _DATA: Final = DataType.DATA
 
 TRICKLE_BYTES: Final = 256
-"""A buffer of so little, and nothing waiting behind it: whoever reads it comes for more at once, so its credit waits
+"""A buffer of so little, and nothing waiting behind it: its reader comes for more at once, so its credit waits
 for that. Told before the record is handed out it would wake the producer first, which holds the record up."""
 
 _NO_QUEUE: Final[deque[Buffer]] = deque(maxlen=0)
@@ -320,7 +320,7 @@ class RemoteInputChannel(ChannelBuffers):
             self._link.want_buffer_size(self, size_bytes)
 
     def measure(self) -> tuple[int, int]:
-        """See `InputChannel.measure`; O(queue)."""
+        """Bytes of data polled so far, and buffers in use, here or at the producer; O(queue)."""
         polled = self._bytes
         for buffer in self._queue:
             if buffer.data_type is _DATA:

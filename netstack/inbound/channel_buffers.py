@@ -1,4 +1,4 @@
-"""The buffers of one remote input channel: its own, those it has borrowed, and what the producer is told of them.
+"""The buffers of one remote input channel: its own, those it has borrowed, and the producer's credit for them.
 
 Takes: buffers of the network pool and of the gate's, backlogs, buffers that were consumed. Gives: a free segment for
 what arrives, credit to announce.
@@ -60,7 +60,7 @@ class ChannelBuffers:
 
     @abc.abstractmethod
     def _announce(self, count: int) -> None:
-        """So many buffers more were reserved: the producer is told, now or later."""
+        """So many buffers more were reserved: announces them to the producer, now or later."""
 
     @property
     def initial_credit(self) -> int:

@@ -1,7 +1,7 @@
 """How large buffers should be so that what is under way takes about a given time to consume (FLIP-183).
 
 Takes: measured throughput and the number of buffers in use, once a period. Gives: a buffer size, when it has changed
-enough to be told to the producers.
+enough to announce it to the producers.
 
 Sizes are shrunk, not counts: a buffer that carries less is sooner consumed, while pools, credit and the share of each
 channel stay as they are. The formula is Flink's (`BufferDebloater`, `BufferSizeEMA`):
@@ -61,7 +61,7 @@ class BufferDebloater:
         self._min_bytes = min_bytes
         self._max_bytes = max_bytes
         self.announced_bytes = max_bytes if start_bytes is None else start_bytes
-        """What the producers were told last, or hold to without being told."""
+        """The size that was announced last, or that producers use before an announcement."""
         self._last = float(self.announced_bytes)
         self.estimated_time_to_consume_s: float | None = None
         """How long what was under way at the last measurement takes; None before the first."""
@@ -87,11 +87,11 @@ class BufferDebloater:
         self._last = last
         size = round(last)
         self.estimated_time_to_consume_s = size * in_use / max(1.0, throughput_bytes_per_s)
-        told = self.announced_bytes
-        if size == told:
+        announced = self.announced_bytes
+        if size == announced:
             return None
-        threshold = told * self._threshold_percent // 100
-        if self._min_bytes < size < self._max_bytes and abs(size - told) < threshold:
+        threshold = announced * self._threshold_percent // 100
+        if self._min_bytes < size < self._max_bytes and abs(size - announced) < threshold:
             return None
         self.announced_bytes = size
         return size

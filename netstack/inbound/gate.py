@@ -121,7 +121,7 @@ class SingleInputGate(ClosedByLeaving):
         self,
         pool: LocalBufferPool | None,
         *,
-        poke: Callable[[], None],
+        read_connections: Callable[[], None],
         on_closed: Callable[[], None],
         now: Callable[[], float] = _no_time,
         name: str = "",
@@ -130,7 +130,7 @@ class SingleInputGate(ClosedByLeaving):
 
         Args:
             pool: floating buffers, None when every channel is local.
-            poke: drives the connections of the gate without waiting.
+            read_connections: drives the connections of the gate without waiting.
             on_closed: told once.
             now: monotonic seconds, to measure waits; without it none takes time.
             name: for metrics.
@@ -152,9 +152,9 @@ class SingleInputGate(ClosedByLeaving):
         self.on_available: Callable[[], None] | None = None
         self.on_priority: Callable[[], None] | None = None
         """Called when a priority event came and none waited: whoever does something else should poll."""
-        self.poke = poke
+        self.read_connections = read_connections
         self.spin_s = 0.0
-        """How long its reader may look with `poke` before it parks; 0 where that is in vain."""
+        """How long its reader may look with `read_connections` before it parks; 0 where that is in vain."""
         self._on_closed = on_closed
         self._channels: list[InputChannel] = []
         self._line: deque[InputChannel] = deque()
@@ -215,7 +215,7 @@ class SingleInputGate(ClosedByLeaving):
         channel.is_enqueued = True
         self._line.append(channel)
         if len(self._line) == 1:
-            self._tell()
+            self._notify_reader()
 
     def enqueue_first(self, channel: InputChannel) -> None:
         """A channel has a priority event: it goes to the head of the line, behind others that have one."""
@@ -225,7 +225,7 @@ class SingleInputGate(ClosedByLeaving):
             self._line.remove(channel)
         self._insert_first(channel)
         if len(self._line) == 1:
-            self._tell()
+            self._notify_reader()
         if self._first_in_line == 1 and self.on_priority is not None:
             self.on_priority()
 
@@ -277,7 +277,7 @@ class SingleInputGate(ClosedByLeaving):
             return buffer
         return None
 
-    def _tell(self) -> None:
+    def _notify_reader(self) -> None:
         if self.on_data is not None:
             self.on_data()
         if self.on_available is not None:
@@ -344,19 +344,19 @@ class SingleInputGate(ClosedByLeaving):
         return channel.partition_id, channel.subpartition
 
     def start_capture(self, channel_index: int, checkpoint_id: int, unconsumed: bytes) -> bool:
-        """See `InputChannel.start_capture`."""
+        """Keeps what is in front of a barrier of a channel; False when that can never come."""
         return self._channels[channel_index].start_capture(checkpoint_id, unconsumed)
 
     def take_capture(self, channel_index: int, checkpoint_id: int) -> bytes:
-        """See `InputChannel.take_capture`."""
+        """Ends the capture of a channel; returns what was kept."""
         return self._channels[channel_index].take_capture(checkpoint_id)
 
     def prioritize(self, channel_index: int, sequence: int) -> None:
-        """See `InputChannel.prioritize`."""
+        """An announced barrier of a channel overtakes what is in front of it."""
         self._channels[channel_index].prioritize(sequence)
 
     def close(self) -> None:
-        """Releases every channel, returns every buffer, wakes whoever waits. Idempotent."""
+        """Releases every channel, returns every buffer, wakes its readers. Idempotent."""
         if self._closed:
             return
         self._closed = True

@@ -118,11 +118,11 @@ class LocalInputChannel:
             if view.is_released and not self._released:
                 failure = view.failure
                 if failure is not None:
-                    gone = channel_error(view.failure_code, failure, channel=str(self))
+                    lost = channel_error(view.failure_code, failure, channel=str(self))
                 else:
-                    gone = channel_error(ErrorCode.PARTITION_NOT_FOUND, "the partition was released", channel=str(self))
-                gone.partition = self.partition_id
-                raise gone
+                    lost = channel_error(ErrorCode.PARTITION_NOT_FOUND, "the partition was released", channel=str(self))
+                lost.partition = self.partition_id
+                raise lost
             return None
         if buffer.data_type is _DATA:
             self._buffers += 1
@@ -147,11 +147,11 @@ class LocalInputChannel:
             self._view.set_buffer_size(size_bytes)
 
     def measure(self) -> tuple[int, int]:
-        """See `InputChannel.measure`; O(1)."""
+        """Bytes of data polled so far, and buffers that wait at the producer; O(1)."""
         return self._bytes, 0 if self._view is None or self._released else self._view.queued_buffers()
 
     def start_capture(self, checkpoint_id: int, unconsumed: bytes) -> bool:
-        """As of a remote channel; what was not read yet belongs to the producer, whose barrier overtakes it there."""
+        """Starts to keep data for a checkpoint: only what follows, since the producer keeps what was not read yet."""
         return self._captured().start(checkpoint_id, unconsumed, ())
 
     def take_capture(self, checkpoint_id: int) -> bytes:

@@ -126,44 +126,44 @@ class ChannelReceiver:
         self, channel: int, sequence: int, backlog: int, segment: Segment, length: int, checksum: int
     ) -> Segment:
         """A data buffer landed in `segment`."""
-        found = self._channels.get(channel)
-        if found is None:
+        entry = self._channels.get(channel)
+        if entry is None:
             self._drop(channel)
             return segment
         try:
             if self._checksum:
-                _check(segment.memory[:length], checksum, sequence, found)
-            return found.on_buffer(sequence, backlog, segment, length)
+                _check(segment.memory[:length], checksum, sequence, entry)
+            return entry.on_buffer(sequence, backlog, segment, length)
         except ChannelFailed as error:
-            self._reset(found, error)
+            self._reset(entry, error)
             return segment
 
     def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
         """A data buffer on the heap."""
-        found = self._channels.get(channel)
-        if found is None:
+        entry = self._channels.get(channel)
+        if entry is None:
             self._drop(channel)
             return
         try:
             if self._checksum:
-                _check(payload, checksum, sequence, found)
-            found.on_small_buffer(sequence, backlog, payload)
+                _check(payload, checksum, sequence, entry)
+            entry.on_small_buffer(sequence, backlog, payload)
         except ChannelFailed as error:
-            self._reset(found, error)
+            self._reset(entry, error)
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         """An in-band event."""
-        found = self._channels.get(channel)
-        if found is None:
+        entry = self._channels.get(channel)
+        if entry is None:
             self._drop(channel)
             return
         try:
             handled_as, native = self._codec.decode_event(data_type, payload)
-            found.on_event(sequence, backlog, handled_as, native)
+            entry.on_event(sequence, backlog, handled_as, native)
         except RemoteProtocolError as error:
-            self._reset(found, ChannelFailed(error.code, error.text, channel=str(found)))
+            self._reset(entry, ChannelFailed(error.code, error.text, channel=str(entry)))
         except ChannelFailed as error:
-            self._reset(found, error)
+            self._reset(entry, error)
 
     def on_parts(
         self,
@@ -175,14 +175,14 @@ class ChannelReceiver:
         inflate: Inflate | None,
     ) -> None:
         """Data buffers that came in one frame."""
-        found = self._channels.get(channel)
-        if found is None:
+        entry = self._channels.get(channel)
+        if entry is None:
             self._drop(channel)
             return
         try:
-            found.on_parts(sequence, backlog, body, sizes, inflate)
+            entry.on_parts(sequence, backlog, body, sizes, inflate)
         except ChannelFailed as error:
-            self._reset(found, error)
+            self._reset(entry, error)
 
     @property
     def is_idle(self) -> bool:
@@ -268,7 +268,7 @@ class ChannelReceiver:
             self._write_now()
 
     def announce_held(self) -> None:
-        """No data came: whoever is short of credit is told what there is."""
+        """No data came: announces what there is to the producers that are short of credit."""
         if not self._held:
             return
         held, self._held = self._held, {}
@@ -339,11 +339,11 @@ class ChannelReceiver:
 
 
 def _check(payload: bytes | memoryview, announced: int, sequence: int, channel: RemoteInputChannel) -> None:
-    found = crc.crc32(payload)
-    if found != announced:
+    computed = crc.crc32(payload)
+    if computed != announced:
         raise ChannelFailed(
             ErrorCode.CHECKSUM_MISMATCH,
-            f"buffer {sequence} of {len(payload)} bytes: CRC-32 {found:08x}, announced {announced:08x};"
+            f"buffer {sequence} of {len(payload)} bytes: CRC-32 {computed:08x}, announced {announced:08x};"
             " memory or a middlebox damages data",
             channel=str(channel),
         )

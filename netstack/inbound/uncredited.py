@@ -41,7 +41,7 @@ class UncreditedReceiver(ChannelReceiver):
         retries: int = 0,
         call_later: Callable[[float, Callable[[], None]], None] = never,
     ) -> None:
-        """As `ChannelReceiver`.
+        """Starts without channels, like `ChannelReceiver`.
 
         Args:
             codec: see there, as of all the others.
@@ -74,23 +74,23 @@ class UncreditedReceiver(ChannelReceiver):
         self, channel: int, sequence: int, backlog: int, segment: Segment, length: int, checksum: int
     ) -> Segment:
         """A data buffer landed in `segment`."""
-        found = self._channels.get(channel)
-        if not self._staged and (found is None or found.borrow()):
+        entry = self._channels.get(channel)
+        if not self._staged and (entry is None or entry.borrow()):
             return super().on_buffer(channel, sequence, 0, segment, length, checksum)
         self._staged.append(_Staged(channel, sequence, bytes(segment.memory[:length]), checksum))
-        if len(self._staged) == 1 and found is not None:
-            self._stall(found)
+        if len(self._staged) == 1 and entry is not None:
+            self._stall(entry)
         return segment
 
     def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
         """A data buffer on the heap."""
-        found = self._channels.get(channel)
-        if not self._staged and (found is None or found.borrow()):
+        entry = self._channels.get(channel)
+        if not self._staged and (entry is None or entry.borrow()):
             super().on_small_buffer(channel, sequence, 0, payload, checksum)
             return
         self._staged.append(_Staged(channel, sequence, payload, checksum))
-        if len(self._staged) == 1 and found is not None:
-            self._stall(found)
+        if len(self._staged) == 1 and entry is not None:
+            self._stall(entry)
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         """An in-band event."""
@@ -129,13 +129,13 @@ class UncreditedReceiver(ChannelReceiver):
         while staged:
             head = staged[0]
             if isinstance(head, _Staged):
-                found = self._channels.get(head.channel)
-                if found is not None:
-                    if not found.borrow():
-                        self._wait_for(found)
+                entry = self._channels.get(head.channel)
+                if entry is not None:
+                    if not entry.borrow():
+                        self._wait_for(entry)
                         return
                     # The buffer that was borrowed for it is the one it lands in, and so stays where it is.
-                    segment = found.borrowed
+                    segment = entry.borrowed
                     segment.memory[: len(head.payload)] = head.payload
                     super().on_buffer(head.channel, head.sequence, 0, segment, len(head.payload), head.checksum)
                 staged.popleft()

@@ -72,7 +72,7 @@ class UnionInputGate(ClosedByLeaving):
 
     @property
     def on_priority(self) -> Callable[[], None] | None:
-        """See `SingleInputGate.on_priority`."""
+        """What each gate calls when a priority event came and none waited."""
         return self._gates[0].on_priority
 
     @on_priority.setter
@@ -125,10 +125,10 @@ class UnionInputGate(ClosedByLeaving):
                 return index
         return self._line.popleft()
 
-    def poke(self) -> None:
+    def read_connections(self) -> None:
         """Before waiting: has every gate announce what is due and look whether more has arrived."""
         for gate in self._gates:
-            gate.poke()
+            gate.read_connections()
 
     def count_records(self, channel_index: int, count: int) -> None:
         """The reader has decoded records of a channel."""
@@ -156,17 +156,17 @@ class UnionInputGate(ClosedByLeaving):
         return gate.channel_key(local)
 
     def start_capture(self, channel_index: int, checkpoint_id: int, unconsumed: bytes) -> bool:
-        """See `InputChannel.start_capture`."""
+        """Keeps what is in front of a barrier of a channel; False when that can never come."""
         gate, local = self._locate(channel_index)
         return gate.start_capture(local, checkpoint_id, unconsumed)
 
     def take_capture(self, channel_index: int, checkpoint_id: int) -> bytes:
-        """See `InputChannel.take_capture`."""
+        """Ends the capture of a channel; returns what was kept."""
         gate, local = self._locate(channel_index)
         return gate.take_capture(local, checkpoint_id)
 
     def prioritize(self, channel_index: int, sequence: int) -> None:
-        """See `InputChannel.prioritize`."""
+        """An announced barrier of a channel overtakes what is in front of it."""
         gate, local = self._locate(channel_index)
         gate.prioritize(local, sequence)
 

@@ -24,7 +24,7 @@ import trio
 from ..checkpoint.coordinator import CheckpointCoordinator
 from ..checkpoint.storage import CheckpointStorage
 from ..errors import ConfigError, NetstackError
-from ..runtime.causes import root_cause, told
+from ..runtime.causes import cause_text, root_cause
 from ..runtime.threads import InThread
 from ..schedule.commit_phase import COMMITTED
 from ..schedule.descriptors.blob_store import CODE_KEY
@@ -427,7 +427,7 @@ class Jobs:
             if not isinstance(root, Exception):
                 raise  # cancelled: the JobManager is closing, and the job stays as it is on disk
             LOGGER.exception("job %s (%s) broke in the JobManager", job_id, record.name)
-            state, reason = JobState.FAILED, f"it broke in the JobManager: {told(root)}"
+            state, reason = JobState.FAILED, f"it broke in the JobManager: {cause_text(root)}"
         finally:
             try:
                 record.last = job_document(record, self._manager)

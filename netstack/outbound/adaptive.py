@@ -51,7 +51,7 @@ class AdaptiveRebalanceSelector(ChannelSelector):
         self._subpartitions: Sequence[ResultSubpartition] = ()
 
     def setup(self, channels: int) -> None:
-        """See `ChannelSelector.setup`."""
+        """Gets the number of subpartitions, before the first record."""
         super().setup(channels)
         self._candidates = min(self._asked, channels)
 

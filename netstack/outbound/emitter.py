@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 10e-6
 QUICK_LOOKS: Final = 16
-"""With a timeout of 0: so many looks at the clock in a row, less than `LOOK_S` apart, find a producer in a hurry."""
+"""With a timeout of 0: so many looks at the clock in a row, less than `LOOK_S` separate, find a producer in a hurry."""
 
 GRANTED: Final = 32
 """It writes so many records with a pen from look to look; if it stops being in a hurry, as many may be late, once."""
@@ -65,7 +65,7 @@ class SlowEmitter:
         self._looked_at = 0.0
 
     def emit(self, record: Any, payload: Payload, slot: int, /) -> bool:
-        """See `PartitionWriter.try_emit`."""
+        """Writes a record, whole or not at all; `PartitionWriter.try_emit` says what it raises."""
         builder = self._builders[slot]
         if builder.pen.put(payload, self._granted):
             is_written = True
@@ -94,31 +94,31 @@ class SlowEmitter:
         self._looked_at = now
         self._granted = GRANTED if self._quick_looks >= QUICK_LOOKS else 1
         if now >= self._buffers.next_kick:
-            self._buffers.kick()
+            self._buffers.flush_connections()
 
 
 @final
 class StagingEmitter:
     """The same, for a writer that stages what it can (`staging`)."""
 
-    __slots__ = ("_apart", "_encode", "_is_raw", "_records", "_staging", "_writer")
+    __slots__ = ("_encode", "_is_raw", "_records", "_separate", "_staging", "_writer")
 
-    def __init__(self, writer: PartitionWriter, staging: Staging, apart: Callable[[Any], bool]) -> None:
-        """Puts into `staging` what it takes, and hands the others to `apart`."""
+    def __init__(self, writer: PartitionWriter, staging: Staging, separate: Callable[[Any], bool]) -> None:
+        """Puts into `staging` what it takes, and hands the others to `separate`."""
         self._writer = writer
         self._staging = staging
         self._records = staging.records
-        self._apart = apart
+        self._separate = separate
         self._encode = writer.format.encode
         self._is_raw = kind_of(writer.format) == "bytes"
 
     def emit(self, record: Any, /) -> bool:
-        """See `PartitionWriter.try_emit`."""
+        """Writes a record, whole or not at all; `PartitionWriter.try_emit` says what it raises."""
         staging = self._staging
         if staging.size < 0:
             staging.pause -= 1
             if staging.pause >= 0 or not self._writer.can_stage():
-                return self._apart(record)
+                return self._separate(record)
         payload = record
         if not self._is_raw or type(record) is not bytes:
             payload = self._encode(record)
@@ -128,7 +128,7 @@ class StagingEmitter:
         if size != staging.size:
             staging.close()
             if size > RUN_LIMIT_BYTES or not staging.open(size):
-                return self._apart(record)
+                return self._separate(record)
         self._records.append(payload)
         staging.left -= 1
         if not staging.left:

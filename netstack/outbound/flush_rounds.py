@@ -7,7 +7,7 @@ The first record behind bytes that were taken has to go the slow way, because it
 while some buffers wait for such a record, as they do as long as a flush of so many is being sent, nothing is staged. So
 a writer that stages when a deadline passes goes over to rounds. Buffers stay armed when their bytes are taken; whoever
 takes them gets what was shared out, and leaves staged records where they are. A timeout after a round, what is staged
-is shared out, and every buffer with bytes that nobody was told of is flushed. So nothing waits longer than the timeout,
+is shared out, and every buffer with unannounced bytes is flushed. So nothing waits longer than the timeout,
 and what was written last before a round less.
 
 A round that finds little to flush is the last.

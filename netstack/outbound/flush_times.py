@@ -1,4 +1,4 @@
-"""When bytes that nobody was told of are flushed: at once, with what else is due about then, or by the clock.
+"""When bytes that were not announced yet are flushed: at once, with what else is due about then, or by the clock.
 
 Takes: the buffer timeout; which slot got its first unflushed byte; what left a slot. Gives: the time of its flush.
 
@@ -29,67 +29,51 @@ EARLY_BURST: Final = 32.0
 AT_ONCE: Final = -1.0
 
 
-class FlushTimes:
-    """Of one writer."""
-
-    __slots__ = ("_host", "_timeout_s")
-
-    def __init__(self, host: PartitionHost, timeout_s: float) -> None:
-        """Nothing was written yet.
-
-        Args:
-            host: whose clocks count.
-            timeout_s: of the buffers, above 0.
-        """
-        self._host = host
-        self._timeout_s = timeout_s
-
-    def due(self, slot: int, is_quiet: bool) -> float:
-        """When to flush a slot that has its first unflushed byte: on the clock of `PartitionHost.now`, or `AT_ONCE`.
-
-        Args:
-            slot: which.
-            is_quiet: whether nothing was written to it since it was last left.
-        """
-        raise NotImplementedError
-
-    def on_left(self, slot: int) -> None:
-        """All bytes of a slot were flushed, or left with a full buffer, or before an event."""
-
-
 @final
-class Periodic(FlushTimes):
+class Periodic:
     """Once a timeout, from the making of the writer on."""
 
-    __slots__ = ("_began",)
+    __slots__ = ("_began", "_host", "_timeout_s")
 
     def __init__(self, host: PartitionHost, timeout_s: float) -> None:
-        """The first period begins."""
-        super().__init__(host, timeout_s)
+        """The first period begins; `timeout_s`, of the buffers, is above 0."""
+        self._host = host
+        self._timeout_s = timeout_s
         self._began = host.now()
 
     def due(self, slot: int, is_quiet: bool) -> float:
-        """The end of the period."""
+        """When the period ends, on the clock of `PartitionHost.now`: then a slot is flushed, whatever came when."""
         now = self._host.now()
         return self._began + (1 + (now - self._began) // self._timeout_s) * self._timeout_s
 
+    def on_left(self, slot: int) -> None:
+        """The bytes of a slot have left; the period stays what it is."""
+
 
 @final
-class LeadingEdge(FlushTimes):
+class LeadingEdge:
     """At once after a quiet timeout, then a timeout after what left last."""
 
-    __slots__ = ("_budget", "_left_at", "_looked_at", "_width_s")
+    __slots__ = ("_budget", "_host", "_left_at", "_looked_at", "_timeout_s", "_width_s")
 
     def __init__(self, host: PartitionHost, timeout_s: float, slots: int) -> None:
-        """Every slot has been quiet for ever."""
-        super().__init__(host, timeout_s)
+        """Every slot has been quiet for ever; `timeout_s`, of the buffers, is above 0."""
+        self._host = host
+        self._timeout_s = timeout_s
         self._width_s = timeout_s / TICKS
         self._left_at = [float("-inf")] * slots
         self._budget = EARLY_BURST
         self._looked_at = host.ticks()
 
     def due(self, slot: int, is_quiet: bool) -> float:
-        """At once, if it was quiet for the timeout and the budget lasts; else by the grid, within the timeout."""
+        """When to flush a slot that has its first unflushed byte: on the clock of `PartitionHost.now`, or `AT_ONCE`.
+
+        At once if the slot was quiet for the timeout and the budget lasts; else on the grid, within the timeout.
+
+        Args:
+            slot: which.
+            is_quiet: whether nothing was written to it since its bytes last left.
+        """
         ticks = self._host.ticks()
         wait_s = timeout_s = self._timeout_s
         if is_quiet:
@@ -104,7 +88,7 @@ class LeadingEdge(FlushTimes):
         return due if due > now else due + width_s
 
     def on_left(self, slot: int) -> None:
-        """It is quiet from now on."""
+        """All bytes of a slot were flushed, or left with a full buffer, or before an event: it is quiet from now on."""
         self._left_at[slot] = self._host.ticks()
 
     def _may_flush(self, ticks: float) -> bool:
@@ -116,3 +100,7 @@ class LeadingEdge(FlushTimes):
             return False
         self._budget = budget - 1
         return True
+
+
+FlushTimes = Periodic | LeadingEdge
+"""Of one writer."""

@@ -136,13 +136,13 @@ class OpenBuffers:
         """A segment charged to a slot; has the connections send before it gives up, or overdraws."""
         pool = self.partition.pool
         if pool.is_over_quota and not self.ends_record:
-            self.kick()
+            self.flush_connections()
             if pool.is_over_quota:
                 return None
         charged = 0 if slot == self._broadcast_slot else slot
         segment = pool.try_acquire(charged)
         if segment is None:
-            self.kick()
+            self.flush_connections()
             segment = pool.try_acquire(charged, overdraft or self.ends_record)
         return segment
 
@@ -150,12 +150,12 @@ class OpenBuffers:
         """Up to `count` segments charged to a subpartition; asks the connections to send before it gives up."""
         pool = self.partition.pool
         if pool.is_over_quota:
-            self.kick()
+            self.flush_connections()
             if pool.is_over_quota:
                 return []
         segments = pool.try_acquire_many(count, slot)
         if not segments:
-            self.kick()
+            self.flush_connections()
             segments = pool.try_acquire_many(count, slot)
         return segments
 
@@ -236,16 +236,16 @@ class OpenBuffers:
         """Buffers were finished: every few of them the connections are asked to send."""
         self._unkicked += buffers
         if self._unkicked >= KICK_BUFFERS:
-            self.kick()
+            self.flush_connections()
 
-    def kick(self) -> None:
+    def flush_connections(self) -> None:
         """Has the connections send what is there."""
         self._unkicked = 0
         if not self._flush_always:
-            self._host.kick()
+            self._host.flush_connections()
             return
         began = self._ticks()
-        self._host.kick()
+        self._host.flush_connections()
         now = self._ticks()
         self.next_kick = now + min(max(SLICE_S, SEND_SHARE * (now - began)), LONGEST_SLICE_S)
 
@@ -269,9 +269,9 @@ class OpenBuffers:
                 for subpartition in self.targets(slot):
                     subpartition.flush()
                 if self._ticks() >= self.next_kick:
-                    self.kick()
+                    self.flush_connections()
         if self._unkicked:
-            self.kick()
+            self.flush_connections()
             if self._store is not None:
                 self._store.on_boundary()
 
@@ -311,7 +311,7 @@ class OpenBuffers:
         elif self._times is None and not self._flush_always and builder is not _NONE:
             return  # it leaves when the buffer is full
         self._flush(slot)
-        self.kick()
+        self.flush_connections()
 
     def flush_marked(self) -> None:
         """Has leave what a mark follows. What is staged was shared out."""
@@ -377,12 +377,12 @@ class OpenBuffers:
             if builder is not _NONE:
                 self._flush(slot)
         self.partition.flush_all()
-        self.kick()
+        self.flush_connections()
 
     def on_flushed(self, buffers: int) -> None:
         """The time of so many had come: has the connections send what they hold."""
         self._counters.flushes_timeout += buffers
-        self.kick()
+        self.flush_connections()
 
     def abandon(self) -> None:
         """Gives the open builders up (their bytes stay queued)."""

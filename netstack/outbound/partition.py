@@ -9,106 +9,23 @@ closed -> released. `fail` and `release` cut it short. Each step is idempotent a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, final
 
 from ..buffer.buffer import BufferSource, Notify
 from ..buffer.builder import BufferBuilder
 from ..buffer.elements import EventBuffer
 from ..buffer.local_pool import LocalBufferPool
-from ..buffer.statistics import LocalBufferPoolStatistics
 from ..buffer.stored import Packaging
 from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, NetstackError, PartitionNotFound
 from ..events import CheckpointBarrier, EndOfData, EndOfPartition, Event, data_type_of, encode_event
 from ..ids import PartitionId, ResultPartitionType
 from ..record.framing import MAX_RECORD_BYTES
-from ..waits import WaitMeter, WaitStatistics
+from ..waits import WaitMeter
+from .statistics import ResultPartitionStatistics
 from .subpartition import ResultSubpartition
-from .subpartition_view import SubpartitionStatistics
 
 if TYPE_CHECKING:
     from .staging import Staging
-
-
-@dataclass(frozen=True, slots=True)
-class ResultPartitionStatistics:
-    """A snapshot of one partition.
-
-    Attributes:
-        partition_id: its name.
-        records: records emitted (a broadcast record counts once).
-        buffers: data buffers finished.
-        bytes: framed bytes written into them, length prefixes included (a broadcast buffer counts once).
-        events: events broadcast.
-        flushes_full: buffers that left because they were full.
-        flushes_timeout: flushes because of the buffer timeout: it had passed, or the channel was quiet for so long.
-        flushes_event: buffers that left because an event came.
-        pool: its buffers.
-        subpartitions: each of them.
-        soft_backpressured: its writer waited for output, and the record in hand had not taken a buffer yet (the rest of
-            an open one may have been filled with its first part).
-        hard_backpressured: its writer waited inside a record that had taken a buffer and needs more.
-        is_finished: whether its end was queued.
-        is_released: whether it is gone.
-        bytes_per_subpartition: framed bytes finished for each consumer (a broadcast buffer counts for each).
-        stored_bytes: of a kept partition: on disk.
-        compressed_bytes: of a kept partition: bytes of records that were compressed before they went there.
-        is_sealed: of a kept partition: whether all of it is on disk.
-    """
-
-    partition_id: PartitionId
-    records: int
-    buffers: int
-    bytes: int
-    events: int
-    flushes_full: int
-    flushes_timeout: int
-    flushes_event: int
-    pool: LocalBufferPoolStatistics
-    subpartitions: tuple[SubpartitionStatistics, ...]
-    soft_backpressured: WaitStatistics
-    hard_backpressured: WaitStatistics
-    is_finished: bool
-    is_released: bool
-    bytes_per_subpartition: tuple[int, ...] = ()
-    stored_bytes: int = 0
-    compressed_bytes: int = 0
-    is_sealed: bool = False
-
-    @property
-    def out_pool_usage(self) -> float:
-        """Used buffers of the pool as a part of its size; above 1 with overdraft, see its `usage`."""
-        return self.pool.usage
-
-    @property
-    def queued_buffers(self) -> int:
-        """Elements in the queues of all subpartitions; a broadcast buffer counts in each."""
-        return sum(subpartition.queued_buffers for subpartition in self.subpartitions)
-
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes in the queues of all subpartitions; a broadcast buffer counts in each."""
-        return sum(subpartition.queued_bytes for subpartition in self.subpartitions)
-
-    @property
-    def shortest_queue_buffers(self) -> int:
-        """Elements in the shortest queue of a subpartition."""
-        return min(subpartition.queued_buffers for subpartition in self.subpartitions)
-
-    @property
-    def longest_queue_buffers(self) -> int:
-        """Elements in the longest queue of a subpartition."""
-        return max(subpartition.queued_buffers for subpartition in self.subpartitions)
-
-    @property
-    def average_queue_buffers(self) -> float:
-        """Elements a queue of a subpartition, on average."""
-        return self.queued_buffers / len(self.subpartitions)
-
-    @property
-    def backpressured_ms_per_s(self) -> float:
-        """Soft and hard back-pressure together, over the last minute."""
-        return self.soft_backpressured.ms_per_s + self.hard_backpressured.ms_per_s
 
 
 class StoredPartition(Protocol):
@@ -164,7 +81,7 @@ class PartitionHost(Protocol):
     def ticks(self) -> float:
         """Seconds of the processor's clock: cheap enough to be read for every record."""
 
-    def kick(self) -> None:
+    def flush_connections(self) -> None:
         """Has every connection with something to send try to send it, without waiting."""
 
     def settle(self) -> None:
@@ -262,7 +179,7 @@ class ResultPartition:
         self.on_acknowledged: Callable[[], None] | None = None
         """Told when a consumer has processed every record, or is gone."""
         self.on_task_event: Callable[[Event], None] | None = None
-        """Told what a consumer says to the task, where a dialect lets it; None: nobody listens, which it is told."""
+        """Told what a consumer says to the task, where a dialect lets it; None: nobody listens, which is its answer."""
         self.on_release: Callable[[], None] | None = None
         """Told before the partition is dropped: its writer gives its open buffers up."""
         self._staging: Staging | None = None
@@ -380,7 +297,7 @@ class ResultPartition:
                 f" (a {type(event).__name__}); checkpoints need pipelined partitions"
             )
         if self.store is not None and isinstance(event, EndOfData):
-            self.end_of_data(drain=event.drain)  # each reader is told when it has read all
+            self.end_of_data(drain=event.drain)  # each reader gets it when it has read all
             return
         self.counters.events += 1
         if isinstance(event, CheckpointBarrier):
@@ -395,7 +312,7 @@ class ResultPartition:
         """The barrier of this checkpoint overtakes everything wherever it still waits."""
         for subpartition in self.subpartitions:
             subpartition.time_out_barrier(checkpoint_id)
-        self.host.kick()
+        self.host.flush_connections()
 
     def forget_barrier(self, checkpoint_id: int) -> None:
         """The checkpoint was aborted: nobody wants to know any more what its barrier overtakes."""
@@ -422,7 +339,7 @@ class ResultPartition:
         self.is_finished = True
 
     def fail(self, cause: str) -> None:
-        """The producer failed: consumers are told the cause, a writer that waits for a buffer is cancelled."""
+        """The producer failed: consumers get the cause, a writer that waits for a buffer is cancelled."""
         if self._failure is None and not self.is_released:
             self._failure = cause
             for subpartition in self.subpartitions:
@@ -521,7 +438,7 @@ class ResultPartition:
         if self.on_release is not None:
             self.on_release()
         for subpartition in self.subpartitions:
-            subpartition.release()
+            subpartition.discard()
         if self.store is not None:
             self.store.release()
         self.pool.destroy()

@@ -151,8 +151,8 @@ class RoundRobinSelector(ChannelSelector):
 
     def select_many(self, records: list[Any]) -> list[int]:
         """The next subpartitions, one for each record."""
-        found: list[int] = self.next_indices(len(records)).tolist()
-        return found
+        chosen: list[int] = self.next_indices(len(records)).tolist()
+        return chosen
 
     def select_batch(self, array: NDArray[Any]) -> int | Indices:
         """The next subpartitions, one for each record."""
@@ -332,11 +332,11 @@ class KeyGroupSelector(ChannelSelector):
 
     def _hashes(self, array: NDArray[Any]) -> NDArray[np.int32]:
         if self._key is not None and self._key_batch is None:
-            found = [self._key(record) for record in records_of(array)]
+            keys = [self._key(record) for record in records_of(array)]
             if self._key_type is not None:
-                for key in found:
+                for key in keys:
                     self._check_type(key)
-            return np.array([stable_hash(key) for key in found], np.int32)
+            return np.array([stable_hash(key) for key in keys], np.int32)
         keys = array
         if self._key_batch is not None:
             keys = np.asarray(self._key_batch(array))
@@ -407,8 +407,8 @@ def records_of(array: NDArray[Any]) -> list[Any]:
     rows = byte_rows(array)
     if rows is not None:
         return list(rows_as_bytes(np.ascontiguousarray(rows)))
-    found: list[Any] = array.tolist()
-    return found
+    records: list[Any] = array.tolist()
+    return records
 
 
 def _index_type(channels: int) -> np.dtype[np.unsignedinteger[Any]]:

@@ -6,11 +6,11 @@ Gives: buffer frames to a gathering write, whenever the socket has room.
 Rules:
 - A data buffer costs one credit; an event costs none but keeps its place, unless it has priority.
 - Round robin among the channels that may send, one buffer a turn; a channel with a priority event goes first.
-- A channel that credit holds up is announced more than what waits, for as long as it goes on (`held_up`).
+- A channel that credit holds up is announced more than what waits, for as long as it goes on (`credit_boost`).
 - A channel that was opened without credit has its backlog announced when it has something to send and no credit.
 - A frame for a channel that is not open here crossed its cancel on the way: ignored. A channel number that was never
   opened is the peer's mistake and costs that channel only; unless the dialect blames the connection
-  (`Codec.blames_connection`): then all of its channels are told to fail, and whatever comes next is served as before.
+  (`Codec.blames_connection`): then all of its channels fail, and whatever comes next is served as before.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ from ..wire.frames import (
 )
 from ..wire.greeting import FEATURE_CHECKSUM, FEATURE_EXPECTED
 from ..wire.outgoing_batch import OutgoingBatch
-from .held_up import HeldUpChannels
-from .sending_channel import SendingChannel, SendingChannelStatistics
+from .credit_boost import CreditBoost
+from .sending_channel import SendingChannel
+from .statistics import SendingChannelStatistics
 from .views import ViewProvider
 
 _DATA: Final = DataType.DATA
@@ -79,9 +80,9 @@ class ChannelSender:
             call_later: calls back once, so many seconds later; None: nothing is announced but what waits.
         """
         self._codec = codec
-        self._held_up: HeldUpChannels | None = None
+        self._credit_boost: CreditBoost | None = None
         if call_later is not None and codec.takes_credit_back:
-            self._held_up = HeldUpChannels(codec, call_later, on_write_wanted)
+            self._credit_boost = CreditBoost(codec, call_later, on_write_wanted)
         self._views = views
         self._max_channels = max_channels
         self._on_write_wanted = on_write_wanted
@@ -101,7 +102,7 @@ class ChannelSender:
         """Both hellos agree."""
         self._checksum = bool(features & FEATURE_CHECKSUM)
         if not features & FEATURE_EXPECTED:
-            self._held_up = None
+            self._credit_boost = None
 
     def on_frame(self, frame: Frame) -> None:
         """What a consumer may say."""
@@ -123,8 +124,8 @@ class ChannelSender:
                             self._fail(channel, error.code, error.text)
                         else:
                             channel.on_data_available()
-                            if channel.gives_back and self._held_up is not None:
-                                self._held_up.on_credit(channel)
+                            if channel.gives_back and self._credit_boost is not None:
+                                self._credit_boost.on_credit(channel)
             case Resume(number):
                 channel = self._find(number)
                 if channel is not None and channel.view is not None:
@@ -219,7 +220,7 @@ class ChannelSender:
         """Adds frames of the channels whose turn it is."""
         if self._to_announce:
             self._announce_backlogs(batch)
-        held_up = self._held_up
+        credit_boost = self._credit_boost
         if self._blamed is not None:
             batch.add_control(self._codec.encode_control(self._blamed))
             self._blamed = None
@@ -253,8 +254,8 @@ class ChannelSender:
                         first.append(channel)
                     else:
                         ready.append(channel)
-                elif held_up is not None and not channel.expected:
-                    held_up.add(channel, len(self._channels), batch)
+                elif credit_boost is not None and not channel.expected:
+                    credit_boost.add(channel, len(self._channels), batch)
             if buffer.data_type is not _DATA:
                 if isinstance(buffer, StoredBuffer):
                     pieces = self._codec.encode_stored(channel.number, buffer.sequence, buffer.backlog, buffer)
@@ -279,10 +280,10 @@ class ChannelSender:
                 ),
                 buffer,
             )
-        if held_up is not None and held_up.has_silent:
-            held_up.collect(batch)
+        if credit_boost is not None and credit_boost.has_silent:
+            credit_boost.collect(batch)
 
-    def consider(self, channel: SendingChannel) -> None:
+    def enqueue_if_ready(self, channel: SendingChannel) -> None:
         """Puts a channel in line, if it may send."""
         view = channel.view
         if view is None or self._closed:
@@ -352,7 +353,7 @@ class ChannelSender:
             if channel.buffer_size:
                 view.set_buffer_size(channel.buffer_size)
             if not channel.is_registered:
-                self.consider(channel)
+                self.enqueue_if_ready(channel)
 
         def on_failed(error: ChannelFailed) -> None:
             channel.withdraw = None
@@ -425,8 +426,8 @@ class ChannelSender:
             (self._first if channel.is_first else self._ready).remove(channel)
             channel.is_registered = channel.is_first = False
         self._to_announce.pop(channel, None)
-        if self._held_up is not None:
-            self._held_up.forget(channel)
+        if self._credit_boost is not None:
+            self._credit_boost.forget(channel)
         view, channel.view = channel.view, None
         if view is not None:
             view.release()

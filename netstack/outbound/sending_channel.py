@@ -6,7 +6,6 @@ Takes: notifications of its source. Gives: its place in the line of the `Channel
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from ..buffer.buffer import BufferSource
@@ -14,29 +13,6 @@ from ..wire.credit import SendCredit
 
 if TYPE_CHECKING:
     from .sender import ChannelSender
-
-
-@dataclass(frozen=True, slots=True)
-class SendingChannelStatistics:
-    """A snapshot of one channel at the producer.
-
-    Attributes:
-        channel: its number.
-        partition_id: what it reads.
-        subpartition: which of it.
-        credit: data buffers it may still be sent.
-        credits_granted: so far.
-        buffers: data buffers sent.
-        backlog_announcements: sent because there was a backlog and no credit (channels opened without credit).
-    """
-
-    channel: int
-    partition_id: str
-    subpartition: int
-    credit: int
-    credits_granted: int
-    buffers: int
-    backlog_announcements: int
 
 
 @final
@@ -72,7 +48,7 @@ class SendingChannel:
         self.credit = SendCredit(initial_credit)
         self.initial_credit = initial_credit
         self.expected = 0
-        """Buffers that its consumer was told of beside those that wait: it was held up a moment ago (`held_up`)."""
+        """Buffers that were announced to its consumer beside those that wait (`credit_boost`)."""
         self.gives_back = False
         """Whether it was ever expected to send more than it had, and so gives back credit that it does not use."""
         self.has_asked_for_less = False
@@ -89,6 +65,6 @@ class SendingChannel:
     def on_data_available(self) -> None:
         """The subpartition has something to take (or failed)."""
         if not self.is_registered:
-            self._sender.consider(self)
+            self._sender.enqueue_if_ready(self)
         elif not self.is_first and self.view is not None and self.view.has_priority:
             self._sender.move_first(self)

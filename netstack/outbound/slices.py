@@ -108,7 +108,7 @@ class SliceWriter:
         return True
 
     def take(self) -> tuple[int, Payload]:
-        """The slot of the first payload, and the payload, which whoever asks writes."""
+        """The slot of the first payload, and the payload, which the caller writes."""
         self.written_bytes += len(self.payloads[0])
         return self.slots.pop(0), self.payloads.pop(0)
 
@@ -141,7 +141,7 @@ class SliceWriter:
                 if not writer.try_write(self.slots[index], payload):
                     return index
         if writer.flush_always and writer.partition.host.ticks() >= writer.buffers.next_kick:
-            writer.buffers.kick()
+            writer.buffers.flush_connections()
         return len(self.payloads)
 
     def _write_joined(self) -> bool:

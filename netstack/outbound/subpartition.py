@@ -1,7 +1,7 @@
-"""Ordered buffers for one consumer: the queue between a record writer and whoever reads the subpartition.
+"""Ordered buffers for one consumer: the queue between a record writer and its reader.
 
-Takes: queue elements from the partition's writer. Gives: `Buffer`s with sequence number and backlog, through one read
-view.
+Takes: queue elements from the partition's writer. Gives: `Buffer`s with sequence number and backlog to one reader, a
+sender or a local channel (it is a `BufferSource`).
 
 Rules:
 - Only the last element may be unfinished; priority elements form a prefix in order of arrival.
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final, final
 
 from ..buffer.buffer import Allowance, Buffer, Notify
 from ..buffer.elements import BarrierBuffer, EventBuffer, QueueElement, copy_data, count_readable
-from ..errors import LocalProtocolError
+from ..errors import ErrorCode, LocalProtocolError
 from ..events import Alignment, CheckpointBarrier, DataType
-from .subpartition_view import SubpartitionStatistics, SubpartitionView
+from .statistics import SubpartitionStatistics
 
 if TYPE_CHECKING:
     from .staging import Staging
@@ -46,7 +46,7 @@ def _nothing(index: int, checkpoint_id: int, overtaken: bytes) -> None:
 
 @final
 class ResultSubpartition:
-    """The queue of one consumer."""
+    """The queue of one consumer: its writer adds at one end, its reader (a `BufferSource`) takes at the other."""
 
     __slots__ = (
         "_added",
@@ -57,6 +57,8 @@ class ResultSubpartition:
         "_end_of_data_taken",
         "_failure",
         "_flush_requested",
+        "_has_left",
+        "_is_read",
         "_notify",
         "_on_acknowledged",
         "_on_barrier",
@@ -65,13 +67,12 @@ class ResultSubpartition:
         "_queue",
         "_returns_empty",
         "_sequence",
-        "_view",
         "buffer_size",
         "index",
         "is_blocked",
+        "is_discarded",
         "is_finished",
         "is_in_rounds",
-        "is_released",
         "staging",
     )
 
@@ -87,7 +88,8 @@ class ResultSubpartition:
         """Bytes that its consumer would like a new buffer to hold at most; read by the writer, once a buffer."""
         self.is_blocked = False
         self.is_finished = False
-        self.is_released = False
+        self.is_discarded = False
+        """Whether its writer dropped what is queued, for good."""
         self.staging: Staging | None = None
         """Where the writer keeps records that belong into the last buffer; shared out before anybody reads that."""
         self.is_in_rounds = False
@@ -99,7 +101,8 @@ class ResultSubpartition:
         self._sequence = 0
         self._added = 0
         self._bytes_sent = 0
-        self._view: SubpartitionView | None = None
+        self._is_read = False
+        self._has_left = False
         self._notify: Notify | None = None
         self._failure: str | None = None
         self._end_of_data_taken = False
@@ -118,7 +121,7 @@ class ResultSubpartition:
         Returns:
             False when the subpartition is finished or released; the element was closed.
         """
-        if self.is_finished or self.is_released:
+        if self.is_finished or self.is_discarded:
             element.close()
             return False
         if self._queue is _NO_QUEUE:
@@ -131,18 +134,18 @@ class ResultSubpartition:
         elif element.data_type is _PRIORITY or element.data_type is _ANNOUNCEMENT:
             self._queue.insert(self._priority_count, element)
             self._priority_count += 1
-            overtakes = True  # also data that a flush announced and that waits for credit: its reader is told again
+            overtakes = True  # also data that a flush announced and that waits for credit: its reader is notified again
         else:
             self._queue.append(element)
         self.is_finished = is_last
         if is_last or (element.is_finished and (overtakes or not self._flush_requested) and not self.is_blocked):
-            self._tell()
+            self._notify_reader()
         return True
 
     def add_barrier(self, barrier: CheckpointBarrier, data_type: DataType, now: Callable[[], float]) -> bool:
         """Appends a barrier, or puts it in front of everything when it has priority.
 
-        What a barrier with priority overtakes is told (`on_barrier`) at once; of one with a timeout it is told when
+        `on_barrier` gets what a barrier with priority overtakes at once; of one with a timeout it gets that when
         either the barrier is taken (nothing was overtaken) or its time is up (`time_out_barrier`).
 
         Returns:
@@ -156,7 +159,7 @@ class ResultSubpartition:
             self._on_barrier(self.index, barrier.checkpoint_id, overtaken)
         elif data_type is DataType.TIMEOUTABLE_ALIGNED_BARRIER:
             self._barrier = element
-            if self._view is not None and self._credit is None:
+            if self._is_read and self._credit is None:
                 self._announce_barrier(element)
         return True
 
@@ -173,7 +176,7 @@ class ResultSubpartition:
         self._priority_count += 1
         self._on_barrier(self.index, barrier.checkpoint_id, overtaken)
         if not self.is_blocked:
-            self._tell()
+            self._notify_reader()
 
     def forget_barrier(self, checkpoint_id: int) -> None:
         """The checkpoint was aborted: nobody wants to know what its barrier overtakes."""
@@ -186,7 +189,7 @@ class ResultSubpartition:
 
     def add_finished(self, elements: Sequence[QueueElement]) -> None:
         """Appends finished data buffers; one notification for all."""
-        if self.is_finished or self.is_released:
+        if self.is_finished or self.is_discarded:
             for element in elements:
                 element.close()
             return
@@ -196,12 +199,12 @@ class ResultSubpartition:
         self._added += len(elements)
         self._data_buffers += len(elements)
         if not self._flush_requested and not self.is_blocked:
-            self._tell()
+            self._notify_reader()
 
     def on_buffer_finished(self) -> None:
         """The last element was finished by its writer: announce it, if that made something available."""
         if not self._flush_requested and not self.is_blocked and self._finished_elements() == 1:
-            self._tell()
+            self._notify_reader()
 
     def flush(self) -> bool:
         """Makes the bytes of an unfinished last buffer available too. Returns whether they were not before."""
@@ -211,7 +214,7 @@ class ResultSubpartition:
         new_data = alone and self._queue[0].has_data()
         self._flush_requested = new_data or not alone
         if new_data and not self.is_blocked:
-            self._tell()
+            self._notify_reader()
         return self._flush_requested
 
     @property
@@ -220,28 +223,28 @@ class ResultSubpartition:
         return self._flush_requested
 
     def fail(self, cause: str) -> None:
-        """The producer failed: what is queued is dropped, the consumer is told why."""
+        """The producer failed: drops what is queued; the reader gets to know why."""
         if self._failure is None:
             self._failure = cause
-        self.release()
+        self.discard()
 
-    def release(self) -> None:
-        """Drops everything queued and ends the view. Idempotent."""
-        if self.is_released:
+    def discard(self) -> None:
+        """Drops everything queued: its reader gets no more. Idempotent."""
+        if self.is_discarded:
             return
-        self.is_released = True
+        self.is_discarded = True
         queue, self._queue = self._queue, _NO_QUEUE
         self._data_buffers = self._priority_count = 0
         self._flush_requested = False
         self._barrier = None
         for element in queue:
             element.close()
-        self._tell()  # so that a reader notices
+        self._notify_reader()  # so that a reader notices
 
     # The reader's side.
 
-    def create_view(self, notify: Notify) -> SubpartitionView:
-        """The read end; there is one, ever: pipelined data is consumed once.
+    def create_view(self, notify: Notify) -> ResultSubpartition:
+        """Itself, for its reader; there is one, ever: pipelined data is consumed once.
 
         Args:
             notify: called when there is something to take (also at once, if there is).
@@ -249,15 +252,15 @@ class ResultSubpartition:
         Raises:
             LocalProtocolError: it was consumed already, or released.
         """
-        if self._view is not None:
+        if self._is_read:
             raise LocalProtocolError(f"subpartition {self.index} is consumed already; pipelined data is read once")
-        if self.is_released:
+        if self.is_discarded:
             raise LocalProtocolError(f"subpartition {self.index} is released")
-        self._view = SubpartitionView(self)
+        self._is_read = True
         self._notify = notify
         if self.is_available(has_credit=True):
             notify()
-        return self._view
+        return self
 
     def poll(self) -> Buffer | None:
         """The next buffer; see `BufferSource`."""
@@ -314,8 +317,8 @@ class ResultSubpartition:
         return buffer
 
     def take_empty(self) -> Buffer | None:
-        """See `BufferSource.take_empty`."""
-        if self.is_blocked or self.is_finished or self.is_released or self._end_of_data_taken:
+        """A data buffer without bytes in its place among the others; None where none may come now."""
+        if self.is_blocked or self.is_finished or self.is_discarded or self._end_of_data_taken:
             return None
         buffer = Buffer(_NOTHING, 0, DataType.DATA, None)
         buffer.sequence = self._sequence
@@ -343,7 +346,7 @@ class ResultSubpartition:
         return len(self._queue)
 
     def readable(self) -> tuple[int, int]:
-        """See `BufferSource.readable`; O(queue)."""
+        """How many elements `poll` would return now, and their bytes; O(queue)."""
         if self.staging is not None:
             self.staging.close()
         return (0, 0) if self.is_blocked else count_readable(self._queue, flushed=self._flush_requested)
@@ -359,11 +362,11 @@ class ResultSubpartition:
         return self._priority_count > 0
 
     def set_buffer_size(self, size_bytes: int) -> None:
-        """See `BufferSource.set_buffer_size`."""
+        """How much a buffer begun from now on should hold."""
         self.buffer_size = size_bytes
 
     def attach_credit(self, credit: Allowance) -> None:
-        """See `BufferSource.attach_credit`."""
+        """A connection carries it; `credit` is what its consumer allows."""
         self._credit = credit
         self._returns_empty = credit.is_on_demand
 
@@ -371,6 +374,16 @@ class ResultSubpartition:
     def failure(self) -> str | None:
         """Why the producer failed."""
         return self._failure
+
+    @property
+    def failure_code(self) -> ErrorCode:
+        """That of a failed producer: nothing else fails here."""
+        return ErrorCode.PRODUCER_FAILED
+
+    @property
+    def is_released(self) -> bool:
+        """Whether its reader has left, or there is nothing to read any more."""
+        return self._has_left or self.is_discarded
 
     @property
     def has_open_buffer(self) -> bool:
@@ -387,18 +400,21 @@ class ResultSubpartition:
             raise LocalProtocolError(f"subpartition {self.index} is not blocked; resume follows a blocking event, once")
         self.is_blocked = False
         if self.is_available(has_credit=True):
-            self._tell()
+            self._notify_reader()
 
-    def on_view_released(self) -> None:
-        """The consumer is gone.
+    def release(self) -> None:
+        """Its reader has left. Idempotent.
 
         The queue stays: a producer without consumer ends back-pressured, not silently drained.
         """
+        if self._has_left:
+            return
+        self._has_left = True
         self._notify = None
         self._credit = None
         self._on_consumed(self.index)
 
-    def on_acknowledged(self) -> None:
+    def acknowledge_end_of_data(self) -> None:
         """The consumer has processed every record.
 
         Raises:
@@ -423,7 +439,7 @@ class ResultSubpartition:
             bytes_sent=self._bytes_sent,
             is_blocked=self.is_blocked,
             is_finished=self.is_finished,
-            is_consumed=self._view is not None and self._notify is None,
+            is_consumed=self._has_left,
             credit=None if self._credit is None else self._credit.available,
         )
 
@@ -431,6 +447,6 @@ class ResultSubpartition:
         waiting = len(self._queue)
         return waiting if waiting and self._queue[-1].is_finished else waiting - 1 if waiting else 0
 
-    def _tell(self) -> None:
+    def _notify_reader(self) -> None:
         if self._notify is not None:
             self._notify()

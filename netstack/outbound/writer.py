@@ -125,7 +125,7 @@ class PartitionWriter:
         partition is finished or released; PoolDestroyed: it failed or was released meanwhile. Nothing was written then.
         """
         self.emit_nowait = self._emitter(refuse)
-        """As `try_emit`, but raises `refuse` when there is no buffer for the record: `await emit(record)`."""
+        """Writes like `try_emit`, but raises `refuse` when there is no buffer for the record: `await emit(record)`."""
 
     # One record.
 
@@ -163,14 +163,14 @@ class PartitionWriter:
         self.refused.clear()
 
     def try_emit_slowly(self, slot: int, payload: Payload, size: int) -> bool:
-        """As `try_emit`, of an encoded record for a slot, whatever is in the way."""
+        """Writes an encoded record to a slot like `try_emit`, whatever is in the way."""
         if self.is_emitting or (self._torn is not None and not self.complete_torn()):
             return False
         self.partition.check_writable()
         check_record_bytes(size, self._max_record_bytes)
         buffers = self.buffers
         if buffers.waits_early and not self._can_begin(0):
-            buffers.kick()
+            buffers.flush_connections()
             if not self._can_begin(0):
                 return False
         buffers.switch(slot)
@@ -191,7 +191,7 @@ class PartitionWriter:
             emission = self.emission_of_record(slot, [payload], size)
             wanted = -(-(end - builder.capacity) // pool.segment_size_bytes)
             if not self._can_begin(wanted):
-                buffers.kick()
+                buffers.flush_connections()
                 if not self._can_begin(wanted):
                     return False
             buffers.ends_record = True  # it is asked between records: what was begun here has to be written whole
@@ -441,7 +441,7 @@ class PartitionWriter:
         self.settle()
         self.buffers.finish_all(by_event=True)
         self.partition.broadcast_event(event, priority=priority)
-        self.buffers.kick()
+        self.buffers.flush_connections()
 
     def mark(self, subpartition: int, event: bytes) -> None:
         """Has an event travel to a consumer as a record would that is written now; not where results are kept."""
@@ -456,7 +456,7 @@ class PartitionWriter:
         self.buffers.finish_all(by_event=True)
         self.partition.end_of_data(drain=drain)
         self.partition.finish()
-        self.buffers.kick()
+        self.buffers.flush_connections()
 
     def flush(self) -> None:
         """Makes everything written available now."""

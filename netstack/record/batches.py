@@ -36,11 +36,11 @@ class BatchFormat(RecordFormat):
         self._blocks = BlockCache()
 
     def encode(self, record: Any) -> Encoded:
-        """As the format."""
+        """What the format says."""
         return self._format.encode(record)
 
     def decode(self, view: memoryview) -> Any:
-        """As the format: one record."""
+        """One record, decoded by the format."""
         return self._format.decode(view)
 
     def decode_many(self, rows: NDArray[np.uint8]) -> list[Any]:
@@ -72,16 +72,16 @@ class BatchFormat(RecordFormat):
             return records
         (width,) = widths
         count = sum(len(each) if isinstance(each, np.ndarray) else 1 for each in elements)
-        found = self._blocks.take(count * width).reshape(count, width)
+        gathered = self._blocks.take(count * width).reshape(count, width)
         start = 0
         for each in elements:
             if isinstance(each, np.ndarray):
-                found[start : start + len(each)] = each
+                gathered[start : start + len(each)] = each
                 start += len(each)
             else:
-                found[start] = np.frombuffer(each, np.uint8)
+                gathered[start] = np.frombuffer(each, np.uint8)
                 start += 1
-        return found
+        return gathered
 
 
 def _numbers(element: Any, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -61,12 +61,12 @@ class Pen:
 
     @property
     def records(self) -> int:
-        """See the class."""
+        """What the class says."""
         return self._count + len(self.run)
 
     @property
     def written(self) -> int:
-        """See the class."""
+        """What the class says."""
         return self._at - self._start + len(self.run) * (PREFIX_BYTES + self.size)
 
     def open(self, payload: bytes | bytearray | memoryview, most: int, start: int, limit: int) -> bool:
@@ -234,7 +234,7 @@ class _PlainEmitter:
 def eager(
     attempt: Callable[[T], bool], wait: Callable[[T], Coroutine[Any, Any, None]]
 ) -> Callable[[T], Coroutine[Any, Any, None]]:
-    """As `wait`, a coroutine function that attempts first, and waits where that does not do.
+    """Like `wait`, a coroutine function that attempts first, and waits where that does not do.
 
     Machine code attempts without a coroutine, when the result is awaited, and makes one only to wait: then `wait`
     attempts again. Cancellation: as `wait`.

@@ -294,8 +294,8 @@ def rows_as_bytes(rows: NDArray[np.uint8]) -> list[bytes]:
     count, width = rows.shape
     if not count or not width:
         return [b""] * count
-    found: list[bytes] = rows.view(f"V{width}")[:, 0].tolist()
-    return found
+    records: list[bytes] = rows.view(f"V{width}")[:, 0].tolist()
+    return records
 
 
 def byte_rows(array: NDArray[Any]) -> NDArray[np.uint8] | None:
@@ -313,12 +313,12 @@ def byte_rows(array: NDArray[Any]) -> NDArray[np.uint8] | None:
 
 def _misfit(record: Any, name: str, text: str) -> RecordError:
     try:
-        shown = reprlib.repr(
+        label = reprlib.repr(
             record
         )  # a plain repr() of a huge or very deep record would take long, or fail in its turn
     except ValueError:  # an int of more digits than Python prints
-        shown = "(too long to show)"
-    return RecordError(f"record {shown:.60} of type {type(record).__name__} does not fit format {name}: {text}")
+        label = "(too long to show)"
+    return RecordError(f"record {label:.60} of type {type(record).__name__} does not fit format {name}: {text}")
 
 
 def _malformed(size_bytes: int, name: str, cause: object) -> RecordError:

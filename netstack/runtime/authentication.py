@@ -77,12 +77,12 @@ class Secret:
         try:
             # A pipe would keep us waiting.
             with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-                found = os.fstat(file.fileno())
-                if not stat.S_ISREG(found.st_mode):
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
                     raise ConfigError(
                         f"the secret file {os.fspath(path)} is no regular file; write the secret into one"
                     )
-                mode = stat.S_IMODE(found.st_mode)
+                mode = stat.S_IMODE(status.st_mode)
                 value = file.read(MAX_SECRET_BYTES + 2)
         except OSError as error:
             raise ConfigError(
@@ -93,9 +93,9 @@ class Secret:
                 f"the secret file {os.fspath(path)} is open to others (mode {mode:04o});"
                 f" run: chmod 600 {os.fspath(path)}"
             )
-        if found.st_uid not in (os.geteuid(), 0):
+        if status.st_uid not in (os.geteuid(), 0):
             raise ConfigError(
-                f"the secret file {os.fspath(path)} belongs to user {found.st_uid}, who can change it; run: chown"
+                f"the secret file {os.fspath(path)} belongs to user {status.st_uid}, who can change it; run: chown"
                 f" {os.geteuid()} {os.fspath(path)}"
             )
         value = value.removesuffix(b"\n")
@@ -232,7 +232,7 @@ def _about(stream: ByteStream, address: str) -> bytes:
 
 
 async def _receive_nonce(stream: ByteStream) -> bytes:
-    """The peer's nonce; whoever says something else than a greeting is recognised as early as can be."""
+    """The peer's nonce; a peer that sends something else than a greeting is recognised as early as can be."""
     greeting = bytearray(_GREETING_BYTES)
     count = 0
     while count < _GREETING_BYTES:

@@ -28,6 +28,6 @@ def is_secondary(error: BaseException) -> bool:
     return isinstance(error, ConnectionLost | ChannelFailed | PoolDestroyed)
 
 
-def told(error: BaseException) -> str:
-    """The error's class and text, for whoever hears of it in another process."""
+def cause_text(error: BaseException) -> str:
+    """The error's class and text, for another process."""
     return f"{type(error).__name__}: {error_text(error)}"

@@ -33,7 +33,7 @@ from ..limited_log import LimitedLog
 from ..shown import shown, shown_error, shown_text
 from ..transport import ByteStream, Listener
 from .admission import Admission
-from .causes import root_cause, told
+from .causes import cause_text, root_cause
 from .turns import PeerShare
 
 ERROR_CHARACTERS: Final = 800
@@ -56,7 +56,7 @@ class ControlPort:
         role: of the service, as greetings say it.
         facts: of the service, for each greeting.
         talk: serves a link whose greetings are exchanged and whose releases agree, until it returns or raises;
-            `RequestRefused` is told to the other end.
+            `RequestRefused` goes to the other end.
         name: of the service, for people; the host's if empty.
         handshake_timeout_s: for the proof, and for what follows it up to the greeting.
         heartbeat_timeout_s: whoever is silent for so long is gone.
@@ -192,17 +192,17 @@ async def answer_questions(
 
     async def answer(ask: Ask) -> None:
         try:
-            found = answers.get(ask.what)
-            if found is None:
+            answer = answers.get(ask.what)
+            if answer is None:
                 raise ConfigError(f"{who} knows no question {shown(ask.what)}; is it of another release?")
-            message: Answer | AskRefused = Answer(ask.token, await found(ask.document))
+            message: Answer | AskRefused = Answer(ask.token, await answer(ask.document))
         except BaseException as error:
             root = root_cause(error)
             if not isinstance(root, Exception):
                 raise
             if not isinstance(root, NetstackError):
                 logger.exception("a question %s of %s broke", shown(ask.what), shown_text(link.peer))
-            message = AskRefused(ask.token, str(root) if isinstance(root, NetstackError) else told(root))
+            message = AskRefused(ask.token, str(root) if isinstance(root, NetstackError) else cause_text(root))
         finally:
             room.release()
         try:

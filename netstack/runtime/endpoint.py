@@ -88,7 +88,7 @@ class NetworkEndpoint:
             visits: of the nursery's loop.
         """
         self._visits = visits
-        visits.before_leaving = self.kick
+        visits.before_leaving = self.flush_connections
         self._admission = admission
         self._on_accepted_end = on_accepted_end if admission is None else admission.left
         self._config = config
@@ -99,7 +99,7 @@ class NetworkEndpoint:
             config.dialect, segment_size_bytes=config.segment_size_bytes, new_id=_new_channel_id
         )
         self.unsent: dict[Pump, None] = {}
-        """What `kick` has to do; each once, since where nobody writes records nobody calls it."""
+        """What `flush_connections` has to do; each once, since where nobody writes records nobody calls it."""
         self._accepted: dict[Pump, ChannelSender] = {}
         self._consumers = Readiness()  # the same
         self._pumps: dict[Pump, None] = {}
@@ -135,7 +135,7 @@ class NetworkEndpoint:
 
     # For producers.
 
-    def kick(self) -> None:
+    def flush_connections(self) -> None:
         """Every connection with something to send tries to send it."""
         dirty = self.unsent
         if dirty:
@@ -319,7 +319,7 @@ class NetworkEndpoint:
     def _on_pump_closed(self, pump: Pump, error: Exception | None) -> None:
         if self._accepted.pop(pump, None) is not None:
             self._consumers.discard(pump)
-            if isinstance(error, RemoteProtocolError):  # a consumer's mistake, which nobody here is told else
+            if isinstance(error, RemoteProtocolError):  # a consumer's mistake, which nothing else here reports
                 self._log.log(logging.WARNING, error.code.name, f"connection closed: {shown_error(error)}")
             if self._on_accepted_end is not None:
                 self._on_accepted_end(pump.stream)

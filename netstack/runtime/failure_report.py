@@ -102,9 +102,9 @@ def _checked_text(text: Any, limit: int) -> str:
 def raised_at(report: Mapping[str, Any]) -> str:
     """Where the first error, else its cause, was raised, as `file.py:12`; empty if none of their frames are shown."""
     for error in report.get("errors", ()):
-        shown = [frame for frame in error["frames"] if "line" in frame]
-        if shown and error["how"] != "beside":
-            return f"{shown[-1]['file'].rpartition('/')[2]}:{shown[-1]['line']}"
+        frames = [frame for frame in error["frames"] if "line" in frame]
+        if frames and error["how"] != "beside":
+            return f"{frames[-1]['file'].rpartition('/')[2]}:{frames[-1]['line']}"
     return ""
 
 

@@ -56,7 +56,7 @@ class DiskDriver:
         self.submit(_nothing, _ignore)
 
     def submit(self, work: Callable[[], _T], done: Callable[[_T | None, NetstackError | None], None]) -> None:
-        """See `Disk`; after the end of its nursery nothing runs any more, and `done` is told so."""
+        """Runs a job, as `Disk` says; after the end of its nursery nothing runs any more, and `done` gets an error."""
         if self._is_closed:
             done(None, ShuffleStorageError(_CLOSED))
             return
@@ -99,7 +99,7 @@ class DiskDriver:
             self._workers -= 1
 
     def _close(self) -> None:
-        """Tells whoever waits for a job that it will not run: what it holds comes home."""
+        """Fails what waits for a job that will not run: what it holds comes home."""
         self._is_closed = True
         while self._jobs:
             _, done = self._jobs.popleft()

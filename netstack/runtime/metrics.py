@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..inbound.statistics import GateStatistics
-from ..outbound.partition import ResultPartitionStatistics
+from ..outbound.statistics import ResultPartitionStatistics
 from .catalogue import CATALOGUE, Metric, Scope
 from .statistics import NetworkStatistics
 
@@ -39,7 +39,7 @@ def samples(statistics: object, *, detailed: bool = False, catalogue: Sequence[M
         catalogue: of the metrics.
     """
     items: dict[Scope, list[tuple[dict[str, str], object]]] = {}
-    found = []
+    samples = []
     for metric in catalogue:
         if metric.is_detailed and not detailed:
             continue
@@ -51,8 +51,8 @@ def samples(statistics: object, *, detailed: bool = False, catalogue: Sequence[M
         for labels, item in items[scope]:
             value = metric.read(item)
             if value is not None:
-                found.append(Sample(metric, labels, value))
-    return found
+                samples.append(Sample(metric, labels, value))
+    return samples
 
 
 def as_dict(statistics: NetworkStatistics) -> dict[str, float | dict[str, float]]:

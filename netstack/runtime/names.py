@@ -1,4 +1,4 @@
-"""What a name stands for: functions and classes that another process was told of as `package.module:attribute`.
+"""What a name stands for: functions and classes that another process names as `package.module:attribute`.
 
 Takes: a name (see `function_names`), or what it would stand for. Gives: something to call.
 
@@ -27,13 +27,13 @@ def load(name: Named) -> Callable[..., Any]:
     if not separator or not module_name or not path:
         raise ConfigError(f"{name!r} is no name; write it like package.module:attribute")
     try:
-        found: Any = importlib.import_module(module_name)
+        target: Any = importlib.import_module(module_name)
         for attribute in path.split("."):
-            found = getattr(found, attribute)
+            target = getattr(target, attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"{name!r} is not there: {error}; is its package installed, and in the path of every process?"
         ) from error
-    if not callable(found):
-        raise ConfigError(f"{name!r} is a {type(found).__name__}, and has to be something to call")
-    return found  # type: ignore[no-any-return]  # callable narrows Any to nothing better
+    if not callable(target):
+        raise ConfigError(f"{name!r} is a {type(target).__name__}, and has to be something to call")
+    return target  # type: ignore[no-any-return]  # callable narrows Any to nothing better

@@ -56,7 +56,7 @@ never."""
 
 @final
 class NetworkEnvironment:
-    """See `open_network`, which makes one (and is a partition's `PartitionHost`)."""
+    """The network of one process, made by `open_network` (it is a partition's `PartitionHost`)."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class NetworkEnvironment:
         on_accepted_end: Callable[[ByteStream], None] | None = None,
         together: KeptTogether | None = None,
     ) -> None:
-        """See `network_environment_on`."""
+        """Called by `network_environment_on`, which says what the arguments are."""
         self.config = config
         self.address = listener.address
         """The URL consumers dial."""
@@ -100,7 +100,7 @@ class NetworkEnvironment:
             on_accepted_end=on_accepted_end,
             visits=self.visits,
         )
-        self.kick = self._endpoint.kick
+        self.flush_connections = self._endpoint.flush_connections
         self.unsent = self._endpoint.unsent
         self.settle = self._endpoint.settle
         self._memory_watch = MemoryWatch()
@@ -262,7 +262,9 @@ class NetworkEnvironment:
                 del self._gates[gate]
                 self._gate_names.give_back(base, name)
 
-        gate = SingleInputGate(pool, poke=producers.poke, on_closed=forget, now=self.now, name=name)
+        gate = SingleInputGate(
+            pool, read_connections=producers.read_connections, on_closed=forget, now=self.now, name=name
+        )
         gate.config = config
         if config.spare_floating_buffers_per_gate:
             gate.allow_spare(config.spare_floating_buffers_per_gate)
@@ -483,7 +485,7 @@ async def open_network(
     metrics: MetricsServer | None = None
     try:
         if metrics_address is not None:
-            from .prometheus import bind_metrics  # only who asks for it needs prometheus_client
+            from .prometheus import bind_metrics  # needs prometheus_client
 
             metrics = await bind_metrics(metrics_address, detailed=detailed_metrics, secret=secret)
         async with network_environment_on(

@@ -34,7 +34,7 @@ LONGEST_S: Final = 60.0
 
 
 class Parking(Protocol):
-    """See the module."""
+    """Where a reader or a writer waits."""
 
     def wake(self) -> None:
         """Ends the wait, if there is one; from the loop or a visitor."""
@@ -61,7 +61,7 @@ class TaskParking:
         self.move_on_after = trio.move_on_after
 
     async def wait(self, spin_s: float, look: Callable[[], bool]) -> None:
-        """See `Parking.wait`."""
+        """Waits until `wake`."""
         await self._spinner.wait(spin_s, look, self._signal.wait)
 
 
@@ -113,7 +113,7 @@ class ThreadParking:
         os.close(self._rope)
 
     def wake(self) -> None:
-        """See `Parking.wake`."""
+        """Ends the wait, if there is one."""
         if self._is_parked:
             self._is_parked = False
             os.write(self._rope, b"\0")
@@ -121,10 +121,10 @@ class ThreadParking:
             self._in_loop.wake()
 
     async def checkpoint(self) -> None:
-        """See `Parking.checkpoint`."""
+        """Does nothing: a thread holds up no other task."""
 
     async def wait(self, spin_s: float, look: Callable[[], bool]) -> None:
-        """See `Parking.wait`; never spins in a thread that has an event loop of its own."""
+        """Waits until `wake`; never spins in a thread that has an event loop of its own."""
         self._has_waited = True
         if self._in_loop is None and self._spinner is not None:
             await self._spinner.wait(spin_s, look, _park)
@@ -133,7 +133,7 @@ class ThreadParking:
 
     @contextlib.contextmanager
     def move_on_after(self, seconds: float) -> Iterator[None]:
-        """See `Parking.move_on_after`."""
+        """Leaves the block, without an error, where it waits when that time is up."""
         self._moves_on_at = monotonic() + seconds
         try:
             yield
@@ -189,7 +189,7 @@ class ThreadParking:
         keep: Callable[[], bool] | None = None,
         comes_again: Callable[[R], bool] | None = None,
     ) -> R | None:
-        """As `run`, in a task of asyncio's, which awaits instead: other tasks of its loop run meanwhile.
+        """Like `run`, in a task of asyncio, which awaits instead: other tasks of its loop run meanwhile.
 
         Cancellation: of what waits, unless it is kept.
         """
@@ -239,7 +239,7 @@ class ThreadParking:
                         self._is_parked = False
                 except _MovedOn as moved_on:
                     coroutine.throw(moved_on)
-                except BaseException as error:  # cancels: whatever the coroutine does then, it is told why
+                except BaseException as error:  # cancels: whatever the coroutine does then, it gets the reason
                     if keep is not None and keep():
                         stay = None  # what comes next waits for that
                         if isinstance(error, TimeoutError):

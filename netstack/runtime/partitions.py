@@ -116,7 +116,7 @@ class PartitionRegistry:
         subpartitions: int = 1,
         packaging: Packaging = Packaging.PLAIN,
     ) -> Callable[[], None]:
-        """See `ViewProvider.open_view`."""
+        """Calls `on_view` as soon as the partition exists, or `on_failed`, as `ViewProvider.open_view` says."""
         request = _Request(partition_id, subpartition, notify, on_view, on_failed, subpartitions, packaging)
         partition = self._partitions.get(partition_id)
         if partition is not None and partition.is_readable:
@@ -147,7 +147,7 @@ class PartitionRegistry:
         return lambda: self._withdraw(request)
 
     def take_task_event(self, partition_id: str, event: Event) -> bool:
-        """See `ViewProvider.take_task_event`."""
+        """Gives an event to the task that produces a partition. Returns whether it takes any."""
         partition = self._partitions.get(partition_id)
         if partition is None or partition.on_task_event is None:
             return False

@@ -83,7 +83,7 @@ class MetricsServer:
 
 
 async def bind_guarded(address: str, secret: Secret | None) -> MetricsServer:
-    """As `bind_metrics`, for a service: whoever reaches it from another host has to show a token.
+    """Binds like `bind_metrics`, for a service: whoever reaches it from another host has to show a token.
 
     Raises:
         ConfigError: as there; or other hosts reach the address, and there is no secret.
@@ -209,7 +209,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
             with contextlib.suppress(StopIteration, RuntimeError):  # it has ended, or one did meanwhile
                 socket_of = self._scrapes.pop(next(iter(self._scrapes)))
                 with contextlib.suppress(OSError):
-                    socket.socket.shutdown(socket_of, socket.SHUT_RDWR)  # whoever reads or writes it is told
+                    socket.socket.shutdown(socket_of, socket.SHUT_RDWR)  # its reader and writer get an error
         self._scrapes[request] = request
         super().process_request(request, client_address)
 

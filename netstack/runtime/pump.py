@@ -98,7 +98,7 @@ class Pump:
             on_mistake: told of an error that is neither the peer's nor the stream's.
             on_continue: told when the stream carries another session from now on, to take it away; then the pump ends.
             answers: whether what was read is answered at once, in the same turn: credit by data. Data is not answered
-                by credit at once: its consumer announces for all it takes (`poke`).
+                by credit at once: its consumer announces for all it takes (`read_connections`).
             visits: whether it is the loop's thread that calls; None has no other.
         """
         self.stream = stream
@@ -192,7 +192,7 @@ class Pump:
             self._is_writing = False
 
     def retry(self) -> None:
-        """As `write_now`, also of a stream that was full."""
+        """Writes like `write_now`, also to a stream that was full."""
         if self._visits.is_inside and not self.is_plain:
             return  # the task that waits for room must find it wanted
         if self._is_full and not self._is_reading:
@@ -200,7 +200,7 @@ class Pump:
             self.write_now()
 
     def write_between_reads(self) -> None:
-        """As `write_now`; but while a read is being taken in, which may be where the call comes from, the rest waits.
+        """Writes like `write_now`; but not while a read is taken in, which may be where the call comes from.
 
         A write that fails closes the connection, whose memory the read still fills.
         """
@@ -323,7 +323,7 @@ class Pump:
             self._close(ConnectionLost(f"the connection to {self.stream.peer} was closed by this TaskManager"))
 
     async def _until_closed(self, task: Callable[[], Awaitable[None]]) -> None:
-        """`close` wakes whoever waits for the stream with ClosedResourceError: that is how its tasks end."""
+        """`close` wakes tasks that wait for the stream with ClosedResourceError: that is how its tasks end."""
         try:
             await task()
         except trio.ClosedResourceError:
@@ -353,7 +353,7 @@ class Pump:
                 await self.stream.keep_sending()
             else:
                 await self._work.wait()
-                if not self._answers:  # what came goes first to whoever reads it; he tells what is to be told, or we
+                if not self._answers:  # the reader gets first what came, and announces what is due, or we do
                     await trio.lowlevel.checkpoint()
 
     async def _reader(self) -> None:
@@ -445,7 +445,7 @@ class Pump:
 
     def _fail(self, error: NetstackError) -> None:
         if isinstance(error, RemoteProtocolError) and not self.is_closed and self._batch is None:
-            with contextlib.suppress(ConnectionLost):  # broken as well: the peer cannot be told
+            with contextlib.suppress(ConnectionLost):  # broken as well: the peer gets no reason
                 last_words = self.connection.fail(error)
                 if last_words:
                     self.stream.try_send([last_words])
@@ -465,7 +465,7 @@ class Pump:
             batch.release()
         try:
             self.landing = self.connection.close(error)
-        except Exception as mistake:  # of a callback: the stream is closed, and others are told, all the same
+        except Exception as mistake:  # of a callback: the stream is closed, and others are notified, all the same
             self._on_mistake(
                 f"ending the connection to {shown_text(self.stream.peer)}: {shown_error(mistake)}", mistake
             )

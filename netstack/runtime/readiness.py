@@ -72,8 +72,8 @@ class Readiness:
             return list(self._pumps)
         if self._streams_changed != SessionStream.streams_changed:
             self._ask_again()
-        found = list(self._always)
-        found += [pump for pump in self._asked if pump.stream.has_come()]
+        readable = list(self._always)
+        readable += [pump for pump in self._asked if pump.stream.has_come()]
         by_descriptor = self._by_descriptor
         for descriptor, _ in self._poll.poll(0):
             pump = by_descriptor.get(descriptor)
@@ -82,8 +82,8 @@ class Readiness:
             if pump.is_closed:
                 self.discard(pump)
             else:
-                found.append(pump)
-        return found
+                readable.append(pump)
+        return readable
 
     def _ask_again(self) -> None:
         """A connection goes on over another stream, whose descriptor is another one."""
@@ -116,12 +116,12 @@ class Producers:
 
     @property
     def only_sockets(self) -> bool:
-        """See `Readiness.only_sockets`."""
+        """Whether there are any, and the kernel knows of all of them whether something has come."""
         return self._readiness.only_sockets
 
     @property
     def may_spin(self) -> bool:
-        """See `Readiness.may_spin`."""
+        """Whether there are any, and looking at all of them tells whether something has come."""
         return self._readiness.may_spin
 
     @property
@@ -129,7 +129,7 @@ class Producers:
         """All of them."""
         return tuple(self._receivers)
 
-    def poke(self) -> None:
+    def read_connections(self) -> None:
         """Announces credit that is due, takes in what has come, and tells the rest to those that have sent nothing."""
         receivers = self._receivers
         if len(receivers) <= FEW:

@@ -87,7 +87,7 @@ class _Waiter:
                 return buffer
             if gate.is_finished:
                 return None
-            gate.poke()
+            gate.read_connections()
             if not gate.is_available:
                 gate.idle.begin(gate.now())
                 self._is_waiting = True  # as `alone`, whose way out would be in the way of each record of a slow stream
@@ -108,11 +108,11 @@ class _Waiter:
         return buffer
 
     def _look(self) -> bool:
-        self.gate.poke()
+        self.gate.read_connections()
         return self.gate.is_available
 
     def next_buffer_nowait(self) -> Buffer | None:
-        """As `next_buffer`, of what has come; raises `trio.WouldBlock`."""
+        """The next data buffer or event that has come; raises `trio.WouldBlock`."""
         if self._is_waiting:
             raise trio.BusyResourceError(_BUSY)
         gate = self.gate
@@ -121,7 +121,7 @@ class _Waiter:
             gate.resume(channel)
         buffer = gate.poll()
         if buffer is None and not gate.is_finished:
-            gate.poke()
+            gate.read_connections()
             buffer = gate.poll()
             if buffer is None and not gate.is_finished:
                 raise trio.WouldBlock
@@ -129,7 +129,7 @@ class _Waiter:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """While the task waits another one that comes is told so."""
+        """While the task waits another one that comes gets BusyResourceError."""
         if self._is_waiting:
             raise trio.BusyResourceError(_BUSY)
         self._is_waiting = True
@@ -250,7 +250,7 @@ class RecordReader(_Reader, Generic[T]):
         return await self._next_elements()
 
     def next_records_nowait(self) -> list[T] | None:
-        """As `next_records`, of what has come.
+        """All elements of the next buffer that has come.
 
         Raises:
             trio.WouldBlock: nothing has.

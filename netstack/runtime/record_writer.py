@@ -105,9 +105,9 @@ class RecordWriter(Generic[T]):
         self.try_emit = self._core.try_emit
         """`try_emit(record)`, see `PartitionWriter.try_emit`."""
         self.forget_refused = self._core.forget_refused
-        """See `PartitionWriter.forget_refused`."""
+        """The record that was refused last does not come again."""
         self.check_batch = self._core.rows_of_batch
-        """See `PartitionWriter.rows_of_batch`."""
+        """The records of a batch as rows of bytes; raises what `PartitionWriter.rows_of_batch` does."""
         # Bound here, because a second call would cost a quarter of it.
         self.emit_nowait = self._core.emit_nowait  # type: ignore[method-assign,assignment]
 
@@ -206,7 +206,7 @@ class RecordWriter(Generic[T]):
         self._core.broadcast_event(event, priority=priority)
 
     def mark(self, subpartition: int, event: bytes) -> None:
-        """See `PartitionWriter.mark`."""
+        """Has an event travel to a consumer as a record would that is written now; not where results are kept."""
         self._core.mark(subpartition, event)
 
     async def flush(self) -> None:

@@ -28,7 +28,7 @@ REPLAY_PIECES: Final = 64
 
 @final
 class SessionStream(ByteStream):
-    """See the module."""
+    """A stream that outlives cuts: it goes on over another one."""
 
     streams_changed = 0
     """Counts cuts and new streams of all of them: descriptors that were asked for before may be others now."""
@@ -56,7 +56,7 @@ class SessionStream(ByteStream):
 
     @property
     def is_suspended(self) -> bool:
-        """See `ByteStream.is_suspended`."""
+        """Whether there is no stream at the moment."""
         return self._stream is None and not self._is_given_up and not self._is_closed
 
     @property
@@ -65,7 +65,7 @@ class SessionStream(ByteStream):
         return self._is_closed or self._is_given_up
 
     def try_send(self, pieces: Sequence[Piece]) -> int:
-        """See `ByteStream.try_send`; nothing is taken while there is no stream, or too much is not acknowledged."""
+        """Sends what the stream takes now; nothing without a stream, or when too much is not acknowledged."""
         stream = self._stream
         session = self.session
         if stream is None:
@@ -86,7 +86,7 @@ class SessionStream(ByteStream):
         return count
 
     def try_receive_into(self, windows: Sequence[memoryview]) -> int | None:
-        """See `ByteStream.try_receive_into`; nothing is there while there is no stream."""
+        """Stores what has come; nothing is there while there is no stream."""
         stream = self._stream
         if stream is None:
             self._check_given_up()
@@ -104,7 +104,7 @@ class SessionStream(ByteStream):
         return count
 
     async def wait_writable(self) -> None:
-        """See `ByteStream.wait_writable`; sends what must be sent again."""
+        """Waits until there is room to send; sends what must be sent again."""
         while True:
             stream = await self._wait_stream()
             if stream is None:
@@ -121,7 +121,7 @@ class SessionStream(ByteStream):
                 return
 
     async def wait_readable(self) -> None:
-        """See `ByteStream.wait_readable`."""
+        """Waits until something has come."""
         while True:
             stream = await self._wait_stream()
             if stream is None:
@@ -134,7 +134,7 @@ class SessionStream(ByteStream):
             return
 
     def send_eof(self) -> None:
-        """See `ByteStream.send_eof`; on another stream again."""
+        """Ends our direction; on another stream again."""
         self._wants_eof = True
         if self._stream is not None and not self._replay:
             self._stream.send_eof()
@@ -176,7 +176,7 @@ class SessionStream(ByteStream):
         return False
 
     async def keep_sending(self) -> None:
-        """See `ByteStream.keep_sending`."""
+        """Sends what is kept until the peer has it."""
         while True:
             if self._replay:
                 await self.wait_writable()
@@ -245,7 +245,7 @@ class SessionStream(ByteStream):
     def _drop_stream(self) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
-            stream.close()  # whoever waits for it looks here again
+            stream.close()  # its waiters look here again
 
     def _send_replay(self, stream: ByteStream) -> bool:
         """Sends again what must be. Returns whether all of it is sent."""

@@ -145,7 +145,7 @@ class Sessions:
         if stream.is_closed:
             inner.close()
             return
-        answer = self._codec().encode_control(Continue(frame.session, frame.attempt, session.told()))
+        answer = self._codec().encode_control(Continue(frame.session, frame.attempt, session.announce()))
         self._go_on(stream, inner, frame.position, answer)
 
     def _wait_for_consumer(self, stream: SessionStream, why: str) -> None:
@@ -154,7 +154,9 @@ class Sessions:
     async def _give_up_later(self, stream: SessionStream, why: str) -> None:
         cuts = stream.session.cuts
         grace_s = stream.session.grace_s
-        self._tell("cut", f"the connection to {shown_text(stream.peer)} was cut: {why}; it may go on for {grace_s:g} s")
+        self._log_change(
+            "cut", f"the connection to {shown_text(stream.peer)} was cut: {why}; it may go on for {grace_s:g} s"
+        )
         await trio.sleep(grace_s)
         if stream.is_suspended and stream.session.cuts == cuts:
             self._give_up(stream, f"nobody went on within {grace_s:g} s")
@@ -163,7 +165,9 @@ class Sessions:
 
     async def _dial_again(self, stream: SessionStream, address: str, why: str) -> None:
         grace_s = stream.session.grace_s
-        self._tell("cut", f"the connection to {shown_text(address)} was cut: {why}; dialling again for {grace_s:g} s")
+        self._log_change(
+            "cut", f"the connection to {shown_text(address)} was cut: {why}; dialling again for {grace_s:g} s"
+        )
         delay_s = FIRST_DELAY_S
         reason = "nobody answered"
         with trio.move_on_after(grace_s):
@@ -195,7 +199,7 @@ class Sessions:
         inner = await self._dial(address)
         try:
             session.attempt += 1
-            mine = Continue(session.id, session.attempt, session.told())
+            mine = Continue(session.id, session.attempt, session.announce())
             await _send(inner, codec.encode_control(self._hello()) + codec.encode_control(mine))
             while True:
                 match await _receive_frame(inner, codec):
@@ -235,17 +239,17 @@ class Sessions:
             pump.abort(error)
             return
         pump.go_on()
-        self._tell(
+        self._log_change(
             "resumed",
             f"the connection to {shown_text(stream.peer)} goes on after {session.suspended_s - before_s:.3f} s;"
             f" {session.resent_bytes - before_bytes} bytes are sent again",
         )
 
     def _give_up(self, stream: SessionStream, reason: str) -> None:
-        self._tell("given up", f"the connection to {shown_text(stream.peer)} is given up: {reason}")
+        self._log_change("given up", f"the connection to {shown_text(stream.peer)} is given up: {reason}")
         stream.give_up()
 
-    def _tell(self, kind: str, text: str) -> None:
+    def _log_change(self, kind: str, text: str) -> None:
         self._log.log(logging.INFO, kind, text)
 
 

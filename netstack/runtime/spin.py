@@ -145,22 +145,22 @@ class Spinner:
         while True:
             relax()
             yielded = clock()
-            found = look()
+            has_come = look()
             late_s = yielded - now
-            if late_s > BUSY_S and not found:
+            if late_s > BUSY_S and not has_come:
                 self._may_lose_s -= late_s
             if late_s > LATE_S or self._may_lose_s < 0:
                 self._may_lose_s = max(0.0, self._may_lose_s)
                 self._waits_off = self._next_off
                 self._off_until = yielded + MOST_S_OFF
                 self._next_off = min(2 * self._next_off, MOST_WAITS_OFF)
-                return found
+                return has_come
             now = clock()
-            if found or now >= until:
+            if has_come or now >= until:
                 self._may_lose_s = min(self._may_lose_s + (now - began) * LOST_SHARE, LOST_S)
-                if found:
+                if has_come:
                     self._next_off = max(self._next_off - 1, WAITS_OFF)
-                return found
+                return has_come
             if now >= turn:
                 await self._pass_on()
                 after = clock()

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from ..buffer.statistics import NetworkBufferPoolStatistics
 from ..inbound.statistics import GateStatistics
-from ..outbound.partition import ResultPartitionStatistics
-from ..outbound.sending_channel import SendingChannelStatistics
+from ..outbound.statistics import ResultPartitionStatistics, SendingChannelStatistics
 from ..wire.connection import ConnectionStatistics
 from .admission import AdmissionStatistics
 
@@ -20,7 +19,7 @@ class AcceptedStatistics:
     """A connection on which this TaskManager produces.
 
     Attributes:
-        peer: who reads.
+        peer: the reading process.
         connection: bytes and calls.
         channels: each open channel, with its credit.
     """
@@ -50,7 +49,7 @@ class OpenConnection:
     """A connection in either direction, without its channels.
 
     Attributes:
-        peer: who reads, or the address that was dialled.
+        peer: the reading process, or the address that was dialled.
         is_accepted: whether this end produces.
         connection: bytes and calls.
         channels: how many share it.

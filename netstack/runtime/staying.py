@@ -26,7 +26,7 @@ class Door:
     """
 
     def __init__(self, give_way: Callable[[Stay], None]) -> None:
-        """Args: lets in who waits, when a visitor that stays has ended its call."""
+        """Args: lets the next visitor in, when a visitor that stays has ended its call."""
         self.is_wanted = False
         self.give_way = give_way
 
@@ -59,7 +59,7 @@ class StayingEmitter:
         stay: Stay,
         try_emit: Callable[[Any], bool],
         unsent: dict[Any, None],
-        kick: Callable[[], None],
+        flush_connections: Callable[[], None],
         *,
         is_off: bool,
     ) -> None:
@@ -68,7 +68,7 @@ class StayingEmitter:
         self._door = stay.door
         self._try_emit = try_emit
         self._unsent = unsent
-        self._kick = kick
+        self._flush_connections = flush_connections
         self._is_off = is_off
 
     def emit(self, record: Any, /) -> bool:
@@ -87,7 +87,7 @@ class StayingEmitter:
                 return False
             is_written = self._try_emit(record)
             if self._unsent:
-                self._kick()
+                self._flush_connections()
             return is_written
         except (LocalProtocolError, PoolDestroyed):
             return False  # told by the call that follows

@@ -111,11 +111,11 @@ class PeerShare:
         self._owes = False
 
     def worked(self, began_s: float, moved_bytes: int) -> None:
-        """See `LoopShare.worked`."""
+        """Notes work that was done, as `LoopShare.worked` does."""
         self._owes |= self._account.owes(began_s, self.clock(), moved_bytes)
 
     async def wait_turn(self) -> None:
-        """See `LoopShare.wait_turn`. A checkpoint only where it owes something."""
+        """Waits for the next turn, as `LoopShare.wait_turn` does. A checkpoint only where it owes something."""
         if self._owes:
             self._owes = False
             await self._line.pass_on(self._account.settle())

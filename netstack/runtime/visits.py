@@ -90,7 +90,7 @@ class Visits(trio.abc.Instrument):
         self.enter_again(stay)
 
     def enter_again(self, stay: Stay | None = None) -> None:
-        """As `enter`, for who was inside and has something to bring to its end; never refused."""
+        """Enters, for a visitor that was inside and has something to bring to its end; never refused."""
         thread = threading.get_ident()
         if thread == _MAIN:
             INTERRUPTS.is_inside = True
@@ -111,7 +111,7 @@ class Visits(trio.abc.Instrument):
             self.leave_quietly(stay)
 
     def leave_quietly(self, stay: Stay | None = None) -> None:
-        """As `leave`, but sends nothing."""
+        """Leaves like `leave`, but sends nothing."""
         is_main = self._visitor == _MAIN
         self._visitor = None
         if stay is None:
@@ -130,7 +130,7 @@ class Visits(trio.abc.Instrument):
             INTERRUPTS.leave()
 
     def _give_way(self, stay: Stay) -> None:
-        """Lets in who waits, unless he has taken the lock by now. Called by who stays, between its calls."""
+        """Lets the next visitor in, unless it has taken the lock by now. Called between its calls."""
         if self._claim(stay):
             self._core.release()
         if stay.thread == _MAIN:
@@ -165,15 +165,15 @@ class Visits(trio.abc.Instrument):
     # The loop.
 
     def before_io_wait(self, timeout: float) -> None:
-        """See `trio.abc.Instrument`."""
+        """Called by trio (`trio.abc.Instrument`)."""
         self._core.release()
 
     def after_io_wait(self, timeout: float) -> None:
-        """See `trio.abc.Instrument`."""
+        """Called by trio (`trio.abc.Instrument`)."""
         self._take()
 
     def after_run(self) -> None:
-        """See `trio.abc.Instrument`."""
+        """Called by trio (`trio.abc.Instrument`)."""
         self._refusal = _CLOSED
         self._core.release()
 
@@ -215,8 +215,8 @@ _OPEN: Final[weakref.WeakSet[Visits]] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for visits in list(_OPEN):
-        visits.forget()
+    for door in list(_OPEN):
+        door.forget()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -112,7 +112,7 @@ class PageCompression:
         """Moving average of those that were tried; 0 until one was."""
 
     def encode(self, data_type: DataType, pieces: list[memoryview], length: int) -> list[Piece]:
-        """See `encode_page`."""
+        """Encodes a page, as `encode_page` does."""
         if data_type is not _DATA:
             return encode_page(data_type, pieces, length, compressed=False)
         self.data_bytes += length

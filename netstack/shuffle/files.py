@@ -142,8 +142,8 @@ def remove_leftovers(parent: str) -> list[str]:
     """
     removed = []
     with os.scandir(parent) as entries:
-        found = [entry.path for entry in entries if entry.name.startswith(FOLDER_PREFIX)]
-    for path in found:
+        folders = [entry.path for entry in entries if entry.name.startswith(FOLDER_PREFIX)]
+    for path in folders:
         try:
             lock = os.open(os.path.join(path, LOCK_NAME), os.O_RDWR | os.O_CLOEXEC)
         except OSError:  # no lock yet, gone already, or somebody else's
@@ -265,8 +265,8 @@ class PartitionFiles:
             if batch:
                 self._write(descriptor, batch, waiting)
                 size += waiting
-            found = os.fstatvfs(descriptor)
-            self.free_share = found.f_bavail / found.f_blocks if found.f_blocks else 1.0
+            status = os.fstatvfs(descriptor)
+            self.free_share = status.f_bavail / status.f_blocks if status.f_blocks else 1.0
         self._ends[file] = start + size
         return start, size
 

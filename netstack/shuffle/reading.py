@@ -31,7 +31,7 @@ BLOCKS_AT_LEAST: Final = 32
 """With less memory blocks are smaller, so that as many readers are served; they keep `SMALL_BLOCK_BYTES`."""
 
 SMALL_BLOCK_BYTES: Final = 256 * 1024
-"""As much as one read of a connection takes."""
+"""The size of one read of a connection."""
 
 PARALLEL_READS: Final = 2
 BLOCKS_A_JOB: Final = 8

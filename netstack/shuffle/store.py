@@ -7,8 +7,8 @@ partition is read when it is sealed, a hybrid one at any time.
 
 Cutting: after a record that finished a buffer (`on_boundary`) a region is cut as soon as it holds three eighths of the
 pool: every open buffer is finished, so that no record crosses the border, and the region is written while the rest of
-the pool is filled. Only a record larger than that leaves nothing but to cut inside of it (`on_kick`, with no region
-under way whose end would bring memory): such a region is torn.
+the pool is filled. Only a record larger than that leaves nothing but to cut inside of it (`on_flush_wanted`, with no
+region under way whose end would bring memory): such a region is torn.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..buffer.stored import Packaging
 from ..errors import ChannelFailed, DiskFull, ErrorCode, NetstackError
 from ..ids import ResultPartitionType
 from ..outbound.partition import PartitionHost, ResultPartition
-from ..outbound.subpartition_view import SubpartitionView
+from ..outbound.subpartition import ResultSubpartition
 from .compression import SCARCE, PageCompression
 from .files import PartitionFiles, SealedFiles, ShuffleFolder
 from .index import Extent, RegionEntry, RegionIndex
@@ -65,7 +65,7 @@ class DiskQuota:
 
 @final
 class PartitionStore:
-    """See the module; made by the TaskManager, one for each kept partition.
+    """Where one kept partition lies; made by the TaskManager.
 
     Attributes:
         number: unique in its TaskManager: names the files, and orders reads.
@@ -136,7 +136,7 @@ class PartitionStore:
         self._quota = quota
         self.read_ahead_bytes = reads.block_bytes // 2
         self._pool: LocalBufferPool | None = None
-        self._sources: list[SubpartitionView] = []
+        self._sources: list[ResultSubpartition] = []
         self._dirty: dict[int, None] = {}
         self._open = Region(0)
         self._unwritten: deque[Region] = deque()
@@ -159,15 +159,15 @@ class PartitionStore:
 
     @property
     def data_bytes(self) -> int:
-        """See `StoredPartition`."""
+        """Bytes of records, as `StoredPartition` counts them."""
         return self.compression.data_bytes
 
     @property
     def compressed_bytes(self) -> int:
-        """See `StoredPartition`."""
+        """Bytes of records, as `StoredPartition` counts them."""
         return self.compression.compressed_bytes
 
-    def on_kick(self) -> None:
+    def on_flush_wanted(self) -> None:
         """Buffers were finished, or are wanted and not there."""
         self._gather()
         pool = self._pool
@@ -206,7 +206,7 @@ class PartitionStore:
             self._cut(is_torn=False)
         else:
             self._write_next()
-            self._tell_views()
+            self._notify_views()
 
     def hand_over(self) -> SealedFiles:
         """Another process serves the files from now on, and removes them; call it when they are sealed."""
@@ -231,7 +231,7 @@ class PartitionStore:
         self._disk.submit(lambda: self.files.take_over(sealed.name), taken)
 
     def fail(self, cause: str) -> None:
-        """The producer failed: views are told."""
+        """The producer failed: notifies the views."""
         if self.failure is None and not self.is_released:
             self.failure = cause
         self.release()
@@ -246,7 +246,7 @@ class PartitionStore:
             self._recycle_unwritten()
         for source in self._sources:
             source.release()
-        self._tell_views()
+        self._notify_views()
         self.release_files()
 
     # For views.
@@ -384,9 +384,9 @@ class PartitionStore:
         self._open = Region(region.number + 1)
         self._unwritten.append(region)
         self._write_next()
-        self._tell_views()
+        self._notify_views()
 
-    def _tell_views(self) -> None:
+    def _notify_views(self) -> None:
         for view in list(self._views):
             view.on_change()
 
@@ -460,7 +460,7 @@ class PartitionStore:
         self.is_sealed = True
         if self.kind.is_blocking:
             self.index = RegionIndex(self._subpartitions, own_files=self.files.own_files)
-        self._tell_views()
+        self._notify_views()
         if self.on_sealed is not None:
             self.on_sealed()
 
@@ -508,10 +508,10 @@ class StoreHost:
         self.call_at = host.call_at
         self.settle = host.settle
 
-    def kick(self) -> None:
-        """See `PartitionHost`."""
-        self._store.on_kick()
-        self._host.kick()
+    def flush_connections(self) -> None:
+        """Lets the store look, then has every connection send what it can."""
+        self._store.on_flush_wanted()
+        self._host.flush_connections()
 
 
 def _ignore(result: object, error: NetstackError | None) -> None:

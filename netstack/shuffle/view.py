@@ -55,7 +55,7 @@ class _Shared:
 
 @final
 class StoredView:
-    """See the module."""
+    """The read end of some subpartitions of a kept partition."""
 
     def __init__(
         self, store: PartitionStore, first: int, count: int, notify: Notify, packaging: Packaging, *, is_live: bool
@@ -107,14 +107,14 @@ class StoredView:
         if self._pages_left:
             self._ask()
         else:
-            self._tell()
+            self._notify_reader()
 
     def fail(self, error: NetstackError) -> None:
         """It cannot be read."""
         if self._error is None and not self._released:
             self._error = error
             self._drop_ready()
-            self._tell()
+            self._notify_reader()
 
     def on_change(self) -> None:
         """There is more, or the end, or the partition was released."""
@@ -125,7 +125,7 @@ class StoredView:
 
     @property
     def place(self) -> tuple[int, int, int] | None:
-        """See `PageReader`."""
+        """Part of `PageReader`, which says what it does."""
         if self._released or self._error is not None or not self._extents:
             return None
         extent = self._extents[0]
@@ -133,11 +133,11 @@ class StoredView:
 
     @property
     def is_starved(self) -> bool:
-        """See `PageReader`."""
+        """Part of `PageReader`, which says what it does."""
         return not self._ready
 
     def next_extents(self, block_bytes: int) -> Sequence[Extent]:
-        """See `PageReader`."""
+        """Part of `PageReader`, which says what it does."""
         self._is_reading = True
         self._store.retain_files()
         wanted: list[Extent] = []
@@ -149,7 +149,7 @@ class StoredView:
         return wanted
 
     def on_block(self, block: Block, pages: list[Page], left: list[Extent]) -> None:
-        """See `PageReader`."""
+        """Part of `PageReader`, which says what it does."""
         self._is_reading = False
         self._store.release_files()
         if self._released or self._error is not None:
@@ -179,16 +179,16 @@ class StoredView:
             self._ready.append((page, block))
             self._ready_bytes += len(page.memory)
         self._ask()
-        self._tell()
+        self._notify_reader()
 
     def on_read_failed(self, error: NetstackError) -> None:
-        """See `PageReader`."""
+        """Part of `PageReader`, which says what it does."""
         self._is_reading = False
         self._store.release_files()
         self.fail(error)
 
     def give_up(self) -> bool:
-        """See `PageReader`."""
+        """Part of `PageReader`, which says what it does."""
         if not self._ready or (self._credit is not None and self._credit.available > 0):
             return False
         if any(page.offset < 0 for page, _ in self._ready):  # part of one was handed out
@@ -208,13 +208,13 @@ class StoredView:
         if self._ready:
             buffer = self._from_files()
         else:
-            found = self._from_memory()
-            if found is None:
+            in_memory = self._from_memory()
+            if in_memory is None:
                 if self._extents or not self._at_end():
                     self._ask()
                     return None
-                found = self._end()
-            buffer = found
+                in_memory = self._end()
+            buffer = in_memory
         parts = len(buffer.parts) if isinstance(buffer, StoredBuffer) else 1
         buffer.sequence = self._sequence
         self._sequence += parts
@@ -248,7 +248,7 @@ class StoredView:
         return len(self._ready)
 
     def readable(self) -> tuple[int, int]:
-        """See `BufferSource.readable`."""
+        """Pages that were read and not taken, and their bytes."""
         return len(self._ready), self._ready_bytes
 
     @property
@@ -261,7 +261,7 @@ class StoredView:
         return None
 
     def attach_credit(self, credit: Allowance) -> None:
-        """See `BufferSource`."""
+        """Part of `BufferSource`, which says what it does."""
         self._credit = credit
 
     def set_buffer_size(self, size_bytes: int) -> None:
@@ -414,13 +414,13 @@ class StoredView:
         store = self._store
         self._skip_bytes, self._skip_events = self._taken_bytes, self._taken_events
         self._taken_items = self._taken_bytes = self._taken_events = 0
-        found: list[Extent] = []
+        extents: list[Extent] = []
         while (self._steps or self._find_steps()) and store.items(*self._steps[0]) is None:
             extent = store.index.extent(*self._steps.popleft())
             if extent is not None:
-                found.append(extent)
-        self._extents.extend(merge(found))
-        self._pages_left += sum(extent.pages for extent in found)
+                extents.append(extent)
+        self._extents.extend(merge(extents))
+        self._pages_left += sum(extent.pages for extent in extents)
         self._ask()
 
     def forget_taken(self) -> None:
@@ -484,7 +484,7 @@ class StoredView:
         for _, block in ready:
             block.drop()
 
-    def _tell(self) -> None:
+    def _notify_reader(self) -> None:
         if self._notify is not None:
             self._notify()
 

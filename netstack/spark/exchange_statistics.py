@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, final
 
 from ..inbound.statistics import GateStatistics
-from ..outbound.partition import ResultPartitionStatistics
+from ..outbound.statistics import ResultPartitionStatistics
 from .driver import driver_of
 
 _FEWEST: Final = 3

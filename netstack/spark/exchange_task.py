@@ -32,7 +32,7 @@ from ..ids import ChannelDescriptor
 from ..keygroups import default_max_parallelism, group_owners
 from ..record.arrow import slices
 from ..runtime.authentication import Secret
-from ..runtime.causes import is_secondary, root_cause, told
+from ..runtime.causes import cause_text, is_secondary, root_cause
 from .barrier import BarrierTask
 from .exchange_statistics import ExchangeTask, channels_of, waits_of
 from .keys import owners_of
@@ -142,7 +142,7 @@ class Exchanger:
                     time.sleep(_BLAME_S)
                 else:
                     with contextlib.suppress(NetstackError):  # it may be closed by now
-                        self._partition.fail(told(root))
+                        self._partition.fail(cause_text(root))
                         network.close()  # with a goodbye: what was said before it arrives
                 raise root from None
 
@@ -161,7 +161,7 @@ class Exchanger:
                 hello["address"] = network.address
                 self._partition = network.create_partition(f"exchange-{self._task.rank}", subpartitions=self._into)
             except (NetstackError, OSError) as error:
-                hello["error"] = f"it cannot listen at {self._task.host}: {told(error)}"
+                hello["error"] = f"it cannot listen at {self._task.host}: {cause_text(error)}"
         peers = self._task.meet(hello)
         for rank, peer in enumerate(peers):
             if peer["error"]:
@@ -272,7 +272,7 @@ class Exchanger:
                 return  # the task has ended; what it left open is what failed here
             self._failure = error
             try:
-                self._partition.fail(told(root_cause(error)))
+                self._partition.fail(cause_text(root_cause(error)))
                 if reader is not None:
                     reader.close()
             except NetstackError:

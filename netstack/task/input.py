@@ -233,7 +233,7 @@ class TaskInput:
     async def wait(self) -> None:
         """Waits until there may be something to poll, or something is urgent. Cancellation: nothing changed."""
         gate = self._gate
-        gate.poke()
+        gate.read_connections()
         if gate.is_available or self._mailbox.is_urgent:
             return
         gate.idle.begin(gate.now())

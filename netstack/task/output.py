@@ -173,7 +173,7 @@ class TaskOutput:
         """Waits until there may be room, or something is urgent: soft back-pressure."""
         full = [partition for partition in self.partitions if not partition.pool.is_available]
         for partition in full:
-            partition.host.kick()
+            partition.host.flush_connections()
         if self.is_available or self._mailbox.is_urgent:
             return
         self.backpressured.begin(self._now())
@@ -259,7 +259,7 @@ class TaskOutput:
         for partition in self.partitions:
             partition.finish()
             partition.close()
-            partition.host.kick()
+            partition.host.flush_connections()
 
     def fail(self, cause: str) -> None:
         """Tells every consumer why there will be no more records."""

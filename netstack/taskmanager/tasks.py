@@ -27,7 +27,7 @@ from ..control.messages import (
     TaskFinished,
 )
 from ..errors import LocalProtocolError, NetstackError, OperatorFailed, PartitionNotFound
-from ..runtime.causes import is_secondary, root_cause, told
+from ..runtime.causes import cause_text, is_secondary, root_cause
 from ..runtime.tracebacks import describe
 from ..schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
@@ -99,7 +99,7 @@ class TaskAttempt:
             root = root_cause(error)
             if _is_ours(root):
                 raise
-            failure = told(root)
+            failure = cause_text(root)
             self._fail(
                 root, describe(root if isinstance(root, OperatorFailed) else error)
             )  # before consumers learn of it: they are not to blame
@@ -226,7 +226,7 @@ class TaskAttempt:
             root = root_cause(error)
             if _is_ours(root):
                 raise
-            self._scope.log(f"task {self._scope.shown_name(self.attempt)}: closing it failed: {told(root)}")
+            self._scope.log(f"task {self._scope.shown_name(self.attempt)}: closing it failed: {cause_text(root)}")
 
     def _fail(self, root: BaseException, report: Plain) -> None:
         self.state = FAILED

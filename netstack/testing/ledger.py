@@ -35,7 +35,6 @@ from ..outbound.partition import ResultPartition
 from ..outbound.sender import ChannelSender
 from ..outbound.sending_channel import SendingChannel
 from ..outbound.subpartition import ResultSubpartition
-from ..outbound.subpartition_view import SubpartitionView
 from ..runtime.network_environment import NetworkEnvironment
 from .scripted import Pipe
 
@@ -223,7 +222,7 @@ class Ledger:
             " sent"
         )
         view = sending.view
-        if not channel.initial_credit and isinstance(view, SubpartitionView) and view._subpartition.is_blocked:
+        if not channel.initial_credit and isinstance(view, ResultSubpartition) and view.is_blocked:
             return
         for what, known, seen in (
             ("credits", receive.announced - send.granted, self._to_producer.credits.get(channel.number, 0)),

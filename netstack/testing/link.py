@@ -235,7 +235,7 @@ class Link:
         except InsufficientBuffers:
             pool.destroy()
             raise
-        gate = SingleInputGate(pool, poke=_nothing, on_closed=_nothing)
+        gate = SingleInputGate(pool, read_connections=_nothing, on_closed=_nothing)
         made = []
         for index, (name, subpartition) in enumerate(channels):
             channel = RemoteInputChannel(

@@ -59,8 +59,8 @@ class VirtualHost:
 
     ticks = now
 
-    def kick(self) -> None:
-        """See `PartitionHost.kick`."""
+    def flush_connections(self) -> None:
+        """See `PartitionHost.flush_connections`."""
         self.kicks += 1
         if self.on_kick is not None:
             self.on_kick()

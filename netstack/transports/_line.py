@@ -1,6 +1,6 @@
 """One direction of an impaired link: bytes enter as they come and leave when the line has brought them.
 
-Takes: bytes, stored by whoever reads the stream into the window this lends; the time, as an argument. Gives: the bytes
+Takes: bytes, stored by the reader of the stream into the window this lends; the time, as an argument. Gives: the bytes
 that are due by then.
 
 Rules: the model is that of a cable behind a transmitter. Bytes that enter wait until the line is free, are transmitted
@@ -28,7 +28,7 @@ PORTION_S: Final = 0.001
 
 @final
 class Line:
-    """See the module. All byte counts are positions since the beginning of the stream."""
+    """A line that delays and limits. All byte counts are positions since the beginning of the stream."""
 
     __slots__ = (
         "_blocks",
@@ -90,7 +90,7 @@ class Line:
         Args:
             delay_s: holds for everything that has not arrived yet.
             rate_bytes_per_s: holds for everything that has not begun to leave yet; None is without a bound.
-            now: in seconds, of the clock that `enter` and `advance` are told.
+            now: in seconds, of the clock of `enter` and `advance`.
         """
         self.advance(now)
         self._set(delay_s, rate_bytes_per_s)

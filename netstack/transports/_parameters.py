@@ -23,7 +23,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """See the table in `transports.impaired`.
+    """What a line does to its bytes; the table in `transports.impaired` says more.
 
     Attributes:
         delay_s: one way.

@@ -50,7 +50,7 @@ class SocketStream(ByteStream):
         self._closed = False
 
     def try_send(self, pieces: Sequence[Piece]) -> int:
-        """See `ByteStream.try_send`: one system call."""
+        """Sends what the stream takes now: one system call."""
         try:
             return self._sendmsg(pieces if len(pieces) <= IOV_MAX else pieces[:IOV_MAX])
         except BlockingIOError:
@@ -59,7 +59,7 @@ class SocketStream(ByteStream):
             raise self._lost(error) from error
 
     def try_receive_into(self, windows: Sequence[memoryview]) -> int | None:
-        """See `ByteStream.try_receive_into`: one system call."""
+        """Stores what has come: one system call."""
         try:
             if len(windows) == 1:
                 return self._socket.recv_into(windows[0])
@@ -70,12 +70,12 @@ class SocketStream(ByteStream):
             raise self._lost(error) from error
 
     async def wait_writable(self) -> None:
-        """See `ByteStream.wait_writable`."""
+        """Waits until there is room to send."""
         self._check_open()
         await trio.lowlevel.wait_writable(self._socket)
 
     async def wait_readable(self) -> None:
-        """See `ByteStream.wait_readable`."""
+        """Waits until something has come."""
         self._check_open()
         await trio.lowlevel.wait_readable(self._socket)
 
@@ -141,7 +141,7 @@ class SocketListener(Listener):
         self._closed = False
 
     async def accept(self) -> ByteStream:
-        """See `Listener.accept`; dead connections are skipped, a lack of descriptors is waited out."""
+        """The next stream; dead connections are skipped, a lack of descriptors is waited out."""
         while True:
             if self._closed:
                 raise trio.ClosedResourceError(f"the listener at {self.address} was closed")

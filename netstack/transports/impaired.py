@@ -151,13 +151,13 @@ def impairment(name: str) -> Impairment:
     Raises:
         LocalProtocolError: none is open in this process.
     """
-    found = _named.get(name)
-    if found is None:
+    impairment = _named.get(name)
+    if impairment is None:
         known = ", ".join(sorted(_named)) or "none"
         raise LocalProtocolError(
             f"no open listener or stream of this process is impaired under name={name}; open one first (known: {known})"
         )
-    return found
+    return impairment
 
 
 @final
@@ -183,13 +183,13 @@ class _ImpairedStream(ByteStream):
         impairment._streams[self] = None
 
     def try_send(self, pieces: Sequence[Piece]) -> int:
-        """See `ByteStream.try_send`: that of the stream underneath."""
+        """Sends what the stream takes now: that of the stream underneath."""
         if self._broken is not None:
             raise ConnectionLost(self._broken)
         return self._inner.try_send(pieces)
 
     def try_receive_into(self, windows: Sequence[memoryview]) -> int | None:
-        """See `ByteStream.try_receive_into`: takes in what came from below, hands over what is due."""
+        """Stores what has come: takes in what came from below, hands over what is due."""
         self._check_whole()
         line, impairment = self.line, self._impairment
         self._take_in()
@@ -198,7 +198,7 @@ class _ImpairedStream(ByteStream):
         count = line.take_into(windows, self._until_cut)
         due_at = line.due_at()
         for scope in self._reading:  # what has just been taken in is not to be seen below any more
-            if due_at < scope.deadline:  # never later: whoever waits on a full line must see that it has room again
+            if due_at < scope.deadline:  # never later: a task that waits on a full line must see that it has room again
                 scope.deadline = due_at
         if count:
             impairment._bytes_delivered += count
@@ -214,7 +214,7 @@ class _ImpairedStream(ByteStream):
         return 0
 
     async def wait_writable(self) -> None:
-        """See `ByteStream.wait_writable`: that of the stream underneath."""
+        """Waits until there is room to send: that of the stream underneath."""
         if not self._is_whole():
             await trio.lowlevel.checkpoint()
             return
@@ -225,7 +225,7 @@ class _ImpairedStream(ByteStream):
                 raise
 
     async def wait_readable(self) -> None:
-        """See `ByteStream.wait_readable`: stamps what comes, until something is due."""
+        """Waits until something has come: stamps what comes, until something is due."""
         await trio.lowlevel.checkpoint()
         line = self.line
         while self._is_whole():
@@ -341,7 +341,7 @@ class _ImpairedListener(Listener):
 
 @final
 class ImpairedTransport(Transport):
-    """See the module."""
+    """Any other transport, with delay, a rate and cuts."""
 
     async def listen(self, url: str) -> Listener:
         """Binds as the transport underneath does."""
@@ -374,12 +374,12 @@ class ImpairedTransport(Transport):
 
 def _governing(url: str, parameters: Parameters) -> Impairment:
     name = parameters.name
-    found = None if name is None else _named.get(name)
-    if found is None:
-        found = Impairment(parameters)
+    impairment = None if name is None else _named.get(name)
+    if impairment is None:
+        impairment = Impairment(parameters)
         if name is not None:
-            _named[name] = found
-    elif found._parameters != parameters:
+            _named[name] = impairment
+    elif impairment._parameters != parameters:
         raise ConfigError(f"address {url!r}: name={name} is open with other parameters; give the same, or another name")
-    found._enter()
-    return found
+    impairment._enter()
+    return impairment

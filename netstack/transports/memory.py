@@ -82,19 +82,19 @@ class MemoryStream(ByteStream):
         self._closed = False
 
     def try_send(self, pieces: Sequence[Piece]) -> int:
-        """See `ByteStream.try_send`."""
+        """Sends what the stream takes now."""
         if self._closed or self._out.ended or self._out.broken:
             raise ConnectionLost(f"the connection to {self.peer} broke: it is closed")
         return self._out.write(pieces)
 
     def try_receive_into(self, windows: Sequence[memoryview]) -> int | None:
-        """See `ByteStream.try_receive_into`."""
+        """Stores what has come."""
         if self._closed:
             raise ConnectionLost(f"the connection to {self.peer} broke: it is closed")
         return self._in.read_into(windows)
 
     async def wait_writable(self) -> None:
-        """See `ByteStream.wait_writable`."""
+        """Waits until there is room to send."""
         await trio.lowlevel.checkpoint()
         while self._out.size >= CAPACITY_BYTES and not self._out.broken:
             self._check_open()
@@ -102,7 +102,7 @@ class MemoryStream(ByteStream):
         self._check_open()
 
     async def wait_readable(self) -> None:
-        """See `ByteStream.wait_readable`."""
+        """Waits until something has come."""
         await trio.lowlevel.checkpoint()
         while not self._in.size and not self._in.ended:
             self._check_open()
@@ -146,7 +146,7 @@ class _MemoryListener(QueueListener):
 
 @final
 class MemoryTransport(Transport):
-    """See the module; names live as long as their listener."""
+    """Streams within one process; names live as long as their listener."""
 
     def __init__(self) -> None:
         self.listeners: dict[str, _MemoryListener] = {}

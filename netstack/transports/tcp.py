@@ -30,7 +30,7 @@ there."""
 
 @final
 class TcpTransport(Transport):
-    """See the module."""
+    """TCP sockets."""
 
     async def listen(self, url: str) -> Listener:
         """Binds; port 0 picks a free one."""

@@ -46,7 +46,7 @@ _MAX_ANSWER_BYTES: Final = 64 * 1024
 
 @final
 class TlsStream(ByteStream):
-    """See the module."""
+    """A stream in TLS."""
 
     def __init__(self, inner: ByteStream, context: ssl.SSLContext, *, server: bool, name: str, own: bytes) -> None:
         """Args: the stream underneath, owned; what to use; which end; the name that was dialled; our own digest."""
@@ -74,7 +74,7 @@ class TlsStream(ByteStream):
         trio.lowlevel.spawn_system_task(self._in_background, self._shake_hands)
 
     def try_send(self, pieces: Sequence[Piece]) -> int:
-        """See `ByteStream.try_send`."""
+        """Sends what the stream takes now."""
         self._check_open()
         if self._wants_end:
             raise ConnectionLost(f"the connection to {self.peer} broke: this direction was ended")
@@ -96,7 +96,7 @@ class TlsStream(ByteStream):
         return taken
 
     def try_receive_into(self, windows: Sequence[memoryview]) -> int | None:
-        """See `ByteStream.try_receive_into`."""
+        """Stores what has come."""
         self._check_open()
         received = 0
         for window in windows:
@@ -118,7 +118,7 @@ class TlsStream(ByteStream):
         return 0 if self._has_ended else None
 
     async def wait_writable(self) -> None:
-        """See `ByteStream.wait_writable`."""
+        """Waits until there is room to send."""
         await trio.lowlevel.checkpoint()
         self._check_waiting()
         if not self._is_open and len(self._early) < ENCRYPT_BYTES:
@@ -130,7 +130,7 @@ class TlsStream(ByteStream):
             await self._wait(self._inner.wait_writable)
 
     async def wait_readable(self) -> None:
-        """See `ByteStream.wait_readable`."""
+        """Waits until something has come."""
         self._check_waiting()
         while not self._plain and not self._has_ended and self._failure is None:
             if not self._is_open:
@@ -188,7 +188,7 @@ class TlsStream(ByteStream):
     # Inside.
 
     async def _in_background(self, work: Callable[[], Awaitable[None]]) -> None:
-        """One of the two tasks of ours; what breaks there is told by the next try."""
+        """One of the two tasks of ours; the next try raises what breaks there."""
         try:
             with self._deadline:
                 await work()
@@ -354,11 +354,11 @@ class _TlsListener(Listener):
         while True:
             inner = await self._inner.accept()
             try:
-                found = self._folder.credentials()
+                credentials = self._folder.credentials()
             except ConfigError:
                 inner.close()
                 raise
-            return TlsStream(inner, found.server, server=True, name="", own=found.digest)
+            return TlsStream(inner, credentials.server, server=True, name="", own=credentials.digest)
 
     def close(self) -> None:
         self._inner.close()
@@ -366,7 +366,7 @@ class _TlsListener(Listener):
 
 @final
 class TlsTransport(Transport):
-    """See the module."""
+    """TLS over another transport."""
 
     async def listen(self, url: str) -> Listener:
         """Binds as the transport underneath does; the certificates are looked at first."""
@@ -380,7 +380,7 @@ class TlsTransport(Transport):
     async def connect(self, url: str) -> ByteStream:
         """Dials as the transport underneath does, and begins to shake hands."""
         inner_url, _, folder = split_tls(url)
-        found = folder.credentials()
+        credentials = folder.credentials()
         parts = url_parts(inner_url)
         name = parts.hostname if parts.port and parts.hostname else "localhost"
         try:
@@ -388,7 +388,7 @@ class TlsTransport(Transport):
         except ConnectionLost as error:
             raise ConnectionLost(f"{url}: {error}") from error
         try:
-            return TlsStream(inner, found.client, server=False, name=name, own=found.digest)
+            return TlsStream(inner, credentials.client, server=False, name=name, own=credentials.digest)
         except BaseException:
             inner.close()
             raise

@@ -22,7 +22,7 @@ MAX_PATH_BYTES: Final = 107  # sun_path of Linux, without its final zero
 
 @final
 class UnixTransport(Transport):
-    """See the module."""
+    """Sockets of one host, by a path."""
 
     async def listen(self, url: str) -> Listener:
         """Binds; a socket file that a dead process left behind is replaced, a live one is an error."""

@@ -91,7 +91,7 @@ class Codec(abc.ABC):
     """Whether the end of a stream is announced. Without: it is the regular end of a connection without channels."""
 
     blames_connection: bool = False
-    """Whether a consumer that misuses a channel is told that its whole connection has failed, and left to end it. If
+    """Whether the answer to a misused channel is that the whole connection has failed, which its consumer then ends. If
     not, the channel fails, and no other."""
 
     takes_credit_back: bool = True

@@ -67,7 +67,7 @@ class FlinkCodec(Codec):
         return PREFIX.size
 
     def decode_event(self, data_type: DataType, payload: bytes) -> tuple[DataType, bytes]:
-        """The native bytes of an event. The ends are told by their own bytes, as in Flink."""
+        """The native bytes of an event. The ends have bytes of their own, as in Flink."""
         event = flink_events.to_native(flink_events.decode(payload))
         if data_type is DataType.EVENT:
             if isinstance(event, EndOfData):

@@ -98,7 +98,7 @@ _CONTROL_FRAME: Final = FrameKind.CONTROL
 
 @final
 class NativeCodec(Codec):
-    """See the module."""
+    """The native layout."""
 
     def __init__(self, segment_size_bytes: int = 1 << 24) -> None:
         """Keeps nothing of any connection.
@@ -169,7 +169,7 @@ class NativeCodec(Codec):
             ) from error
 
     def decode_event(self, data_type: DataType, payload: bytes) -> tuple[DataType, bytes]:
-        """As it came; its channel reads it."""
+        """The bytes unchanged; the channel decodes them."""
         return data_type, payload
 
     def encode_stored(

@@ -134,7 +134,7 @@ class Connection:
         self._session = session
         self._awaits_session = False
         self._has_heard = False  # of a channel
-        self._closed_told = False
+        self._is_closed = False
         self._has_left = False
         self._has_greeted = not codec.has_hello
         if codec.has_hello:
@@ -158,7 +158,7 @@ class Connection:
             self._check_first_bytes(count)
         self._assembler.advance(count)
         session = self._session
-        if session is not None and session.is_used and session.has_to_tell:
+        if session is not None and session.is_used and session.must_announce:
             self._on_write_wanted()
 
     @property
@@ -231,7 +231,7 @@ class Connection:
                 raise
         session = self._session
         if session is not None and not self._has_left:
-            position = session.position_to_tell(is_writing=bool(batch.pieces))
+            position = session.position_to_announce(is_writing=bool(batch.pieces))
             if position is not None:
                 batch.add_control(self._codec.encode_control(Received(position)))
         if not batch.pieces:
@@ -270,15 +270,15 @@ class Connection:
         self._ping_sent = None
 
     def fail(self, error: RemoteProtocolError) -> bytes:
-        """The frame that tells the peer why the connection ends; no bytes if it cannot be told."""
+        """The frame that tells the peer why the connection ends; no bytes where the dialect has no such frame."""
         return self._codec.encode_control(ConnectionFailure(error.code, error.text))
 
     def close(self, error: Exception | None) -> list[Segment]:
         """Ends every channel. Idempotent. Returns the landing segments."""
         self.state = TRANSITIONS.get((self.state, Input.CLOSE), State.CLOSED)
         self._control.clear()
-        if not self._closed_told:
-            self._closed_told = True
+        if not self._is_closed:
+            self._is_closed = True
             self._endpoint.on_closed(error)
         return self._assembler.take_landing()
 

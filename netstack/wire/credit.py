@@ -29,7 +29,7 @@ class SendCredit:
         self.granted = initial
         """Granted so far, without what was forgotten."""
         self.is_on_demand = not initial
-        """Whether the receiver has no buffers of its own for the channel: it is told of a backlog, and then grants."""
+        """Whether the receiver has no buffers of its own for the channel: it grants for an announced backlog."""
 
     def grant(self, count: int) -> None:
         """The receiver announced `count` more.
@@ -62,12 +62,12 @@ class SendCredit:
 
 @final
 class ReceiveCredit:
-    """What a receiver has reserved but not yet told the sender, and whether it is time to tell.
+    """What a receiver has reserved but not yet announced, and whether an announcement is due.
 
     An announcement is due when more is unannounced than the sender still has. So a sender that uses its credit hears of
-    more before it runs out; while both sides are busy it is told in large portions (each telling wakes it, which costs
-    as much as sending 100 KiB); and a sender that has none left is told as soon as half of what it sent was consumed. A
-    consumer that runs out of data tells the rest to every sender that may soon be out of credit (`is_short_for`).
+    more before it runs out; while both sides are busy it gets large portions (each announcement wakes it, which costs
+    as much as sending 100 KiB); and a sender that has none left gets some as soon as half of what it sent was consumed.
+    A consumer that runs out of data tells the rest to every sender that may soon be out of credit (`is_short_for`).
     """
 
     __slots__ = ("_scheduled", "announced", "unannounced", "used")
@@ -76,7 +76,7 @@ class ReceiveCredit:
         self.announced = initial
         """Announced so far, the initial credit included, without what was forgotten."""
         self.unannounced = 0
-        """Reserved, to be told with the next announcement."""
+        """Reserved, part of the next announcement."""
         self.used = 0
         """Data buffers that came: credit the sender has spent."""
         self._scheduled = False
@@ -101,8 +101,8 @@ class ReceiveCredit:
         """Whether a sender with `backlog` buffers waiting may soon be out of credit although there is some to announce.
 
         Soon: as much is waiting there as it may still send, and that is not far more than would be news. A slow stream,
-        of which nothing waits, is told when more than half of its credit would be news (`add`, `use`), not after every
-        record, which would wake both ends.
+        of which nothing waits, gets credit when more than half of its credit would be news (`add`, `use`), not after
+        every record, which would wake both ends.
         """
         if not self.unannounced or self._scheduled:
             return False

@@ -130,7 +130,7 @@ class WatermarkEvent:
 
 @dataclass(frozen=True, slots=True)
 class EndOfInputChannelStateEvent:
-    """As of the output; a consumer's own."""
+    """A consumer's own; otherwise like the one of the output."""
 
 
 _Numbered: TypeAlias = (
@@ -241,7 +241,7 @@ def to_native(event: FlinkEvent) -> Event:
 
 
 def from_native(event: Event) -> FlinkEvent:
-    """What Flink is told.
+    """The text that Flink gets.
 
     Raises:
         ValueError: a user event that bears the name of one of Flink's, with another payload.

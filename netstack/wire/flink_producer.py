@@ -82,7 +82,7 @@ class FlinkProducerCodec(FlinkCodec):
 
     @property
     def packaging(self) -> Packaging:
-        """As Flink does it."""
+        """Glued together, as Flink does."""
         return Packaging.GLUED
 
     def encode_buffer_header(

@@ -4,15 +4,15 @@ Takes: what a stream took and what it brought, positions the peer tells. Gives: 
 and when to tell the peer how far we are.
 
 Positions count the bytes of one direction from the first of its hello on; those of later streams that only say which
-session they carry are not counted. What was sent is kept until the peer has told that it has it, so a cut loses
+session they carry are not counted. What was sent is kept until the peer has acknowledged it, so a cut loses
 nothing; what the peer has is never sent again, so it repeats nothing. All channels, their sequence numbers, credits,
 events and half frames are made of these bytes, so nothing else has to be brought into line.
 
 Rules:
 - Kept memory is bounded: with `WINDOW_BYTES` kept nothing more is sent. The peer tells its position every
-  `TELL_EVERY_BYTES` it receives, whether or not anybody reads its channels, so that never waits for a consumer.
+  `ANNOUNCE_EVERY_BYTES` it receives, whether or not anybody reads its channels, so that never waits for a consumer.
 - The copy is kept, never the buffer: segments go home as they do without sessions.
-- A position the peer cannot have is its mistake: more than was sent, or, where it goes on, less than it told before.
+- A position the peer cannot have is its mistake: more than was sent, or, where it goes on, less than before.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SESSION_BYTES: Final = 16
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 """Kept at most, and a write more: 4 GB/s over a round trip of a millisecond."""
 
-TELL_EVERY_BYTES: Final = 256 * 1024
-TELL_EVERY_CONTROL_BYTES: Final = 16 * 1024
+ANNOUNCE_EVERY_BYTES: Final = 256 * 1024
+ANNOUNCE_EVERY_CONTROL_BYTES: Final = 16 * 1024
 """Of a direction that brings data, and of one that brings credit."""
 
 PIGGYBACK_BYTES: Final = 2 * 1024
@@ -93,7 +93,7 @@ class SentBytes:
         kept.append(whole)
 
     def acknowledge(self, position: int) -> None:
-        """The peer has everything up to `position`. One from before a cut may be told behind it; it says nothing new.
+        """The peer has everything up to `position`. One from before a cut may come behind it, and changes nothing.
 
         Raises:
             RemoteProtocolError: more than was sent.
@@ -113,7 +113,7 @@ class SentBytes:
         """The peer cannot be there."""
         return RemoteProtocolError(
             ErrorCode.UNEXPECTED_FRAME,
-            f"position {position} was told; {self.sent} bytes were sent, of which the peer had {self.acknowledged}"
+            f"position {position} was announced; {self.sent} bytes were sent, of which the peer had {self.acknowledged}"
             " before",
         )
 
@@ -140,7 +140,7 @@ class Session:
         """Begins with the first byte of the first stream; whether it will be used the hellos decide.
 
         Args:
-            offer: the id the producing side gives it; None at the consumer, who is told.
+            offer: the id the producing side gives it; None at the consumer, which receives it.
             grace_s: how long this side waits for another stream.
         """
         self.id = offer
@@ -163,12 +163,12 @@ class Session:
         self.received = 0
         """Bytes taken from streams."""
         self.on_room: Callable[[], object] | None = None
-        """Called when the peer has told that it has something while `WINDOW_BYTES` were kept."""
-        self._told = 0
-        self._tell_every = TELL_EVERY_CONTROL_BYTES if self.is_offered else TELL_EVERY_BYTES
+        """Called when the peer has acknowledged something while `WINDOW_BYTES` were kept."""
+        self._announced = 0
+        self._announce_every = ANNOUNCE_EVERY_CONTROL_BYTES if self.is_offered else ANNOUNCE_EVERY_BYTES
 
     def begin(self, session: bytes, peer_grace_s: float) -> None:
-        """The consumer is told the id; from now on a cut does not end the connection."""
+        """The consumer receives the id; from now on a cut does not end the connection."""
         self.id = session
         self.grace_s = min(self.grace_s, peer_grace_s)
         self.is_used = True
@@ -179,32 +179,32 @@ class Session:
         self.sent.forget()
 
     def acknowledge(self, position: int) -> None:
-        """See `SentBytes.acknowledge`."""
+        """The peer has everything up to `position`; raises what `SentBytes.acknowledge` does."""
         was_full = self.sent.kept_bytes >= WINDOW_BYTES
         self.sent.acknowledge(position)
         if was_full and self.on_room is not None:
             self.on_room()
 
     @property
-    def has_to_tell(self) -> bool:
-        """Whether the peer must be told our position now."""
-        return self.received - self._told >= self._tell_every
+    def must_announce(self) -> bool:
+        """Whether our position must be announced to the peer now."""
+        return self.received - self._announced >= self._announce_every
 
-    def position_to_tell(self, *, is_writing: bool) -> int | None:
-        """Our position if the peer should be told; earlier when something is written anyway."""
-        news = self.received - self._told
-        if not self.is_used or news < (PIGGYBACK_BYTES if is_writing else self._tell_every):
+    def position_to_announce(self, *, is_writing: bool) -> int | None:
+        """Our position if it should be announced; earlier when something is written anyway."""
+        news = self.received - self._announced
+        if not self.is_used or news < (PIGGYBACK_BYTES if is_writing else self._announce_every):
             return None
-        self._told = self.received
+        self._announced = self.received
         return self.received
 
-    def told(self) -> int:
-        """Our position, which the peer hears with a new stream."""
-        self._told = self.received
+    def announce(self) -> int:
+        """Our position, which the peer gets with a new stream."""
+        self._announced = self.received
         return self.received
 
     def check_position(self, position: int) -> None:
-        """Raises RemoteProtocolError: the peer cannot go on there, it has less than it told before or more than all."""
+        """Raises RemoteProtocolError: the peer cannot go on there, it has less than before or more than all."""
         if not self.sent.acknowledged <= position <= self.sent.sent:
             raise self.sent.impossible(position)
 

@@ -92,7 +92,7 @@ def as_consumer(codec: Codec, stream: bytes) -> None:
     """What a producer says to three open channels."""
     network = NetworkBufferPool(60, SEGMENT_BYTES)
     pool = network.create_pool(1, 8)
-    gate = SingleInputGate(pool, poke=nothing, on_closed=nothing)
+    gate = SingleInputGate(pool, read_connections=nothing, on_closed=nothing)
     receiver = ChannelReceiver(
         codec,
         peer="peer",

@@ -56,7 +56,7 @@ class Consumer:
     def __init__(self, ids: list[bytes]) -> None:
         self.network = NetworkBufferPool(60, SIZE)
         self.pool = self.network.create_pool(1, 8)
-        self.gate = SingleInputGate(self.pool, poke=nothing, on_closed=nothing)
+        self.gate = SingleInputGate(self.pool, read_connections=nothing, on_closed=nothing)
         codec = FlinkConsumerCodec(iter(ids).__next__, SIZE)
         self.receiver = ChannelReceiver(
             codec,

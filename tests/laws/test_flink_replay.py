@@ -350,7 +350,7 @@ async def produce_by_library(vector: Vector, address: str) -> None:
                     writer.close()
                     for subpartition in partition.subpartitions:
                         subpartition.add(EventBuffer(encode_event(event), data_type))
-                    manager.kick()
+                    manager.flush_connections()
             if index == fail_at:
                 await writer.flush()
                 await trio.sleep(0.5)
@@ -370,7 +370,7 @@ async def produce_by_library(vector: Vector, address: str) -> None:
             await writer.wait_consumed()
         partition.finish()
         partition.close()
-        manager.kick()
+        manager.flush_connections()
         await trio.sleep(5)
 
 

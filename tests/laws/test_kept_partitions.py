@@ -85,9 +85,9 @@ class Host:
             self.seconds += 10 ** self.random.uniform(-9, 0)
         return self.seconds
 
-    def kick(self) -> None: ...
+    def flush_connections(self) -> None: ...
 
-    settle = kick
+    settle = flush_connections
 
     def call_at(self, deadline_s: float, callback: Callable[[], None]) -> None:
         raise AssertionError("nothing that is kept is flushed")

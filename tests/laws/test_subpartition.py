@@ -228,7 +228,7 @@ def test_a_release_at_any_moment_returns_every_segment(script: list[tuple[str, i
             case _:
                 stage.finish()
     stage.reader_sleeps = True
-    stage.subpartition.release()
+    stage.subpartition.discard()
     assert not stage.reader_sleeps
     assert stage.subpartition.poll() is None
     for buffer in held:

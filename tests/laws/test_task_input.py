@@ -118,7 +118,7 @@ def test_what_is_captured_is_what_was_in_front_and_not_processed(data: st.DataOb
     widths = data.draw(st.sampled_from([[1], [2], [3], [1, 1], [1, 2]]), label="channels of each gate")
     network = NetworkBufferPool(200, 128)
     pool = network.create_pool(1, None)
-    gates = [SingleInputGate(None, poke=lambda: None, on_closed=lambda: None) for _ in widths]
+    gates = [SingleInputGate(None, read_connections=lambda: None, on_closed=lambda: None) for _ in widths]
     overtaken: dict[int, bytes] = {}
     channels: list[Channel] = []
     for number, (gate, width) in enumerate(zip(gates, widths, strict=True)):

@@ -388,9 +388,9 @@ class Host:
 
     ticks = now
 
-    def kick(self) -> None: ...
+    def flush_connections(self) -> None: ...
 
-    settle = kick
+    settle = flush_connections
 
     def call_at(self, deadline_s: float, callback: Callable[[], None]) -> None: ...
 
@@ -481,7 +481,7 @@ class Consumer:
             now=0.0,
         )
         floating = self.pool.create_pool(1, 1)
-        self.gate = SingleInputGate(floating, poke=lambda: None, on_closed=lambda: None)
+        self.gate = SingleInputGate(floating, read_connections=lambda: None, on_closed=lambda: None)
         self.channel = RemoteInputChannel(
             self.gate,
             0,

@@ -131,7 +131,7 @@ class TaskOutput:
             elif kind == FINISH:
                 partition.finish()
                 partition.close()
-                self._manager.kick()
+                self._manager.flush_connections()
                 self._is_finished = True
                 self._answer(FINISHED)
                 if partition.is_released:

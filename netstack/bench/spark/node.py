@@ -31,7 +31,7 @@ from netstack.config import MIB
 from netstack.control.build import own_build
 from netstack.errors import NetstackError
 from netstack.runtime.authentication import Secret
-from netstack.runtime.causes import is_secondary, root_cause, told
+from netstack.runtime.causes import cause_text, is_secondary, root_cause
 from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
 
 from ..host import cpu_model
@@ -185,7 +185,7 @@ class Node:
             try:
                 daemon = await self._listen(stack)
             except (NetstackError, OSError) as error:
-                self._fail(SETUP, told(error))
+                self._fail(SETUP, cause_text(error))
             peers = await self._meet(daemon)
             self.hosts = tuple(str(peer["host"]) for peer in peers)
             met_s = trio.current_time()
@@ -278,7 +278,7 @@ class Node:
             root = root_cause(error)
             if not isinstance(root, Exception):
                 raise
-            self._fail(PEER if isinstance(root, OSError) or is_secondary(root) else FAULT, told(root))
+            self._fail(PEER if isinstance(root, OSError) or is_secondary(root) else FAULT, cause_text(root))
             self._row["traceback"] = "".join(traceback.format_exception(root))
 
     async def _lead(self, addresses: Sequence[str]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ _CREDENTIALS: Final = struct.Struct("iII")  # pid, uid, gid
 
 @final
 class ShmTransport(Transport):
-    """See the module."""
+    """Rings in the memory that two processes of one host share."""
 
     def __init__(self) -> None:
         self._dialled = 0

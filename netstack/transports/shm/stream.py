@@ -35,7 +35,7 @@ CAPACITIES: Final = 64 * 1024, 1024 * 1024
 """Bytes under way that the dialler has written, and the acceptor: consumers dial, and say little beside credit."""
 
 GREETING: Final = b"netstack-shm 1 %d %d" % CAPACITIES
-"""Sent with the descriptors, by whoever dialled: a peer of another layout or capacity is told apart by it."""
+"""Sent with the descriptors, by whoever dialled: a peer of another layout or capacity differs in it."""
 
 _BASES: Final = 0, HEADER_BYTES + CAPACITIES[0]
 MEMORY_BYTES: Final = _BASES[1] + HEADER_BYTES + CAPACITIES[1]
@@ -184,7 +184,7 @@ class ShmStream(ByteStream):
         trio.lowlevel.spawn_system_task(self._watch, name=f"shm to {peer}")
 
     def try_send(self, pieces: Sequence[Piece]) -> int:
-        """See `ByteStream.try_send`: a copy."""
+        """Sends what the stream takes now: a copy."""
         out = self._out
         if self._lost or self._has_ended or self._closed:
             raise self._error(self._lost or "it is closed")
@@ -199,7 +199,7 @@ class ShmStream(ByteStream):
         return taken
 
     def try_receive_into(self, windows: Sequence[memoryview]) -> int | None:
-        """See `ByteStream.try_receive_into`: a copy."""
+        """Stores what has come: a copy."""
         incoming = self._in
         count = None
         if incoming is not None:
@@ -215,7 +215,7 @@ class ShmStream(ByteStream):
         return count
 
     async def wait_writable(self) -> None:
-        """See `ByteStream.wait_writable`; waits for a quarter of the ring."""
+        """Waits until there is room to send; waits for a quarter of the ring."""
         self._check_open()
         out = self._out
         if self._lost or self._has_ended or (out is not None and not out.may_sleep()):
@@ -231,7 +231,7 @@ class ShmStream(ByteStream):
                 out.stay_awake()
 
     async def wait_readable(self) -> None:
-        """See `ByteStream.wait_readable`."""
+        """Waits until something has come."""
         self._check_open()
         if not self._lost and self._in is None:
             await self._changed.park()
@@ -281,7 +281,7 @@ class ShmStream(ByteStream):
             return "", ""
 
     def has_come(self) -> bool:
-        """See `ByteStream.has_come`: a look at the memory."""
+        """Whether something has come: a look at the memory."""
         incoming = self._in
         return bool(self._lost or self._closed or (incoming is not None and incoming.has_more()))
 
@@ -303,7 +303,7 @@ class ShmStream(ByteStream):
             os.eventfd_write(self._their_bell, 1)
 
     async def _watch(self) -> None:
-        """Takes over the memory, wakes who waits for room, and notices the end of the peer."""
+        """Takes over the memory, wakes a writer that waits for room, and notices the end of the peer."""
         reason = ""
         while not reason and not self._closed:
             try:

@@ -100,7 +100,9 @@ class Stage:
     def __init__(self, count: int, told: list[str] | None = None, name: str = "gate") -> None:
         self.told = [] if told is None else told
         self.closed = 0
-        self.gate = SingleInputGate(None, poke=lambda: self.told.append(f"{name} poked"), on_closed=self.on_closed)
+        self.gate = SingleInputGate(
+            None, read_connections=lambda: self.told.append(f"{name} poked"), on_closed=self.on_closed
+        )
         self.channels = [FakeChannel(self.gate, index) for index in range(count)]
         for channel in self.channels:
             checked: InputChannel = channel

@@ -39,7 +39,7 @@ class Stage:
         self.log: list[str] = []
         self.held: list[RemoteInputChannel] = []
         self.urgent = 0
-        self.gate = SingleInputGate(self.pool, poke=nothing, on_closed=lambda: self.log.append("closed"))
+        self.gate = SingleInputGate(self.pool, read_connections=nothing, on_closed=lambda: self.log.append("closed"))
         self.gate.on_available = self.on_available
         for index in range(channels):
             channel = RemoteInputChannel(

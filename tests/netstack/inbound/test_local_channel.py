@@ -30,7 +30,7 @@ class LocalStage:
         self.pool = self.network.create_pool(8, 8)
         self.log: list[str] = []
         self.held: list[RemoteInputChannel] = []
-        self.gate = SingleInputGate(None, poke=nothing, on_closed=nothing)
+        self.gate = SingleInputGate(None, read_connections=nothing, on_closed=nothing)
         self.channel = LocalInputChannel(self.gate, 0, partition_id="p", subpartition=0)
         self.gate.add_channel(self.channel)
         self.subpartition = ResultSubpartition(
@@ -128,7 +128,7 @@ def test_a_local_producers_failure_has_its_cause(local: LocalStage) -> None:
 def test_a_local_partition_that_was_released(local: LocalStage) -> None:
     local.connect()
     local.add(b"a")
-    local.subpartition.release()
+    local.subpartition.discard()
     with pytest.raises(PartitionNotFound, match="the partition was released"):
         local.gate.poll()
     assert local.pool.statistics().used == 0
@@ -168,7 +168,7 @@ def test_statistics_of_an_unconnected_channel(local: LocalStage) -> None:
 
 
 def test_a_size_for_a_local_channel_waits_for_its_partition() -> None:
-    gate = SingleInputGate(None, poke=nothing, on_closed=nothing)
+    gate = SingleInputGate(None, read_connections=nothing, on_closed=nothing)
     channel = LocalInputChannel(gate, 1, partition_id="p", subpartition=0)
     channel.announce_buffer_size(100)
     assert channel.measure() == (0, 0)
@@ -180,7 +180,7 @@ def test_a_size_for_a_local_channel_waits_for_its_partition() -> None:
 
 
 def test_a_local_channel_has_in_use_what_waits_at_its_producer() -> None:
-    gate = SingleInputGate(None, poke=nothing, on_closed=nothing)
+    gate = SingleInputGate(None, read_connections=nothing, on_closed=nothing)
     pool = NetworkBufferPool(8, SIZE).create_pool(8, 8)
     channel = LocalInputChannel(gate, 1, partition_id="p", subpartition=0)
     subpartition = ResultSubpartition(0, lambda index: None, lambda index: None)

@@ -61,7 +61,7 @@ class Stage:
             on_empty=self.on_empty,
             write_now=nothing,
         )
-        self.gate = SingleInputGate(self.pool, poke=nothing, on_closed=nothing)
+        self.gate = SingleInputGate(self.pool, read_connections=nothing, on_closed=nothing)
         self.channels = [self.open(index, exclusive) for index in range(channels)]
 
     def open(self, index: int, exclusive: int) -> RemoteInputChannel:

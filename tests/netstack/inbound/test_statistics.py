@@ -31,7 +31,7 @@ class Stage:
     def __init__(self, *, remote: int, local: int, exclusive: int = 2, floating: int = 4) -> None:
         self.network = NetworkBufferPool(64, SIZE)
         pool = self.network.create_pool(1, floating) if remote else None
-        self.gate = SingleInputGate(pool, poke=nothing, on_closed=nothing, name="g")
+        self.gate = SingleInputGate(pool, read_connections=nothing, on_closed=nothing, name="g")
         self.landing = self.network.take_unpooled(1)[0]
         self.output = self.network.create_pool(8, 8)
         self.sequence = [0] * remote

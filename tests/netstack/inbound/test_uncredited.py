@@ -58,7 +58,7 @@ class Stage:
         self.gates = []
         for number, count in enumerate(floating):
             pool = self.network.create_pool(count, count)
-            gate = SingleInputGate(pool, poke=nothing, on_closed=nothing)
+            gate = SingleInputGate(pool, read_connections=nothing, on_closed=nothing)
             channel = RemoteInputChannel(
                 gate,
                 0,

@@ -87,7 +87,7 @@ def test_a_union_sends_orders_to_the_right_gate() -> None:
     union.gate.acknowledge_end_of_data(1)
     assert union.parts[1].channels[0].log == ["resume"]
     assert union.parts[0].channels[1].log == ["acknowledge"]
-    union.gate.poke()
+    union.gate.read_connections()
     assert union.told == ["gate 0 poked", "gate 1 poked"]
     assert len(union.gate.statistics().channels) == 3
 

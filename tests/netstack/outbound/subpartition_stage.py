@@ -15,7 +15,6 @@ from netstack.events import (
     encode_event,
 )
 from netstack.outbound.subpartition import ResultSubpartition
-from netstack.outbound.subpartition_view import SubpartitionView
 
 SIZE = 16
 EVENT = UserEvent("e")
@@ -36,12 +35,12 @@ class Stage:
             lambda index: self.log.append(f"acknowledged {index}"),
             lambda index, checkpoint_id, data: self.log.append(f"{checkpoint_id} overtook {data!r} of {index}"),
         )
-        self.view: SubpartitionView | None = None
+        self.view: ResultSubpartition | None = None
         self.taken: list[Buffer] = []
         if view:
             self.open_view()
 
-    def open_view(self) -> SubpartitionView:
+    def open_view(self) -> ResultSubpartition:
         self.view = self.subpartition.create_view(self.notify)
         return self.view
 

@@ -437,7 +437,7 @@ def test_too_many_channels_are_refused_one_by_one() -> None:
 def test_a_failed_producer_is_reported_with_its_cause(stage: Stage) -> None:
     stage.add("a", b"0")
     stage.provider.subpartitions["a"].fail("disk full")
-    stage.provider.subpartitions["b"].release()
+    stage.provider.subpartitions["b"].discard()
     assert stage.collect() == []
     assert stage.sent == [
         ChannelError(0, ErrorCode.PRODUCER_FAILED, "disk full"),

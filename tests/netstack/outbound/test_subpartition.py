@@ -287,8 +287,8 @@ def test_release_returns_everything_and_tells_the_reader(with_view: bool) -> Non
     stage.add_finished(b"a")
     builder = stage.add_open(b"b")
     told = stage.told
-    stage.subpartition.release()
-    stage.subpartition.release()
+    stage.subpartition.discard()
+    stage.subpartition.discard()
     assert stage.told == told + with_view
     builder.finish()
     builder.close()
@@ -305,7 +305,7 @@ def test_release_returns_everything_and_tells_the_reader(with_view: bool) -> Non
 def test_a_slice_outlives_the_release(stage: Stage) -> None:
     stage.add_finished(b"abc")
     buffer = stage.subpartition.poll()
-    stage.subpartition.release()
+    stage.subpartition.discard()
     assert buffer is not None
     assert bytes(buffer.memory) == b"abc"
     assert stage.pool.statistics().used == 1

@@ -103,6 +103,6 @@ def test_a_barrier_tells_how_long_it_waited(stage: Stage) -> None:
 
 
 def test_a_finished_subpartition_takes_no_barrier(stage: Stage) -> None:
-    stage.subpartition.release()
+    stage.subpartition.discard()
     assert not add_barrier(stage, UNALIGNED)
     assert stage.log == []

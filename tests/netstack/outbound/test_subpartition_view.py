@@ -40,7 +40,7 @@ def test_there_is_one_view_ever(stage: Stage) -> None:
 
 def test_a_released_subpartition_has_no_view() -> None:
     stage = Stage(view=False)
-    stage.subpartition.release()
+    stage.subpartition.discard()
     with pytest.raises(LocalProtocolError, match="subpartition 3 is released"):
         stage.open_view()
 

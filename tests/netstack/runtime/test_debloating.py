@@ -78,7 +78,7 @@ class Stage:
 
     def __init__(self, *, waiting_bytes: int = 0, start_bytes: int | None = None, samples: int = 1) -> None:
         self.host = VirtualHost(nothing)
-        self.gate = SingleInputGate(None, poke=nothing, on_closed=nothing, now=self.host.now)
+        self.gate = SingleInputGate(None, read_connections=nothing, on_closed=nothing, now=self.host.now)
         self.channel = FakeChannel(self.gate)
         self.gate.add_channel(self.channel)
         if waiting_bytes:

@@ -83,7 +83,7 @@ async def test_an_aligned_barrier_blocks_its_channel_until_the_next_element_is_a
     assert await reader.__anext__() == b"before"
     assert await reader.__anext__() == CheckpointBarrier(7, alignment=Alignment.ALIGNED)
     await settle()
-    gate.poke()
+    gate.read_connections()
     assert partition.statistics().subpartitions[0].is_blocked
     assert gate.poll() is None
     assert await reader.__anext__() == b"after"

@@ -35,7 +35,9 @@ class Stage:
         self.log: list[str] = []
         self.pokes = 0
         now = trio.current_time if trio.lowlevel.in_trio_run() else lambda: 0.0
-        self.gate = SingleInputGate(None, poke=self.poke, on_closed=lambda: self.log.append("closed"), now=now)
+        self.gate = SingleInputGate(
+            None, read_connections=self.read_connections, on_closed=lambda: self.log.append("closed"), now=now
+        )
         self.subpartitions = []
         for index in range(channels):
             channel = LocalInputChannel(self.gate, index, partition_id="p", subpartition=index)
@@ -48,7 +50,7 @@ class Stage:
             channel.on_view(subpartition.create_view(channel.on_data_available))
             self.subpartitions.append(subpartition)
 
-    def poke(self) -> None:
+    def read_connections(self) -> None:
         self.pokes += 1
 
     def put(self, data: bytes, index: int = 0) -> None:

@@ -33,7 +33,7 @@ class Host:
         self.ticks = trio.current_time
         self.settled = 0
 
-    def kick(self) -> None:
+    def flush_connections(self) -> None:
         pass
 
     def settle(self) -> None:

@@ -66,7 +66,7 @@ class Stage:
         self.overtaken: list[bytes] = []
         made = []
         for number in range(gates):
-            gate = SingleInputGate(None, poke=lambda: None, on_closed=lambda: None)
+            gate = SingleInputGate(None, read_connections=lambda: None, on_closed=lambda: None)
             queue = ResultSubpartition(
                 3,
                 lambda index: None,

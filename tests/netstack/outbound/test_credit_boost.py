@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from netstack.events import CheckpointBarrier, DataType
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
-from netstack.outbound.held_up import EXPECTED_BUFFERS, GOES_ON, LOOK_S
+from netstack.outbound.credit_boost import EXPECTED_BUFFERS, GOES_ON, LOOK_S
 from netstack.outbound.selector import CustomSelector
 from netstack.outbound.writer import PartitionWriter
 from netstack.record.formats import format_named

@@ -1,4 +1,4 @@
-"""Channels that their consumers' credit holds up: what they expect to send is told, and what is not used goes back.
+"""Channels that wait for credit: what they expect to send is announced, and what they do not use goes back.
 
 Takes: channels that ran out of credit while data waited. Gives: how many buffers each expects to send; when one has
 fallen silent, that it expects none, and its credit in empty buffers.
@@ -12,7 +12,7 @@ Rules:
 - A share of `EXPECTED_BUFFERS` for each channel of the connection; of many channels others have something when one has
   not.
 - A channel that has sent less than `GOES_ON` times its share from one look to the next (`LOOK_S`) is slow, and a slow
-  one needs no window. When nothing of it waits, its consumer is told so, and every credit above the initial one goes
+  one needs no window. When nothing of it waits, its consumer learns so, and every credit above the initial one goes
   back as an empty buffer; so does what arrives later. So a silent channel holds no buffers that others may need.
 - Not for channels without buffers of their own, nor for those whose consumer wants less under way (`NewBufferSize`).
 """
@@ -44,8 +44,8 @@ _DATA: Final = DataType.DATA
 
 
 @final
-class HeldUpChannels:
-    """Of one connection."""
+class CreditBoost:
+    """The channels of one connection that wait for credit, and those that waited and fell silent."""
 
     __slots__ = ("_call_later", "_codec", "_expecting", "_on_write_wanted", "_silent")
 
@@ -66,7 +66,7 @@ class HeldUpChannels:
         self._call_later = call_later
         self._on_write_wanted = on_write_wanted
         self._expecting: dict[SendingChannel, int] = {}  # with the buffers it had sent at the last look
-        self._silent: dict[SendingChannel, None] = {}  # whose backlog, and credit, are to be told and given back
+        self._silent: dict[SendingChannel, None] = {}  # whose backlog, and credit, are to be announced and given back
 
     @property
     def has_silent(self) -> bool:
@@ -74,7 +74,7 @@ class HeldUpChannels:
         return bool(self._silent)
 
     def add(self, channel: SendingChannel, channels: int, batch: OutgoingBatch) -> None:
-        """A channel, of so many on the connection, has data and no credit: its consumer is told to expect more."""
+        """A channel, of so many on the connection, has data and no credit: announces that more comes."""
         share = EXPECTED_BUFFERS // channels
         initial = channel.initial_credit
         if not share or not 0 < initial < MAX_CREDIT or channel.has_asked_for_less:
