@@ -332,11 +332,11 @@ class KeyGroupSelector(ChannelSelector):
 
     def _hashes(self, array: NDArray[Any]) -> NDArray[np.int32]:
         if self._key is not None and self._key_batch is None:
-            keys = [self._key(record) for record in records_of(array)]
+            values = [self._key(record) for record in records_of(array)]
             if self._key_type is not None:
-                for key in keys:
+                for key in values:
                     self._check_type(key)
-            return np.array([stable_hash(key) for key in keys], np.int32)
+            return np.array([stable_hash(key) for key in values], np.int32)
         keys = array
         if self._key_batch is not None:
             keys = np.asarray(self._key_batch(array))
