@@ -23,7 +23,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from .alarm import Alarm
+from netstack.alarm import Alarm
 
 # A sleeping process is woken 50 to 150 us late, so sleeping stops before the due time. Much more would keep a core busy
 # at usual rates, and engines with threads of their own would pay for it: at 1,000 records/s, 2 ms cost pyzmq 20 us.

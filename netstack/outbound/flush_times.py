@@ -5,7 +5,8 @@ Takes: the buffer timeout; which slot got its first unflushed byte; what left a 
 `LeadingEdge` is ours. A record gains nothing by waiting on a channel that was quiet for the whole timeout: it is
 flushed at once. After that a channel is flushed at most once a timeout, so that on a busy one records wait half of it
 on average. What many channels may cost is bounded twice. A writer has a budget of flushes at once: beyond it a record
-waits for the timeout. And deadlines lie on a grid, so that a writer wakes up `TICKS` times a timeout at most.
+waits for the timeout. And deadlines lie on a grid, so that a writer wakes up `TICKS` times a timeout at most, and once
+in `SHORTEST_TICK_S`.
 
 `Periodic` is Flink's: a clock of the writer flushes everything once a timeout, whatever came when.
 """
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 TICKS: Final = 16
 """Deadlines of a writer in one timeout: a flush may come by such a part of it earlier than it had to."""
+
+SHORTEST_TICK_S: Final = 0.000_25
+"""And between two of its deadlines, unless the timeout is shorter: each may wake the loop."""
 
 EARLY_PER_S: Final = 1000.0
 """Flushes at once that a writer may make in a second: each may be a system call here and a wake-up there."""
@@ -60,7 +64,7 @@ class LeadingEdge:
         """Every slot has been quiet for ever; `timeout_s`, of the buffers, is above 0."""
         self._host = host
         self._timeout_s = timeout_s
-        self._width_s = timeout_s / TICKS
+        self._width_s = min(timeout_s, max(timeout_s / TICKS, SHORTEST_TICK_S))
         self._left_at = [float("-inf")] * slots
         self._budget = EARLY_BURST
         self._looked_at = host.ticks()

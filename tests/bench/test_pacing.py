@@ -9,8 +9,8 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from netstack.alarm import Alarm
 from netstack.bench import pacing
-from netstack.bench.alarm import Alarm
 from netstack.bench.pacing import SAMPLE_INTERVAL_NS, SPIN_NS, Pacer, Sampler, due_ns, due_ns_many
 
 START = 1_000_000_000

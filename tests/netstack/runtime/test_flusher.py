@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 import trio
 import trio.testing
 from trio.testing import MockClock
 from trio_runs import PATIENCE_S
 
+from netstack.alarm import Alarm
 from netstack.runtime.flusher import Flusher
 
 
@@ -46,3 +50,23 @@ async def test_an_idle_flusher_waits_without_a_deadline() -> None:
         await trio.testing.wait_all_tasks_blocked()
         assert trio.lowlevel.current_statistics().seconds_to_next_deadline > PATIENCE_S / 2, "but the test's own"
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.skipif(not Alarm.IS_SUPPORTED, reason="only Linux has timers that are files")
+def test_on_the_real_clock_a_timer_wakes_it_not_a_timeout_of_epoll_that_is_rounded_up_to_a_millisecond() -> None:
+    async def main() -> None:
+        flusher = Flusher()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flusher.run)
+            await trio.testing.wait_all_tasks_blocked()
+            flusher.call_at(trio.current_time() + 5, nursery.cancel_scope.cancel)
+            await trio.testing.wait_all_tasks_blocked()
+            assert trio.lowlevel.current_statistics().seconds_to_next_deadline == math.inf
+            called = trio.Event()
+            deadline_s = trio.current_time() + 0.000_1
+            flusher.call_at(deadline_s, called.set)
+            await called.wait()
+            assert trio.current_time() >= deadline_s
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)

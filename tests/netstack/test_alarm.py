@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from pathlib import Path
 
 import trio
+import trio.testing
+from trio.testing import MockClock
 
-from netstack.bench.alarm import Alarm
+from netstack.alarm import Alarm
 
 
 async def test_it_wakes_not_before_its_time_and_at_once_after_it() -> None:
@@ -33,3 +36,30 @@ def test_a_cancelled_wait_changes_nothing_and_no_file_is_left() -> None:
     trio.run(main)
     after = len(list(Path("/proc/self/fd").iterdir())) if os.path.exists("/proc/self/fd") else 0
     assert after == before
+
+
+async def test_it_can_be_set_anew_while_a_task_waits(autojump_clock: MockClock) -> None:
+    alarm = Alarm()
+    alarm.set(math.inf)
+    with trio.move_on_after(1) as forever:
+        await alarm.wait()
+    assert forever.cancelled_caught, "it is not set"
+    alarm.set(10**6)
+    woken = False
+
+    async def wait() -> None:
+        nonlocal woken
+        await alarm.wait()
+        woken = True
+
+    with trio.move_on_after(3600):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            alarm.set(-1)
+    assert woken
+    alarm.set(math.inf)  # what came is forgotten
+    with trio.move_on_after(1) as forever:
+        await alarm.wait()
+    assert forever.cancelled_caught
+    alarm.close()
