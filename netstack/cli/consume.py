@@ -3,11 +3,12 @@
 Takes: an address, a partition, subpartitions. Gives: the records as lines, or what they add up to.
 
 Rules: what is read counts even if the exchange then fails. A record may be a value or a stream element around one; no
-record of the three formats reads as both, but for byte arrays with timestamps beyond the year 2280.
+record of the first three formats reads as both, but for byte arrays with timestamps beyond the year 2280.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from ..ids import ChannelDescriptor
 from ..inbound.gate import SingleInputGate
 from ..record.deserializer import RecordDeserializer
 from ..record.flink import StreamElementFormat, StreamRecord, Watermark, value_format_named
+from ..record.flink_rows import FlinkRows, row_payloads
+from ..record.flink_types import schema_of
 from ..record.formats import BytesFormat
 from ..record.spill import SpillDirectory
 from ..runtime.deserializers import new_deserializer
@@ -44,6 +47,7 @@ from .json_document import print_document
 from .values import COUNT, Parsed
 
 RAW: Final = "raw"
+ROWS: Final = "rows"
 MAX_SUBPARTITIONS: Final = 65_536
 
 _ANNOUNCEMENT: Final = UserEvent("EventAnnouncement")  # Flink's consumer makes an event of it, and counts it
@@ -65,12 +69,17 @@ class RecordPayloads:
     """What a record carries, without the framing of its format.
 
     Args:
-        kind: long, string or bytes; raw is the record as it is.
+        kind: long, string or bytes; raw is the record as it is, rows are those of Flink's SQL.
+        columns: of rows, as `schema_of` takes them; each is a dictionary with its kind besides, under "op".
+
+    Raises:
+        ConfigError: no such kind, or columns that are none.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, columns: str = "") -> None:
         self.kind = kind
-        self._values = None if kind == RAW else value_format_named(kind)
+        self._rows = FlinkRows(schema_of(columns), kind="op") if kind == ROWS else None
+        self._values = None if kind in (RAW, ROWS) else value_format_named(kind)
         self._elements = None if self._values is None else StreamElementFormat(self._values)
 
     def take(self, records: Sequence[bytes], account: ChannelAccount) -> list[Any]:
@@ -79,6 +88,16 @@ class RecordPayloads:
         Raises:
             RecordError: one of them is no such value, and no stream element with one.
         """
+        if self._rows is not None:
+            self._rows.watermark = account.watermark  # one reader serves all channels
+            batch = self._rows.batch(records)
+            try:
+                entries: list[Any] = batch.to_pylist()
+            except ValueError as error:  # TIMESTAMP(9), which Python's own type does not hold
+                raise ConfigError(f"{error}; install it, or read the rows by netstack.record.flink_rows") from error
+            account.watermark = self._rows.watermark
+            account.add(row_payloads(records))
+            return entries
         if self._values is None:
             account.add(records)
             return list(records)
@@ -118,6 +137,7 @@ class ConsumePlan:
         subpartitions: of it.
         config: of our side.
         kind: of the records, see `RecordPayloads`.
+        columns: likewise.
         limit: leave after so many records; None reads all.
         timeout_s: give up then.
     """
@@ -129,6 +149,7 @@ class ConsumePlan:
     kind: str = RAW
     limit: int | None = None
     timeout_s: float | None = None
+    columns: str = ""
 
 
 @final
@@ -153,7 +174,7 @@ class Consumption:
         self.error: NetstackError | None = None
         self._plan = plan
         self._show = show
-        self._payloads = RecordPayloads(plan.kind)
+        self._payloads = RecordPayloads(plan.kind, plan.columns)
         self._records = 0
 
     async def run(self) -> None:
@@ -278,11 +299,12 @@ class Consumption:
 @click.option(
     "--as",
     "kind",
-    type=click.Choice(["long", "string", "bytes", RAW]),
+    type=click.Choice(["long", "string", "bytes", ROWS, RAW]),
     default="long",
     show_default=True,
-    help="What the records are; printed one a line, bytes and raw in hex.",
+    help="What the records are; printed one a line, bytes and raw in hex, rows of Flink's SQL as JSON.",
 )
+@click.option("--columns", metavar="TEXT", help='Of rows, such as "id BIGINT NOT NULL, name STRING".')
 @click.option("--limit", type=COUNT, help="Leave after this many records.")
 @click.option("--retries", type=COUNT, default=1, show_default=True, help="Ask again for a partition not found.")
 @click.option("--json", "as_json", is_flag=True, help="Print only what they add up to, as one JSON document.")
@@ -292,6 +314,7 @@ def consume(
     partition: str,
     subpartitions: range,
     kind: str,
+    columns: str | None,
     limit: int | None,
     retries: int,
     timeout_s: float | None,
@@ -303,6 +326,8 @@ def consume(
     Prints the records, and what they add up to on standard error: of each subpartition their number, the bytes and the
     CRC-32 of the payloads in order, the events. Exit code 1 if it does not come to its end.
     """
+    if (kind == ROWS) != (columns is not None):
+        raise ConfigError("--columns says what --as rows reads: give both, or none")
     plan = ConsumePlan(
         address,
         partition_named(partition, dialect),
@@ -313,6 +338,7 @@ def consume(
         kind,
         limit,
         timeout_s,
+        columns or "",
     )
     consumption = Consumption(plan, None if as_json else _print_values)
     is_stopped = trio.run(until_stopped, consumption.run)
@@ -328,4 +354,11 @@ def consume(
 
 
 def _print_values(values: list[Any]) -> None:
-    click.echo("\n".join(value.hex() if isinstance(value, bytes) else str(value) for value in values))
+    click.echo("\n".join(map(_line_of, values)))
+
+
+def _line_of(value: Any) -> str:
+    """Of times and decimals what Python prints."""
+    if isinstance(value, dict):
+        return json.dumps(value, default=_line_of)
+    return value.hex() if isinstance(value, bytes) else str(value)

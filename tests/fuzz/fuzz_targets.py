@@ -27,6 +27,8 @@ from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.receiver import ChannelReceiver
 from netstack.outbound.sender import ChannelSender
 from netstack.record.deserializer import RecordDeserializer
+from netstack.record.flink_rows import FlinkRows
+from netstack.record.flink_types import schema_of
 from netstack.record.formats import format_named
 from netstack.record.spill import SpillDirectory
 from netstack.runtime.partitions import PartitionRegistry
@@ -197,6 +199,20 @@ def records(name: str) -> Target:
     return run
 
 
+FLINK_COLUMNS = (
+    "a BOOLEAN, b SMALLINT, c STRING, d DECIMAL(38, 10), e TIMESTAMP(9), f TIME(0)",
+    "a ARRAY<STRING>, b ARRAY<ARRAY<TINYINT>>, c ARRAY<BOOLEAN NOT NULL>",
+    "a MAP<STRING NOT NULL, DECIMAL(20, 2)>, b ROW<x BYTES, y MAP<INT NOT NULL, ROW<z STRING>>>",
+)
+
+
+def flink_rows(data: bytes) -> None:
+    """A row of Flink's SQL whose tag and length are right."""
+    columns = FLINK_COLUMNS[data[0] % len(FLINK_COLUMNS)] if data else FLINK_COLUMNS[0]
+    record = struct.pack(">bi", 1, len(data[1:])) + data[1:]
+    FlinkRows(schema_of(columns), kind="kind").batch([record, record])
+
+
 # ---------------------------------------------------------------------------------------------------------------- files
 
 
@@ -259,6 +275,7 @@ TARGETS: dict[str, Target] = {
     "records-msgpack": records("msgpack"),
     "records-str": records("str"),
     "records-arrow": records("arrow"),
+    "flink-rows": flink_rows,
     "snapshot": snapshot,
     "manifest": manifest,
     "index": index,

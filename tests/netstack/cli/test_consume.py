@@ -66,3 +66,17 @@ def test_raw_records_are_counted_as_they_are() -> None:
 def test_a_record_of_another_kind() -> None:
     with pytest.raises(RecordError, match=r"nor is it a stream element .*try --as raw"):
         RecordPayloads("long").take([b"\7\7\7"], ChannelAccount())
+
+
+def test_rows_of_flinks_sql_are_dictionaries() -> None:
+    """With their kinds; a watermark belongs to its channel."""
+    row = bytes((2, 2)) + bytes(6) + (5).to_bytes(8, "little") + bytes(8)
+    record = len(row).to_bytes(4, "big") + row
+    first, second = ChannelAccount(), ChannelAccount()
+    payloads = RecordPayloads("rows", "id BIGINT NOT NULL, name STRING")
+    watermark = StreamElementFormat(LongFormat()).encode(Watermark(7))
+    found = payloads.take([b"\1" + record, watermark, b"\0" + bytes(8) + record], first)
+    assert found == [{"op": "+U", "id": 5, "name": None}] * 2
+    assert (first.records, first.watermark, first.crc32) == (2, 7, f"{zlib.crc32(row * 2):08x}")
+    assert payloads.take([b"\1" + record], second) == found[:1]
+    assert second.watermark is None

@@ -56,6 +56,12 @@ def test_the_memory_is_what_the_channels_may_take() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
+        (["consume", "tcp://127.0.0.1:1", "--partition", PARTITION, "--as", "rows"], 2, "--columns says what"),
+        (
+            ["consume", "tcp://127.0.0.1:1", "--partition", PARTITION, "--as", "rows", "--columns", "id LONG"],
+            2,
+            "type LONG is not read",
+        ),
         (["consume", "tcp://127.0.0.1:1", "--partition", "00"], 2, "120 hex digits"),
         (
             ["consume", "tcp://127.0.0.1:1", "--partition", PARTITION, "--subpartitions", "3-1"],

@@ -19,6 +19,8 @@ from netstack.config import NetworkConfig
 from netstack.errors import ConfigError, ConnectionLost, RecordError
 from netstack.ids import ChannelDescriptor
 from netstack.record.arrow import PIECE_BYTES
+from netstack.record.flink_rows import FlinkRows
+from netstack.record.flink_types import schema_of
 from netstack.spark.consumer import StreamLocation, read_epoch, read_subpartition
 from netstack.spark.publisher import Publisher
 from netstack.spark.stream_request import EpochRequest, Question
@@ -66,6 +68,30 @@ def test_an_epoch_is_read_again_and_again_until_it_is_done(tmp_path: Path) -> No
         assert not list(tmp_path.glob("epoch-*"))
         look(network.address, 9)  # of another stream
         assert publisher.acknowledged == 1
+
+
+def test_a_flink_edge_becomes_epochs(tmp_path: Path) -> None:
+    """Rows of Flink's SQL, read in its dialect, are what Spark reads as Arrow."""
+    edge = "f0" * 60
+    with (
+        blocking.open_network("tcp://127.0.0.1:0", NetworkConfig(dialect="flink-2.3.0")) as flink,
+        blocking.open_network("tcp://127.0.0.1:0") as network,
+    ):
+        partition = flink.create_partition(edge, subpartitions=1)
+        writer = blocking.RecordWriter(partition, format="bytes", buffer_timeout_s=None)
+        for number in range(500):
+            row = bytes(8) + number.to_bytes(8, "little")
+            writer.emit(b"\1" + len(row).to_bytes(4, "big") + row)
+        writer.finish()
+        publisher, rows = Publisher(network, "s", tmp_path), FlinkRows(schema_of("id BIGINT"))
+        gate = flink.open_gate([ChannelDescriptor(flink.address, edge)])
+        reader = blocking.RecordReader(gate, format="bytes")
+        while (records := reader.next_records()) is not None:
+            publisher.write(rows.batch(records))
+        publisher.cut()
+        publisher.offer()
+        assert ids_of(StreamLocation(address=network.address), 0) == list(range(500))
+        gate.close()
 
 
 def test_an_epoch_is_kept_until_every_consumer_has_processed_it_and_strangers_are_refused(tmp_path: Path) -> None:
