@@ -108,9 +108,12 @@ class ChannelDescriptor:
         subpartition: index of the subpartition, from 0.
         subpartitions: how many in a row from that one on the channel reads, one after the other. More than one can be
             had of partitions that are kept in files (blocking and hybrid ones).
+        is_prompt: whether it goes over the connection to that TaskManager which is for prompt channels alone, so that
+            its few records do not stand behind what others move in bulk. Any channel may; a local one needs none.
     """
 
     address: str
     partition_id: str
     subpartition: int = 0
     subpartitions: int = 1
+    is_prompt: bool = False

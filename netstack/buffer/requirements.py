@@ -187,8 +187,9 @@ def required_buffers(
     Args:
         gates: by a name of the caller's choice.
         partitions: likewise.
-        connections: other TaskManagers it reads from; every dialled connection has 16 segments to land payloads in. One
-            that says goodbye still has them: count it twice where gates are closed and opened again at once.
+        connections: other TaskManagers it reads from, once more each for prompt channels; every dialled connection has
+            16 segments to land payloads in. One that says goodbye still has them: count it twice where gates are closed
+            and opened again at once.
         config: its settings; the defaults if not given.
 
     Raises:

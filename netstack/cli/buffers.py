@@ -57,7 +57,13 @@ def _partition(text: str) -> tuple[str | None, PartitionPlan]:
     metavar="[NAME=]SUBPARTITIONS[:unbounded]",
     help="A result partition. Repeatable.",
 )
-@click.option("--connections", type=COUNT, default=1, show_default=True, help="TaskManagers it reads from.")
+@click.option(
+    "--connections",
+    type=COUNT,
+    default=1,
+    show_default=True,
+    help="TaskManagers it reads from; again for those of prompt edges.",
+)
 @buffer_flags()
 @memory_flags
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")

@@ -298,7 +298,7 @@ def edges_of(record: JobRecord) -> list[dict[str, Any]]:
 
     Returns:
         `producer` and `consumer` (numbers of vertices), `output` and `input` (of these), `partitioner`, `pattern`,
-        `type`.
+        `type`, `is_prompt`.
     """
     if record.generated is None:
         return []
@@ -312,6 +312,7 @@ def edges_of(record: JobRecord) -> list[dict[str, Any]]:
             "partitioner": edge.partitioner,
             "pattern": edge.pattern.value,
             "type": job.datasets[edge.dataset].type.value,
+            "is_prompt": edge.is_prompt,
         }
         for vertex in range(len(job.vertices))
         for number, edge in enumerate(job.inputs_of(vertex))

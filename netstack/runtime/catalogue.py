@@ -147,6 +147,7 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         " so: it works, with reduced throughput.",
     ),
     Metric("netstack_connections", _TASK_MANAGER, "connections", "Open connections, accepted and dialled."),
+    Metric("netstack_prompt_connections", _TASK_MANAGER, "prompt_connections", "Of these those of prompt edges."),
     Metric(
         "netstack_sent_bytes_total",
         _TASK_MANAGER,

@@ -1,9 +1,10 @@
-"""Connections that one TaskManager dials as a consumer: one for each address, shared among its gates.
+"""Connections that one TaskManager dials as a consumer: one for each address and class, shared among its gates.
 
 Takes: addresses of producers. Gives: pumps in motion, and the `ChannelReceiver` of each.
 
-Rules: one connection per address, shared by every gate and counted by its channels; concurrent callers share one
-attempt; a failed attempt is not remembered. When the last channel leaves, the connection says goodbye.
+Rules: one connection per address and class (prompt or bulk), shared by every gate and counted by its channels;
+concurrent callers share one attempt; a failed attempt is not remembered. When the last channel leaves, the connection
+says goodbye.
 """
 
 from __future__ import annotations
@@ -81,9 +82,11 @@ async def dial_stream(
 class _Dialled:
     """A shared connection, or the attempt to make it."""
 
-    __slots__ = ("callers", "done", "error", "pump", "receiver")
+    __slots__ = ("address", "callers", "done", "error", "is_prompt", "pump", "receiver")
 
-    def __init__(self) -> None:
+    def __init__(self, address: str, is_prompt: bool) -> None:
+        self.address = address
+        self.is_prompt = is_prompt
         self.callers = 0
         self.done = trio.Event()
         self.error: Exception | None = None
@@ -93,7 +96,7 @@ class _Dialled:
 
 @final
 class Dialler:
-    """The dialled connections, by address."""
+    """The dialled connections, by address and class."""
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ class Dialler:
         visits: Visits,
         *,
         new_codec: Callable[[], Codec],
-        hello: Callable[[], Hello],
+        hello: Callable[[bool], Hello],
         dial_stream: Callable[[str], Awaitable[ByteStream]],
         sessions: Sessions | None,
         start: Callable[[ByteStream, Connect], Pump],
@@ -117,7 +120,7 @@ class Dialler:
             nursery: runs attempts.
             visits: of the nursery's loop.
             new_codec: of a consumer, for one connection.
-            hello: what we say first.
+            hello: what we say first, on a prompt connection or not.
             dial_stream: connects, and says everything before the hello; within `connect_timeout_s`.
             sessions: of connections that outlive a cut; None: a cut ends them.
             start: makes the pump of a connection, in motion.
@@ -133,10 +136,14 @@ class Dialler:
         self._sessions = sessions
         self._start = start
         self._call_later = call_later
-        self._connections: dict[str, _Dialled] = {}
+        self._connections: dict[tuple[str, bool], _Dialled] = {}
 
-    async def dial(self, address: str) -> tuple[Pump, ChannelReceiver]:
+    async def dial(self, address: str, is_prompt: bool = False) -> tuple[Pump, ChannelReceiver]:
         """The shared connection to a producer, dialled when there is none.
+
+        Args:
+            address: of the producer.
+            is_prompt: the one for its prompt channels, which bulk channels do not share.
 
         Raises:
             ConnectionLost: nobody answers there.
@@ -146,17 +153,17 @@ class Dialler:
         Cancellation: the attempt goes on for other callers; without any it is given up.
         """
         while True:
-            entry = self._connections.get(address)
+            entry = self._connections.get((address, is_prompt))
             is_new = entry is None
             if entry is None:
-                entry = self._connections[address] = _Dialled()
-                self._nursery.start_soon(self._connect, address, entry)
+                entry = self._connections[address, is_prompt] = _Dialled(address, is_prompt)
+                self._nursery.start_soon(self._connect, entry)
             entry.callers += 1
             try:
                 await entry.done.wait()
             except trio.Cancelled:
                 entry.callers -= 1
-                self._leave_if_idle(address, entry)
+                self._leave_if_idle(entry)
                 raise
             entry.callers -= 1
             error = entry.error
@@ -170,36 +177,36 @@ class Dialler:
                 raise ConnectionLost(str(error)) from error
             assert entry.pump is not None
             assert entry.receiver is not None
-            if not entry.pump.is_closed and self._connections.get(address) is entry:
+            if not entry.pump.is_closed and self._is_known(entry):
                 return entry.pump, entry.receiver
             if is_new and entry.pump.is_closed:  # an older one may have been on its way out, this one was made for us
                 raise _lost_at_once(address, entry.pump)
 
-    async def _connect(self, address: str, entry: _Dialled) -> None:
+    async def _connect(self, entry: _Dialled) -> None:
         pause_s, until_s = _FIRST_PAUSE_S, trio.current_time() + self._config.connect_retry_s
         try:
             while True:
                 try:
-                    await self._attempt(address, entry)
+                    await self._attempt(entry)
                     break
                 except (NetstackError, OSError) as error:
                     if trio.current_time() + pause_s > until_s or not _may_come_back(error):
                         raise
                 await trio.sleep(pause_s)
                 pause_s *= 2
-            self._leave_if_idle(address, entry)
+            self._leave_if_idle(entry)
         except (NetstackError, OSError) as error:  # belongs to the callers that wait for this attempt
             entry.error = error
         finally:
             if entry.pump is None:
                 if entry.error is None:
-                    entry.error = ConnectionLost(f"dialling {address} was cancelled")
-                if self._connections.get(address) is entry:
-                    del self._connections[address]
+                    entry.error = ConnectionLost(f"dialling {entry.address} was cancelled")
+                self._forget(entry)
             entry.done.set()
 
-    async def _attempt(self, address: str, entry: _Dialled) -> None:
+    async def _attempt(self, entry: _Dialled) -> None:
         """Dials once: sets the entry's pump and receiver, or raises and leaves nothing behind."""
+        address = entry.address
         landing = await wait_unpooled(
             self._pool,
             LANDING_SEGMENTS,
@@ -214,7 +221,7 @@ class Dialler:
                 if self._sessions is not None:
                     stream = self._sessions.dialled(stream, address)
                 lent, landing = landing, []
-                pump, receiver = self._consume(stream, address, entry, lent)
+                pump, receiver = self._consume(stream, entry, lent)
                 await pump.opened.wait()
                 if pump.is_closed:
                     raise _lost_at_once(address, pump)
@@ -226,9 +233,7 @@ class Dialler:
             if pump is not None and entry.pump is None:
                 pump.abort(late)  # the hello may still come when nobody wants it any more
 
-    def _consume(
-        self, stream: ByteStream, address: str, entry: _Dialled, landing: list[Segment]
-    ) -> tuple[Pump, ChannelReceiver]:
+    def _consume(self, stream: ByteStream, entry: _Dialled, landing: list[Segment]) -> tuple[Pump, ChannelReceiver]:
         def connect(on_write_wanted: Callable[[], None]) -> Connection:
             make: Callable[..., ChannelReceiver] = ChannelReceiver
             if not self._config.credit_based:
@@ -244,10 +249,10 @@ class Dialler:
             codec = self._new_codec()
             receiver = make(
                 codec,
-                peer=address,
+                peer=entry.address,
                 on_write_wanted=on_write_wanted,
                 send=send,
-                on_empty=lambda: self._leave(address, entry),
+                on_empty=lambda: self._leave(entry),
                 write_now=lambda: pump.write_between_reads(),
                 retries=self._config.request_retries,
                 call_later=self._call_later,
@@ -255,9 +260,9 @@ class Dialler:
             connection = Connection(
                 codec,
                 receiver,
-                hello=self._hello(),
+                hello=self._hello(entry.is_prompt),
                 landing=landing,
-                peer=address,
+                peer=entry.address,
                 on_write_wanted=on_write_wanted,
                 now=trio.current_time(),
                 session=stream.session if isinstance(stream, SessionStream) else None,
@@ -269,38 +274,44 @@ class Dialler:
         pump = self._start(stream, connect)
         return pump, made[0]
 
-    def _leave(self, address: str, entry: _Dialled) -> None:
-        if self._connections.get(address) is entry:
-            del self._connections[address]
+    def _is_known(self, entry: _Dialled) -> bool:
+        return self._connections.get((entry.address, entry.is_prompt)) is entry
+
+    def _forget(self, entry: _Dialled) -> None:
+        if self._is_known(entry):
+            del self._connections[entry.address, entry.is_prompt]
+
+    def _leave(self, entry: _Dialled) -> None:
+        self._forget(entry)
         if entry.pump is not None:
             entry.pump.leave()
 
-    def _leave_if_idle(self, address: str, entry: _Dialled) -> None:
+    def _leave_if_idle(self, entry: _Dialled) -> None:
         """Whoever wanted the connection was cancelled before it had a channel: it would stay open for nobody."""
         if not entry.callers and entry.receiver is not None and not entry.receiver.channel_count:
-            self._leave(address, entry)
+            self._leave(entry)
 
     # What there is.
 
     def discard(self, pump: Pump) -> None:
         """Its connection is over."""
-        for address, entry in list(self._connections.items()):
+        for entry in list(self._connections.values()):
             if entry.pump is pump:
-                del self._connections[address]
+                self._forget(entry)
 
     def statistics(self) -> tuple[DialledStatistics, ...]:
         """Snapshots."""
         return tuple(
-            DialledStatistics(address, entry.pump.connection.statistics(), entry.receiver.channel_count)
-            for address, entry in self._connections.items()
+            DialledStatistics(entry.address, entry.pump.connection.statistics(), entry.receiver.channel_count)
+            for entry in self._connections.values()
             if entry.pump is not None and entry.receiver is not None
         )
 
     def connections(self) -> tuple[OpenConnection, ...]:
         """All of them; O(connections)."""
         return tuple(
-            OpenConnection(address, False, entry.pump.connection.statistics(), entry.receiver.channel_count)
-            for address, entry in self._connections.items()
+            OpenConnection(entry.address, False, entry.pump.connection.statistics(), entry.receiver.channel_count)
+            for entry in self._connections.values()
             if entry.pump is not None and entry.receiver is not None
         )
 

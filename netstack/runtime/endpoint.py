@@ -30,7 +30,7 @@ from ..wire.codec_native import PROTOCOL_VERSION
 from ..wire.connection import Connection
 from ..wire.dialects import dialect_named
 from ..wire.frames import Hello
-from ..wire.greeting import FEATURE_CHECKSUM, FEATURE_EXPECTED, FEATURE_SESSION
+from ..wire.greeting import FEATURE_CHECKSUM, FEATURE_EXPECTED, FEATURE_PROMPT, FEATURE_SESSION
 from .admission import Admission
 from .authentication import Secret
 from .dialling import Connect, Dialler, connect_stream, dial_stream
@@ -339,12 +339,14 @@ class NetworkEndpoint:
     def _mark_dirty(self, pump: Pump) -> None:
         self.unsent[pump] = None
 
-    def _hello(self) -> Hello:
+    def _hello(self, is_prompt: bool = False) -> Hello:
         asked = FEATURE_CHECKSUM if self._config.checksum else 0
         known = KNOWN_FEATURES
         if not self._config.as_flink:
             asked |= FEATURE_EXPECTED
-            known |= FEATURE_EXPECTED
+            known |= FEATURE_EXPECTED | FEATURE_PROMPT
+        if is_prompt:
+            asked |= FEATURE_PROMPT
         if self._config.resume_grace_s:
             asked |= FEATURE_SESSION
             known |= FEATURE_SESSION

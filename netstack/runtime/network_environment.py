@@ -252,7 +252,7 @@ class NetworkEnvironment:
                 pool.destroy()
                 raise
         producers = Producers()
-        dialled: dict[str, tuple[Pump, ChannelReceiver]] = {}
+        dialled: dict[tuple[str, bool], tuple[Pump, ChannelReceiver]] = {}
 
         base = _what_is_read(descriptors)
         name = self._gate_names.take(base)
@@ -282,9 +282,10 @@ class NetworkEnvironment:
                         f"partition {wanted!r} has no {descriptor.subpartitions} subpartitions from"
                         f" {descriptor.subpartition} on; give 1 or more, from 0 or more on"
                     )
-                pump, receiver = dialled.get(descriptor.address, (None, None))
+                route = descriptor.address, descriptor.is_prompt and not config.as_flink
+                pump, receiver = dialled.get(route, (None, None))
                 if pump is None or receiver is None or pump.is_closed:
-                    pump, receiver = dialled[descriptor.address] = await self._endpoint.dial(descriptor.address)
+                    pump, receiver = dialled[route] = await self._endpoint.dial(*route)
                     pump.readers += 1
                     pump.leave_to_thread(False)
                     producers.add(pump, receiver)

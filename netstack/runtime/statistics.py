@@ -104,3 +104,9 @@ class NetworkStatistics:
     def connections(self) -> int:
         """Open connections, in either direction."""
         return len(self.accepted) + len(self.dialled)
+
+    @property
+    def prompt_connections(self) -> int:
+        """Of these those for prompt channels alone."""
+        connections = [each.connection for each in self.accepted] + [each.connection for each in self.dialled]
+        return sum(connection.is_prompt for connection in connections)

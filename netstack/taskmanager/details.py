@@ -198,6 +198,7 @@ def _network(environment: NetworkEnvironment) -> Plain:
         {
             "peer": each.peer,
             "direction": "out" if each.is_accepted else "in",
+            "is_prompt": each.connection.is_prompt,
             "channels": each.channels,
             "bytes_sent": each.connection.bytes_sent,
             "bytes_received": each.connection.bytes_received,

@@ -24,7 +24,7 @@ from .assembler import FrameAssembler, FrameSink
 from .codec import Codec, Inflate
 from .codec_native import MAGIC
 from .frames import AddCredit, ConnectionFailure, Continue, Frame, Goodbye, Hello, Ping, Pong, Received, SessionOffer
-from .greeting import FEATURE_SESSION, agree, check_first_bytes
+from .greeting import FEATURE_PROMPT, FEATURE_SESSION, agree, check_first_bytes
 from .outgoing_batch import OutgoingBatch
 from .session import Session, SessionStatistics
 from .states import TRANSITIONS, Input, State
@@ -67,6 +67,7 @@ class ConnectionStatistics:
         receives: reads that brought something.
         round_trip_s: last measured by ping, None before.
         session: what outliving cuts has cost; None where a cut ends the connection.
+        is_prompt: whether it is of the prompt class (`ids.ChannelDescriptor`).
     """
 
     state: str
@@ -77,6 +78,7 @@ class ConnectionStatistics:
     receives: int
     round_trip_s: float | None
     session: SessionStatistics | None = None
+    is_prompt: bool = False
 
 
 @final
@@ -109,6 +111,8 @@ class Connection:
         """
         self.peer = peer
         self.peer_hello: Hello | None = None
+        self.is_prompt = bool(hello.features >> 16 & FEATURE_PROMPT)
+        """Whether it is of the prompt class, as the consumer asked; a producer knows from its hello on."""
         self.state = State.GREETING if codec.has_hello else State.OPEN
         self._codec = codec
         self._endpoint = endpoint
@@ -298,6 +302,7 @@ class Connection:
             receives=self.receives,
             round_trip_s=self._round_trip_s,
             session=session.statistics() if session is not None and session.is_used else None,
+            is_prompt=self.is_prompt,
         )
 
     # FrameSink: what the assembler found.
@@ -366,6 +371,7 @@ class Connection:
         features = agree(self._hello, peer, self.peer)
         self._go(Input.HELLO)
         self.peer_hello = peer
+        self.is_prompt = self.is_prompt or bool(features & FEATURE_PROMPT)
         self._endpoint.on_open(peer, features)
         self._agree_on_session(features)
         self._on_write_wanted()

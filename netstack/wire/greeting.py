@@ -20,6 +20,9 @@ FEATURE_SESSION: Final = 2
 FEATURE_EXPECTED: Final = 4
 """Producers tell how many buffers they expect to send beyond those that wait (`ExpectedBuffers`)."""
 
+FEATURE_PROMPT: Final = 8
+"""A consumer asks for it: the channels of this connection are few, and do not share one with those that move much."""
+
 
 def agree(ours: Hello, theirs: Hello, peer: str) -> int:
     """The features that this connection uses.

@@ -108,6 +108,8 @@ def changed(draw: st.DrawFn, stream: DataStream) -> DataStream:
     if draw(st.booleans()):
         stream = stream.with_buffer_timeout(draw(st.none() | SECONDS))
     if draw(st.booleans()):
+        stream = stream.prompt()
+    if draw(st.booleans()):
         stream = stream.exchange(ExchangeMode.PIPELINED)
     return stream
 

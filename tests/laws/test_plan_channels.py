@@ -21,6 +21,7 @@ _PARTITIONERS = [Partitioner.REBALANCE, Partitioner.RESCALE, Partitioner.BROADCA
     mode=st.sampled_from(LoadBalanceMode),
     has_shortcut=st.booleans(),
     channels=st.integers(1, 3),
+    prompt=st.lists(st.booleans(), min_size=5, max_size=5),
 )
 def test_counted_pair_by_pair(
     parallelism: list[int],
@@ -29,15 +30,16 @@ def test_counted_pair_by_pair(
     mode: LoadBalanceMode,
     has_shortcut: bool,
     channels: int,
+    prompt: list[bool],
 ) -> None:
     job = StreamEnvironment()
     whole = job.invokable("a:b").set_parallelism(parallelism[0]).rebalance()
-    job.invokable("a:b", whole.with_channels(channels)).set_parallelism(parallelism[1])
+    job.invokable("a:b", whole.with_channels(channels).prompt(prompt[0])).set_parallelism(parallelism[1])
     first = stream = job.source("a:b").set_parallelism(parallelism[0])
-    for count, partitioner in zip(parallelism[1:], partitioners, strict=False):
-        stream = stream.partition_by(partitioner).map("a:b").set_parallelism(count)
+    for count, partitioner, is_prompt in zip(parallelism[1:], partitioners, prompt[1:], strict=False):
+        stream = stream.partition_by(partitioner).prompt(is_prompt).map("a:b").set_parallelism(count)
     if has_shortcut:
-        first.partition_by(partitioners[-1]).connect(stream.rebalance(), "a:b")
+        first.partition_by(partitioners[-1]).prompt(prompt[-1]).connect(stream.rebalance(), "a:b")
     plan = make_plan(job.stream_graph(), taskmanagers=taskmanagers, mode=mode)
     assert plan.placement is not None
     assert plan.channels is not None
@@ -60,7 +62,7 @@ def test_counted_pair_by_pair(
         assert (counted.channels, counted.remote, counted.connections) == (len(pairs), len(remote), len(set(remote)))
         assert counted.per_consumer.sum() == counted.per_producer.sum() == len(pairs)
         assert counted.remote_per_consumer.sum() == len(remote)
-        dialled.update(remote)
+        dialled.update((*pair, edge.is_prompt) for pair in remote)
     for taskmanager in range(taskmanagers):
         assert plan.channels.dialled[taskmanager] == sum(pair[0] == taskmanager for pair in dialled)
         assert plan.channels.accepted[taskmanager] == sum(pair[1] == taskmanager for pair in dialled)

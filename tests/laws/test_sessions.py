@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import operator
 import random
+from contextlib import suppress
 from typing import TypeAlias
 
 import trio
@@ -23,6 +25,7 @@ from netstack.events import Alignment, CheckpointBarrier, Event, UserEvent
 from netstack.ids import ChannelDescriptor
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
+from netstack.inbound.union import UnionInputGate
 from netstack.outbound.partition import ResultPartition
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
@@ -67,7 +70,15 @@ async def produce(partition: ResultPartition, items: list[Item], rng: random.Ran
     await writer.wait_consumed()
 
 
-async def consume(gate: SingleInputGate, into: list[list[Item]], rng: random.Random) -> None:
+async def open_patiently(consumer: NetworkEnvironment, wanted: list[ChannelDescriptor]) -> SingleInputGate:
+    """A line that is cut before both ends know the session answers nobody, as ever. All go over one connection, else
+    what was asked for over the first would be consumed when the second is cut."""
+    while True:
+        with suppress(ConnectionLost, RemoteProtocolError):
+            return await consumer.open_gate(wanted)
+
+
+async def consume(gate: SingleInputGate | UnionInputGate, into: list[list[Item]], rng: random.Random) -> None:
     reader = RecordReader(gate, format="bytes")
     async for item in reader:
         if isinstance(item, CheckpointBarrier):
@@ -77,11 +88,11 @@ async def consume(gate: SingleInputGate, into: list[list[Item]], rng: random.Ran
             await trio.sleep(rng.random())
 
 
-def check_credit(producer: NetworkEnvironment, consumer: NetworkEnvironment, gate: SingleInputGate) -> None:
+def check_credit(producer: NetworkEnvironment, gates: list[SingleInputGate]) -> None:
     """Nothing is under way: what the producer may send, and what it was not told yet, is what is free for it."""
-    (accepted,) = [each for each in producer.statistics().accepted if each.channels]
-    granted = {each.partition_id: each.credit for each in accepted.channels}
-    for channel in gate.channels:
+    accepted = producer.statistics().accepted
+    granted = {channel.partition_id: channel.credit for each in accepted for channel in each.channels}
+    for channel in (channel for gate in gates for channel in gate.channels):
         assert isinstance(channel, RemoteInputChannel)
         assert granted[channel.partition_id] + channel.credit.unannounced == channel.free_buffers, channel
 
@@ -112,19 +123,16 @@ async def run(lines: CutLines, seed: int, plan: list[tuple[int, int, bool]]) -> 
             for index, items in enumerate(said):
                 partition = producer.create_partition(f"p{index}", subpartitions=1)
                 nursery.start_soon(produce, partition, items, random.Random(rng.random()), may_end)
-            wanted = [ChannelDescriptor(producer.address, f"p{index}", 0) for index in range(CHANNELS)]
-            while True:
-                try:
-                    gate = await consumer.open_gate(wanted)
-                    break
-                except (
-                    ConnectionLost,
-                    RemoteProtocolError,
-                ):  # cut before both ends knew the session: nobody answered, as ever
-                    continue
+            wanted = [
+                ChannelDescriptor(producer.address, f"p{index}", is_prompt=rng.random() < 0.5)
+                for index in range(CHANNELS)
+            ]
+            of_class = itertools.groupby(wanted, key=operator.attrgetter("is_prompt"))
+            gates = [await open_patiently(consumer, list(each)) for _, each in of_class]
+            gate = UnionInputGate(gates) if len(gates) > 1 else gates[0]
             nursery.start_soon(consume, gate, heard, random.Random(rng.random()))
             await trio.sleep(100)
-            check_credit(producer, consumer, gate)
+            check_credit(producer, gates)
             may_end.set()
         session = [each.connection.session for each in consumer.connections()]
         assert all(each is None or each.cuts == each.resumed for each in session)

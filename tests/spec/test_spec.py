@@ -45,7 +45,7 @@ from netstack.wire.codec import Inflate
 from netstack.wire.codec_native import MAX_TEXT_BYTES, NOT_SENT, PROTOCOL_VERSION, Kind, NativeCodec
 from netstack.wire.connection import Connection
 from netstack.wire.frames import Frame, Goodbye, Hello
-from netstack.wire.greeting import FEATURE_CHECKSUM, FEATURE_EXPECTED, FEATURE_SESSION
+from netstack.wire.greeting import FEATURE_CHECKSUM, FEATURE_EXPECTED, FEATURE_PROMPT, FEATURE_SESSION
 
 SPEC = (Path(__file__).resolve().parents[2] / "netstack/wire/SPEC.md").read_text(encoding="utf-8")
 SEGMENT_BYTES = 32 * 1024  # of the vectors
@@ -334,6 +334,7 @@ def test_version_and_features() -> None:
         (FEATURE_CHECKSUM.bit_length() - 1, "CHECKSUM"),
         (FEATURE_SESSION.bit_length() - 1, "SESSION"),
         (FEATURE_EXPECTED.bit_length() - 1, "EXPECTED"),
+        (FEATURE_PROMPT.bit_length() - 1, "PROMPT"),
     ]
 
 

@@ -148,6 +148,7 @@ class Scenario:
         speculates: whether slow tasks get a second attempt.
         bad_commits: so many commits fail.
         has_second: whether another job comes meanwhile.
+        has_prompt: whether some of its edges are prompt: of streams.
     """
 
     seed: int
@@ -174,6 +175,7 @@ class Scenario:
     speculates: bool = False
     bad_commits: int = 0
     has_second: bool = False
+    has_prompt: bool = False
 
     def __str__(self) -> str:
         way = f"{self.mode}, every {self.interval_s:g} s" if takes_checkpoints(self) else "kept partitions"
@@ -267,6 +269,7 @@ def random_scenario(seed: int) -> Scenario:
         speculates=movement in (BLOCKING, ADAPTIVE) and chance.random() < 0.5,
         bad_commits=chance.choice((0, 0, 0, 1, 2)),
         has_second=chance.random() < 0.1,
+        has_prompt=movement == STREAMING and chance.random() < 0.5,
     )
 
 
@@ -350,6 +353,7 @@ def smaller(scenario: Scenario) -> Iterator[Scenario]:
         {"speculates": False},
         {"bad_commits": 0},
         {"has_second": False},
+        {"has_prompt": False},
     ):
         changed = replace(scenario, **changes)
         if changed != scenario:

@@ -89,6 +89,7 @@ class _Writer:
         )
         counted = (
             self._wide(numbered, -2)
+            .prompt(scenario.has_prompt)
             .key_by(f"{_OPERATORS}:key_of")
             .sink(f"{_OPERATORS}:Sink", name=SINK, job=self._environment.name, bad_commits=scenario.bad_commits)
         )
@@ -115,7 +116,10 @@ class _Writer:
         return made.set_buffer_timeout(timeout_s).set_parallelism(self._widths[place])
 
     def _staged(self, stream: DataStream, name: str, stage: str, place: int) -> DataStream:
-        other = self._source(f"{name}-other", place, self._scenario.records // 2) if stage in TWO_SOURCES else stream
+        other: DataStream = stream
+        if stage in TWO_SOURCES:
+            source = self._source(f"{name}-other", place, self._scenario.records // 2)
+            other = source.prompt(self._scenario.has_prompt)
         match stage:
             case "filter":
                 made = stream.filter(f"{_OPERATORS}:two_thirds", name=name)
@@ -138,7 +142,7 @@ class _Writer:
                 made = parted.process(f"{_OPERATORS}:Part", name=name, must=True)
             case "side":
                 split = self._wide(stream.process(f"{_OPERATORS}:halves", name=name), place)
-                both = split.union(split.side_output("odd"))
+                both = split.union(split.side_output("odd").prompt(self._scenario.has_prompt))
                 made = both.map(f"{_OPERATORS}:same", name=f"{name}-both")
             case "mistake":
                 made = stream.process(

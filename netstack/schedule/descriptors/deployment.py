@@ -216,7 +216,8 @@ class Deployment:
     def _gates(self, edge: int, indices: IndexArray) -> Iterator[InputGateDescriptor]:
         """The gate that each of several consumers has for an edge."""
         topology, groups = self._topology, self._topology.groups
-        dataset = topology.job.edges[edge].dataset
+        read = topology.job.edges[edge]
+        dataset = read.dataset
         described = topology.job.datasets[dataset]
         consumed = topology.connection(edge).all_consumed_by(indices)
         distinct = np.unique(consumed).tolist()
@@ -224,7 +225,9 @@ class Deployment:
         sizes = {group: len(groups.partitions_of(group)) for group in distinct}
         starts = groups.partition_start[consumed] - np.int32(topology.partitions_of(dataset).start)
         for pieces, group in zip(self._pieces(edge, indices, starts), consumed.tolist(), strict=True):
-            yield InputGateDescriptor(described.name, described.type, sizes[group], pieces, shared[group])
+            yield InputGateDescriptor(
+                described.name, described.type, sizes[group], pieces, shared[group], read.is_prompt
+            )
 
     def _pieces(self, edge: int, indices: IndexArray, group_starts: IndexArray) -> Iterator[tuple[GatePiece, ...]]:
         """What each of several consumers reads, counted from the first partition of its group."""

@@ -102,6 +102,7 @@ class InputGateDescriptor:
         partitions: how many partitions its group has.
         pieces: what it reads of them: one piece, or several where data were skewed.
         groups: lists of shuffle descriptors; a later one overrides what an earlier one says of the same partition.
+        is_prompt: whether its channels go over connections for prompt ones alone.
     """
 
     dataset: str
@@ -109,6 +110,7 @@ class InputGateDescriptor:
     partitions: int
     pieces: tuple[GatePiece, ...]
     groups: tuple[MaybeOffloaded, ...]
+    is_prompt: bool = False
 
     @property
     def number_of_channels(self) -> int:
@@ -136,13 +138,13 @@ class InputGateDescriptor:
         places = resolve([*((read or _read_inline)(group) for group in self.groups), *updates], self.partitions)
         if self.type.is_released_by_scheduler:  # a channel reads any number of subpartitions of what is kept
             ranges = tuple(
-                replace(found.channel(row, start), subpartitions=last - start)
+                found.channel(row, start, last - start, self.is_prompt)
                 for first, stop, start, last in self.pieces
                 for found, row in places[first:stop]
             )
             return GateDescriptor(ranges, self.type)
         channels = tuple(
-            found.channel(row, subpartition)
+            found.channel(row, subpartition, 1, self.is_prompt)
             for first, stop, first_subpartition, stop_subpartition in self.pieces
             for found, row in places[first:stop]
             for subpartition in range(first_subpartition, stop_subpartition)
@@ -259,13 +261,13 @@ def _partition(
 
 
 def _plain_gate(gate: InputGateDescriptor) -> tuple[object, ...]:
-    return (gate.dataset, _TYPE_NUMBERS[gate.type], gate.partitions, gate.pieces, gate.groups)
+    return (gate.dataset, _TYPE_NUMBERS[gate.type], gate.partitions, gate.pieces, gate.groups, gate.is_prompt)
 
 
 def _gate(
-    dataset: str, type_number: int, partitions: int, pieces: list[list[int]], groups: list[object]
+    dataset: str, type_number: int, partitions: int, pieces: list[list[int]], groups: list[object], is_prompt: bool
 ) -> InputGateDescriptor:
     read = tuple((int(first), int(stop), int(start), int(last)) for first, stop, start, last in pieces)
     return InputGateDescriptor(
-        dataset, _TYPES[type_number], partitions, read, tuple(_shared(group) for group in groups)
+        dataset, _TYPES[type_number], partitions, read, tuple(_shared(group) for group in groups), bool(is_prompt)
     )

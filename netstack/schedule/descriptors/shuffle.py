@@ -214,11 +214,14 @@ class ShuffleDescriptors:
         location = None if where == UNKNOWN else self.locations[where]
         return ShuffleDescriptor(name, location, int(self.connection[row]))
 
-    def channel(self, row: int, subpartition: int) -> ChannelDescriptor:
+    def channel(
+        self, row: int, subpartition: int, subpartitions: int = 1, is_prompt: bool = False
+    ) -> ChannelDescriptor:
         """What a consumer opens; its address is empty while the place is not known."""
         name = partition_name(self.execution, self.dataset, int(self.partition[row]), int(self.attempt[row]))
         where = int(self.taskmanager[row])
-        return ChannelDescriptor("" if where == UNKNOWN else self.locations[where].address, name, subpartition)
+        address = "" if where == UNKNOWN else self.locations[where].address
+        return ChannelDescriptor(address, name, subpartition, subpartitions, is_prompt)
 
     def serialised(self) -> bytes:
         """One plain block of bytes, not compressed."""

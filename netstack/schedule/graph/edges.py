@@ -52,12 +52,17 @@ def result_type(graph: StreamGraph, edge: StreamEdge) -> ResultPartitionType:
     """How the records of an edge that goes over the network are kept and consumed.
 
     Raises:
-        ConfigError: they are to be kept as a dataset, and cannot be.
+        ConfigError: they are to be kept as a dataset, and cannot be; or to be prompt, and are read when complete.
     """
     partitioner = unchained_partitioner(edge)
     kind = _MODES.get(edge.mode) or _undefined(graph, edge, partitioner)
     if kind is ResultPartitionType.HYBRID_SELECTIVE and partitioner is Partitioner.BROADCAST:
         kind = ResultPartitionType.HYBRID_FULL  # several consumers read one copy
+    if edge.is_prompt and kind.is_blocking:
+        raise ConfigError(
+            f"edge {graph.describe(edge)} is blocking: it is read when all of it is there, so prompt means nothing;"
+            " leave it out, or use exchange mode PIPELINED"
+        )
     if edge.dataset_id is not None:
         if not kind.is_blocking:
             raise ConfigError(

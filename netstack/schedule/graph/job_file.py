@@ -312,18 +312,22 @@ def _streams(name: str, inputs: Sequence[Mapping[str, Any]], streams: Mapping[st
             raise ConfigError(f"operator {name!r}: an input has a function, and no partitioner to use it: add hash")
         if "mode" in given:
             stream = stream.exchange(ExchangeMode(given["mode"]))
-        if "dataset_id" in given:
-            stream = stream.persist(given["dataset_id"])
-        if "format" in given:
-            stream = stream.with_format(given["format"])
-        if "buffer_timeout_s" in given:
-            stream = stream.with_buffer_timeout(given["buffer_timeout_s"])
-        if "channels" in given:
-            stream = stream.with_channels(given["channels"])
+        for word, set_option in _INPUT_OPTIONS.items():
+            if word in given:
+                stream = set_option(stream, given[word])
         by_number.setdefault(given.get("input", 1), []).append(stream)
     if sorted(by_number) != list(range(1, len(by_number) + 1)):
         raise ConfigError(f"operator {name!r} has inputs {sorted(by_number)}; number them 1, 2 and so on")
     return [streams[0].union(*streams[1:]) for _, streams in sorted(by_number.items())]
+
+
+_INPUT_OPTIONS: Final[Mapping[str, Callable[[DataStream, Any], DataStream]]] = {
+    "dataset_id": DataStream.persist,
+    "format": DataStream.with_format,
+    "buffer_timeout_s": DataStream.with_buffer_timeout,
+    "channels": DataStream.with_channels,
+    "is_prompt": DataStream.prompt,
+}
 
 
 # And back.
@@ -408,6 +412,8 @@ def _written_input(graph: StreamGraph, edge: StreamEdge) -> dict[str, Any]:
         given["buffer_timeout_s"] = edge.buffer_timeout_s
     if edge.channels != 1:
         given["channels"] = edge.channels
+    if edge.is_prompt:
+        given["is_prompt"] = True
     return given
 
 

@@ -243,6 +243,7 @@ def _job_edge(
         operator=graph.nodes[edge.target].name,
         ordinal=ordinal,
         channels=edge.channels,
+        is_prompt=edge.is_prompt,
     )
 
 

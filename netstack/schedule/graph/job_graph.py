@@ -203,6 +203,7 @@ class JobEdge:
         operator: which operator of the consumer's chain reads it; empty is its first.
         ordinal: tells edges apart that are otherwise the same: the same operators, input and side output.
         channels: from each subtask that writes to each that reads, side by side; of a static graph.
+        is_prompt: whether its channels share no connection with those of edges that are not.
     """
 
     dataset: int
@@ -217,6 +218,7 @@ class JobEdge:
     operator: str = ""
     ordinal: int = 0
     channels: int = 1
+    is_prompt: bool = False
 
 
 @final

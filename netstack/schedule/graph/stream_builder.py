@@ -60,6 +60,7 @@ class _Way:
     format: str = DEFAULT_FORMAT
     buffer_timeout_s: float | Unset | None = UNSET
     channels: int = 1
+    is_prompt: bool = False
 
 
 @final
@@ -219,6 +220,7 @@ class StreamEnvironment:
             format=way.format,
             buffer_timeout_s=way.buffer_timeout_s,
             channels=way.channels,
+            is_prompt=way.is_prompt,
         )
 
     def _free_name(self, name: str, kind: str) -> str:
@@ -341,6 +343,13 @@ class DataStream:
             timeout_s: None is until it is full.
         """
         return self._changed(buffer_timeout_s=timeout_s)
+
+    def prompt(self, yes: bool = True) -> DataStream:
+        """Few records, which shall not stand behind many: they have a connection for such streams alone.
+
+        Not for blocking exchanges. How long a record waits for its buffer is `with_buffer_timeout`, as ever.
+        """
+        return self._changed(is_prompt=yes)
 
     def with_channels(self, channels: int) -> DataStream:
         """Several channels from each subtask to each of the next operator's; both operators must be invokables."""

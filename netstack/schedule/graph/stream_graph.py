@@ -210,6 +210,8 @@ class StreamEdge:
             operator that writes has it.
         channels: from each subtask that writes to each that reads: subpartitions side by side. More than one is for
             two invokables, and all subtasks of both: who partitions records has one channel for each subtask.
+        is_prompt: whether its channels go over connections of their own, beside those of edges in bulk; where the edge
+            is chained, or both of its subtasks are on one TaskManager, there are none.
     """
 
     source: int
@@ -223,6 +225,7 @@ class StreamEdge:
     format: str = DEFAULT_FORMAT
     buffer_timeout_s: float | Unset | None = UNSET
     channels: int = 1
+    is_prompt: bool = False
 
 
 SCHEDULING_TYPES: Final = ("all_at_once", "next_stage_on_first_output", "next_stage_on_complete_output")

@@ -93,6 +93,7 @@ def _edge(plan: Plan, index: int) -> dict[str, Any]:
         "pattern": edge.pattern.value,
         "function": edge.function,
         "buffer_timeout_s": edge.buffer_timeout_s,
+        "is_prompt": edge.is_prompt,
         "channels": None if counts is None else counts.channels,
         "local": None if counts is None else counts.local,
         "remote": None if counts is None else counts.remote,

@@ -3,8 +3,8 @@
 Takes: a job graph and the TaskManager of every subtask. Gives: counts for each edge and each TaskManager.
 
 Rules: a channel is a pair of a producing and a consuming subtask of an edge. A consumer's TaskManager dials the
-producer's, once for all channels between the two in that direction. Nothing here is as large as the number of channels:
-all-to-all edges are counted by TaskManager, pointwise ones by subtask.
+producer's, once for all channels between the two in that direction, and once more for those of prompt edges. Nothing
+here is as large as the number of channels: all-to-all edges are counted by TaskManager, pointwise ones by subtask.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class JobChannels:
 
     Attributes:
         edges: of each edge, in the order of `JobGraph.edges`.
-        dialled: for each TaskManager the others it connects to, over all edges.
-        accepted: for each TaskManager the others that connect to it.
+        dialled: for each TaskManager the connections it opens, over all edges.
+        accepted: for each TaskManager those that others open to it.
     """
 
     edges: tuple[EdgeChannels, ...]
@@ -65,7 +65,7 @@ class JobChannels:
 
     @property
     def connections(self) -> int:
-        """TCP connections, with one for each pair of TaskManagers and direction."""
+        """TCP connections, with one for each pair of TaskManagers, direction and class of edges."""
         return int(self.dialled.sum())
 
 
@@ -78,17 +78,18 @@ def count_channels(job: JobGraph, placement: Placement, taskmanagers: int) -> Jo
         taskmanagers: how many there are.
     """
     places = [placement.taskmanagers_of(vertex) for vertex in range(len(job.vertices))]
-    counted = _Counted(taskmanagers)
+    of_class = {is_prompt: _Counted(taskmanagers) for is_prompt in (False, True)}
     edges = []
     for edge in job.edges:
         producers, consumers = places[job.datasets[edge.dataset].producer], places[edge.consumer]
-        edges.append(counted.add(edge, producers, consumers))
-    return JobChannels(tuple(edges), *counted.per_taskmanager())
+        edges.append(of_class[edge.is_prompt].add(edge, producers, consumers))
+    (dialled, accepted), (more_dialled, more_accepted) = (each.per_taskmanager() for each in of_class.values())
+    return JobChannels(tuple(edges), index_array(dialled + more_dialled), index_array(accepted + more_accepted))
 
 
 @final
 class _Counted:
-    """Who connects to whom, over several edges."""
+    """Who connects to whom, over several edges of one class."""
 
     def __init__(self, taskmanagers: int) -> None:
         self._count = taskmanagers

@@ -61,9 +61,10 @@ def parallelism_text(parallelism: int) -> str:
 
 
 def edge_text(plan: Plan, edge: JobEdge) -> str:
-    """`hash, all to all`."""
+    """`hash, all to all, prompt`."""
     side = plan.job.datasets[edge.dataset].side_output
-    return f"{edge.partitioner}, {_PATTERNS[edge.pattern]}" + (f", side output {side!r}" if side else "")
+    text = f"{edge.partitioner}, {_PATTERNS[edge.pattern]}{', prompt' if edge.is_prompt else ''}"
+    return text + (f", side output {side!r}" if side else "")
 
 
 def channels_text(plan: Plan, index: int) -> str:

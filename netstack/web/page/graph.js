@@ -27,11 +27,12 @@
       const sums = ns.sums(edge, snapshot.channel_columns);
       const isRemote = (edge.channels ?? []).some((c) => c[snapshot.channel_columns.indexOf("credit")] !== null);
       const stalled = isRemote && (edge.channels ?? []).some((c) => c[snapshot.channel_columns.indexOf("credit")] === 0 && c[snapshot.channel_columns.indexOf("backlog")] > 0);
-      const name = `${edge.partitioner} from ${job.vertices[edge.producer].name} to ${job.vertices[edge.consumer].name}`;
+      const way = edge.partitioner + (edge.is_prompt ? ", prompt" : "");
+      const name = `${way} from ${job.vertices[edge.producer].name} to ${job.vertices[edge.consumer].name}`;
       const group = ns.svg("g", { class: `edge${chosen.edge === number ? " chosen" : ""}${stalled ? " stalled" : ""}`, tabindex: 0, role: "button", "aria-label": name, "aria-pressed": chosen.edge === number, "data-key": `edge-${number}`, "data-edge": number });
       group.append(ns.svg("path", { d }), ns.svg("path", { d, class: "hit" }), ns.svg("title", {}, name));
       const cx = (x + W + u) / 2, cy = (y + v) / 2 + H / 2;
-      group.append(ns.svg("text", { class: "label", x: cx, y: cy - 8, "text-anchor": "middle" }, edge.partitioner));
+      group.append(ns.svg("text", { class: "label", x: cx, y: cy - 8, "text-anchor": "middle" }, way));
       const told = edge.channel_count ? (isRemote ? `credit ${sums.credit > 1 << 30 ? "off" : sums.credit}, backlog ${sums.backlog}` : `local, ${sums.queued} queued`) : "";
       group.append(ns.svg("text", { class: "label", x: cx, y: cy + 15, "text-anchor": "middle" }, told));
       group.addEventListener("click", () => choose({ edge: chosen.edge === number ? null : number }));

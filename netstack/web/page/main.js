@@ -40,7 +40,7 @@
     const edge = job.edges[chosen.edge];
     $("edge").hidden = !edge;
     if (edge) {
-      $("edge-h").textContent = `${job.vertices[edge.producer].name} → ${job.vertices[edge.consumer].name}: ${edge.partitioner}, ${edge.type}`;
+      $("edge-h").textContent = `${job.vertices[edge.producer].name} → ${job.vertices[edge.consumer].name}: ${edge.partitioner}, ${edge.type}${edge.is_prompt ? ", prompt" : ""}`;
       $("edge-sum").textContent = ns.edgeSum(edge, job, columns);
       fill("channels", [job.job_id, edge], () => ns.channelRows(job, edge, columns));
     }

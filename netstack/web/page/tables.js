@@ -16,7 +16,7 @@
     const memory = network ? bar(1 - network.free_segments / network.segments, `${ns.count(network.segments - network.free_segments)} of ${ns.count(network.segments)} of ${ns.size(network.segment_bytes)} lent, ${network.pools} pools`) : t.memory_bytes === undefined ? "" : `${ns.size(t.memory_bytes - t.free_memory_bytes)} of ${ns.size(t.memory_bytes)} held`;
     const connections = ns.el("div");
     const own = jobs.flatMap((job) => (job.networks ?? []).filter((each) => each.taskmanager === t.name));
-    for (const each of [network, ...own].filter(Boolean)) for (const c of each.connections) connections.append(ns.el("div", `${c.direction === "out" ? "to" : "from"} ${c.peer.replace(/^\w+:\/\//, "")}: ${c.channels} channels, ${ns.size(c.bytes_sent)} out, ${ns.size(c.bytes_received)} in${c.round_trip_s ? `, ${ns.took(c.round_trip_s)} round trip` : ""}`));
+    for (const each of [network, ...own].filter(Boolean)) for (const c of each.connections) connections.append(ns.el("div", `${c.direction === "out" ? "to" : "from"} ${c.peer.replace(/^\w+:\/\//, "")}: ${c.channels} ${c.is_prompt ? "prompt " : ""}channels, ${ns.size(c.bytes_sent)} out, ${ns.size(c.bytes_received)} in${c.round_trip_s ? `, ${ns.took(c.round_trip_s)} round trip` : ""}`));
     const made = ns.row(name, t.host, boxes, memory, connections, Object.keys(t.jobs).map((j) => names[j] ?? j.slice(0, 8)).join(", "));
     made.dataset.tm = t.name; made.dataset.gone = t.gone ? "yes" : "no"; if (t.gone) made.className = "gone"; return made;
   };

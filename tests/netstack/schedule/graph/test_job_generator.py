@@ -139,6 +139,18 @@ def test_a_result_that_no_task_can_write_is_refused() -> None:
         made(job)
 
 
+def test_only_what_is_read_while_it_is_made_can_be_prompt() -> None:
+    job = StreamEnvironment()
+    source = job.source(F)
+    source.rebalance().prompt().sink(F)
+    source.rebalance().exchange(ExchangeMode.HYBRID_FULL).prompt().sink(F)
+    source.rebalance().sink(F)
+    assert [edge.is_prompt for edge in made(job).edges] == [True, True, False]
+    source.exchange(ExchangeMode.BATCH).prompt().sink(F, name="late")
+    with pytest.raises(ConfigError, match="'source' -> 'late' is blocking"):
+        job_graph(job.stream_graph())
+
+
 def test_buffer_timeouts_reach_the_edges() -> None:
     job = StreamEnvironment(buffer_timeout_s=0.5)
     job.source(F).rebalance().map(F).set_buffer_timeout(0.0).rebalance().map(F).set_buffer_timeout(

@@ -306,6 +306,7 @@ def test_the_document() -> None:
         "pattern": "all_to_all",
         "function": "words:word",
         "buffer_timeout_s": 0.1,
+        "is_prompt": False,
         "channels": 16,
         "local": 8,
         "remote": 8,
