@@ -5,6 +5,10 @@ Takes: records of one task. Gives: their bytes to a `PartitionWriter`; what find
 Nobody can tell it from emitting each record at once, as long as everything is flushed before the task waits. A record
 that may change is encoded when it is staged. Str and numbers cannot: they are encoded, and their subpartitions are
 chosen, all together. Where one of them is refused, those in front of it are written before the error is raised.
+
+What is staged is framed as a whole, a run of cells for each subpartition (`record/cells.framed_cells`), and copied into
+the open buffers as far as it fits. So the subpartitions are written one after the other, each in order. What is not
+plain (a long record, one that the format or the selector may refuse) is written record by record.
 """
 
 from __future__ import annotations
@@ -12,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, final
 
-from ..buffer.builder import BufferBuilder
-from ..record.framing import prefix_of
+from ..record.cells import cells_within, framed_cells
+from ..record.formats import kind_of
+from ..record.framing import LENGTH, PREFIX_BYTES
 from .emission import Payload
-from .writer import PartitionWriter
+from .writer import LEND_BYTES, PartitionWriter
 
 
 @final
@@ -23,26 +28,29 @@ class SliceWriter:
     """Writes what one task emits to one partition; nobody else writes there.
 
     Attributes:
-        records: staged as they are; only where `takes_records`. They come behind `payloads`.
-        payloads: staged, encoded.
-        slots: the slot of each payload.
+        records: staged as they are; only where `takes_records`. They come behind everything else.
         written_bytes: the payloads written so far.
         takes_records: whether the records of the format cannot change.
     """
 
     __slots__ = (
+        "_at",
         "_builders",
+        "_channels",
         "_counters",
         "_encode",
         "_encode_many",
         "_failure",
         "_fixed_slot",
+        "_framed",
+        "_kind",
+        "_most_bytes",
+        "_payloads",
         "_select",
         "_selector",
+        "_slots",
         "_writer",
-        "payloads",
         "records",
-        "slots",
         "takes_records",
         "written_bytes",
     )
@@ -51,23 +59,28 @@ class SliceWriter:
         """Stages nothing yet."""
         self._writer = writer
         self._builders = writer.buffers.builders
+        self._channels = len(writer.buffers.builders)
         self._counters = writer.partition.counters
         self._encode_many: Callable[[list[Any]], list[bytes]] | None = getattr(writer.format, "encode_many", None)
         self._encode = writer.format.encode
+        self._kind = kind_of(writer.format)
+        self._most_bytes = min(LEND_BYTES - 1, writer.partition.max_record_bytes)
         self._selector = writer.selector
         self._select = writer.selector.select
         self._fixed_slot = writer.fixed_slot
         self._failure: Exception | None = None
         self.records: list[Any] = []
-        self.payloads: list[Payload] = []
-        self.slots: list[int] = []
+        self._payloads: list[Payload] = []  # staged, encoded; the slot of each
+        self._slots: list[int] = []
+        self._framed: list[tuple[int, int, bytes]] = []  # in front of those: slot, cells, their bytes
+        self._at = 0  # of the last of them, what is written
         self.written_bytes = 0
         self.takes_records = self._encode_many is not None
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is staged."""
-        return not self.records and not self.payloads and self._failure is None
+        return not (self.records or self._payloads or self._framed) and self._failure is None
 
     def stage(self, record: Any, /) -> None:
         """Stages a record that may change afterwards.
@@ -77,8 +90,8 @@ class SliceWriter:
         """
         payload = self._encode(record)
         slot = self._fixed_slot
-        self.slots.append(self._select(record) if slot is None else slot)
-        self.payloads.append(payload)
+        self._slots.append(self._select(record) if slot is None else slot)
+        self._payloads.append(payload)
 
     def flush(self) -> bool:
         """Writes what is staged. Returns whether that is all; False: there are no buffers for the rest.
@@ -88,79 +101,130 @@ class SliceWriter:
             LocalProtocolError, PoolDestroyed: as `PartitionWriter.try_emit`.
             Exception: whatever the selector raises; those in front of the record are written.
         """
-        if self.records:
-            self._encode_records()
-        payloads = self.payloads
-        if payloads:
-            written = self._write()
-            if written == len(payloads):
-                self.written_bytes += sum(map(len, payloads))
-                payloads.clear()
-                self.slots.clear()
-            else:
-                self.written_bytes += sum(map(len, payloads[:written]))
-                del payloads[:written]
-                del self.slots[:written]
+        if self._framed and not self._write_framed():
+            return False
+        if self.records and not self._payloads:
+            self._frame_records()
+        if self._payloads:
+            self._frame(self._payloads, "bytes", self._slots)
+            if not self._framed and not self._write_each():
                 return False
+            self._payloads.clear()
+            self._slots.clear()
+        if self._framed and not self._write_framed():
+            return False
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        return True
+        return not self.records or self.flush()
 
     def take(self) -> tuple[int, Payload]:
-        """The slot of the first payload, and the payload, which the caller writes."""
-        self.written_bytes += len(self.payloads[0])
-        return self.slots.pop(0), self.payloads.pop(0)
+        """The slot of a first payload, and the payload, which the caller writes."""
+        if not self._framed:
+            self.written_bytes += len(self._payloads[0])
+            return self._slots.pop(0), self._payloads.pop(0)
+        slot, _, data = self._framed[-1]
+        payload = self._next_payload(data)
+        self._advance(PREFIX_BYTES + len(payload), 1)
+        return slot, payload
 
-    def _encode_records(self) -> None:
+    def _frame_records(self) -> None:
         records = self.records
-        slot, encode_many = self._fixed_slot, self._encode_many
-        assert encode_many is not None
+        slots: list[int] | int | None = self._fixed_slot
         try:
-            payloads = encode_many(records)
-            slots = [slot] * len(records) if slot is not None else self._selector.select_many(records)
-        except Exception:  # the loop below finds the record, and raises for it
+            if slots is None:
+                slots = self._selector.select_many(records)
+        except Exception:  # `stage` finds the record, and raises for it
             slots = None
-        if slots is not None:
-            self.payloads += payloads
-            self.slots += slots
-        else:
-            try:
+        try:
+            if slots is None:
                 for record in records:
                     self.stage(record)
-            except Exception as error:  # raised by `flush` when the records in front of it are written
-                self._failure = error
+            elif not self._frame(records, self._kind, slots):
+                self._slots = [slots] * len(records) if isinstance(slots, int) else slots
+                self._encode_each(records)
+        except Exception as error:  # raised by `flush` when the records in front of it are written
+            del self._slots[len(self._payloads) :]
+            self._failure = error
         records.clear()
 
-    def _write(self) -> int:
-        """Writes payloads as long as there are buffers; returns how many."""
-        writer = self._writer
+    def _encode_each(self, records: list[Any]) -> None:
+        """Encodes as many as fit the format."""
+        try:
+            assert self._encode_many is not None
+            self._payloads += self._encode_many(records)
+        except Exception:  # likewise
+            for record in records:
+                self._payloads.append(self._encode(record))
+
+    def _frame(self, records: list[Any], kind: str, slots: list[int] | int) -> bool:
+        """Frames records as cells, all of them or none."""
+        shares = framed_cells(records, kind, slots, self._channels, self._most_bytes)
+        if shares is None:
+            return False
+        shares.reverse()
+        self._framed = shares
+        return True
+
+    def _write_framed(self) -> bool:
+        """Writes cells as long as there are buffers; returns whether that is all."""
+        writer, builders, framed = self._writer, self._builders, self._framed
         writer.settle()
-        if not self._write_joined():
-            for index, payload in enumerate(self.payloads):
-                if not writer.try_write(self.slots[index], payload):
-                    return index
+        while framed:
+            slot, cells, data = framed[-1]
+            builder = builders[slot]
+            builder.settle()
+            at = self._at
+            room = builder.limit - 1 - builder.position
+            left = len(data) - at
+            if left <= room:
+                builder.append(memoryview(data)[at:] if at else data)
+                self._counters.counted += cells
+                self._advance(left, cells)
+                continue
+            end, fitting = cells_within(data, at, at + room) if room > PREFIX_BYTES else (at, 0)
+            if fitting:
+                builder.append(memoryview(data)[at:end])
+                self._counters.counted += fitting
+                self._advance(end - at, fitting)
+            payload = self._next_payload(data)
+            if not writer.try_write(slot, payload):
+                return False
+            self._advance(PREFIX_BYTES + len(payload), 1)
+        self._flush_connections()
+        return True
+
+    def _next_payload(self, data: bytes) -> bytes:
+        """The first that is not written of the cells that are written now."""
+        start = self._at + PREFIX_BYTES
+        size: int = LENGTH.unpack_from(data, self._at)[0]
+        return data[start : start + size]
+
+    def _advance(self, size: int, count: int) -> None:
+        """So many bytes, and cells, of those that are written now are written."""
+        slot, cells, data = self._framed[-1]
+        self.written_bytes += size - count * PREFIX_BYTES
+        self._at += size
+        if self._at == len(data):
+            self._framed.pop()
+            self._at = 0
+        else:
+            self._framed[-1] = slot, cells - count, data
+
+    def _write_each(self) -> bool:
+        """Writes payloads one by one as long as there are buffers; returns whether that is all."""
+        writer, payloads, slots = self._writer, self._payloads, self._slots
+        writer.settle()
+        for index, payload in enumerate(payloads):
+            if not writer.try_write(slots[index], payload):
+                del payloads[:index]
+                del slots[:index]
+                return False
+            self.written_bytes += len(payload)
+        self._flush_connections()
+        return True
+
+    def _flush_connections(self) -> None:
+        writer = self._writer
         if writer.flush_always and writer.partition.host.ticks() >= writer.buffers.next_kick:
             writer.buffers.flush_connections()
-        return len(self.payloads)
-
-    def _write_joined(self) -> bool:
-        """Writes all payloads if they end in buffers that are open; a join for each slot."""
-        groups: dict[int, list[Payload]] = {}
-        for slot, payload in zip(self.slots, self.payloads, strict=True):
-            group = groups.get(slot)
-            if group is None:
-                group = groups[slot] = []
-            group.append(prefix_of(payload))
-            group.append(payload)
-        framed: list[tuple[BufferBuilder, bytes]] = []
-        for slot, pieces in groups.items():
-            builder = self._builders[slot]
-            data = b"".join(pieces)
-            if builder.written_bytes + len(data) >= builder.limit:
-                return False
-            framed.append((builder, data))
-        for builder, data in framed:
-            builder.append(data)
-        self._counters.counted += len(self.payloads)
-        return True

@@ -45,6 +45,22 @@ load_length(const unsigned char *at)
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
+/* The payload of a number, 8 bytes; 0 if it is none of its kind. */
+static inline int
+number_of(Kind kind, PyObject *record, unsigned char *payload)
+{
+    if (kind == INT64 && PyLong_CheckExact(record)) {
+        int overflow;
+        uint64_t value = (uint64_t)PyLong_AsLongLongAndOverflow(record, &overflow);
+        for (int i = 0; i < 8; i++) {
+            payload[i] = (unsigned char)(value >> 8 * i);
+        }
+        return !overflow;
+    }
+    return kind == FLOAT64 && PyFloat_CheckExact(record) &&
+           PyFloat_Pack8(PyFloat_AS_DOUBLE(record), (char *)payload, 1) == 0;
+}
+
 /* ---------------------------------------------------------------------------------------------------------- Pen */
 
 typedef struct {
@@ -233,26 +249,11 @@ emit(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames
             size = PyUnicode_GET_LENGTH(record);
         }
         break;
-    case INT64:
-        if (PyLong_CheckExact(record)) {
-            int overflow;
-            uint64_t value = (uint64_t)PyLong_AsLongLongAndOverflow(record, &overflow);
-            if (!overflow) {
-                for (int i = 0; i < 8; i++) {
-                    number[i] = (unsigned char)(value >> 8 * i);
-                }
-                data = number;
-                size = 8;
-            }
-        }
-        break;
-    case FLOAT64:
-        if (PyFloat_CheckExact(record) && PyFloat_Pack8(PyFloat_AS_DOUBLE(record), (char *)number, 1) == 0) {
+    default:
+        if (number_of(self->kind, record, number)) {
             data = number;
             size = 8;
         }
-        break;
-    default:
         break;
     }
     if (data == NULL) {
@@ -843,6 +844,195 @@ split_run(PyObject *Py_UNUSED(module), PyObject *args)
     return split(args, 1);
 }
 
+/* --------------------------------------------------------------------------------------------- Records into memory */
+
+/* The cells of one slot. */
+typedef struct {
+    Py_ssize_t slot, cells, size;
+    PyObject *data; /* bytes, of which `size` are written */
+} Share;
+
+/* Room for a cell behind what is written of a share, its length written; NULL and an error for want of memory. */
+static inline unsigned char *
+share_place(Share *share, Py_ssize_t size)
+{
+    Py_ssize_t room = PyBytes_GET_SIZE(share->data), end = share->size + PREFIX_BYTES + size;
+    if (end > room && _PyBytes_Resize(&share->data, 2 * (end > room ? end : room)) < 0) {
+        return NULL;
+    }
+    unsigned char *place = (unsigned char *)PyBytes_AS_STRING(share->data) + share->size;
+    store_length(place, size);
+    share->size = end;
+    share->cells++;
+    return place + PREFIX_BYTES;
+}
+
+/* The slot of a record; -1 and an error if there is none. */
+static Py_ssize_t
+slot_of(PyObject *slots, Py_ssize_t index, Py_ssize_t channels)
+{
+    PyObject *number = PyList_Check(slots) ? PyList_GET_ITEM(slots, index) : slots;
+    Py_ssize_t slot = PyLong_CheckExact(number) ? PyLong_AsSsize_t(number) : -1;
+    if (slot < 0 || slot >= channels) {
+        PyErr_Clear();
+        PyErr_Format(PyExc_ValueError, "slot %R of %zd", number, channels);
+        return -1;
+    }
+    return slot;
+}
+
+/* Writes a record behind the cells of its share; 0 if it is not plain, -1 and an error. */
+static inline int
+share_record(Share *share, Kind kind, PyObject *record, Py_ssize_t most)
+{
+    PyObject *text = NULL;
+    const void *data;
+    unsigned char number[8];
+    Py_ssize_t size = 8;
+    switch (kind) {
+    case BYTES:
+        if (!PyBytes_CheckExact(record)) {
+            return 0;
+        }
+        data = PyBytes_AS_STRING(record);
+        size = PyBytes_GET_SIZE(record);
+        break;
+    case STR:
+        if (!PyUnicode_CheckExact(record)) {
+            return 0;
+        }
+        if (PyUnicode_IS_COMPACT_ASCII(record)) {
+            data = PyUnicode_DATA(record);
+            size = PyUnicode_GET_LENGTH(record);
+            break;
+        }
+        text = PyUnicode_AsUTF8String(record);
+        if (text == NULL) {
+            if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) {
+                return -1;
+            }
+            PyErr_Clear();
+            return 0;
+        }
+        data = PyBytes_AS_STRING(text);
+        size = PyBytes_GET_SIZE(text);
+        break;
+    default:
+        if (!number_of(kind, record, number)) {
+            return PyErr_Occurred() ? -1 : 0;
+        }
+        data = number;
+    }
+    int done = size <= most;
+    if (done) {
+        unsigned char *place = share_place(share, size);
+        if (place == NULL) {
+            done = -1;
+        } else {
+            memcpy(place, data, size);
+        }
+    }
+    Py_XDECREF(text);
+    return done;
+}
+
+static PyObject *
+shares_as_list(Share *shares, Py_ssize_t count)
+{
+    PyObject *found = PyList_New(count);
+    for (Py_ssize_t i = 0; found != NULL && i < count; i++) {
+        PyObject *share = NULL;
+        if (_PyBytes_Resize(&shares[i].data, shares[i].size) == 0) {
+            share = Py_BuildValue("nnO", shares[i].slot, shares[i].cells, shares[i].data);
+        }
+        if (share == NULL) {
+            Py_CLEAR(found);
+        } else {
+            PyList_SET_ITEM(found, i, share);
+        }
+    }
+    return found;
+}
+
+/* No Python code runs from the first record to the last, so neither list changes meanwhile. */
+static PyObject *
+framed_cells(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *records, *name, *slots, *result = NULL;
+    Py_ssize_t channels, most;
+    if (!PyArg_ParseTuple(args, "O!UOnn:framed_cells", &PyList_Type, &records, &name, &slots, &channels, &most)) {
+        return NULL;
+    }
+    int kind = kind_named(name);
+    if (kind <= 0) {
+        return kind < 0 ? NULL : Py_NewRef(Py_None);
+    }
+    Py_ssize_t count = PyList_GET_SIZE(records);
+    if (channels < 0 || channels > INT32_MAX || (PyList_Check(slots) && PyList_GET_SIZE(slots) != count)) {
+        PyErr_SetString(PyExc_ValueError, "give a slot for each record");
+        return NULL;
+    }
+    Py_ssize_t most_shares = count < channels ? count : channels, used = 0;
+    int32_t *places = PyMem_Calloc(channels + 1, sizeof(int32_t)); /* of each slot, its share plus 1 */
+    Share *shares = PyMem_Malloc((most_shares + 1) * sizeof(Share));
+    if (places == NULL || shares == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    int written = 1;
+    for (Py_ssize_t index = 0; index < count && written > 0; index++) {
+        Py_ssize_t slot = slot_of(slots, index, channels);
+        if (slot < 0) {
+            goto done;
+        }
+        if (!places[slot]) {
+            Share *share = &shares[used];
+            share->slot = slot;
+            share->cells = share->size = 0;
+            share->data = PyBytes_FromStringAndSize(NULL, 16 * (count / most_shares) + 48);
+            if (share->data == NULL) {
+                goto done;
+            }
+            places[slot] = (int32_t)++used;
+        }
+        written = share_record(&shares[places[slot] - 1], kind, PyList_GET_ITEM(records, index), most);
+    }
+    if (written >= 0) {
+        result = written ? shares_as_list(shares, used) : Py_NewRef(Py_None);
+    }
+done:
+    for (Py_ssize_t i = 0; i < used; i++) {
+        Py_XDECREF(shares[i].data);
+    }
+    PyMem_Free(shares);
+    PyMem_Free(places);
+    return result;
+}
+
+static PyObject *
+cells_within(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *data;
+    Py_ssize_t start, stop, count = 0;
+    if (!PyArg_ParseTuple(args, "Snn:cells_within", &data, &start, &stop)) {
+        return NULL;
+    }
+    if (start < 0 || start > stop || stop > PyBytes_GET_SIZE(data)) {
+        PyErr_Format(PyExc_ValueError, "bytes [%zd, %zd) of %zd", start, stop, PyBytes_GET_SIZE(data));
+        return NULL;
+    }
+    const unsigned char *memory = (const unsigned char *)PyBytes_AS_STRING(data);
+    while (stop - start >= PREFIX_BYTES) {
+        Py_ssize_t size = load_length(memory + start);
+        if (size > stop - start - PREFIX_BYTES) {
+            break;
+        }
+        start += PREFIX_BYTES + size;
+        count++;
+    }
+    return Py_BuildValue("nn", start, count);
+}
+
 /* ------------------------------------------------------------------------------------------------------- Module */
 
 typedef struct {
@@ -973,6 +1163,8 @@ cells_clear(PyObject *module)
 static PyMethodDef cells_methods[] = {
     {"eager", eager, METH_VARARGS, NULL},
     {"emitter", emitter, METH_VARARGS, NULL},
+    {"cells_within", cells_within, METH_VARARGS, NULL},
+    {"framed_cells", framed_cells, METH_VARARGS, NULL},
     {"split_cells", split_cells, METH_VARARGS, NULL},
     {"split_run", split_run, METH_VARARGS, NULL},
     {NULL},

@@ -8,10 +8,13 @@ This is the reference. `cells.c` beside it does the same, and takes its place wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+import struct
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from itertools import repeat
+from types import MappingProxyType
 from typing import Any, Final, TypeVar, final
 
-from .framing import LENGTH, PREFIX_BYTES, packer
+from .framing import LENGTH, PREFIX_BYTES, packer, prefix_of
 
 T = TypeVar("T")
 
@@ -229,6 +232,71 @@ class _PlainEmitter:
                     return True
             return self._slowly(record, record, self._slot)
         return self._slowly(record, self._encode(record), self._slot)
+
+
+_PLAIN: Final[Mapping[str, type]] = MappingProxyType({"bytes": bytes, "str": str, "int64": int, "float64": float})
+_NUMBERS: Final = MappingProxyType({"int64": struct.Struct("<q").pack, "float64": struct.Struct("<d").pack})
+
+
+def framed_cells(
+    records: list[Any], kind: str, slots: list[int] | int, channels: int, most_bytes: int
+) -> list[tuple[int, int, bytes]] | None:
+    """Records as cells, those of a slot side by side.
+
+    Args:
+        records: what is written; it stays as it is.
+        kind: how they are encoded (`formats.kind_of`), or "".
+        slots: of each record, or of all.
+        channels: every slot is below.
+        most_bytes: the longest payload.
+
+    Returns:
+        (slot, number of cells, their bytes) of each slot that has records, in the order of their first ones; None where
+        a record is not plain: longer, of a type derived from that of its kind, or none of its kind.
+
+    Raises:
+        ValueError: a slot that does not exist, or not one for each record.
+    """
+    plain = _PLAIN.get(kind)
+    if plain is None or not {plain}.issuperset(map(type, records)):
+        return None
+    try:
+        if plain is str:
+            payloads = [record.encode() for record in records]
+        else:
+            payloads = records if plain is bytes else [*map(_NUMBERS[kind], records)]
+    except (UnicodeEncodeError, struct.error):
+        return None
+    if max(map(len, payloads), default=0) > most_bytes:
+        return None
+    groups: dict[int, list[bytes]] = {}
+    for slot, payload in zip(repeat(slots, len(records)) if isinstance(slots, int) else slots, payloads, strict=True):
+        group = groups.get(slot)
+        if group is None:
+            group = groups[slot] = []
+        group.append(prefix_of(payload))
+        group.append(payload)
+    if groups and not 0 <= min(groups) <= max(groups) < channels:
+        raise ValueError(f"slots {sorted(groups)} of {channels}")
+    return [(slot, len(group) // 2, b"".join(group)) for slot, group in groups.items()]
+
+
+def cells_within(data: bytes, start: int, stop: int) -> tuple[int, int]:
+    """Where the last cell ends that is whole in front of `stop`, of those from `start` on; and how many there are.
+
+    Raises:
+        ValueError: there are no such places in the data.
+    """
+    if not 0 <= start <= stop <= len(data):
+        raise ValueError(f"bytes [{start}, {stop}) of {len(data)}")
+    count = 0
+    while stop - start >= PREFIX_BYTES:
+        (size,) = LENGTH.unpack_from(data, start)
+        if size > stop - start - PREFIX_BYTES:
+            break
+        start += PREFIX_BYTES + size
+        count += 1
+    return start, count
 
 
 def eager(

@@ -213,6 +213,40 @@ def test_what_cannot_be_is_refused(machine: ModuleType) -> None:
             call(*arguments)
 
 
+# Records into memory.
+
+
+@given(
+    st.sampled_from(["", *KINDS]),
+    st.lists(st.tuples(records, st.integers(0, 4)), max_size=40),
+    st.sampled_from([5, 5, 5, 4, 1000]),
+    st.sampled_from([100, 100, 100, 8, 3]),
+    st.booleans(),
+)
+def test_cells_of_a_slice_are_framed_alike(
+    machine: ModuleType, kind: str, given: list[tuple[Any, int]], channels: int, most_bytes: int, is_one: bool
+) -> None:
+    plain = {"bytes": bytes, "str": str, "int64": int, "float64": float}.get(kind, object)
+    for asked in ([record for record, _ in given], [record for record, _ in given if type(record) is plain]):
+        slots = 3 if is_one else [slot for _, slot in given][: len(asked)]
+        in_c, in_python = (
+            outcome(module.framed_cells, asked, kind, slots, channels, most_bytes) for module in (machine, PYTHON)
+        )
+        assert in_c[0] == in_python[0]
+        if in_c[0] == "gave":
+            assert in_c == in_python
+            for slot, cells, data in in_c[1] or ():
+                found = machine.cells_within(data, 0, len(data))
+                assert found == (len(data), cells)
+                assert cells == (len(asked) if is_one else slots[: len(asked)].count(slot))
+
+
+@given(st.lists(st.binary(max_size=300).map(frame), max_size=6).map(b"".join), st.integers(-1, 99), st.integers(-1, 99))
+def test_cells_that_fit_are_found_alike(machine: ModuleType, data: bytes, start: int, stop: int) -> None:
+    in_c, in_python = (outcome(module.cells_within, data, start, stop) for module in (machine, PYTHON))
+    assert in_c == in_python
+
+
 # Records from memory.
 
 
