@@ -17,6 +17,7 @@ from ..buffer.network_pool import NetworkBufferPool
 from ..buffer.requirements import gate_buffers, partition_buffers
 from ..buffer.statistics import NetworkBufferPoolStatistics
 from ..config import NATIVE_DIALECT, NetworkConfig
+from ..deadlines import Deadlines
 from ..errors import ConfigError, LocalProtocolError, NetstackError
 from ..ids import ChannelDescriptor, ResultPartitionType, partition_id
 from ..inbound.channel import RemoteInputChannel
@@ -31,7 +32,6 @@ from .buffers import wait_unpooled
 from .debloating import GateDebloating
 from .dialling import connect_stream
 from .endpoint import NetworkEndpoint
-from .flusher import Flusher
 from .gate_names import GateNames
 from .kept import KeptPartitions, KeptTogether
 from .local_channels import is_same_address, open_local_channel
@@ -78,8 +78,8 @@ class NetworkEnvironment:
         self._addresses = {self.address}
         self.metrics_address: str | None = None
         """`host:port` at which Prometheus finds the metrics; None if they are not served."""
-        self._flusher = Flusher()
-        self.call_at = self._flusher.call_at
+        self._deadlines = Deadlines()
+        self.call_at = self._deadlines.call_at
         self.visits = Visits()
         self.now = self.visits.now
         self.ticks = turns().clock
@@ -109,7 +109,7 @@ class NetworkEnvironment:
         self._gates: dict[SingleInputGate, Producers] = {}
         self._gate_names = GateNames()
         self._closed = False
-        nursery.start_soon(self._flusher.run)
+        nursery.start_soon(self._deadlines.run)
         nursery.start_soon(self._endpoint.serve, listener)
 
     def create_partition(

@@ -21,8 +21,8 @@ from typing import Any, Final, Protocol, TypeVar, final
 
 import trio
 
+from ..signal import Signal
 from .pump import Pump
-from .signal import Signal
 from .spin import Spinner, offer_processor
 from .staying import Stay
 from .visits import Visits

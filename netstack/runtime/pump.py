@@ -30,6 +30,7 @@ import trio
 from ..buffer.segment import Segment
 from ..errors import ConnectionLost, NetstackError, RemoteProtocolError
 from ..shown import shown_error, shown_text
+from ..signal import Signal
 from ..transport import ByteStream
 from ..wire.connection import Connection
 from ..wire.frames import Goodbye
@@ -37,7 +38,6 @@ from ..wire.outgoing_batch import OutgoingBatch
 from ..wire.states import State
 from .outgoing import OUTGOING_TRANSITIONS, OutgoingInput, OutgoingState
 from .session_stream import SessionStream
-from .signal import Signal
 from .turns import TURN_S, WorkAccount, turns
 from .visits import Visits
 

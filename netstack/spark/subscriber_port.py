@@ -33,8 +33,8 @@ from ..runtime.authentication import Secret
 from ..runtime.control_port import Answers, ControlPort, answer_questions
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.record_reader import RecordReader
-from ..runtime.signal import Signal
 from ..shown import shown
+from ..signal import Signal
 from ..transport import Listener
 from .epoch_folder import Attempt, EpochFolder
 

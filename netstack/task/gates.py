@@ -24,10 +24,10 @@ from ..outbound.selector import (
     ShuffleSelector,
 )
 from ..runtime.network_environment import NetworkEnvironment
-from ..runtime.signal import Signal
 from ..schedule.descriptors.descriptors import GateDescriptor, InputGateDescriptor, MaybeOffloaded, PartitionDescriptor
 from ..schedule.descriptors.information import OutputInformation
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
+from ..signal import Signal
 
 
 @final

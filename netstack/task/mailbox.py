@@ -15,7 +15,7 @@ from typing import Any, final
 
 import trio
 
-from ..runtime.signal import Signal
+from ..signal import Signal
 
 
 @final

@@ -24,8 +24,8 @@ from ..outbound.partition import ResultPartition
 from ..outbound.selector import records_of
 from ..record.formats import format_named
 from ..runtime.record_writer import RecordWriter
-from ..runtime.signal import Signal
 from ..schedule.descriptors.information import OutputInformation
+from ..signal import Signal
 from ..waits import WaitMeter
 from .fused import Records, Target
 from .mailbox import Mailbox

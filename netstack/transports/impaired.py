@@ -19,9 +19,9 @@ Rules:
   stream underneath, whose own buffers come on top of `queue`. Dialling takes no extra time.
 - Whoever is inside `wait_readable` stamps at once. A reader that computes meanwhile stamps when it next looks, so its
   absence adds to the delay instead of hiding in it.
-- Times are trio's: exact on a `MockClock`. On a real one nothing arrives early; epoll counts in milliseconds, so a byte
-  arrives up to 1.1 ms late when the reader sleeps, and whatever a busy machine adds. Lateness does not add up: the line
-  goes on behind it, so a rate is kept on the average, if `queue` holds the few milliseconds' worth that arrive at once.
+- Times are trio's: exact on a `MockClock`. On a real one nothing arrives early. A byte is as late as a timer of the
+  kernel, some 0.1 ms (1.1 ms where there is none), and what a busy machine adds. Lateness does not add up: the line
+  goes on behind it, so a rate is kept on the average, if `queue` holds what arrives at once.
 - Without a rate `queue` is all that is ever under way, which bounds the throughput to `queue / delay`.
 """
 
@@ -33,7 +33,9 @@ from dataclasses import dataclass
 from typing import Final, final
 
 import trio
+from trio.lowlevel import RunVar
 
+from netstack.deadlines import Deadlines
 from netstack.errors import ConfigError, ConnectionLost, LocalProtocolError
 from netstack.transport import ByteStream, Listener, Piece, Transport, transport_for
 
@@ -143,6 +145,19 @@ class Impairment:
 
 
 _named: Final[dict[str, Impairment]] = {}
+_running: Final[RunVar[Deadlines | None]] = RunVar("netstack.transports.impaired")
+
+
+def _deadlines() -> Deadlines | None:
+    """Those of the event loop, begun with its first stream; None where trio's own are as exact."""
+    if not Deadlines.has_timer():
+        return None
+    deadlines = _running.get(None)
+    if deadlines is None:
+        deadlines = Deadlines()
+        _running.set(deadlines)
+        trio.lowlevel.spawn_system_task(deadlines.run)
+    return deadlines
 
 
 def impairment(name: str) -> Impairment:
@@ -179,7 +194,8 @@ class _ImpairedStream(ByteStream):
         self._lost: ConnectionLost | None = None  # below; travels behind the bytes
         self._broken: str | None = None
         self._closed = False
-        self._reading: set[trio.CancelScope] = set()
+        self._reading: dict[trio.CancelScope, float] = {}  # each with its deadline
+        self._deadlines = _deadlines()
         impairment._streams[self] = None
 
     def try_send(self, pieces: Sequence[Piece]) -> int:
@@ -197,9 +213,9 @@ class _ImpairedStream(ByteStream):
             return None
         count = line.take_into(windows, self._until_cut)
         due_at = line.due_at()
-        for scope in self._reading:  # what has just been taken in is not to be seen below any more
-            if due_at < scope.deadline:  # never later: a task that waits on a full line must see that it has room again
-                scope.deadline = due_at
+        for scope, deadline in self._reading.items():  # what has just been taken in is not to be seen below any more
+            if due_at < deadline:  # never later: a task that waits on a full line must see that it has room again
+                self._end_at(scope, due_at)
         if count:
             impairment._bytes_delivered += count
             if self._until_cut is not None:
@@ -233,8 +249,8 @@ class _ImpairedStream(ByteStream):
             due_at = math.inf if self._impairment._is_stalled else line.due_at()
             if due_at == -math.inf:
                 return
-            with trio.CancelScope(deadline=due_at) as scope:
-                self._reading.add(scope)
+            with trio.CancelScope() as scope:
+                self._end_at(scope, due_at)
                 try:
                     if line.takes_more:
                         await self._inner.wait_readable()
@@ -244,7 +260,7 @@ class _ImpairedStream(ByteStream):
                     if self._broken is None:
                         raise
                 finally:
-                    self._reading.discard(scope)
+                    del self._reading[scope]
 
     def send_eof(self) -> None:
         """Ends the outgoing direction of the stream underneath."""
@@ -278,6 +294,13 @@ class _ImpairedStream(ByteStream):
         """Breaks as by a reset: sending and receiving fail, waits end. An end elsewhere reads the end of its stream."""
         self._broken = f"the connection to {self.peer} broke: {reason}"
         self._end()
+
+    def _end_at(self, scope: trio.CancelScope, due_at: float) -> None:
+        self._reading[scope] = due_at
+        if self._deadlines is None:
+            scope.deadline = due_at
+        elif due_at < math.inf:
+            self._deadlines.call_at(due_at, scope.cancel)
 
     def _end(self) -> None:
         self._impairment._streams.pop(self, None)

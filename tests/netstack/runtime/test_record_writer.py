@@ -12,12 +12,12 @@ import trio.testing
 from trio.testing import MockClock
 
 from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.deadlines import Deadlines
 from netstack.errors import ConfigError, LocalProtocolError, PoolDestroyed, RecordError
 from netstack.events import DataType, EndOfData, UserEvent, decode_event
 from netstack.ids import PartitionId, ResultPartitionType
 from netstack.outbound.partition import ResultPartition
 from netstack.record.framing import frame
-from netstack.runtime.flusher import Flusher
 from netstack.runtime.record_writer import LEND_GRACE_S, RecordWriter
 
 SIZE = 64
@@ -27,8 +27,8 @@ class Host:
     """A `PartitionHost` on trio's clock, without connections."""
 
     def __init__(self) -> None:
-        self.flusher = Flusher()
-        self.call_at = self.flusher.call_at
+        self.deadlines = Deadlines()
+        self.call_at = self.deadlines.call_at
         self.now = trio.current_time
         self.ticks = trio.current_time
         self.settled = 0
@@ -156,7 +156,7 @@ async def test_two_tasks_cannot_emit_at_once(autojump_clock: MockClock) -> None:
 async def test_the_buffer_timeout_by_the_clock(autojump_clock: MockClock) -> None:
     stage = Stage(subpartitions=2, segments=8, buffer_timeout_s=0.5)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.host.flusher.run)
+        nursery.start_soon(stage.host.deadlines.run)
         await stage.writer.emit(b"a")
         assert (stage.read(0), stage.read(1)) == (frame(b"a"), b"")
         await stage.writer.emit(b"b")

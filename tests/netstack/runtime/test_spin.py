@@ -13,7 +13,6 @@ from pump_stage import Stage
 
 from netstack.runtime import readiness
 from netstack.runtime.readiness import Readiness
-from netstack.runtime.signal import Signal
 from netstack.runtime.spin import (
     AVERAGES,
     BUSY_S,
@@ -26,6 +25,7 @@ from netstack.runtime.spin import (
     WORKING_LIMIT_S,
     Spinner,
 )
+from netstack.signal import Signal
 
 LIMIT_S = 0.002
 LOOK_S = 0.000_002

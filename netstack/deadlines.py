@@ -1,4 +1,4 @@
-"""The buffer timeout's clock: one task per TaskManager that calls back at deadlines, and sleeps when there are none.
+"""Calls at deadlines, of buffer timeouts above all, by one task, which sleeps until the next one.
 
 Takes: (deadline, callback). Gives: calls, in order of their deadlines.
 """
@@ -12,14 +12,14 @@ from collections.abc import Callable
 from typing import final
 
 import trio
+from trio.lowlevel import current_clock
 
-from netstack.alarm import Alarm
-
+from .alarm import Alarm
 from .signal import Signal
 
 
 @final
-class Flusher:
+class Deadlines:
     """Calls back once at each deadline; idle without deadlines, so an idle TaskManager costs no CPU.
 
     On trio's own clock an `Alarm` wakes it: epoll's timeouts, in whole milliseconds, would make a buffer timeout of
@@ -33,6 +33,11 @@ class Flusher:
         self._alarm: Alarm | None = None
         self._now: Callable[[], float] | None = None
 
+    @staticmethod
+    def has_timer() -> bool:
+        """Whether a timer of the kernel wakes it in this event loop."""
+        return Alarm.IS_SUPPORTED and type(current_clock()).__name__ == "SystemClock"  # trio has no public name for it
+
     def call_at(self, deadline_s: float, callback: Callable[[], None]) -> None:
         """Registers a call; `deadline_s` is of trio's clock."""
         heapq.heappush(self._heap, (deadline_s, next(self._order), callback))
@@ -45,9 +50,8 @@ class Flusher:
     async def run(self) -> None:
         """Runs until cancelled. A callback must not raise."""
         heap = self._heap
-        clock = trio.lowlevel.current_clock()
-        now = self._now = clock.current_time
-        if Alarm.IS_SUPPORTED and type(clock).__name__ == "SystemClock":  # trio has no public name for it
+        now = self._now = current_clock().current_time
+        if self.has_timer():
             self._alarm = Alarm()
         try:
             while True:

@@ -1,4 +1,4 @@
-"""The flusher calls back at deadlines, in their order, and costs nothing without any."""
+"""Calls come at their deadlines, in their order, and costs nothing without any."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from trio.testing import MockClock
 from trio_runs import PATIENCE_S
 
 from netstack.alarm import Alarm
-from netstack.runtime.flusher import Flusher
+from netstack.deadlines import Deadlines
 
 
 async def test_deadlines_are_called_in_order_each_at_its_time(autojump_clock: MockClock) -> None:
-    flusher = Flusher()
+    deadlines = Deadlines()
     log: list[tuple[str, float]] = []
 
     def call(name: str, delay_s: float) -> None:
-        flusher.call_at(trio.current_time() + delay_s, lambda: log.append((name, trio.current_time())))
+        deadlines.call_at(trio.current_time() + delay_s, lambda: log.append((name, trio.current_time())))
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(flusher.run)
+        nursery.start_soon(deadlines.run)
         await trio.testing.wait_all_tasks_blocked()
         call("late", 5)
         await trio.testing.wait_all_tasks_blocked()
         call("early", 1)  # before the one it sleeps for
         call("same", 1)
         call("past", -1)
-        flusher.call_at(2, lambda: call("from a callback", 0.5))
+        deadlines.call_at(2, lambda: call("from a callback", 0.5))
         await trio.sleep(10)
         call("after a rest", 1)
         await trio.sleep(10)
@@ -46,7 +46,7 @@ async def test_deadlines_are_called_in_order_each_at_its_time(autojump_clock: Mo
 
 async def test_an_idle_flusher_waits_without_a_deadline() -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Flusher().run)
+        nursery.start_soon(Deadlines().run)
         await trio.testing.wait_all_tasks_blocked()
         assert trio.lowlevel.current_statistics().seconds_to_next_deadline > PATIENCE_S / 2, "but the test's own"
         nursery.cancel_scope.cancel()
@@ -55,16 +55,16 @@ async def test_an_idle_flusher_waits_without_a_deadline() -> None:
 @pytest.mark.skipif(not Alarm.IS_SUPPORTED, reason="only Linux has timers that are files")
 def test_on_the_real_clock_a_timer_wakes_it_not_a_timeout_of_epoll_that_is_rounded_up_to_a_millisecond() -> None:
     async def main() -> None:
-        flusher = Flusher()
+        deadlines = Deadlines()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(flusher.run)
+            nursery.start_soon(deadlines.run)
             await trio.testing.wait_all_tasks_blocked()
-            flusher.call_at(trio.current_time() + 5, nursery.cancel_scope.cancel)
+            deadlines.call_at(trio.current_time() + 5, nursery.cancel_scope.cancel)
             await trio.testing.wait_all_tasks_blocked()
             assert trio.lowlevel.current_statistics().seconds_to_next_deadline == math.inf
             called = trio.Event()
             deadline_s = trio.current_time() + 0.000_1
-            flusher.call_at(deadline_s, called.set)
+            deadlines.call_at(deadline_s, called.set)
             await called.wait()
             assert trio.current_time() >= deadline_s
             nursery.cancel_scope.cancel()
