@@ -38,7 +38,7 @@ class Alarm:
         """Makes the timer, not set."""
         self._fd = -1
         if self.IS_SUPPORTED:
-            libc = ctypes.CDLL(None, use_errno=True)  # `os.timerfd_create` comes with Python 3.13
+            libc = ctypes.PyDLL(None, use_errno=True)  # keeps the GIL; `os.timerfd_create` comes with 3.13
             self._set = libc.timerfd_settime
             self._fd = libc.timerfd_create(_CLOCK_MONOTONIC, _NON_BLOCKING)
             if self._fd < 0:

@@ -50,7 +50,7 @@ async def produce(spec: RunSpec, io: ProducerIo) -> Facts:
         writer = writer_of(spec, partition, io.source)
         io.publish(manager.address)
         await io.ready_async()
-        async with observing(manager, io.start_ns) as observation:
+        async with observing(manager, io.start_ns, is_paced=spec.rate_per_s is not None) as observation:
             with profiled("producer", spec.profile) as costs:
                 await emit_all(spec, io, writer)
         tcp = manager.tcp_facts().get("congestion_control")  # while the connection is there
@@ -71,7 +71,7 @@ async def consume(spec: RunSpec, io: ConsumerIo) -> Facts:
         if spec.emit == "arrow":
             format_named("arrow")  # imports pyarrow, which takes as long as a short run
         await io.ready_async()
-        async with observing(manager, io.start_ns) as observation:
+        async with observing(manager, io.start_ns, is_paced=spec.rate_per_s is not None) as observation:
             with profiled("consumer", spec.profile) as costs:
                 await take_all(spec, io.verifier, gate)
         facts = _consumer_facts(spec, manager, gate, observation)

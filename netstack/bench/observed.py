@@ -7,7 +7,8 @@ Rules:
 - Counts (`..._total`) are of the whole run. The longest wait is the longest of the run. Waits a second
   (`..._ms_per_second`) are those between the start and the end of the side's work, and not of the last minute. Every
   other gauge is the mean of samples taken meanwhile: at the end of a run all queues are empty.
-- Sampling takes at most one per cent of the time. The timeline is made of the same samples.
+- Sampling takes at most one per cent of the time; of a run at a rate, whose latencies would tell of it, a thousandth.
+  The timeline is made of the same samples.
 - A sample is due at a random moment, and a thread keeps the time. The loop wakes on data at once and on its own timers
   up to a millisecond late, so a timer of its own mostly fires with the data that has just come: the queues would look
   longer than they are.
@@ -34,6 +35,7 @@ PERIOD_S: Final = 0.1
 """How often gauges are sampled, as long as that is cheap."""
 
 _COST: Final = 0.01
+_COST_AT_RATE: Final = 0.001
 EARLY_NS: Final = (
     2_000_000  # a sleep under trio ends up to a millisecond late, and the first record is due at the start
 )
@@ -54,8 +56,9 @@ _Seen: TypeAlias = tuple[float, dict[str, float], dict[str, float]]
 class Observation:
     """One side's metrics over one run."""
 
-    def __init__(self, manager: NetworkEnvironment) -> None:
+    def __init__(self, manager: NetworkEnvironment, *, is_paced: bool = False) -> None:
         self._manager = manager
+        self._cost = _COST_AT_RATE if is_paced else _COST
         self._sums: dict[str, float] = {}
         self._samples = 0
         self._began_s = manager.now()
@@ -73,7 +76,7 @@ class Observation:
                 self._sums[name] = self._sums.get(name, 0.0) + value
             self._samples += 1
             self._keep(found)
-            await pause(max(PERIOD_S, (time.thread_time() - began) / _COST))
+            await pause(max(PERIOD_S, (time.thread_time() - began) / self._cost))
 
     def stop(self) -> None:
         """The side's work is done: waits are counted up to here."""
@@ -160,7 +163,7 @@ async def pause_aside(seconds: float) -> None:
 
 @asynccontextmanager
 async def observing(
-    manager: NetworkEnvironment, start_ns: int, pause: Pause = pause_aside
+    manager: NetworkEnvironment, start_ns: int, pause: Pause = pause_aside, *, is_paced: bool = False
 ) -> AsyncIterator[Observation]:
     """Observes what happens inside the block, which is entered shortly before the start of the run.
 
@@ -168,11 +171,12 @@ async def observing(
         manager: whose metrics.
         start_ns: CLOCK_MONOTONIC time.
         pause: waits between samples.
+        is_paced: latencies are measured: samples are rarer.
 
     Cancellation: nothing is left behind.
     """
     await trio.sleep(max(0, start_ns - EARLY_NS - clock_ns()) / 1e9)
-    observation = Observation(manager)
+    observation = Observation(manager, is_paced=is_paced)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(observation.sample, pause)
         yield observation

@@ -32,6 +32,7 @@ Words = npt.NDArray[np.uint64]
 Segment = tuple[int, int, int]  # channel, records, arrival in ns
 
 _STAGE_RECORDS = 4096
+_PACED_RECORDS = 128  # at a rate: checking 4,096 takes a millisecond, and every 200th record would tell of it
 _STAGE_LIST_BYTES = 1024 * 1024
 _STAGE_ARRAY_BYTES = 256 * 1024  # with the scratch of the checks it stays in the level-2 cache
 _DIRECT_BYTES = 128 * 1024  # a larger contiguous array is not worth a copy
@@ -84,7 +85,8 @@ class Verifier:
 
         self._records: list[bytes | memoryview] = []
         self._record_segments: list[Segment] = []
-        self._records_at_most = max(1, min(_STAGE_RECORDS, _STAGE_LIST_BYTES // record_bytes))
+        most = _STAGE_RECORDS if rate_per_s is None else _PACED_RECORDS
+        self._records_at_most = max(1, min(most, _STAGE_LIST_BYTES // record_bytes))
 
         # Staged rows are padded with zeros to whole words, so that summing is one pass over aligned memory.
         self._row_words = -(-record_bytes // 8)

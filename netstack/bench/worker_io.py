@@ -109,6 +109,8 @@ class Link:
         }
         self.stop_asked = False
         self.progress: Callable[[], int] = int
+        self.before_go: Callable[[], object] = int
+        """Called when an engine is set up."""
         threading.Thread(target=self._read, name="runner-link", daemon=True).start()
 
     def send(self, event: str, **fields: Any) -> None:
@@ -177,6 +179,7 @@ class WorkerIo:
 
     def ready(self) -> None:
         """Says that this side is set up, and waits for the go; afterwards `start_ns` is set and the CPU is counted."""
+        self._link.before_go()
         self._link.send("ready")
         message = self._link.wait("go")
         self._go(int(message["start_ns"]))

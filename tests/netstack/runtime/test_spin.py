@@ -21,6 +21,7 @@ from netstack.runtime.spin import (
     LOST_S,
     LOST_SHARE,
     MOST_S_OFF,
+    VAIN_SHARE,
     WAITS_OFF,
     WORKING_LIMIT_S,
     Spinner,
@@ -34,23 +35,38 @@ LOOK_S = 0.000_002
 class World:
     """A clock that each look moves on, and data that is there from a moment on."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, cores: int = 2) -> None:
         self.now = 0.0
         self.looks = 0
+        self.looked = 0
+        self.finds = True
+        self.others_s = 0.0
+        self.switch_every_s = 1e9
         self.parks = 0
         self.due = 0.0
         self.yield_s = 0.0
         self.hiccup_s = 0.0
-        self.spinner = Spinner(clock=lambda: self.now, relax=self.relax)
+        self.spinner = Spinner(
+            clock=lambda: self.now,
+            relax=self.relax,
+            pass_on=self.pass_on,
+            cores=lambda: cores,
+            switches=lambda: int(self.now / self.switch_every_s),
+        )
 
     def relax(self) -> None:
         self.now += self.yield_s + self.hiccup_s
         self.hiccup_s = 0.0
 
+    async def pass_on(self) -> None:
+        self.now += self.others_s
+        await trio.lowlevel.checkpoint()
+
     def look(self) -> bool:
         self.looks += 1
+        self.looked += 1
         self.now += LOOK_S
-        return self.now >= self.due
+        return self.finds and self.now >= self.due
 
     async def park(self) -> None:
         self.parks += 1
@@ -185,6 +201,47 @@ async def test_a_limit_of_0_parks() -> None:
     world = World()
     await world.settle(0.000_05)
     assert await world.wait(0.000_05, 0.0) == (0, 1)
+
+
+async def test_who_has_one_core_parks() -> None:
+    world = World(cores=1)
+    await world.settle(0.000_05)
+    assert await world.wait(0.000_05) == (0, 1)
+
+
+@given(
+    waits=st.lists(st.tuples(st.floats(0, 0.004), st.booleans()), min_size=1, max_size=40),
+    repeats=st.integers(1, 60),
+)
+def test_who_never_finds_anything_spins_for_a_twentieth_of_the_time_at_most(
+    waits: list[tuple[float, bool]], repeats: int
+) -> None:
+    """Whatever ends the waits: the loop's own task took what came, or others of the loop had work."""
+
+    async def main() -> None:
+        world = World()
+        world.finds = False
+        began = world.now
+        for seconds, others_work in waits * repeats:
+            world.others_s = 2 * BUSY_S if others_work else 0.0
+            await world.wait(seconds)
+        spun_s = world.looked * LOOK_S
+        assert spun_s <= LOST_S / VAIN_SHARE + LIMIT_S + 0.05 * (world.now - began)
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize(("every_s", "spins"), [(0.001, False), (0.000_5, False), (0.02, True)])
+async def test_who_shares_its_core_leaves_it_to_others(every_s: float, spins: bool) -> None:
+    """The yields are short, and each wait is a success: only the kernel's count of switches tells."""
+    world = World()
+    world.switch_every_s = every_s
+    await world.settle(0.001)
+    began, world.looked = world.now, 0
+    for _ in range(3000):
+        await world.wait(0.001)
+    share = world.looked * LOOK_S / (world.now - began)
+    assert share > 0.9 if spins else share < 0.1
 
 
 async def test_other_tasks_have_their_turn_and_what_they_bring_is_seen() -> None:
