@@ -67,6 +67,7 @@ class JobRecord:
         named_folder: of its checkpoints, where the job names one of its own.
         placement: see `Jobs.submit`.
         coordinator: see `Jobs.submit`.
+        scheduler: until it runs; then the master's.
         master: while it runs.
         end: how it ended.
         last: its details when it ended.
@@ -83,6 +84,7 @@ class JobRecord:
     named_folder: str | None = None
     placement: FixedPlacement | None = None
     coordinator: JobCoordinator | None = None
+    scheduler: Scheduler | None = None
     master: JobMaster | None = None
     end: Mapping[str, Any] | None = None
     last: dict[str, Any] | None = None
@@ -327,7 +329,7 @@ class Jobs:
         )
         if graph.settings.scheduling is not None:
             check_scheduling(generated.job, SchedulingType(graph.settings.scheduling))
-        self._scheduler(record, graph)  # refuses what cannot be scheduled before anything is stored
+        record.scheduler = self._scheduler(record, graph)  # refuses what cannot be scheduled
         return record
 
     def _scheduler(self, record: JobRecord, graph: StreamGraph) -> Scheduler:
@@ -382,8 +384,8 @@ class Jobs:
 
     async def _start(self, record: JobRecord, restore: int | None) -> None:
         assert record.generated is not None
+        assert record.scheduler is not None
         job_id = record.stored.job_id
-        graph = job_of(record.stored.document)
         job = record.generated.job
         checkpoints = job.checkpoints
 
@@ -394,7 +396,7 @@ class Jobs:
         record.master = JobMaster(
             job_id,
             record.name,
-            self._scheduler(record, graph),
+            record.scheduler,
             self._manager,
             make_coordinator=None if checkpoints is None else make_coordinator,
             storage=record.storage,
@@ -403,6 +405,7 @@ class Jobs:
             coordinator=record.coordinator,
             in_thread=self._in_thread,
         )
+        record.scheduler = None
         self.records[job_id] = record
         self.running[job_id] = record.master
         self._manager.slots.job_came(job_id)

@@ -15,14 +15,13 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 from tool_modules import load_tool
 
 from netstack.bench.cli import main
 from netstack.bench.simulate import command, faults, user
-from netstack.bench.simulate.clock import JumpingClock
+from netstack.bench.simulate.clock import TICK_S, JumpingClock
 from netstack.bench.simulate.cluster import Outcome, simulate
 from netstack.bench.simulate.command import Campaign
 from netstack.bench.simulate.determined import determined
@@ -326,8 +325,9 @@ def test_every_smaller_scenario_is_another_and_can_be_written_down() -> None:
 # ---------------------------------------------------------------------------------------------------------- the network
 
 
-def virtually(main: Callable[[], Awaitable[None]]) -> None:
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+def virtually(main: Callable[[Network], Awaitable[None]]) -> None:
+    clock = JumpingClock(pytest.fail)
+    trio.run(main, Network(random.Random(1), clock.call_at), clock=clock)
 
 
 async def pair(network: Network) -> tuple[ByteStream, ByteStream, Process, Process]:
@@ -350,15 +350,14 @@ def test_the_simulated_network_is_a_network() -> None:
     virtually(like_a_network)
 
 
-async def like_a_network() -> None:
-    network = Network(random.Random(1))
+async def like_a_network(network: Network) -> None:
     with provided(SCHEME, network):
         near, far, _, other = await pair(network)
         assert near.try_send([b"a", b"b"]) == 2
         assert received(far) is None
         began_s = trio.current_time()
         await far.wait_readable()
-        assert trio.current_time() - began_s == pytest.approx(DELAY_S)
+        assert trio.current_time() - began_s == pytest.approx(DELAY_S, abs=TICK_S)
         assert received(far) == b"ab"
         network.stall("one", "other")  # half of the link
         near.try_send([b"c"])
@@ -379,8 +378,7 @@ def test_a_killed_process_resets_its_connections() -> None:
     virtually(killed_in_the_middle)
 
 
-async def killed_in_the_middle() -> None:
-    network = Network(random.Random(1))
+async def killed_in_the_middle(network: Network) -> None:
     with provided(SCHEME, network):
         near, far, _, other = await pair(network)
         far.try_send([b"lost"])

@@ -111,7 +111,7 @@ def _played(cluster: Cluster) -> Outcome:
     situations: Counter[str] = Counter()
     try:
         with (
-            determined(scenario.seed),
+            determined(scenario.seed, cluster.clock),
             provided(SCHEME, cluster.network),
             cluster.listening(),
             remembered() as cluster.history,
@@ -119,7 +119,7 @@ def _played(cluster: Cluster) -> Outcome:
             counted() as situations,
         ):
             cluster.begin(world)
-            trio.run(cluster.run, clock=JumpingClock(cluster.give_up))
+            trio.run(cluster.run, clock=cluster.clock)
     except BaseException as error:
         root = root_cause(error)
         if isinstance(root, KeyboardInterrupt):
@@ -146,6 +146,7 @@ class Cluster:
     """All of one simulation; see the module.
 
     Attributes:
+        clock: of its run.
         network: between its hosts.
         events: the last ones.
         clock_s: how long it has taken.
@@ -154,7 +155,8 @@ class Cluster:
 
     def __init__(self, scenario: Scenario, folder: Path) -> None:
         self.scenario = scenario
-        self.network = Network(random.Random(scenario.seed ^ 0x5EED))
+        self.clock = JumpingClock(self.give_up)
+        self.network = Network(random.Random(scenario.seed ^ 0x5EED), self.clock.call_at)
         self.events: deque[str] = deque(maxlen=REMEMBERED)
         self.clock_s = 0.0
         self.history: list[Event] = []

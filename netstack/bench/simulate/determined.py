@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
 import random
 import secrets
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, final
 
 import trio
 import trio._core._run
@@ -30,9 +31,42 @@ def hash_is_fixed() -> bool:
     return os.environ.get("PYTHONHASHSEED") == "0"
 
 
+@final
+class _Registered:
+    """A scope of trio is entered or left, which may change the deadlines that its run waits for.
+
+    It does what trio's own method does, which is a generator, and takes a twentieth of a simulation.
+    """
+
+    __slots__ = ("_scope",)
+
+    def __init__(self, scope: Any) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        scope = self._scope
+        old = scope._registered_deadline
+        new = math.inf if scope._cancel_status is None or scope._cancel_called else scope._deadline
+        if old != new:
+            scope._registered_deadline = new
+            deadlines = _RUN.GLOBAL_RUN_CONTEXT.runner.deadlines
+            if old != math.inf:
+                deadlines.remove(old, scope)
+            if new != math.inf:
+                deadlines.add(new, scope)
+
+
 @contextlib.contextmanager
-def determined(seed: int) -> Iterator[None]:
-    """See the module; restores everything."""
+def determined(seed: int, clock: trio.abc.Clock | None = None) -> Iterator[None]:
+    """See the module; restores everything.
+
+    Args:
+        seed: decides.
+        clock: of the run, so that who asks trio for the time asks it; None: trio looks for the run each time.
+    """
     chance = random.Random(seed)
     with contextlib.ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
@@ -42,6 +76,8 @@ def determined(seed: int) -> Iterator[None]:
         for holder, name, instead in (
             (_RUN, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
             (_RUN, "Instruments", dict),  # nobody watches; trio asks several times for each step of each task
+            (trio.CancelScope, "_might_change_registered_deadline", lambda scope: _Registered(scope)),
+            *(() if clock is None else ((each, "current_time", clock.current_time) for each in (trio, _RUN))),
             (secrets, "token_hex", lambda size: chance.randbytes(size).hex()),
             (secrets, "token_bytes", chance.randbytes),
             (os, "fsync", _nothing),

@@ -54,20 +54,22 @@ class Disk:
             OSError: the process is dead: whatever it wanted to do does not happen.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        with trio.CancelScope(shield=True):
-            await trio.sleep(self.delay_s)
+        if self.delay_s:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(self.delay_s)
+        else:
+            await trio.lowlevel.cancel_shielded_checkpoint()
         if not process.is_alive:
             raise OSError(errno.EIO, "the host is dead")
+        if self.room_bytes is None:
+            return function()
         with _full_at(self.room_bytes):
             return function()
 
 
 @contextlib.contextmanager
-def _full_at(room_bytes: int | None) -> Iterator[None]:
+def _full_at(room_bytes: int) -> Iterator[None]:
     """The system itself refuses what goes beyond: no file of this process may become larger."""
-    if room_bytes is None:
-        yield
-        return
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, before[1]))
     try:

@@ -14,7 +14,7 @@ import hashlib
 import math
 import random
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextvars import ContextVar
 from typing import Final, final
 
@@ -53,6 +53,8 @@ class Process:
         self.slowness = 1.0
 
 
+CallAt = Callable[[float, Callable[[], object]], None]
+
 THIS_HOST: Final[ContextVar[Process]] = ContextVar("this_host")
 """Whose task this is."""
 
@@ -75,8 +77,10 @@ class _Route:
 class _Direction:
     """One direction of a connection."""
 
-    def __init__(self, route: _Route) -> None:
+    def __init__(self, route: _Route, call_at: CallAt) -> None:
         self.route = route
+        self._call_at = call_at
+        self._told_s = -math.inf
         self.flight: deque[tuple[float, bytes]] = deque()
         self.size = 0
         self.ends_at = math.inf
@@ -91,11 +95,24 @@ class _Direction:
             return math.inf
         return self.flight[0][0] if self.flight else self.ends_at
 
+    def send(self, data: bytes, now_s: float) -> None:
+        last = self.flight[-1][0] if self.flight else 0.0
+        arrival_s = max(last, now_s + self.route.delay_s)
+        self.flight.append((arrival_s, data))
+        self.size += len(data)
+        self._tell_at(arrival_s)
+
     def end(self) -> None:
         if self.ends_at == math.inf:
             last = self.flight[-1][0] if self.flight else 0.0
             self.ends_at = max(last, trio.current_time() + self.route.delay_s)
-            self.changed.unpark_all()
+            self._tell_at(self.ends_at)
+
+    def _tell_at(self, arrival_s: float) -> None:
+        """Who reads learns of it when it is there."""
+        if arrival_s > self._told_s:
+            self._told_s = arrival_s
+            self._call_at(arrival_s, self.changed.unpark_all)
 
 
 @final
@@ -115,6 +132,7 @@ class Network(Transport):
 
     Args:
         chance: decides about pieces.
+        call_at: has something called at a moment of the run's clock.
 
     Attributes:
         digest: of every byte count that was ever handed over, and when: two runs that are equal here were equal.
@@ -122,8 +140,9 @@ class Network(Transport):
         deaths: of processes.
     """
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, chance: random.Random, call_at: CallAt) -> None:
         self.chance = chance
+        self._call_at = call_at
         self.digest = hashlib.blake2b(digest_size=8)
         self.streams: dict[_SimulatedStream, None] = {}
         self.deaths = 0
@@ -198,7 +217,7 @@ class Network(Transport):
         listener = self._listeners.get(url)
         if listener is None or not process.is_alive:
             raise ConnectionLost(f"cannot reach {url}: connection refused")
-        outgoing, incoming = _Direction(there), _Direction(back)
+        outgoing, incoming = _Direction(there, self._call_at), _Direction(back, self._call_at)
         near = _SimulatedStream(self, process, outgoing, incoming, url)
         far = _SimulatedStream(self, listener.process, incoming, outgoing, f"{SCHEME}://{process.host}:0")
         near.far, far.far = far, near
@@ -263,12 +282,8 @@ class _SimulatedStream(ByteStream):
         if not data:
             return 0
         now = trio.current_time()
-        last = out.flight[-1][0] if out.flight else 0.0
         if not self._is_lost_on_the_way:
-            if not out.flight:  # else whoever reads knows when to look
-                out.changed.unpark_all()
-            out.flight.append((max(last, now + out.route.delay_s), data))
-            out.size += len(data)
+            out.send(data, now)
             self._network.sent(self.process.host, self.far.process.host)
         self._network.digest.update(b"%.6f %s %d\n" % (now, self.process.host.encode(), len(data)))
         return len(data)
@@ -314,13 +329,9 @@ class _SimulatedStream(ByteStream):
         incoming = self._in
         if self._lost or incoming.arrival_s() <= trio.current_time():
             await trio.lowlevel.checkpoint()
-        while not self._lost and (arrival_s := incoming.arrival_s()) > trio.current_time():
+        while not self._lost and incoming.arrival_s() > trio.current_time():
             self._check_open()
-            if arrival_s == math.inf:
-                await incoming.changed.park()
-            else:
-                with trio.move_on_at(arrival_s):
-                    await incoming.changed.park()
+            await incoming.changed.park()
         self._check_open()
 
     def send_eof(self) -> None:
