@@ -277,10 +277,10 @@ def _run_grid(app: _App, place: Place, grid: Grid, output: Path | None, as_json:
 @json_flag
 @click.pass_obj
 def emulation(app: _App, /, repeats: int, seed: int, output: Path | None, as_json: bool) -> int:
-    """Fourteen cells that tell network stacks apart, each on a real Flink, by netstack --as flink, and as netstack is.
+    """Sixteen cells that tell network stacks apart, each on a real Flink, by netstack --as flink, and as netstack is.
 
-    The default takes about ten minutes. Needs a JDK and Flink's jars: pip install 'netstack[flink]'. For cells of your
-    own: netstack-bench sweep --peer flink.
+    The default takes about twelve minutes. Needs a JDK and Flink's jars: pip install 'netstack[flink]'. For cells of
+    your own: netstack-bench sweep --peer flink.
     """
     from .peers.flink.cells import CELLS
 

@@ -17,7 +17,7 @@ from netstack.units import format_duration, format_size
 
 from .spec import RunSpec
 
-PARTITION: Final = "bench"
+PARTITION: Final = "bench/records/0.0"  # as a job would name it
 CERTIFICATES: Final = "certificates"
 """Of both ends, in the folder of a run."""
 
@@ -59,7 +59,7 @@ def config_of(spec: RunSpec) -> NetworkConfig:
     return NetworkConfig.acting_as(
         spec.acts_as,
         segment_size_bytes=spec.segment_size_bytes,
-        memory_bytes=segments * spec.segment_size_bytes,
+        memory_bytes=spec.memory_bytes or segments * spec.segment_size_bytes,
         exclusive_buffers_per_channel=spec.exclusive_buffers,
         floating_buffers_per_gate=spec.floating_buffers,
         spare_floating_buffers_per_gate=spec.spare_buffers,

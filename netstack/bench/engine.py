@@ -6,7 +6,7 @@ says of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -24,7 +24,9 @@ from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import ChannelSelector, CustomSelector
 from netstack.record.formats import format_named
 
+from .arrivals import warm_ns
 from .blocking_engine import consume_blocking, produce_blocking
+from .cell_checkpoints import Coordinator, take_between_barriers
 from .costs import profiled
 from .ends import PARTITION, address_of, config_of, descriptors_of
 from .observed import Observation, observing
@@ -52,12 +54,12 @@ async def produce(spec: RunSpec, io: ProducerIo) -> Facts:
         await io.ready_async()
         async with observing(manager, io.start_ns, is_paced=spec.rate_per_s is not None) as observation:
             with profiled("producer", spec.profile) as costs:
-                await emit_all(spec, io, writer)
+                checkpoints = await _emit_between_barriers(spec, io, writer, partition)
         tcp = manager.tcp_facts().get("congestion_control")  # while the connection is there
         congestion_control = None if tcp is None else str(tcp)
         await writer.finish()
         await writer.wait_consumed()
-        facts = _producer_facts(spec, manager, partition, congestion_control, observation)
+        facts = _producer_facts(spec, manager, partition, congestion_control, observation, checkpoints)
         return facts if costs is None else replace(facts, costs=costs.table(facts.buffers, io.sent_records))
 
 
@@ -73,7 +75,10 @@ async def consume(spec: RunSpec, io: ConsumerIo) -> Facts:
         await io.ready_async()
         async with observing(manager, io.start_ns, is_paced=spec.rate_per_s is not None) as observation:
             with profiled("consumer", spec.profile) as costs:
-                await take_all(spec, io.verifier, gate)
+                if spec.checkpoints == "none":
+                    await take_all(spec, io.verifier, gate)
+                else:
+                    await take_between_barriers(spec, io.verifier.feed, gate, manager, io.scratch)
         facts = _consumer_facts(spec, manager, gate, observation)
         gate.close()
         if costs is None:
@@ -102,13 +107,27 @@ class Taker(Protocol):
         """A columnar batch of one channel."""
 
 
+async def _emit_between_barriers(
+    spec: RunSpec, io: ProducerIo, writer: RecordWriter, partition: ResultPartition
+) -> dict[str, Any]:
+    """Emits everything, and takes checkpoints meanwhile if that is asked for; gives what they cost."""
+    if spec.checkpoints == "none":
+        await emit_all(spec, io, writer)
+        return {}
+    from_ns = warm_ns(io.start_ns, io.start_ns + int((spec.seconds or 0.0) * 1e9), spec.warmup_s)
+    coordinator = Coordinator(spec, io.scratch, writer, partition, from_ns)
+    async with coordinator.running():
+        await _produce_records(spec, io, writer, coordinator.emit)
+    return coordinator.result()
+
+
 async def emit_all(spec: RunSpec, io: Spans, writer: RecordWriter) -> None:
     """Emits everything that is handed out, the way the settings ask for.
 
     Cancellation: see `RecordWriter`.
     """
     if spec.emit == "record":
-        await _produce_records(spec, io, writer)
+        await _produce_records(spec, io, writer, writer.emit)
     else:
         await _produce_batches(spec, io, writer)
 
@@ -131,7 +150,9 @@ async def take_all(spec: RunSpec, verifier: Taker, gate: SingleInputGate) -> Non
         await _consume_records(verifier, gate)
 
 
-async def _produce_records(spec: RunSpec, io: Spans, writer: RecordWriter) -> None:
+async def _produce_records(
+    spec: RunSpec, io: Spans, writer: RecordWriter, emit: Callable[[bytes], Awaitable[None]]
+) -> None:
     emit_nowait = writer.emit_nowait
     records = io.source.records
     paced = spec.rate_per_s is not None
@@ -140,7 +161,7 @@ async def _produce_records(spec: RunSpec, io: Spans, writer: RecordWriter) -> No
             try:
                 emit_nowait(record)
             except trio.WouldBlock:
-                await writer.emit(record)
+                await emit(record)
         if not paced or span[1] > 1:  # others run while a paced producer waits; one that is behind does not wait
             await trio.lowlevel.checkpoint()
 
@@ -260,6 +281,7 @@ def _producer_facts(
     partition: ResultPartition,
     congestion_control: str | None,
     observation: Observation,
+    checkpoints: dict[str, Any],
 ) -> Facts:
     statistics = partition.statistics()
     capacity = statistics.buffers * spec.segment_size_bytes
@@ -268,6 +290,7 @@ def _producer_facts(
         wire_bytes=manager.statistics().bytes_sent,
         average_buffer_fill=statistics.bytes / capacity if capacity else None,
         congestion_control=congestion_control,
+        checkpoints=checkpoints,
         metrics=observation.result(),
         timeline=observation.timeline(),
     )

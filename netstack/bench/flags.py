@@ -14,7 +14,20 @@ from typing import Any, Protocol, TypeVar, get_args
 import click
 
 from netstack.cli.network_flags import buffer_flags
-from netstack.cli.values import COUNT, COUNTS, DURATION, DURATIONS, LENGTH, LENGTHS, RATE, SIZE, SIZES, SWITCH, Parsed
+from netstack.cli.values import (
+    COUNT,
+    COUNTS,
+    DURATION,
+    DURATIONS,
+    LENGTH,
+    LENGTHS,
+    RATE,
+    SIZE,
+    SIZES,
+    SWITCH,
+    Parsed,
+    listed,
+)
 from netstack.config import PROFILES
 from netstack.errors import ConfigError
 from netstack.units import format_duration, format_size
@@ -26,7 +39,7 @@ from .grid import (
     DEFAULT_SECONDS,
     DEFAULT_TIMEOUTS_S,
 )
-from .spec import Emit, Read, RunSpec, TransportName, Verify, Write, constants_of
+from .spec import Checkpoints, Emit, Read, RunSpec, TransportName, Verify, Write, constants_of
 from .words import is_duration
 
 ENGINES = ("auto", "local", "spark", "hosts")
@@ -129,6 +142,29 @@ def _buffers(count: Parsed, length: Parsed, more: str) -> Flag:
     )
 
 
+def _checkpoints(size: Parsed, mode: Any, length: Parsed, more: str) -> Flag:
+    """Memory and checkpoints: single values of a run, lists of a sweep."""
+    memory, interval = (
+        ("memory_bytes", "checkpoint_interval_s") if length is LENGTH else ("memories_bytes", "checkpoint_intervals_s")
+    )
+    return flags(
+        flag("--memory", size, f"Network memory of each end; what its buffers need if not given{more}.", memory),
+        flag(
+            "--checkpoints",
+            mode,
+            f"Take checkpoints meanwhile, with barriers that are aligned, or unaligned, or none{more}.",
+            default=_RUN.checkpoints,
+        ),
+        flag(
+            "--checkpoint-interval",
+            length,
+            f"From one checkpoint to the next{more}.",
+            interval,
+            default=_RUN.checkpoint_interval_s,
+        ),
+    )
+
+
 def _use_constants(context: click.Context, parameter: click.Parameter, acts_as: str) -> str:
     """What cannot be set there becomes the default of its flag."""
     context.default_map = {name: f"{value:g}" for name, value in constants_of(acts_as).items()}
@@ -228,6 +264,7 @@ run_flags = flags(
     ),
     _KEY,
     _buffers(COUNT, LENGTH, ""),
+    _checkpoints(SIZE, get_args(Checkpoints), LENGTH, ""),
     _SHARED,
 )
 """What one run measures; named as the fields of `RunSpec`."""
@@ -245,6 +282,7 @@ sweep_flags = flags(
     ),
     _KEY,
     _buffers(COUNTS, LENGTHS, "; a list draws curves"),
+    _checkpoints(SIZES, Parsed("modes", listed(str)), LENGTHS, "; a list compares"),
     flag("--seconds", LENGTH, "Length of each run.", default=DEFAULT_SECONDS),
     flag("--latency-seconds", LENGTH, "Length of each latency run, if it is not --seconds; 0 makes none."),
     flag(

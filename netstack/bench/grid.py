@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 from netstack.errors import ConfigError
 from netstack.units import format_duration
 
-from .spec import RunSpec
+from .spec import Checkpoints, RunSpec
 
 Kind = Literal["throughput", "latency"]
 
@@ -92,6 +92,9 @@ class Grid:
         exclusive_buffers: receive buffers of each channel.
         floating_buffers: receive buffers of the gate that its channels share.
         round_trips_s: how much longer the connection is made.
+        memories_bytes: network memory of each end; None is what its buffers need.
+        checkpoints: what barriers do, or none.
+        checkpoint_intervals_s: from one checkpoint to the next, where there are any.
         seconds: of each throughput run.
         latency_seconds: of each latency run; None is as long as `seconds`, 0 leaves these runs out.
         latency_rate_per_s: open-loop rate of the latency runs.
@@ -109,6 +112,9 @@ class Grid:
     exclusive_buffers: tuple[int, ...] = (_DEFAULT.exclusive_buffers,)
     floating_buffers: tuple[int, ...] = (_DEFAULT.floating_buffers,)
     round_trips_s: tuple[float, ...] = (_DEFAULT.round_trip_s,)
+    memories_bytes: tuple[int, ...] | None = None
+    checkpoints: tuple[Checkpoints, ...] = (_DEFAULT.checkpoints,)
+    checkpoint_intervals_s: tuple[float, ...] = (_DEFAULT.checkpoint_interval_s,)
     seconds: float = DEFAULT_SECONDS
     latency_seconds: float | None = None
     latency_rate_per_s: float = DEFAULT_LATENCY_RATE_PER_S
@@ -128,6 +134,8 @@ class Grid:
             ("--exclusive-buffers", self.exclusive_buffers),
             ("--floating-buffers", self.floating_buffers),
             ("--round-trip", self.round_trips_s),
+            ("--checkpoints", self.checkpoints),
+            ("--checkpoint-interval", self.checkpoint_intervals_s),
         ):
             if not values:
                 raise ConfigError(f"{flag} is empty; give at least one value")
@@ -170,6 +178,9 @@ class Grid:
             "exclusive_buffers": list(self.exclusive_buffers),
             "floating_buffers": list(self.floating_buffers),
             "round_trips_s": list(self.round_trips_s),
+            "memories_bytes": list(self.memories_bytes or ()),
+            "checkpoints": list(self.checkpoints),
+            "checkpoint_intervals_s": list(self.checkpoint_intervals_s),
             "seconds": self.seconds,
             "latency_seconds": self._latency_s,
             "latency_rate_per_s": self.latency_rate_per_s,
@@ -195,9 +206,14 @@ class Grid:
             "exclusive_buffers": self.exclusive_buffers,
             "floating_buffers": self.floating_buffers,
             "round_trip_s": self.round_trips_s,
+            "memory_bytes": self.memories_bytes or (None,),
+            "checkpoints": self.checkpoints,
+            "checkpoint_interval_s": self.checkpoint_intervals_s,
         }
         for values in itertools.product(*(dict.fromkeys(axis) for axis in axes.values())):
             point = dict(zip(axes, values, strict=True))
+            if point["checkpoints"] == "none" and point["checkpoint_interval_s"] != self.checkpoint_intervals_s[0]:
+                continue  # the same again
             throughput = self.spec_type(**{**self.common, **point, "seconds": self.seconds})
             yield throughput
             if self._latency_s:

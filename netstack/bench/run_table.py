@@ -98,6 +98,10 @@ def describe_spec(spec: RunSpec) -> str:
         parts.append("without credit")
     if spec.debloat_s is not None:
         parts.append(f"debloating to {format_duration(spec.debloat_s, space=' ')}")
+    if spec.memory_bytes is not None:
+        parts.append(f"memory {format_size(spec.memory_bytes, space=' ')}")
+    if spec.checkpoints != "none":
+        parts.append(f"{spec.checkpoints} checkpoints every {format_duration(spec.checkpoint_interval_s, space=' ')}")
     if spec.consume_rate_per_s is not None:
         parts.append(f"consumer takes {spec.consume_rate_per_s:,.0f} records/s")
     return ", ".join(parts)
@@ -215,6 +219,14 @@ _FIGURES: tuple[tuple[str, tuple[str, ...], Callable[[Any], str | None]], ...] =
     ("back-pressured soft, ms/s", ("backpressured_ms_per_s", "soft"), three_digits),
     ("back-pressured hard, ms/s", ("backpressured_ms_per_s", "hard"), three_digits),
     ("consumer idle, ms/s", ("idle_ms_per_s",), three_digits),
+    ("checkpoints", ("checkpoints", "complete"), lambda value: f"{value:,}"),
+    ("checkpoint p50, ms", ("checkpoints", "duration_ms", "p50"), three_digits),
+    ("alignment p50, ms", ("checkpoints", "alignment_ms", "p50"), three_digits),
+    (
+        "persisted in flight p50",
+        ("checkpoints", "channel_state_bytes", "p50"),
+        lambda value: format_size(round(value), space=" "),
+    ),
     ("announced credit / backlog", ("metrics", "consumer"), _announcements),
     ("pool usage out / in", ("metrics",), _pools),
 )

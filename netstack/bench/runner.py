@@ -220,6 +220,7 @@ def _result(spec: RunSpec, engine: str, found: Summaries) -> dict[str, Any]:
             for kind in ("soft", "hard")
         },
         "idle_ms_per_s": _metric(metrics["consumer"], "netstack_input_idle_ms_per_second"),
+        "checkpoints": producer["facts"]["checkpoints"],
         "metrics": metrics,
         "timeline": timeline,
         "costs": [*(producer["facts"]["costs"] or ()), *(consumer["facts"]["costs"] or ())] or None,

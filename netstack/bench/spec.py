@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Final, Literal, Protocol, Self
+from typing import Any, ClassVar, Final, Literal, Protocol, Self, get_args
 
 from netstack.buffer.requirements import LANDING_SEGMENTS
 from netstack.config import FLINK_CONSTANTS, PROFILES, NetworkConfig
@@ -22,6 +22,7 @@ Emit = Literal["record", "batch", "arrow"]
 Read = Literal["record", "buffer", "blocking"]
 Write = Literal["task", "blocking"]
 Verify = Literal["all", "sample"]
+Checkpoints = Literal["none", "aligned", "unaligned"]
 TransportName = Literal["tcp", "unix", "shm", "tls"]
 
 _PROFILE_SETTINGS: Final = {
@@ -140,6 +141,10 @@ class RunSpec(Settings):
             set.
         overdraft_buffers: send buffers that a record which has begun may take beyond a full pool.
         checksum: CRC-32 over every buffer on the wire.
+        memory_bytes: network memory of each end; None is what its buffers need.
+        checkpoints: what barriers do in front of the consumer, or none; the producer takes a checkpoint each
+            `checkpoint_interval_s` (`bench.cell_checkpoints`).
+        checkpoint_interval_s: from one barrier to the next.
     """
 
     ENGINE_KIND: ClassVar[str] = "local"
@@ -178,6 +183,9 @@ class RunSpec(Settings):
     checksum: bool = False
     acts_as: str = "netstack"
     overdraft_buffers: int = NetworkConfig().max_overdraft_buffers_per_partition
+    memory_bytes: int | None = None
+    checkpoints: Checkpoints = "none"
+    checkpoint_interval_s: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot work, naming the flag."""
@@ -203,6 +211,7 @@ class RunSpec(Settings):
             ("--spare-buffers", self.spare_buffers, 0),
             ("--overdraft-buffers", self.overdraft_buffers, 0),
             ("--link-rate", self.link_bytes_per_s, 1),
+            ("--memory", self.memory_bytes, 1),
         )
         if self.seconds is not None and not self.seconds > 0:
             raise ConfigError(f"--seconds {self.seconds}: give more than 0")
@@ -239,6 +248,7 @@ class RunSpec(Settings):
             raise ConfigError(
                 "--profile looks into one event loop a side: leave --connections, --read and --write blocking out"
             )
+        self._check_checkpoints()
         if not 0 <= self.spin_s <= 1:
             raise ConfigError(f"--spin {self.spin_s:g}s: give 0, or a duration up to 1s")
         if self.debloat_s is not None and not self.debloat_s > 0:
@@ -249,6 +259,23 @@ class RunSpec(Settings):
             raise ConfigError("--key names a column of --input; give --input FILE too")
         if self.emit == "arrow" and self.record_bytes % 8:
             raise ConfigError(f"--record-bytes {self.record_bytes} with --emit arrow: give a multiple of 8 (int64)")
+
+    def _check_checkpoints(self) -> None:
+        if self.checkpoints not in get_args(Checkpoints):
+            raise ConfigError(f"--checkpoints {self.checkpoints}: give one of {', '.join(get_args(Checkpoints))}")
+        if self.ENGINE_KIND not in ("local", "flink") and (self.checkpoints != "none" or self.memory_bytes is not None):
+            raise ConfigError("--checkpoints and --memory are for two processes on this machine; leave them out")
+        if self.checkpoints == "none":
+            return
+        if not self.checkpoint_interval_s > 0:
+            raise ConfigError(f"--checkpoint-interval {self.checkpoint_interval_s:g}s: give more than 0")
+        plain = ("record", "record", "task", 1, True, None, False)
+        asked = (self.emit, self.read, self.write, self.connections, self.credit, self.input_path, self.profile)
+        if asked != plain:
+            raise ConfigError(
+                f"--checkpoints {self.checkpoints} is for single generated records over one connection with credit:"
+                " leave --emit, --read, --write, --connections, --credit, --input and --profile out"
+            )
 
     @property
     def run_id(self) -> str:

@@ -31,7 +31,7 @@ import select
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -68,6 +68,7 @@ class Facts:
         credits: buffers' worth of credit announced.
         congestion_control: of the TCP connection.
         costs: where the time of this side went (`bench.costs`), if that was asked for.
+        checkpoints: what they cost, where some were taken (`bench.cell_checkpoints`).
         verified: False for a bare loop that only counts; its delivery is then proven by the count alone.
         average_buffer_fill: payload bytes in a data buffer as a part of its size, 0 to 1.
         debloated_buffer_bytes: what the buffers were last shrunk to.
@@ -85,6 +86,7 @@ class Facts:
     metrics: dict[str, float] | None = None
     timeline: list[dict[str, float]] | None = None
     costs: list[dict[str, Any]] | None = None
+    checkpoints: dict[str, Any] = field(default_factory=dict)
     verified: bool = True
     warnings: tuple[str, ...] = ()
 

@@ -197,7 +197,7 @@ class Emission:
                     buffers.finish(slot)
                 continue
             segments = buffers.acquire_many(slot, min(left // size, at_once))
-            if not segments and self.has_taken_buffer:
+            if not segments and (self.has_taken_buffer or buffers.ends_record):
                 last = buffers.acquire(slot, overdraft=True)
                 segments = [] if last is None else [last]
             if not segments:

@@ -8,7 +8,8 @@ on average. What many channels may cost is bounded twice. A writer has a budget 
 waits for the timeout. And deadlines lie on a grid, so that a writer wakes up `TICKS` times a timeout at most, and once
 in `SHORTEST_TICK_S`.
 
-`Periodic` is Flink's: a clock of the writer flushes everything once a timeout, whatever came when.
+`Periodic` is Flink's: a clock of the writer flushes everything once a timeout, whatever came when. There it is a thread
+that sleeps for the timeout, so that its period is longer by what the system wakes it late.
 """
 
 from __future__ import annotations
@@ -30,25 +31,28 @@ EARLY_PER_S: Final = 1000.0
 EARLY_BURST: Final = 32.0
 """And in a moment, after it made none for a while."""
 
+OVERSLEEP_S: Final = 60e-6
+"""What a thread that sleeps is woken late, as a rule: 50 us of a timer's slack, and the way to a processor."""
+
 AT_ONCE: Final = -1.0
 
 
 @final
 class Periodic:
-    """Once a timeout, from the making of the writer on."""
+    """Once a period, from the making of the writer on."""
 
-    __slots__ = ("_began", "_host", "_timeout_s")
+    __slots__ = ("_began", "_host", "_period_s")
 
     def __init__(self, host: PartitionHost, timeout_s: float) -> None:
         """The first period begins; `timeout_s`, of the buffers, is above 0."""
         self._host = host
-        self._timeout_s = timeout_s
+        self._period_s = timeout_s + OVERSLEEP_S
         self._began = host.now()
 
     def due(self, slot: int, is_quiet: bool) -> float:
         """When the period ends, on the clock of `PartitionHost.now`: then a slot is flushed, whatever came when."""
         now = self._host.now()
-        return self._began + (1 + (now - self._began) // self._timeout_s) * self._timeout_s
+        return self._began + (1 + (now - self._began) // self._period_s) * self._period_s
 
     def on_left(self, slot: int) -> None:
         """The bytes of a slot have left; the period stays what it is."""

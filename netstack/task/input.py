@@ -166,6 +166,11 @@ class TaskInput:
         return all(gate.ended_with_drain is not False for gate in self._gates)
 
     @property
+    def channel_index(self) -> int:
+        """The channel of the records in hand, through all gates; -1 where they were recovered."""
+        return self._channel
+
+    @property
     def waited_s(self) -> float:
         """How long the task has waited here for something to poll."""
         return self._gate.idle.total_s(self._gate.now())

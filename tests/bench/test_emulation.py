@@ -118,3 +118,18 @@ def test_without_flink_other_settings_or_delivery_there_is_no_cell() -> None:
     assert emulation_section([ours]) == ""
     assert emulation_cells([ours, row(FlinkSpec.of(FREE), latency_us_p50=1.0)]) == []
     assert emulation_cells([ours, {**row(FlinkSpec.of(PACED), latency_us_p50=1.0), "delivered": False}]) == []
+
+
+def test_checkpoints_are_compared_where_one_side_takes_long_or_persists_much() -> None:
+    spec = RunSpec(consume_rate_per_s=2000.0, checkpoints="unaligned", memory_bytes=1 << 22)
+    names = "checkpoints_duration_ms_p50", "checkpoints_channel_state_bytes_p50"
+    flink = row(FlinkSpec.of(spec), **dict(zip(names, (12.0, 500_000.0), strict=True)))
+    ours = row(as_flink(spec), **dict(zip(names, (3.0, 1_000_000.0), strict=True)))
+    assert errors(only([flink, ours])) == {"channel_state": 1.0}, "few milliseconds are those of an RPC"
+    slow = row(as_flink(spec), **dict(zip(names, (48.0, 500_000.0), strict=True)))
+    assert errors(only([flink, slow])) == {"checkpoint_ms": 2.0, "channel_state": 0.0}
+    page = emulation_section([flink, slow])
+    assert "memory 4 MiB · unaligned every 1 s" in page
+    assert "<th" in page
+    assert "persisted in flight" in page
+    assert "throughput kept" not in page, "a column that no cell has"

@@ -73,16 +73,23 @@ def point(pressure: float, seen: Sequence[Seen], aborted: int, stretches: Sequen
         "pressure": pressure,
         "checkpoints": len(seen),
         "aborted": aborted,
+        **times(seen),
+        "records_per_s": _rate(stretches, checkpoints=True),
+        "records_per_s_without": _rate(stretches, checkpoints=False),
+        "throughput_lost": statistics.median(lost) if lost else None,
+        "throughput_lost_error": _error(lost),
+    }
+
+
+def times(seen: Sequence[Seen]) -> dict[str, dict[str, float] | None]:
+    """How long complete checkpoints took, and how many bytes they hold: median and maximum; None without any."""
+    return {
         "duration_ms": _of([each.duration_s * 1e3 for each in seen]),
         "start_delay_ms": _of([each.start_delay_s * 1e3 for each in seen]),
         "alignment_ms": _of([each.alignment_s * 1e3 for each in seen]),
         "state_write_ms": _of([each.write_s * 1e3 for each in seen]),
         "besides_writing_ms": _of([(each.duration_s - each.write_s) * 1e3 for each in seen]),
         "channel_state_bytes": _of([each.channel_state_bytes for each in seen]),
-        "records_per_s": _rate(stretches, checkpoints=True),
-        "records_per_s_without": _rate(stretches, checkpoints=False),
-        "throughput_lost": statistics.median(lost) if lost else None,
-        "throughput_lost_error": _error(lost),
     }
 
 

@@ -77,6 +77,8 @@ def peer_spec(name: str, spec: RunSpec) -> RunSpec:
         ("--round-trip", spec.round_trip_s > 0),
         ("--link-rate", spec.link_bytes_per_s is not None),
         ("--consume-rate", spec.consume_rate_per_s is not None),
+        ("--checkpoints", spec.checkpoints != "none"),
+        ("--memory", spec.memory_bytes is not None),
         (f"--transport {spec.transport}", spec.transport in ("tls", "shm")),
     ):
         if is_asked:

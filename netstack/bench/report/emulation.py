@@ -20,6 +20,9 @@ _HEADS: Final = {
     "records_per_buffer": "records / buffer",
     "bytes_in_flight": "bytes in flight",
     "kept_throughput": "throughput kept",
+    "checkpoint_ms": "checkpoint takes",
+    "alignment_ms": "alignment",
+    "channel_state": "persisted in flight",
     "backpressured_ms_per_s": "back-pressured, ms/s",
     "busy_ms_per_s": "busy, ms/s",
     "idle_ms_per_s": "idle, ms/s",
@@ -33,11 +36,13 @@ def emulation_section(rows: Sequence[Row]) -> str:
     cells = emulation_cells(rows)
     if not cells:
         return ""
-    figures = (escape(_HEADS[name]) for name in {**RATIOS, **DIFFERENCES})
+    known = {error.name for cell in cells for error in cell.errors}
+    names = [name for name in {**RATIOS, **DIFFERENCES} if name in known]
+    figures = (escape(_HEADS[name]) for name in names)
     head = heads("record size · channels · timeout · rates", "as", *figures, left=2, kind="c")
     body = (
         f'<tr><th scope="row" class="l">{escape(_words(cell))}</th><td class="l">{escape(cell.acts_as)}</td>'
-        f"{_cells(cell)}</tr>"
+        f"{_cells(cell, names)}</tr>"
         for cell in cells
     )
     lines = "".join(f"<p><strong>{escape(line)}.</strong></p>" for line in emulation_summary(cells))
@@ -50,9 +55,9 @@ def emulation_section(rows: Sequence[Row]) -> str:
     )
 
 
-def _cells(cell: Cell) -> str:
+def _cells(cell: Cell, names: Sequence[str]) -> str:
     errors = {error.name: error for error in cell.errors}
-    return "".join(_cell(errors.get(name)) for name in {**RATIOS, **DIFFERENCES})
+    return "".join(_cell(errors.get(name)) for name in names)
 
 
 def _cell(error: Error | None) -> str:
@@ -79,4 +84,9 @@ def _words(cell: Cell) -> str:
         parts.append(f"sink {settings['consume_rate_per_s']:,.0f}/s")
     if settings["debloat_s"] is not None:
         parts.append(f"debloat {setting_text('debloat_s', settings['debloat_s'])}")
+    if settings["memory_bytes"] is not None:
+        parts.append(f"memory {setting_text('memory_bytes', settings['memory_bytes'])}")
+    if settings["checkpoints"] != "none":
+        interval = setting_text("checkpoint_interval_s", settings["checkpoint_interval_s"])
+        parts.append(f"{settings['checkpoints']} every {interval}")
     return " · ".join(parts)

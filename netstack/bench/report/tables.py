@@ -94,7 +94,7 @@ def row_tables(analysis: Analysis, filters: Filters) -> str:
         rows = [row for row in analysis.good if row_kind(row) == kind]
         if rows:
             rows.sort(key=lambda row: _place(row, analysis.varying))
-            every = _table(_SETTINGS + _extras(analysis) + columns + _LAST, rows, filters)
+            every = _table(_SETTINGS + _extras(analysis) + columns + _CHECKPOINTS + _LAST, rows, filters)
             opened = " open" if len(rows) <= _OPEN_UP_TO else ""
             parts.append(f"<details{opened}><summary>{kind.title()} runs ({len(rows)})</summary>{every}</details>")
     return "".join(parts)
@@ -199,6 +199,14 @@ _THROUGHPUT: Final = (
     _number("soft back-pressure", "backpressured_ms_per_s_soft", lambda wait: f"{wait / 1000:.1%}"),
     _number("hard back-pressure", "backpressured_ms_per_s_hard", lambda wait: f"{wait / 1000:.1%}"),
     _number("consumer idle", "idle_ms_per_s", lambda wait: f"{wait / 1000:.1%}"),
+)
+_CHECKPOINTS: Final = (
+    _number("checkpoints", "checkpoints_complete", lambda count: f"{count:,.0f}"),
+    _number("checkpoint ms", "checkpoints_duration_ms_p50", three_digits),
+    _number("alignment ms", "checkpoints_alignment_ms_p50", three_digits),
+    _number(
+        "persisted in flight", "checkpoints_channel_state_bytes_p50", lambda size: format_size(round(size), space=" ")
+    ),
 )
 _LATENCY: Final = (
     _latency("p50", "p50"),

@@ -124,8 +124,23 @@ def answer(**more: Any) -> dict[str, Any]:
         "latency": {"buckets": [100], "counts": [3], "min_ns": 100, "max_ns": 100},
         "arrivals": [[10 * second, 0], [11 * second, 1000], [11 * second + second // 2, 1400]],
         "sides": sides(),
+        "checkpoints": [],
         **more,
     }
+
+
+def test_checkpoints_are_told_as_ours_are() -> None:
+    spec = FlinkSpec.of(RunSpec(seconds=2.0, checkpoints="unaligned", checkpoint_interval_s=0.5, memory_bytes=1 << 20))
+    line = spec.line()
+    assert (line["checkpoint_ms"], line["unaligned"], line["memory_bytes"]) == (500, True, 1 << 20)
+    one = {"duration_ms": 40, "start_delay_ms": 5, "alignment_ms": 1, "write_ms": 9, "channel_state_bytes": 1000}
+    found = [{**one, "complete": True}, {**one, "complete": False, "duration_ms": 900}]
+    told = document_of(spec, answer(checkpoints=found))["checkpoints"]
+    assert (told["complete"], told["aborted"]) == (1, 1)
+    assert told["duration_ms"] == {"p50": 40.0, "max": 40.0}
+    assert told["besides_writing_ms"]["p50"] == pytest.approx(31.0)
+    assert told["channel_state_bytes"]["p50"] == 1000
+    assert document_of(FlinkSpec.of(RunSpec(seconds=2.0)), answer())["checkpoints"] == {}
 
 
 def test_the_window_leaves_out_the_warm_up_and_a_loss_is_told() -> None:

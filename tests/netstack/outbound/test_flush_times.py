@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from writer_stage import Stage
 
 from netstack.events import UserEvent
-from netstack.outbound.flush_times import EARLY_BURST, EARLY_PER_S, TICKS
+from netstack.outbound.flush_times import EARLY_BURST, EARLY_PER_S, OVERSLEEP_S, TICKS
 from netstack.outbound.selector import CustomSelector
 from netstack.record.framing import frame
 
@@ -199,12 +199,14 @@ def test_the_law_of_deadlines(writes: list[tuple[int, float]]) -> None:
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=40))
 def test_flinks_flusher_flushes_everything_once_a_timeout(pauses_ms: list[int]) -> None:
     stage = sparse(3, as_flink=True)
+    began = stage.host.now()
+    period_s = TIMEOUT_S + OVERSLEEP_S
     waiting: list[float] = []
     ends: list[float] = []
     for number, pause_ms in enumerate(pauses_ms):
         stage.emit(bytes((number % 3,)))
         waiting.append(stage.host.now())
-        end = (stage.host.now() // TIMEOUT_S + 1) * TIMEOUT_S
+        end = began + ((stage.host.now() - began) // period_s + 1) * period_s
         kicks = stage.host.kicks
         stage.host.advance(min(pause_ms / 1000, end - stage.host.now()))
         if stage.host.now() < end:
@@ -214,7 +216,7 @@ def test_flinks_flusher_flushes_everything_once_a_timeout(pauses_ms: list[int]) 
         ends.append(stage.host.now())
         assert stage.host.kicks == kicks + 1
         assert b"".join(stage.read(channel) for channel in range(3))
-        assert max(stage.host.now() - when for when in waiting) <= TIMEOUT_S + SLACK_S
+        assert max(stage.host.now() - when for when in waiting) <= period_s + SLACK_S
         waiting.clear()
     assert flushes(stage) <= 3 * len(ends)
 

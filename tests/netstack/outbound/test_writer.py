@@ -147,6 +147,17 @@ def test_no_record_begins_with_overdraft(record_bytes: int) -> None:
     assert stage.pool.statistics().overdraft > 0
 
 
+@pytest.mark.parametrize("segments", [1, 2, 5])
+def test_a_record_that_is_lent_begins_with_overdraft_where_its_task_looked_for_room(segments: int) -> None:
+    stage = Stage(buffers=(3, 3), overdraft=20, segment_bytes=LEND_BYTES)
+    record = b"a" * (LEND_BYTES * segments - 4)  # whole segments, so that the next begins where no buffer is open
+    while stage.writer.try_emit(record):
+        pass
+    stage.writer.overdraws = True
+    assert stage.writer.try_emit(record)
+    assert stage.pool.statistics().overdraft > 0
+
+
 @pytest.mark.parametrize("lent", [False, True])
 def test_an_array_takes_overdraft_to_end_a_record_that_has_taken_a_buffer(lent: bool) -> None:
     size = LEND_BYTES * 5 // 2

@@ -25,8 +25,11 @@ CELLS: Final = (
     RunSpec(record_bytes=8, consume_rate_per_s=100_000, seconds=4, warmup_s=1.3),
     RunSpec(record_bytes=1024, consume_rate_per_s=200, seconds=12, warmup_s=4, debloat_s=1.0),
     RunSpec(record_bytes=1024, consume_rate_per_s=2000, seconds=8, warmup_s=2, debloat_s=1.0),
+    # Barriers that wait behind what is queued, and barriers that overtake it.
+    RunSpec(record_bytes=1024, consume_rate_per_s=2000, seconds=6, warmup_s=1.3, checkpoints="aligned"),
+    RunSpec(record_bytes=1024, consume_rate_per_s=2000, seconds=6, warmup_s=1.3, checkpoints="unaligned"),
     # As fast as it goes: what shorter timeouts cost.
     RunSpec(seconds=2, buffer_timeout_s=0.1),
     RunSpec(seconds=2, buffer_timeout_s=0.001),
 )
-"""A pass over them takes about three and a half minutes: each on Flink, as Flink, and as netstack is."""
+"""A pass over them takes about four minutes: each on Flink, as Flink, and as netstack is."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from ...checkpoints.figures import Seen, times
 from ...histogram import Histogram
 from ...host import host_facts, version
 from ...runner import pace_warnings, paced_window
@@ -111,6 +112,7 @@ def document_of(spec: FlinkSpec, answer: Mapping[str, Any]) -> dict[str, Any]:
             kind: producer.get(f"netstack_output_{kind}_backpressured_ms_per_second") for kind in ("soft", "hard")
         },
         "idle_ms_per_s": consumer["netstack_input_idle_ms_per_second"],
+        "checkpoints": _checkpoints(spec, answer["checkpoints"]),
         "metrics": metrics,
         "timeline": None,
         "costs": None,
@@ -149,6 +151,24 @@ def metrics_of(sinks: int, sides: Mapping[str, Any]) -> dict[str, dict[str, floa
     buffers = consumer["netstack_input_remote_buffers_total"] - _EVENTS_A_CHANNEL * sinks
     consumer["netstack_input_remote_buffers_total"] = max(0.0, buffers)
     return found
+
+
+def _checkpoints(spec: FlinkSpec, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The figures that `bench.cell_checkpoints` has of ours; Flink counts in whole milliseconds."""
+    if spec.checkpoints == "none":
+        return {}
+    seen = [
+        Seen(
+            duration_s=each["duration_ms"] / 1e3,
+            start_delay_s=each["start_delay_ms"] / 1e3,
+            alignment_s=each["alignment_ms"] / 1e3,
+            write_s=each["write_ms"] / 1e3,
+            channel_state_bytes=each["channel_state_bytes"],
+        )
+        for each in found
+        if each["complete"]
+    ]
+    return {"complete": len(seen), "aborted": len(found) - len(seen), **times(seen)}
 
 
 def _window(spec: FlinkSpec, answer: Mapping[str, Any]) -> tuple[int, float]:

@@ -53,7 +53,11 @@ class FlinkSpec(RunSpec):
         ):
             if value != only:
                 raise ConfigError(f"--peer flink has no {flag} {value}; leave {flag} or --peer flink out")
-        for flag, duration_s in (("--buffer-timeout", spec.buffer_timeout_s), ("--debloat", spec.debloat_s)):
+        for flag, duration_s in (
+            ("--buffer-timeout", spec.buffer_timeout_s),
+            ("--debloat", spec.debloat_s),
+            ("--checkpoint-interval", spec.checkpoint_interval_s),
+        ):
             if duration_s is not None and abs(duration_s * 1000 - round(duration_s * 1000)) > 1e-6:
                 raise ConfigError(f"{flag} {format_duration(duration_s)} with --peer flink: give whole milliseconds")
         segment = spec.segment_size_bytes
@@ -82,6 +86,9 @@ class FlinkSpec(RunSpec):
             "warmup_seconds": self.effective_warmup_s,
             "segment_bytes": self.segment_size_bytes,
             "debloat_ms": 0 if self.debloat_s is None else round(self.debloat_s * 1000),
+            "memory_bytes": self.memory_bytes or 0,
+            "checkpoint_ms": 0 if self.checkpoints == "none" else round(self.checkpoint_interval_s * 1000),
+            "unaligned": self.checkpoints == "unaligned",
         }
 
     @property

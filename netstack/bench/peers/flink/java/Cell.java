@@ -17,7 +17,7 @@ final class Cell implements Serializable {
     final boolean unaligned;
     final int segmentBytes;
     final long debloatMs;
-    final int memoryMb;
+    final long memoryBytes;
 
     Cell(JsonNode line) {
         recordBytes = line.path("record_bytes").asInt(8);
@@ -32,12 +32,12 @@ final class Cell implements Serializable {
         unaligned = line.path("unaligned").asBoolean(false);
         segmentBytes = line.path("segment_bytes").asInt(32 * 1024);
         debloatMs = line.path("debloat_ms").asLong(0);
-        memoryMb = line.path("memory_mb").asInt(0);
+        memoryBytes = line.path("memory_bytes").asLong(0);
     }
 
     /** Cells with the same key run on the same cluster. */
     String clusterKey() {
-        return channels + "/" + segmentBytes + "/" + debloatMs + "/" + memoryMb;
+        return channels + "/" + segmentBytes + "/" + debloatMs + "/" + memoryBytes;
     }
 
     /** When record {@code index} is due, in nanoseconds after the start; only with a rate. */

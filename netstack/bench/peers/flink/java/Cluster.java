@@ -63,9 +63,9 @@ final class Cluster {
         private static Configuration common(Cell cell) {
             Configuration made = new Configuration();
             long buffers = (long) cell.channels * 11 + 64;
-            long memoryMb = cell.memoryMb > 0 ? cell.memoryMb : Math.max(64, buffers * cell.segmentBytes >> 20);
-            made.setString("taskmanager.memory.network.min", memoryMb + "m");
-            made.setString("taskmanager.memory.network.max", memoryMb + "m");
+            long memory = cell.memoryBytes > 0 ? cell.memoryBytes : Math.max(64 << 20, buffers * cell.segmentBytes);
+            made.setString("taskmanager.memory.network.min", memory + "b");
+            made.setString("taskmanager.memory.network.max", memory + "b");
             made.setString("taskmanager.memory.segment-size", cell.segmentBytes + "b");
             if (cell.debloatMs > 0) {
                 made.setString("taskmanager.network.memory.buffer-debloat.enabled", "true");
@@ -73,6 +73,7 @@ final class Cluster {
             }
             made.setString("cluster.fine-grained-resource-management.enabled", "true");
             made.setString("restart-strategy.type", "none");
+            made.setString("web.checkpoints.history", String.valueOf(Checkpoints.MOST));
             made.setString("rest.address", "127.0.0.1");
             made.setString("rest.bind-port", "0");
             made.setString("metrics.reporters", "cell");

@@ -3,6 +3,7 @@ package netstack.peer;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -14,7 +15,7 @@ import org.apache.flink.api.common.JobStatus;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.java.typeutils.ValueTypeInfo;
 import org.apache.flink.configuration.Configuration;
-import org.apache.flink.core.execution.CheckpointingMode;
+import org.apache.flink.runtime.checkpoint.CheckpointStatsSnapshot;
 import org.apache.flink.runtime.jobgraph.JobGraph;
 import org.apache.flink.runtime.jobmaster.JobResult;
 import org.apache.flink.runtime.minicluster.MiniCluster;
@@ -59,18 +60,14 @@ public final class Peer {
         return root.toString();
     }
 
-    private static JobGraph jobOf(Cell cell) {
-        Configuration settings = new Configuration();
+    private static JobGraph jobOf(Cell cell, Configuration settings) {
         settings.setString("execution.buffer-timeout.enabled", String.valueOf(cell.timeoutMs >= 0));
         StreamExecutionEnvironment job = StreamExecutionEnvironment.getExecutionEnvironment(settings);
         job.getConfig().enableObjectReuse();
         if (cell.timeoutMs >= 0) {
             job.setBufferTimeout(cell.timeoutMs);
         }
-        if (cell.checkpointMs > 0) {
-            job.enableCheckpointing(cell.checkpointMs, CheckpointingMode.EXACTLY_ONCE);
-            job.getCheckpointConfig().enableUnalignedCheckpoints(cell.unaligned);
-        }
+        Checkpoints.enable(cell, job);
         job.fromSource(new CellSource(), WatermarkStrategy.noWatermarks(), Reporter.SOURCE, new ValueTypeInfo<>(Record.class))
                 .setParallelism(1)
                 .slotSharingGroup(Cluster.sourceSlots())
@@ -95,7 +92,16 @@ public final class Peer {
         Reporter.clear();
         Record.size = cell.recordBytes;
         Board board = Board.current = new Board(cell);
-        JobGraph graph = jobOf(cell);
+        Configuration settings = new Configuration();
+        Path checkpoints = Checkpoints.folderOf(cell, settings);
+        try {
+            return run(board, jobOf(cell, settings));
+        } finally {
+            Checkpoints.remove(checkpoints);
+        }
+    }
+
+    private static Map<String, Object> run(Board board, JobGraph graph) throws Exception {
         JobID job = graph.getJobID();
         cluster.submitJob(graph).get();
         long limit = System.nanoTime() + DEPLOY_LIMIT_S * 1_000_000_000L;
@@ -115,12 +121,14 @@ public final class Peer {
         Samples samples = new Samples();
         board.startNs = System.nanoTime() + 20_000_000;
         Thread.sleep(20);
+        long beganMs = System.currentTimeMillis();
         samples.begin();
         while (board.stoppedNs == 0) {
             samples.take(board);
             failIfOver(job);
             Thread.sleep(SAMPLE_MS);
         }
+        long stoppedMs = System.currentTimeMillis() - (System.nanoTime() - board.stoppedNs) / 1_000_000;
         JobResult result = cluster.requestJobResult(job).get();
         if (!result.isSuccess()) {
             throw new IllegalStateException("the job ended: " + result.getSerializedThrowable().map(Throwable::toString).orElse("?"));
@@ -148,6 +156,8 @@ public final class Peer {
         answer.put("latency", Map.of("buckets", counts.keySet(), "counts", counts.values(), "min_ns", counts.isEmpty() ? 0 : least, "max_ns", greatest));
         answer.put("arrivals", samples.arrivals);
         answer.put("sides", samples.sides());
+        CheckpointStatsSnapshot statistics = cluster.getExecutionGraph(job).get().getCheckpointStatsSnapshot();
+        answer.put("checkpoints", Checkpoints.of(statistics, beganMs + (long) (board.cell.warmupSeconds * 1e3), stoppedMs));
         return answer;
     }
 

@@ -1,0 +1,220 @@
+"""Checkpoints of a run: the producer takes them, the consumer's input answers, and each is timed from end to end.
+
+Takes: the writer and the partition of the producer; the gate of the consumer, which a task's own input reads. Gives:
+what a job's coordinator would see, in the figures of `netstack-bench checkpoints`.
+
+Rules:
+- One checkpoint at a time: the next begins an interval after the last began, or as soon as that is complete.
+- A barrier goes between two records. What it overtakes, on both sides, is written to a file each, as a task would.
+- The two processes of a run share their folder: the consumer answers by a datagram to a socket there.
+- Those that began in the warm-up do not count, nor one that is under way when the run ends.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, final
+
+import trio
+
+from netstack import NetworkEnvironment, RecordWriter
+from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics
+from netstack.events import Alignment, CheckpointBarrier
+from netstack.inbound.gate import SingleInputGate
+from netstack.outbound.partition import ResultPartition
+from netstack.schedule.descriptors.information import EdgeId, InputInformation
+from netstack.task.input import TaskInput
+from netstack.task.mailbox import Mailbox
+
+from .checkpoints.figures import Seen, times
+from .pacing import clock_ns
+from .spec import RunSpec
+from .throttle import Throttle
+
+_SOCKET: Final = "checkpoints.sock"
+_EDGE: Final = EdgeId("producer", "consumer")
+_MOST_BYTES: Final = 1 << 16  # of a datagram
+_BATCH: Final = 4096  # bytes of records between two looks at the mailbox, where records are not timed
+
+Feed = Callable[..., None]
+
+
+@final
+class Coordinator:
+    """Takes the checkpoints of a run, in the producer's process.
+
+    Args:
+        spec: how often, and which barriers.
+        scratch: the run's folder.
+        writer: of the producer; what it waits for goes through `emit` from here on.
+        partition: that it writes to.
+        from_ns: checkpoints that begin earlier do not count.
+    """
+
+    def __init__(
+        self, spec: RunSpec, scratch: Path, writer: RecordWriter[Any], partition: ResultPartition, from_ns: int
+    ) -> None:
+        self._spec = spec
+        self._scratch = scratch
+        self._writer = writer
+        self._from_ns = from_ns
+        self._between = trio.Lock()
+        self._overtaken: list[bytes] = []
+        self._seen: list[Seen] = []
+        writer.overdraw()  # a record that was begun is finished, so that a barrier need not wait for it
+        partition.on_barrier = self._on_barrier
+
+    async def emit(self, record: Any) -> None:
+        """Writes a record that finds no room: barriers may go in front of it, none goes inside. See `RecordWriter`."""
+        await self._writer.wait_room()
+        async with self._between:
+            await self._writer.emit(record)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Takes checkpoints while the block runs.
+
+        Cancellation: the checkpoint under way is forgotten.
+        """
+        with trio.socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as answers:
+            await answers.bind(str(self._scratch / _SOCKET))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._take, answers)
+                yield
+                nursery.cancel_scope.cancel()
+
+    def result(self) -> dict[str, Any]:
+        """How many were complete, and how long they took (`checkpoints.figures.times`)."""
+        return {"complete": len(self._seen), "aborted": 0, **times(self._seen)}
+
+    async def _take(self, answers: trio.socket.SocketType) -> None:
+        due, number = trio.current_time() + self._spec.checkpoint_interval_s, 0
+        while True:
+            await trio.sleep_until(due)
+            number += 1
+            began_ns = clock_ns()
+            seen = await self._checkpoint(number, answers)
+            if began_ns >= self._from_ns:
+                self._seen.append(seen)
+            due = max(due + self._spec.checkpoint_interval_s, trio.current_time())
+
+    async def _checkpoint(self, number: int, answers: trio.socket.SocketType) -> Seen:
+        began_ns = clock_ns()
+        alignment = Alignment.UNALIGNED if self._spec.checkpoints == "unaligned" else Alignment.ALIGNED
+        self._overtaken.clear()
+        async with self._between:
+            await self._writer.broadcast_event(CheckpointBarrier(number, timestamp_ns=began_ns, alignment=alignment))
+        state = b"".join(self._overtaken)
+        write_s = await _write(self._scratch / f"producer-{number}", state)
+        answer: dict[str, Any] = json.loads(await answers.recv(_MOST_BYTES))
+        return Seen(
+            duration_s=(clock_ns() - began_ns) / 1e9,
+            start_delay_s=(answer["first_ns"] - began_ns) / 1e9,
+            alignment_s=answer["alignment_s"],
+            write_s=max(write_s, answer["write_s"]),
+            channel_state_bytes=len(state) + answer["bytes"],
+        )
+
+    def _on_barrier(self, subpartition: int, checkpoint_id: int, overtaken: bytes) -> None:
+        if overtaken:
+            self._overtaken.append(overtaken)
+
+
+@final
+class _Answers:
+    """The consumer's side of each checkpoint (a `CheckpointTask`): notes what is to be written and answered."""
+
+    def __init__(self) -> None:
+        self.complete: list[tuple[int, AlignmentStatistics, int]] = []
+
+    def trigger(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
+        """The checkpoint begins; there is no state but the channels'."""
+
+    def inputs_complete(self, checkpoint_id: int, alignment: AlignmentStatistics) -> None:
+        """All barriers have come."""
+        self.complete.append((checkpoint_id, alignment, clock_ns() - alignment.duration_ns))
+
+    def abort(self, checkpoint_id: int, reason: AbortReason) -> None:
+        """The run has ended."""
+
+
+async def take_between_barriers(
+    spec: RunSpec, feed: Feed, gate: SingleInputGate, manager: NetworkEnvironment, scratch: Path
+) -> None:
+    """Reads a gate to its end as a task does, with a checkpoint's part of the work between two records.
+
+    Args:
+        spec: the settings.
+        feed: takes records of a channel, with the time at which each came if it is timed.
+        gate: read by a `TaskInput`, whose it is from here on.
+        manager: that opened the gate.
+        scratch: the run's folder.
+
+    Cancellation: what was read and not handed on yet is lost.
+    """
+    mailbox, task = Mailbox(), _Answers()
+    inputs = [InputInformation(_EDGE, format="bytes")]
+    unaligned = spec.checkpoints == "unaligned"
+    read = TaskInput(
+        "consumer",
+        {0: gate},
+        inputs,
+        [_EDGE],
+        mailbox,
+        task,
+        manager,
+        exactly_once=True,
+        unaligned=unaligned,
+        recovered=[],
+    )
+    throttle = None if spec.consume_rate_per_s is None else Throttle(spec.consume_rate_per_s)
+    step = max(1, _BATCH // spec.record_bytes) if spec.rate_per_s is None and throttle is None else 1
+    async with trio.open_nursery() as nursery:
+
+        def settle() -> None:
+            while mailbox.is_urgent:
+                mailbox.open()
+                read.poll_priority()
+            for checkpoint_id, alignment, first_ns in task.complete:
+                state = b"".join(read.take_captured(checkpoint_id).values())
+                nursery.start_soon(_answer, scratch, checkpoint_id, state, alignment, first_ns)
+            task.complete.clear()
+
+        while not read.is_finished:
+            settle()
+            records = read.poll()
+            if records is None:
+                await read.wait()
+                continue
+            channel = read.channel_index
+            for done in range(0, len(records), step):
+                part = records[done : done + step]
+                if throttle is not None:
+                    await throttle.turn(len(part))
+                feed(channel, part, clock_ns())
+                read.processed(done + len(part))
+                settle()
+        settle()
+
+
+async def _answer(scratch: Path, number: int, state: bytes, alignment: AlignmentStatistics, first_ns: int) -> None:
+    write_s = await _write(scratch / f"consumer-{number}", state)
+    answer = {"first_ns": first_ns, "alignment_s": alignment.duration_ns / 1e9, "write_s": write_s, "bytes": len(state)}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as telling:
+        try:
+            telling.sendto(json.dumps(answer).encode(), str(scratch / _SOCKET))
+        except OSError:
+            return  # the producer has ended, and takes no more of them
+
+
+async def _write(path: Path, state: bytes) -> float:
+    """Stores the state, and takes it away again; gives how long storing took, in seconds."""
+    began_ns = clock_ns()
+    await trio.to_thread.run_sync(path.write_bytes, state)
+    taken_s = (clock_ns() - began_ns) / 1e9
+    await trio.to_thread.run_sync(path.unlink)
+    return taken_s
