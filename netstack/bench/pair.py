@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from .processes import ROLES, Deadlines, Workers
@@ -127,6 +128,7 @@ def run_pair(
     deadlines: Deadlines,
     expected_s: float,
     on_progress: OnProgress | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Summaries:
     """Starts both workers, leads them through one run, and sees that they are gone.
 
@@ -137,6 +139,7 @@ def run_pair(
         deadlines: how patient to be.
         expected_s: how long it takes from the first go on.
         on_progress: called a few times a second.
+        environment: of the workers, besides what is there.
 
     Raises:
         MeasurementFailed: a worker died, fell silent or stalled.
@@ -144,7 +147,7 @@ def run_pair(
     """
     with (
         scratch_folder() as scratch,
-        Workers(name, deadlines, module=module) as workers,
+        Workers(name, deadlines, module=module, environment=environment) as workers,
     ):
         return lead(
             workers,

@@ -218,6 +218,8 @@ class Dialler:
         try:
             with trio.move_on_after(self._config.connect_timeout_s):
                 stream = await self._dial_stream(address)
+                if entry.is_prompt:
+                    stream.peer = f"{stream.peer} (prompt)"  # for messages
                 if self._sessions is not None:
                     stream = self._sessions.dialled(stream, address)
                 lent, landing = landing, []

@@ -55,7 +55,7 @@ def stalled() -> StreamEnvironment:
     settings = StreamSettings(network=network, checkpoints=CheckpointSettings(interval_s=None))
     job = StreamEnvironment("stalled", parallelism=2, settings=settings)
     made = job.source(Source, name="A").slot_sharing_group("A").with_format("bytes").with_buffer_timeout(None)
-    made.partition_custom(target).sink(Sink, name="B").slot_sharing_group("B")
+    made.partition_custom(target).prompt().sink(Sink, name="B").slot_sharing_group("B")
     return job
 
 

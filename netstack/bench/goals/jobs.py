@@ -6,6 +6,8 @@ Word count: the example, two subtasks of each step, by `netstack run`. `loop` is
 readers and two counters in processes of their own, with a list of words a `put`. Chain: six operators that do next to
 nothing; `loop` is `map` of the same functions.
 
+`sparse edge` is two processes (`sparse`): prompt as netstack, on the connection of bulk as `shared`.
+
 The rate of the word count is that of its whole job, from its submission on.
 """
 
@@ -29,9 +31,11 @@ from netstack.schedule.graph.stream_builder import StreamEnvironment
 
 from ..jobs.operators import RESULT, chain, in_one_process
 from ..stopping import scratch_folder
+from .sparse import measure_sparse
 
 WORDS_A_SECOND: Final = 1_500_000
 RECORDS_A_SECOND: Final = 2_000_000
+SPARSE_EDGE: Final = "sparse edge"
 SIDE: Final = 2
 """Readers, and counters."""
 
@@ -55,6 +59,8 @@ def measure_job(name: str, engine: str, environment: Mapping[str, str], seconds:
     Raises:
         JobFailed: it did not come to its end, or its counts are wrong.
     """
+    if name == SPARSE_EDGE:
+        return measure_sparse(engine == "netstack", environment, seconds)
     with scratch_folder() as scratch:
         rate = _MEASURES[name, engine](Path(scratch), environment, seconds)
     return {"records_per_s": rate, "delivered": True}

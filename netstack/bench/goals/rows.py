@@ -46,8 +46,8 @@ class Measured:
 
     @property
     def builds(self) -> tuple[str, ...]:
-        """In which builds it is measured; a peer has none."""
-        return BUILDS if self.engine == "netstack" else ("",)
+        """In which builds it is measured; a peer has none, and `shared` is netstack too."""
+        return BUILDS if self.engine in ("netstack", "shared") else ("",)
 
 
 @final
@@ -203,6 +203,19 @@ def _rows() -> tuple[Row, ...]:
     rows += [
         _rate_row("8 B by batch, 1,000 channels: one", replace(_BATCH, channels=1_000), Measured(_BATCH), (0.5, 0.4)),
         _rate_row("4 x 4 all-to-all on two TaskManagers, 8 B by batch", mesh, None, (170e6, 110e6)),
+    ]
+    prompt, shared = (Measured(_RECORD, engine, "sparse edge", seconds=4) for engine in ("netstack", "shared"))
+    rows += [
+        Row(
+            f"{name} of a sparse prompt edge beside bulk, 100 Mbit/s, 5 ms: on one connection with it",
+            prompt,
+            shared,
+            (0.4, 0.4),
+            _quantile(key),
+            format_latency,
+            True,
+        )
+        for name, key in (("p50", "p50"), ("p99", "p99"))
     ]
     for text, job, engine, goals in (
         ("word count, a user's job: a loop in one process", "word count", "loop", (0.6, 0.5)),

@@ -36,6 +36,7 @@ def happened(what: str) -> None:
 
 _TOLD: Final[Mapping[str, str]] = {
     "connections that go on after a cut": r"goes on after ",
+    "prompt connections that go on after a cut": r"\(prompt\) goes on after ",
     "connections that go on and send bytes again": r"goes on after .*; [1-9]\d* bytes are sent again",
     "connections that are given up": r"the connection to .* is given up",
     "jobs that another JobManager takes up": r"is taken up again$",

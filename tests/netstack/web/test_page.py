@@ -107,6 +107,8 @@ async def edge_is_drawn(page: Page, taskmanagers: list[TaskManager]) -> None:
     assert "stalled" in await page.value("document.querySelector('[data-edge=\"0\"]').getAttribute('class')")
     address = taskmanagers[0].address.removeprefix("tcp://")
     assert address in await page.value(f"{row}[10].textContent"), "which connection"
+    assert "custom, prompt" in await page.value("document.querySelector('[data-edge=\"0\"]').textContent")
+    assert "4 prompt channels" in await page.value("document.querySelector('#tms').textContent")
 
 
 async def tasks_are_coloured(page: Page) -> None:
@@ -275,6 +277,9 @@ async def test_nobody_is_asked_while_nobody_looks() -> None:
             await trio.sleep(0.05)
         edge = manager.watch.snapshot()["jobs"][0]["edges"][0]
         assert edge["channel_count"] == len(edge["channels"]) == 4
+        assert edge["is_prompt"]
+        networks = manager.watch.snapshot()["jobs"][0]["networks"]
+        assert [each["is_prompt"] for network in networks for each in network["connections"]] == [True, True]
         manager.watch._looked_s -= 100.0  # it is long ago
         while manager.watch._told:  # noqa: ASYNC110
             await trio.sleep(0.05)
