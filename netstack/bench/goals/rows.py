@@ -33,7 +33,8 @@ class Measured:
     Attributes:
         spec: its settings, without a length.
         engine: `netstack`, which is measured in both builds, or a peer.
-        job: which of `jobs` it is instead; its peers are `loop` and `queue`, and of `spec` nothing counts.
+        job: which of `jobs` it is instead; its peers are `loop`, `queue` and `shared`, and of `spec`
+            nothing counts.
         taskmanagers: it is an all-to-all on so many of them; 0 for two processes.
         seconds: how long, in the unit of the command's `--seconds`.
     """
