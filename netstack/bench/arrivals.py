@@ -106,15 +106,15 @@ class Arrivals:
             emitted_ns: when each was emitted.
             from_ns: samples emitted earlier are left out (warm-up).
         """
-        found = Histogram()
+        latency = Histogram()
         if self._logs and len(keys):
             firsts, counts, times = (np.concatenate(column) for column in zip(*self._logs, strict=True))
             by_key = np.argsort(firsts, kind="stable")
             firsts, counts, times = firsts[by_key], counts[by_key], times[by_key]
             at = np.searchsorted(firsts, keys, side="right") - 1
             hit = (at >= 0) & (keys < firsts[at] + counts[at]) & (emitted_ns >= from_ns)
-            found.record_many(times[at[hit]] - emitted_ns[hit])
-        return found
+            latency.record_many(times[at[hit]] - emitted_ns[hit])
+        return latency
 
 
 def warm_ns(start_ns: int, stop_ns: int, warmup_s: float) -> int:

@@ -248,9 +248,9 @@ def _run_grid(app: _App, place: Place, grid: Grid, output: Path | None, as_json:
         where = place if todo else LocalPlace(app.runners)  # nothing is opened for a report alone
         with (
             console.SweepProgress(todo, errors) as progress,
-            where.open(planned[0].spec, store, progress, errors) as (once, heard),
+            where.open(planned[0].spec, store, progress, errors) as (once, bar),
         ):
-            result = run_sweep(grid, store, once, command=command, progress=heard)
+            result = run_sweep(grid, store, once, command=command, progress=bar)
     _print_sweep(result, as_json)
     if result.interrupted:
         again = shlex.join(("netstack-bench", *app.arguments, *(() if output else ("--output", str(folder)))))
@@ -310,7 +310,7 @@ def report(folders: tuple[Path, ...], output: Path | None, as_json: bool) -> int
     """
     with _only_results(*folders):
         sweeps = {folder: _rows(folder) for folder in folders}
-        rows = together([Sweep(str(folder), found) for folder, found in sweeps.items()])
+        rows = together([Sweep(str(folder), entry) for folder, entry in sweeps.items()])
         path = write_combined_report(output or folders[0] / (REPORT if len(sweeps) == 1 else COMPARISON), sweeps)
         failed = sum(not succeeded(row) for row in rows)
         _print_sweep(SweepResult(folders[0], path, rows, len(rows), len(rows), 0, failed, False), as_json)
@@ -348,16 +348,17 @@ def compare(a: Path, b: Path, threshold: float | None, everything: bool, fail_on
     if threshold is not None and threshold <= 0:
         raise ConfigError(f"--threshold {threshold:g}: give a percentage above 0")
     with _only_results(a, b):
-        found = compare_rows(_rows(a), _rows(b), threshold=None if threshold is None else threshold / 100)
+        comparison = compare_rows(_rows(a), _rows(b), threshold=None if threshold is None else threshold / 100)
         if as_json:
-            console.print_json({"a": str(a), "b": str(b), **found.as_dict()})
+            console.print_json({"a": str(a), "b": str(b), **comparison.as_dict()})
         else:
-            console.print_comparison(found, console.out(), everything=everything)
-    worse = [each for each in found.differences if each.verdict == "worse"] if fail_on else []
+            console.print_comparison(comparison, console.out(), everything=everything)
+    worse = [each for each in comparison.differences if each.verdict == "worse"] if fail_on else []
     if worse:
         most = max(worse, key=lambda each: abs(each.change))
-        told = f"{len(worse)} of {len(found.differences)} figures are worse, most of all {most.metric} at {most.point}"
-        console.err().print(f"[red]failed:[/] {escape(told)} ({most.change:+.1%})", soft_wrap=True)
+        count = f"{len(worse)} of {len(comparison.differences)} figures are worse"
+        text = f"{count}, most of all {most.metric} at {most.point}"
+        console.err().print(f"[red]failed:[/] {escape(text)} ({most.change:+.1%})", soft_wrap=True)
     return 1 if worse else 0
 
 

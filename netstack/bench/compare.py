@@ -99,13 +99,13 @@ class Comparison:
         """One sentence per metric over all points."""
         lines = []
         for metric in DEFAULT_THRESHOLDS:
-            found = [difference for difference in self.differences if difference.metric == metric]
-            if found:
-                middle = statistics.median(1 + difference.change for difference in found)
-                counts = {name: sum(each.verdict == name for each in found) for name in ("better", "worse", "same")}
+            rows = [difference for difference in self.differences if difference.metric == metric]
+            if rows:
+                middle = statistics.median(1 + difference.change for difference in rows)
+                counts = {name: sum(each.verdict == name for each in rows) for name in ("better", "worse", "same")}
                 lines.append(
-                    f"{metric}: B is {middle:.2f} x A in the median of {len(found)} points; {counts['better']} better, "
-                    f"{counts['worse']} worse, {counts['same']} within the noise{_guessed(found)}"
+                    f"{metric}: B is {middle:.2f} x A in the median of {len(rows)} points; {counts['better']} better, "
+                    f"{counts['worse']} worse, {counts['same']} within the noise{_guessed(rows)}"
                 )
         return lines
 
@@ -183,13 +183,13 @@ def _nothing_common(here: Mapping[_Point, object], there: Mapping[_Point, object
     for name, points in (("A", here), ("B", there)):
         if not points:
             return f"nothing to compare: {name} has no run that succeeded"
-    apart = []
+    differing = []
     for index, name in enumerate(_DEFAULTS):
         values = [{point[index][1] for point in points} for points in (here, there)]
         if not values[0] & values[1]:
-            told = " against ".join("/".join(sorted(_value(name, value) for value in side)) for side in values)
-            apart.append(f"{name} ({told})")
-    why = f"they differ in {', '.join(apart)}" if apart else "no two points have all settings equal"
+            text = " against ".join("/".join(sorted(_value(name, value) for value in side)) for side in values)
+            differing.append(f"{name} ({text})")
+    why = f"they differ in {', '.join(differing)}" if differing else "no two points have all settings equal"
     return f"A and B have no point in common: {why}; measure both with the same settings"
 
 
@@ -209,16 +209,16 @@ def _remarks(
     unknown = [difference for difference in differences if not difference.noise_known]
     if unknown:
         thresholds = sorted({difference.threshold for difference in unknown})
-        told = ", ".join(f"{value:.0%}" for value in thresholds)
+        text = ", ".join(f"{value:.0%}" for value in thresholds)
         remarks.append(
             f"noise unknown for {len(unknown)} of {len(differences)} figures (fewer than {ENOUGH_REPEATS} repeats on a "
-            f"side): a change counts above {told}; measure with --repeats 5 to know it"
+            f"side): a change counts above {text}; measure with --repeats 5 to know it"
         )
     for name, rows, points, others in (("A", a, here, there), ("B", b, there, here)):
         alone = sum(point not in others for point in points)
         if alone:
             remarks.append(f"{alone} point{'s' if alone > 1 else ''} only in {name}")
-        failed = len(rows) - sum(len(found) for found in points.values())
+        failed = len(rows) - sum(len(texts) for texts in points.values())
         if failed:
             remarks.append(f"{failed} failed run{'s' if failed > 1 else ''} of {name} left out")
     lengths = [
@@ -226,8 +226,8 @@ def _remarks(
         for points in (here, there)
     ]
     if lengths[0] != lengths[1]:
-        told = " against ".join("/".join(sorted(side)) for side in lengths)
-        remarks.append(f"the runs were not equally long (seconds {told})")
+        text = " against ".join("/".join(sorted(side)) for side in lengths)
+        remarks.append(f"the runs were not equally long (seconds {text})")
     return remarks
 
 

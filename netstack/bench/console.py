@@ -104,7 +104,7 @@ class SweepProgress(_Bar):
         self._bar.update(self._task, description=escape(str(run)), place=f"{self._done + 1}/{self._count}")
 
     def end(self, run: PlannedRun, row: Row) -> None:
-        """A run ended; a failure is told at once."""
+        """A run ended; a failure is printed at once."""
         self._spent_s += self._elapsed_s()
         self._expected_s += run.expected_s
         self._began = None
@@ -180,8 +180,8 @@ class RunProgress(_Bar):
             self._started += 1
         self._phase, self._fraction = heard.phase, heard.fraction or 0.0
         place = f" {self._started}/{self._runs}" if self._runs > 1 else ""
-        told = heard.phase if heard.phase == "starting" else f"{format_count(heard.records)} records"
-        self._bar.update(self._task, description=escape(f"{heard.engine}{place}: {told}"))
+        text = heard.phase if heard.phase == "starting" else f"{format_count(heard.records)} records"
+        self._bar.update(self._task, description=escape(f"{heard.engine}{place}: {text}"))
 
     def part(self) -> float:
         """How much is done, 0 to 1: by the clock where the length is known, else by the records."""
@@ -273,9 +273,9 @@ def print_warnings(result: Mapping[str, Any], console: Console) -> None:
 
 def print_comparison(comparison: Comparison, console: Console, *, everything: bool = False) -> None:
     """The figures that differ (all of them when they are few, or on request), a line for each metric, the remarks."""
-    shown = comparison.differences
-    if not everything and len(shown) > _MANY_FIGURES:
-        shown = tuple(difference for difference in shown if difference.verdict != "same")
+    listed = comparison.differences
+    if not everything and len(listed) > _MANY_FIGURES:
+        listed = tuple(difference for difference in listed if difference.verdict != "same")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("point", "metric"):
         table.add_column(head, overflow="fold")
@@ -283,7 +283,7 @@ def print_comparison(comparison: Comparison, console: Console, *, everything: bo
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     styles = {"better": "green", "worse": "red", "same": "dim"}
-    for difference in shown:
+    for difference in listed:
         table.add_row(
             escape(difference.point),
             difference.metric,
@@ -294,12 +294,12 @@ def print_comparison(comparison: Comparison, console: Console, *, everything: bo
             difference.verdict,
             style=styles[difference.verdict],
         )
-    if shown:
+    if listed:
         console.print(table)
         console.print()
-    if len(shown) < len(comparison.differences):
+    if len(listed) < len(comparison.differences):
         console.print(
-            f"{len(comparison.differences) - len(shown)} figures within the noise are not listed; --all does\n"
+            f"{len(comparison.differences) - len(listed)} figures within the noise are not listed; --all does\n"
         )
     for line in (*comparison.summary(), *comparison.remarks):
         console.print(escape(line), soft_wrap=True)

@@ -6,7 +6,7 @@ whole time, and what that is for a buffer and for a record.
 How: the functions at the borders of netstack's parts are wrapped for as long as it is measured, and the loop says when
 it sleeps and which task it runs. Each moment counts once, for the innermost of them. What is inside a border (compiled
 code, the selector, the loop of the application) is the border's own time. A border that is crossed costs about half a
-microsecond twice, which is told beside the table: shares are to be trusted, rates under a profile are not.
+microsecond twice, which is printed beside the table: shares are to be trusted, rates under a profile are not.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Costs(trio.abc.Instrument):
     """
 
     def __init__(self, role: str, clock: Callable[[], float] = perf_counter) -> None:
-        """Made inside the task whose work is told apart from that of others.
+        """Made inside the task whose work is measured separately from that of others.
 
         Args:
             role: `producer` or `consumer`.

@@ -129,10 +129,10 @@ def emulation_cells(rows: Iterable[Row]) -> list[Cell]:
             ours.setdefault((setting(row, "acts_as"), _work(row)), []).append(_prepared(row))
     _keep(flinks)
     for acts_as in {acts_as for acts_as, _ in ours}:
-        _keep({work: found for (profile, work), found in ours.items() if profile == acts_as})
+        _keep({work: entry for (profile, work), entry in ours.items() if profile == acts_as})
     return [
-        Cell(acts_as, dict(work), tuple(_errors(dict(work), flinks[work], found)))
-        for (acts_as, work), found in ours.items()
+        Cell(acts_as, dict(work), tuple(_errors(dict(work), flinks[work], entry)))
+        for (acts_as, work), entry in ours.items()
         if work in flinks
     ]
 
@@ -141,10 +141,10 @@ def emulation_summary(cells: Sequence[Cell]) -> list[str]:
     """A sentence for each profile: how many of its cells and figures are within 15 %."""
     lines = []
     for acts_as in dict.fromkeys(cell.acts_as for cell in cells):
-        found = [cell for cell in cells if cell.acts_as == acts_as]
-        errors = [error for cell in found for error in cell.errors]
+        entries = [cell for cell in cells if cell.acts_as == acts_as]
+        errors = [error for cell in entries for error in cell.errors]
         lines.append(
-            f"{sum(cell.is_within for cell in found)} of {len(found)} cells within {WITHIN:.0%} of Flink with --as"
+            f"{sum(cell.is_within for cell in entries)} of {len(entries)} cells within {WITHIN:.0%} of Flink with --as"
             f" {acts_as} ({sum(error.is_within for error in errors)} of {len(errors)} figures)"
         )
     return lines
@@ -159,18 +159,18 @@ def _work(row: Row) -> _Work:
 
 def _prepared(row: Row) -> Row:
     """The row with the figures that are made of several."""
-    found = dict(row)
+    prepared = dict(row)
     consumer = "metrics_consumer_netstack_input_"
     buffers = sum(row.get(f"{consumer}{kind}_buffers_total") or 0 for kind in ("remote", "local"))
     if buffers and row.get("records") and row.get("engine_kind") != FLINK:
-        found["records_per_buffer"] = row["records"] / buffers
+        prepared["records_per_buffer"] = row["records"] / buffers
     sent, received = row.get("metrics_producer_netstack_output_queue_bytes"), row.get(f"{consumer}queue_bytes")
     if sent is not None and received is not None:
-        found["bytes_in_flight"] = sent + received
+        prepared["bytes_in_flight"] = sent + received
     idle = row.get("idle_ms_per_s")
     if idle is not None:
-        found["busy_ms_per_s"] = row.get(f"{consumer}busy_ms_per_second", 1000.0 - idle)
-    return found
+        prepared["busy_ms_per_s"] = row.get(f"{consumer}busy_ms_per_second", 1000.0 - idle)
+    return prepared
 
 
 def _keep(groups: Mapping[_Work, list[Row]]) -> None:

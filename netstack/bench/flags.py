@@ -105,12 +105,12 @@ def flags(*each: Flag) -> Flag:
 def _ports(text: str) -> tuple[int, int]:
     first, dash, last = text.partition("-")
     try:
-        found = int(first), int(last if dash else first)
+        ports = int(first), int(last if dash else first)
     except ValueError:
         raise ConfigError(f"{text!r}: write FIRST-LAST, such as 7000-7010") from None
-    if not 1 <= found[0] <= found[1] <= 65535:
+    if not 1 <= ports[0] <= ports[1] <= 65535:
         raise ConfigError(f"{text!r}: give ports from 1 to 65535, the lower one first")
-    return found
+    return ports
 
 
 def record_bytes_flag(default: int) -> Flag:

@@ -84,9 +84,9 @@ class Histogram:
 
     def summary_us(self) -> dict[str, float | None]:
         """Every one of `PERCENTILES`, and `max`, in microseconds, None when nothing was recorded."""
-        found = {name: self.percentile_ns(fraction) for name, fraction in PERCENTILES.items()}
-        found["max"] = self.max_ns if self.count else None
-        return {name: None if value is None else value / 1000 for name, value in found.items()}
+        summary = {name: self.percentile_ns(fraction) for name, fraction in PERCENTILES.items()}
+        summary["max"] = self.max_ns if self.count else None
+        return {name: None if value is None else value / 1000 for name, value in summary.items()}
 
     def hgrm(self, *, ticks: int = 5) -> str:
         """The distribution in microseconds as HdrHistogram prints it, for its plotters (`.hgrm`).
@@ -103,9 +103,9 @@ class Histogram:
             place = int(np.searchsorted(sums, rank))
             value, upto = min(_upper_edge(int(used[place])), self.max_ns) / 1000, int(sums[place])
             whole = upto == self.count
-            shown = 1.0 if whole else part
-            beyond = "" if whole else f" {1 / (1 - shown):14.2f}"
-            lines.append(f"{value:12.3f} {shown:2.12f} {upto:10d}{beyond}")
+            quantile = 1.0 if whole else part
+            beyond = "" if whole else f" {1 / (1 - quantile):14.2f}"
+            lines.append(f"{value:12.3f} {quantile:2.12f} {upto:10d}{beyond}")
             part += 1 / (ticks * 2 ** (math.floor(math.log2(1 / (1 - part))) + 1))
         edges = np.array([min(_upper_edge(int(bucket)), self.max_ns) for bucket in used]) / 1000
         counts = self._counts[used]

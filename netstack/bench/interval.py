@@ -121,7 +121,7 @@ def _rounded(value: float, digits: int) -> float:
 
 
 def _logarithms(values: Iterable[float]) -> Sequence[float] | None:
-    found = list(values)
-    if len(found) < ENOUGH_REPEATS or not all(math.isfinite(value) and value > 0 for value in found):
+    logarithms = list(values)
+    if len(logarithms) < ENOUGH_REPEATS or not all(math.isfinite(value) and value > 0 for value in logarithms):
         return None
-    return [math.log(value) for value in found]
+    return [math.log(value) for value in logarithms]

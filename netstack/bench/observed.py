@@ -71,32 +71,32 @@ class Observation:
         """Samples until cancelled, with `pause` in between."""
         while True:
             began = time.thread_time()
-            found = self._read()
-            for name, value in found.items():
+            result = self._read()
+            for name, value in result.items():
                 self._sums[name] = self._sums.get(name, 0.0) + value
             self._samples += 1
-            self._keep(found)
+            self._keep(result)
             await pause(max(PERIOD_S, (time.thread_time() - began) / self._cost))
 
     def stop(self) -> None:
         """The side's work is done: waits are counted up to here."""
-        found = self._read()
+        result = self._read()
         elapsed_s = self._manager.now() - self._began_s
         if len(self._seen) > 1 and elapsed_s - self._seen[-1][0] < PERIOD_S / 2:
             self._seen.pop()  # over so short a time a rate says nothing: the last stretch is a little longer
         if elapsed_s > self._seen[-1][0]:
-            self._seen.append((elapsed_s, dict(found), lost_s()))
-        for name, total_s in list(found.items()):
+            self._seen.append((elapsed_s, dict(result), lost_s()))
+        for name, total_s in list(result.items()):
             if name.endswith("_seconds_total"):
                 per_second = 1000 * (total_s - self._before[name]) / elapsed_s if elapsed_s > 0 else 0.0
-                found[name.removesuffix("_seconds_total") + _PER_SECOND] = per_second
+                result[name.removesuffix("_seconds_total") + _PER_SECOND] = per_second
         both = [f"netstack_output_{kind}_backpressured{_PER_SECOND}" for kind in ("soft", "hard")]
-        if both[0] in found:
-            found[f"netstack_output_backpressured{_PER_SECOND}"] = sum(found[name] for name in both)
-        for name in found:
+        if both[0] in result:
+            result[f"netstack_output_backpressured{_PER_SECOND}"] = sum(result[name] for name in both)
+        for name in result:
             if self._samples and not name.endswith(("_total", _PER_SECOND, "_longest_seconds")):
-                found[name] = self._sums.get(name, 0.0) / self._samples
-        self._at_stop = found
+                result[name] = self._sums.get(name, 0.0) / self._samples
+        self._at_stop = result
 
     def result(self) -> dict[str, float]:
         """Every metric, after `stop`; counts as they are now."""
@@ -123,13 +123,13 @@ class Observation:
             self._every *= 2
 
     def _read(self) -> dict[str, float]:
-        found: dict[str, float] = {}
+        result: dict[str, float] = {}
         for name, value in as_dict(self._manager.statistics()).items():
             if isinstance(value, dict):
-                found.update(zip([name], value.values(), strict=False))
+                result.update(zip([name], value.values(), strict=False))
             else:
-                found[name] = value
-        return found
+                result[name] = value
+        return result
 
 
 def _stretch(before: _Seen, after: _Seen) -> dict[str, float]:

@@ -139,7 +139,7 @@ def kept(name: str) -> Rows:
     Raises:
         LocalProtocolError: nobody has called `keep`.
     """
-    found = _kept.get(name)
-    if found is None:
+    rows = _kept.get(name)
+    if rows is None:
         raise LocalProtocolError(f"the rows {name} are not here: they are kept by whoever starts the run")
-    return found
+    return rows

@@ -105,11 +105,11 @@ class LocalPlace:
 
     @property
     def start_s(self) -> float:
-        """See `Place.start_s`."""
+        """Implements `Place.start_s`."""
         return FLINK_START_S if self.beside_flink else 0.0
 
     def on(self, grid: Grid) -> Grid:
-        """See `Place.on`."""
+        """Implements `Place.on`."""
         name = grid.common.get("input_path")
         if name is not None and not is_file_name(name):
             raise ConfigError(f"--input {name}: there is no such file here; a table or a URL goes with --engine spark")
@@ -120,7 +120,7 @@ class LocalPlace:
 
     @contextmanager
     def open(self, spec: RunSpec, store: Store, progress: Bar, console: Console) -> Iterator[Open]:
-        """See `Place.open`."""
+        """Implements `Place.open`."""
         if self.beside_flink:
             with self.runners.flink() as run_on_flink:
                 ours = self.runners.run_once
@@ -131,11 +131,11 @@ class LocalPlace:
             return
         batch = spec.effective_batch_records if spec.emit == "arrow" else None
         rows = read_rows(spec.input_path, key_column=spec.key_column, arrow_batch_records=batch)
-        told = {"record_bytes": rows.record_bytes}  # in the mean: their size is no setting
+        facts = {"record_bytes": rows.record_bytes}  # in the mean: their size is no setting
 
         def over_rows(spec: RunSpec, /) -> dict[str, Any]:
             document = self.runners.run_once(spec)
-            return {**document, "settings": {**document["settings"], **told}}
+            return {**document, "settings": {**document["settings"], **facts}}
 
         yield over_rows, progress
 
@@ -161,11 +161,11 @@ class HostsPlace:
 
     @property
     def start_s(self) -> float:
-        """See `Place.start_s`."""
+        """Implements `Place.start_s`."""
         return 0.0
 
     def on(self, grid: Grid) -> Grid:
-        """See `Place.on`."""
+        """Implements `Place.on`."""
         return grid.with_spec(MeshSpec, hosts=self.hosts, relay=self.relay)
 
     def show(self, runs: Sequence[PlannedRun], console: Console) -> None:
@@ -175,7 +175,7 @@ class HostsPlace:
 
     @contextmanager
     def open(self, spec: RunSpec, store: Store, progress: Bar, console: Console) -> Iterator[Open]:
-        """See `Place.open`."""
+        """Implements `Place.open`."""
         yield functools.partial(self.runners.run_over_hosts, secret_file=self.secret_file), progress
 
 
@@ -200,12 +200,12 @@ class SparkPlace:
 
     @property
     def start_s(self) -> float:
-        """See `Place.start_s`."""
+        """Implements `Place.start_s`."""
         where = SparkSettings(**self.settings)
         return where.start_s + where.tables_s
 
     def on(self, grid: Grid) -> Grid:
-        """See `Place.on`."""
+        """Implements `Place.on`."""
         from .spark.spec import SparkSpec
 
         each = {"sources_per_node": self.parallelism, "sinks_per_node": self.parallelism, "relay": self.relay}
@@ -223,7 +223,7 @@ class SparkPlace:
 
     @contextmanager
     def open(self, spec: RunSpec, store: Store, progress: Bar, console: Console) -> Iterator[Open]:
-        """See `Place.open`; at the end the tables are written."""
+        """Implements `Place.open`; at the end the tables are written."""
         from .spark.place import spark_place
 
         with spark_place(self.settings, spec, store, progress, console, self.warehouse) as opened:

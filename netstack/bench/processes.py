@@ -285,12 +285,12 @@ class Workers:
         for _, message in errors:
             if message["kind"] in _TYPED:
                 return _TYPED[message["kind"]](message["text"])
-        told = [f"the {role} raised {message['kind']}: {message['text']}" for role, message in errors]
+        parts = [f"the {role} raised {message['kind']}: {message['text']}" for role, message in errors]
         spoke = {role for role, _ in errors}
         for worker in self._workers.values():
             if worker.ended and not worker.done and worker.name not in spoke:
-                told.append(f"the {worker.name} {worker.how_it_ended(_GRACE_S)}{worker.quote()}")
-        return MeasurementFailed(f"measuring {self.engine} failed: {'; '.join(told)}")
+                parts.append(f"the {worker.name} {worker.how_it_ended(_GRACE_S)}{worker.quote()}")
+        return MeasurementFailed(f"measuring {self.engine} failed: {'; '.join(parts)}")
 
     def _fail(self, workers: list[_Worker], what: str) -> None:
         names = " and the ".join(worker.name for worker in workers)

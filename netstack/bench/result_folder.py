@@ -138,5 +138,5 @@ def machine_facts(host: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     for name in ("cpu", "cores", "kernel", "python", "load_average"):
         value = host.get(name)
         if value is not None:
-            told = three_digits(value[0]) if name == "load_average" else plain(value)
-            yield name.replace("_average", " at the end"), told
+            report = three_digits(value[0]) if name == "load_average" else plain(value)
+            yield name.replace("_average", " at the end"), report

@@ -120,14 +120,14 @@ class RowSource:
     def records(self, first: int, count: int) -> list[bytes]:
         """Records `first` to `first + count - 1` of the endless repetition."""
         at = first % self.rows
-        found = self._records[at : at + count]
-        while len(found) < count:
-            found += self._records[: count - len(found)]
-        return found
+        result = self._records[at : at + count]
+        while len(result) < count:
+            result += self._records[: count - len(result)]
+        return result
 
     def arrow(self, first: int, count: int) -> list[pa.RecordBatch]:
         """The same rows as batches, cut where the file's batches end; each call is part of the proof."""
-        found = []
+        batches = []
         while count:
             at = first % self.rows
             place = bisect.bisect_right(self._batch_starts, at) - 1
@@ -141,9 +141,9 @@ class RowSource:
                     self._hashed[cut] = hashed
             self._emitted.append(hashed)
             self._emitted_rows.append(batch.num_rows)
-            found.append(batch)
+            batches.append(batch)
             first, count = first + batch.num_rows, count - batch.num_rows
-        return found
+        return batches
 
     def expected(self, records: int) -> dict[str, Any]:
         """What a consumer must have received after `records` records."""
@@ -260,16 +260,16 @@ class RowVerifier:
 
     def problems(self, expected: dict[str, Any]) -> list[str]:
         """Everything wrong with the delivery, given `RowSource.expected`; empty when it is proven."""
-        found = []
+        texts = []
         for name, total in (("records", self.received_records), ("payload_bytes", self.payload_bytes)):
             if total != expected[name]:
-                found.append(f"{expected[name]} {name.replace('_', ' ')} were sent, {total} arrived")
+                texts.append(f"{expected[name]} {name.replace('_', ' ')} were sent, {total} arrived")
         for channel, (sent, arrived) in enumerate(zip(expected["lanes"], self.hashed, strict=True)):
             if sent[0] != arrived[0]:
-                found.append(f"channel {channel}: {sent[0]} elements were sent, {arrived[0]} arrived")
+                texts.append(f"channel {channel}: {sent[0]} elements were sent, {arrived[0]} arrived")
             elif sent[1] != arrived[1]:
-                found.append(f"channel {channel}: its {sent[0]} elements arrived changed or in another order")
-        return found[:5]
+                texts.append(f"channel {channel}: its {sent[0]} elements arrived changed or in another order")
+        return texts[:5]
 
     def _arrived(self, channel: int, count: int, now: int) -> None:
         self.arrivals.add(count, now)

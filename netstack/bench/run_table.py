@@ -34,9 +34,9 @@ def print_run(result: Mapping[str, Any], spec: RunSpec, console: Console) -> Non
         values = [_at(row, path) for row in (result, *peers.values())]
         if all(value is None or write(value) is None for value in values):
             continue
-        cells = [_shown(values[0], write)]
+        cells = [_cell(values[0], write)]
         for row, value in zip(peers.values(), values[1:], strict=True):
-            cells += [_shown(value, write), _shown(_at(row, ("ratio", *path)), _times, "")]
+            cells += [_cell(value, write), _cell(_at(row, ("ratio", *path)), _times, "")]
         table.add_row(label, *cells)
     cells = ["yes" if row.get("delivered") is True else "[red]NO[/]" for row in (result, *peers.values())]
     table.add_row("delivered", cells[0], *(cell for each in cells[1:] for cell in (each, "")))
@@ -49,9 +49,9 @@ def print_run(result: Mapping[str, Any], spec: RunSpec, console: Console) -> Non
     if _is_overdrawn(result):
         console.print("pool usage above 100%: buffers of the overdraft, so that a record that was begun is finished")
     print_costs(result, console)
-    told = bottleneck(result, spec)
-    if told:
-        console.print(told, soft_wrap=True)
+    sentence = bottleneck(result, spec)
+    if sentence:
+        console.print(sentence, soft_wrap=True)
 
 
 def print_costs(result: Mapping[str, Any], console: Console) -> None:
@@ -64,8 +64,8 @@ def print_costs(result: Mapping[str, Any], console: Console) -> None:
                 table.add_row(
                     escape(str(cost["what"])),
                     f"{cost['share']:.0%}",
-                    _shown(cost["us_per_buffer"], three_digits),
-                    _shown(cost["ns_per_record"], three_digits),
+                    _cell(cost["us_per_buffer"], three_digits),
+                    _cell(cost["ns_per_record"], three_digits),
                 )
         console.print(table)
 
@@ -117,7 +117,7 @@ def peer_rows(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {str(name): row for name, row in peer.items() if isinstance(row, Mapping)}
 
 
-def _shown(value: Any, write: Callable[[Any], str | None], absent: str = "\u2013") -> str:
+def _cell(value: Any, write: Callable[[Any], str | None], absent: str = "\u2013") -> str:
     return absent if value is None else (write(value) or absent)
 
 
@@ -127,9 +127,9 @@ def _times(ratio: float) -> str:
 
 def _spread(result: Mapping[str, Any]) -> str:
     """Where the rate is, with 95 % confidence; from the least to the most where too few runs know that."""
-    found = Interval.of(_rates(result))
-    if found is not None:
-        return f", records/s {found.text(format_count)}"
+    interval = Interval.of(_rates(result))
+    if interval is not None:
+        return f", records/s {interval.text(format_count)}"
     spread = result.get("spread")
     bounds = spread.get("records_per_s") if isinstance(spread, Mapping) else None
     return f" ({format_count(bounds[0])} to {format_count(bounds[1])} records/s)" if bounds else ""
@@ -138,9 +138,9 @@ def _spread(result: Mapping[str, Any]) -> str:
 def _print_ratios(result: Mapping[str, Any], console: Console) -> None:
     """How many times a peer's rate ours is, of runs made by turns."""
     for name, row in peer_rows(result).items():
-        found = Interval.of_pairs(zip(_rates(row), _rates(result), strict=False))
-        if found is not None:
-            console.print(f"records/s against {escape(name)}: {found.text(_times)}")
+        interval = Interval.of_pairs(zip(_rates(row), _rates(result), strict=False))
+        if interval is not None:
+            console.print(f"records/s against {escape(name)}: {interval.text(_times)}")
 
 
 def _rates(result: Mapping[str, Any]) -> list[float]:

@@ -79,7 +79,7 @@ def run_once(
         Workers(engine, deadlines or Deadlines(), environment=environment) as workers,
     ):
         prepare(asked, Path(scratch))
-        found = lead(
+        summaries = lead(
             workers,
             Path(scratch),
             spec=asked.as_dict(),
@@ -88,7 +88,7 @@ def run_once(
             fraction=partial(_fraction, asked),
             on_progress=on_progress,
         )
-    return _result(asked, engine, found)
+    return _result(asked, engine, summaries)
 
 
 def run_with_peers(
@@ -150,13 +150,13 @@ def with_length(spec: RunSpec) -> RunSpec:
 
 def ratios(row: dict[str, Any], peer: dict[str, Any]) -> dict[str, Any]:
     """Every compared figure of `row` divided by the peer's; None where either has none."""
-    found: dict[str, Any] = {}
+    quotients: dict[str, Any] = {}
     for key in _COMPARED:
         if isinstance(row[key], dict):
-            found[key] = {name: _ratio(value, peer[key].get(name)) for name, value in row[key].items()}
+            quotients[key] = {name: _ratio(value, peer[key].get(name)) for name, value in row[key].items()}
         else:
-            found[key] = _ratio(row[key], peer[key])
-    return found
+            quotients[key] = _ratio(row[key], peer[key])
+    return quotients
 
 
 def _steps_per_s(spec: RunSpec) -> float | None:
@@ -242,12 +242,12 @@ def _result(spec: RunSpec, engine: str, found: Summaries) -> dict[str, Any]:
 def _timeline(producer: dict[str, Any], consumer: dict[str, Any]) -> list[dict[str, Any]] | None:
     """Samples of both sides, each with its host and task, in the order of time; None where an engine takes none."""
     host = host_facts()["name"]
-    found = [
+    samples = [
         {"host": host, "task": task, **sample}
         for task, summary in (("producer", producer), ("consumer", consumer))
         for sample in summary["facts"]["timeline"] or ()
     ]
-    return sorted(found, key=lambda sample: float(sample["t_s"])) or None
+    return sorted(samples, key=lambda sample: float(sample["t_s"])) or None
 
 
 def paced_window(rate_per_s: float, records: int, start_ns: int, stopped_ns: int, last_ns: int) -> dict[str, Any]:
@@ -262,17 +262,17 @@ def paced_window(rate_per_s: float, records: int, start_ns: int, stopped_ns: int
 
 def pace_warnings(spec: RunSpec, steady: bool, sent_records: int, sent_s: float) -> list[str]:
     """What to know of a run that was too short, or of a producer that did not keep the rate asked."""
-    found = []
+    warnings = []
     if not steady and spec.rate_per_s is None:
-        found.append(f"the run lasted {sent_s:.2f} s, too short to leave out a warm-up: figures include it")
+        warnings.append(f"the run lasted {sent_s:.2f} s, too short to leave out a warm-up: figures include it")
     if spec.rate_per_s is not None and sent_records > 1:
         # The last record is due one interval before the end of its second, hence the one less.
         reached = (sent_records - 1) / sent_s if sent_s > 0 else math.inf
         if reached < _RATE_KEPT * spec.rate_per_s * (sent_records - 1) / sent_records:
-            found.append(
+            warnings.append(
                 f"asked {spec.rate_per_s:g} records/s, sent {reached:.0f}: latencies grow with the run's length"
             )
-    return found
+    return warnings
 
 
 def connection_warnings(spec: RunSpec, control: str | None) -> list[str]:

@@ -28,17 +28,17 @@ EVERY: Final = 16
 
 @final
 class SampledVerifier(Verifier):
-    """See the module."""
+    """Checks samples of each delivery."""
 
     def __init__(self, *, record_bytes: int, channels: int = 1, order: Order = Order.ROUND_ROBIN) -> None:
-        """As `Verifier`; records are not paced, because a latency of each would need each record's index."""
+        """Like `Verifier`; records are not paced, because a latency of each would need each record's index."""
         super().__init__(record_bytes=record_bytes, channels=channels, order=order)
         self._deliveries = 0
         self._filler_sum = word_sum(filler(record_bytes))
         self.verified = f"1 in {EVERY}"
 
     def feed(self, channel: int, records: Sequence[bytes | memoryview], now_ns: int | None = None) -> None:
-        """See `Verifier.feed`."""
+        """Implements `Verifier.feed`."""
         if records:
             first, last = (int.from_bytes(records[at][:INDEX_BYTES], "little") for at in (0, -1))
             if self._is_sampled():
@@ -49,7 +49,7 @@ class SampledVerifier(Verifier):
                 self._problem(f"channel {channel}: a record of {len(records[-1])} bytes among records of others")
 
     def feed_array(self, channel: int, array: npt.NDArray[Any], now_ns: int | None = None) -> None:
-        """See `Verifier.feed_array`."""
+        """Implements `Verifier.feed_array`."""
         count = len(array)
         if count:
             first, last = (
@@ -61,7 +61,7 @@ class SampledVerifier(Verifier):
                 self._take_ends(channel, first, last, count, now_ns)
 
     def feed_arrow(self, channel: int, batch: pa.RecordBatch, now_ns: int | None = None) -> None:
-        """See `Verifier.feed_arrow`."""
+        """Implements `Verifier.feed_arrow`."""
         count = batch.num_rows
         if count:
             index = batch.column(0)
@@ -72,7 +72,7 @@ class SampledVerifier(Verifier):
                 self._take_ends(channel, first, index[count - 1].as_py(), count, now_ns)
 
     def problems(self, expected: dict[str, Any]) -> list[str]:
-        """See `Verifier.problems`; sums were compared as the records came."""
+        """Implements `Verifier.problems`; sums were compared as the records came."""
         return super().problems({**expected, "checksum": self._checksum & MASK})
 
     def _is_sampled(self) -> bool:

@@ -197,17 +197,17 @@ class Verifier:
 
     def problems(self, expected: dict[str, Any]) -> list[str]:
         """Everything wrong with the delivery, given `Source.expected` of the producer; empty when it is proven."""
-        found = list(self._problems)
-        if self._problem_count > len(found):
-            found.append(f"and {self._problem_count - len(found)} more of this kind")
+        texts = list(self._problems)
+        if self._problem_count > len(texts):
+            texts.append(f"and {self._problem_count - len(texts)} more of this kind")
         records = int(expected["records"])
         if self.received_records != records:
-            found.append(f"{records} records were sent, {self.received_records} arrived")
+            texts.append(f"{records} records were sent, {self.received_records} arrived")
         if self._checksum & MASK != expected["checksum"]:
             sums = f"{expected['checksum']:016x}, of what arrived {self._checksum & MASK:016x}"
-            found.append(f"checksum of what was sent is {sums}")
-        found.extend(self._missing_ranges(records) if self._blocks else self._missing_tails(records))
-        return found
+            texts.append(f"checksum of what was sent is {sums}")
+        texts.extend(self._missing_ranges(records) if self._blocks else self._missing_tails(records))
+        return texts
 
     def sample_keys(self, indexes: Int64s) -> Int64s:
         """The keys under which `arrivals` logged the records with these indexes."""
@@ -281,14 +281,14 @@ class Verifier:
 
     def _breaks(self, index: Words) -> Int64s:
         """Positions whose index does not follow the one before by one step."""
-        found: list[Int64s] = []
+        texts: list[Int64s] = []
         for at in range(0, len(index) - 1, _SCRATCH_RECORDS):
             before, after = index[at : at + _SCRATCH_RECORDS], index[at + 1 : at + 1 + _SCRATCH_RECORDS]
             steps = np.subtract(after, before[: len(after)], out=self._steps[: len(after)])
             differs = np.not_equal(steps, self._step, out=self._differs[: len(after)])
             if differs.any():
-                found.append(np.flatnonzero(differs) + (at + 1))
-        return np.concatenate(found) if found else column(())
+                texts.append(np.flatnonzero(differs) + (at + 1))
+        return np.concatenate(texts) if texts else column(())
 
     def _take_run(self, channel: int, first: int, count: int) -> None:
         """Checks that a run may come now; afterwards its end is what the channel is at."""
@@ -342,16 +342,16 @@ class Verifier:
         return [f"records 0 to {records - 1} were sent; these ranges arrived: {ranges[:_PROBLEMS_IN_WORDS]}"]
 
     def _missing_tails(self, records: int) -> list[str]:
-        found = []
+        texts = []
         for start in range(min(self._channels, records)):
             channel = self._starts.get(start)
             end = start + -(-(records - start) // self._channels) * self._channels
             if channel is None:
-                found.append(f"record {start} and those after it on its channel never arrived")
+                texts.append(f"record {start} and those after it on its channel never arrived")
             elif self._next[channel] != end:
                 sent, came = end - self._channels, self._next[channel] - self._channels
-                found.append(f"channel {channel}: record {sent} was the last sent, {came} the last that arrived")
-        return found[:_PROBLEMS_IN_WORDS]
+                texts.append(f"channel {channel}: record {sent} was the last sent, {came} the last that arrived")
+        return texts[:_PROBLEMS_IN_WORDS]
 
     def _problem(self, text: str) -> None:
         self._problem_count += 1

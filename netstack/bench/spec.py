@@ -95,7 +95,7 @@ def network_of(spec: _Buffers, segments: int, **more: Any) -> NetworkConfig:
 
 @contextlib.contextmanager
 def naming_segment_size(size_bytes: int) -> Iterator[None]:
-    """What is wrong with the network's settings in this block is told of the flag of the segments' size."""
+    """An error of the network's settings in this block names the flag of the segments' size."""
     try:
         yield
     except ConfigError as error:

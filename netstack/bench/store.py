@@ -298,13 +298,13 @@ def _arrow_type(values: Sequence[Any], kind: str | None) -> Any:
 
 def _kind(values: Sequence[Any]) -> str:
     """The narrowest column type that holds all values; text when they differ."""
-    found = {type(value) for value in values}
+    types = {type(value) for value in values}
     for kind, members in (("bool", {bool}), ("int64", {int}), ("float64", {int, float})):
-        if found and found <= members:
+        if types and types <= members:
             return kind
-    if found == {dict} and any(values):
+    if types == {dict} and any(values):
         return "struct"
-    elements = [each for value in values for each in value] if found == {list} else []
+    elements = [each for value in values for each in value] if types == {list} else []
     if elements and all(isinstance(each, str) for each in elements):
         return "list<string>"
     return "list<struct>" if elements and _kind(elements) == "struct" else "string"
@@ -348,17 +348,17 @@ def _journal_rows(path: Path) -> Iterator[Row]:
 def _json_rows(path: Path) -> list[Row]:
     text = path.read_text(encoding="utf-8")
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except RecursionError as error:
         raise StoreError(f"{path} is nested too deeply; give a results folder, a Parquet or a JSON file") from error
     except ValueError:
         try:
-            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+            parsed = [json.loads(line) for line in text.splitlines() if line.strip()]
         except (ValueError, RecursionError) as error:
             raise StoreError(
                 f"{path} is not JSON ({shown_error(error)}); give a results folder, a Parquet or a JSON file"
             ) from None
-    documents = found if isinstance(found, list) else [found]
+    documents = parsed if isinstance(parsed, list) else [parsed]
     if not all(isinstance(document, dict) and "settings" in document for document in documents):
         raise StoreError(f"{path} has no settings in it; give what netstack-bench run --json printed")
     try:

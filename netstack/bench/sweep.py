@@ -222,8 +222,8 @@ def _measure(run: PlannedRun, run_once: RunOnce, started_at: str) -> tuple[Row, 
         raise
     except (NetstackError, OSError, ExceptionGroup) as error:
         failure = expected_failure(error)
-        told = {"engine_kind": run.spec.ENGINE_KIND, "settings": run.spec.as_dict()}
-        row = {**head, **flatten(told), "error": describe(failure), "delivered": False}
+        facts = {"engine_kind": run.spec.ENGINE_KIND, "settings": run.spec.as_dict()}
+        row = {**head, **flatten(facts), "error": describe(failure), "delivered": False}
         return row, isinstance(failure, PlaceUnusable), None
     latencies = document.pop("latency_histogram", None)  # in a file of its own
     row = {**head, **{name: _finite(value) for name, value in flatten(document).items()}}
@@ -256,11 +256,11 @@ def median_result(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def merged_histogram(results: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """What all of them recorded, as one histogram; None where none recorded anything."""
-    found = [result["latency_histogram"] for result in results if result.get("latency_histogram")]
-    if not found:
+    histograms = [result["latency_histogram"] for result in results if result.get("latency_histogram")]
+    if not histograms:
         return None
     merged = Histogram()
-    for each in found:
+    for each in histograms:
         merged.merge(Histogram.from_dict(each))
     return merged.to_dict()
 

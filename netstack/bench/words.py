@@ -66,12 +66,12 @@ def plain(value: Any) -> str:
 
 def told_once(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
     """What runs warned of, with how many said so; those that differ in numbers and units only are one."""
-    found: dict[str, list[str]] = {}
+    counts: dict[str, list[str]] = {}
     for row in rows:
         alike = {_NUMBER.sub("#", warning): warning for warning in row.get("warnings") or ()}
         for likeness, warning in alike.items():
-            found.setdefault(likeness, []).append(warning)
-    return sorted(((texts[0], len(texts)) for texts in found.values()), key=lambda item: -item[1])
+            counts.setdefault(likeness, []).append(warning)
+    return sorted(((texts[0], len(texts)) for texts in counts.values()), key=lambda item: -item[1])
 
 
 def is_duration(name: str) -> bool:

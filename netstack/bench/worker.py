@@ -53,7 +53,7 @@ def arguments_of(description: str | None, arguments: list[str] | None = None) ->
 
 
 def reporting(work: Callable[[Link], None]) -> int:
-    """Opens the conversation and runs a worker's side of it; a typed error is told to the runner.
+    """Opens the conversation and runs a worker's side of it; a typed error is sent to the runner.
 
     Returns:
         The exit code.
@@ -167,10 +167,10 @@ def _failed(link: Link, error: BaseException) -> int:
 
 def _first_typed(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
     """The first netstack error of a group: trio wraps what its tasks raise."""
-    found: BaseException | None = group.subgroup(NetstackError)
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found
+    error: BaseException | None = group.subgroup(NetstackError)
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _packed(values: Int64s) -> str:

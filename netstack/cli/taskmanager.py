@@ -24,9 +24,11 @@ import trio
 from ..config import NetworkConfig
 from ..errors import ConfigError
 from ..runtime.authentication import Secret
+from ..taskmanager.config import CONNECT_TIMEOUT_S, TaskManagerConfig
 from ..taskmanager.fork_server import start_fork_server
 from ..taskmanager.memory import short_collections
-from ..taskmanager.service import CONNECT_TIMEOUT_S, TaskManager, TaskManagerConfig, open_taskmanager
+from ..taskmanager.runner import open_taskmanager
+from ..taskmanager.service import TaskManager
 from ..taskmanager.slot_process import check_process_memory, limit_memory, slot_main
 from ..taskmanager.slot_processes import SlotProcesses, counted_up
 from ..taskmanager.slot_settings import SlotSettings

@@ -2,9 +2,9 @@
 
 Takes: questions. Gives: parts of blobs over its link.
 
-Rules: parts are sent one after the other when there is room, so a peer that asks and does not read has us hold
-`AT_ONCE` of them and what is on its way. What cannot be read is told, and harms nobody else. Some answers wait
-for other TaskManagers, and the next ones do not wait for them.
+Rules: parts are sent one after the other when there is room, so for a peer that asks and does not read this holds
+`AT_ONCE` of them and what is on its way. An error while reading is sent as the answer, and harms no other. Some answers
+wait for other TaskManagers, and the next ones do not wait for them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import trio
 from ..errors import ErrorCode, RemoteProtocolError
 from ..shown import shown_error
 from .link import MessageLink
-from .messages import BlobPart, FetchBlob
+from .messages import BlobPart
+from .reports import FetchBlob
 
 MAX_FETCHES: Final = 1024
 """Questions that wait: of each blob one part is asked for at a time."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Generic, TypeAlias, TypeVar, final
+from typing import Any, Final, TypeAlias, final
 
 from ..errors import ConfigError, ErrorCode, RemoteProtocolError
 from ..shown import shown
@@ -25,21 +25,26 @@ Plain: TypeAlias = dict[str, Any]
 Attempt: TypeAlias = tuple[int, int, int]
 """One attempt of one subtask of a job: index of the job vertex, subtask, attempt from 0."""
 
-Message = TypeVar("Message")
+
+class Message:
+    """A frozen dataclass; the name of its class is what travels."""
+
+    __slots__ = ()
 
 
 @final
-class MessageCodec(Generic[Message]):
+class MessageCodec:
     """Documents of a set of messages.
 
-    Args:
-        kinds: the classes; their names are what travels.
+    Attributes:
+        kinds: the classes.
     """
 
     def __init__(self, kinds: Iterable[type[Message]]) -> None:
+        self.kinds = tuple(kinds)
         self._kinds: dict[str, tuple[type[Message], tuple[Callable[[Any], Any], ...]]] = {}
         self._fields: dict[type[Message], tuple[str, ...]] = {}
-        for kind in kinds:
+        for kind in self.kinds:
             fields = dataclasses.fields(kind)  # type: ignore[arg-type]  # they are dataclasses: fields says so if not
             self._kinds[kind.__name__] = kind, tuple(_READERS[str(field.type)] for field in fields)
             self._fields[kind] = tuple(field.name for field in fields)

@@ -185,7 +185,7 @@ class FrameStream:
         except trio.ClosedResourceError as error:
             raise ConnectionLost(f"the control stream to {self.peer} was closed here") from error
         if not count:
-            raise ConnectionLost(f"{self.peer} ended its control stream: its process is gone, or was told to end")
+            raise ConnectionLost(f"{self.peer} ended its control stream: its process is gone, or was asked to end")
         self._received += self._landing[:count]
         self.received_bytes += count
 

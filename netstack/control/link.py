@@ -26,9 +26,9 @@ from ..shown import shown_text
 from ..transport import ByteStream, transport_for
 from ..version import __version__
 from .build import own_build
-from .codec import Plain
+from .codec import Message, Plain
 from .frames import MAX_FRAME_BYTES, FrameStream, LoopShare, pack
-from .messages import CODEC, GREETING, VERSION, Message, Ping, Pong, Refused
+from .messages import CODEC, GREETING, VERSION, Ping, Pong, Refused
 from .routing import write_route
 
 GREETING_BYTES: Final = 1 << 16
@@ -195,7 +195,7 @@ class ControlLink:
                 if awaited is not None:
                     awaited.arrived(message.clock_ns)
             else:
-                return message  # type: ignore[no-any-return]  # the codec is of all messages
+                return message
 
     async def ping(self) -> tuple[int, int, int]:
         """Asks for the other end's clock; somebody has to be receiving.

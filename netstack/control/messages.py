@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from dataclasses import dataclass
+from typing import Final
 
-from .codec import Attempt, MessageCodec, Plain
+from . import reports
+from .codec import Attempt, Message, MessageCodec, Plain
 
 VERSION: Final = 5
 """Of the control protocol."""
@@ -28,7 +29,7 @@ SLICE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class OpenJob:
+class OpenJob(Message):
     """Prepare for tasks of a job; answered by `JobOpened` or `JobRefused`.
 
     Attributes:
@@ -49,7 +50,7 @@ class OpenJob:
 
 
 @dataclass(frozen=True, slots=True)
-class SubmitTasks:
+class SubmitTasks(Message):
     """Create and start these attempts; answered by their states. One that cannot be fails alone.
 
     Attributes:
@@ -62,7 +63,7 @@ class SubmitTasks:
 
 
 @dataclass(frozen=True, slots=True)
-class CancelTasks:
+class CancelTasks(Message):
     """End these attempts; one that has not come yet will be `canceled` when it does."""
 
     job_id: str
@@ -70,7 +71,7 @@ class CancelTasks:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateGate:
+class UpdateGate(Message):
     """Producers that a gate of these attempts did not know are known now.
 
     Attributes:
@@ -87,7 +88,7 @@ class UpdateGate:
 
 
 @dataclass(frozen=True, slots=True)
-class ReleasePartitions:
+class ReleasePartitions(Message):
     """Nobody needs these partitions any more."""
 
     job_id: str
@@ -95,7 +96,7 @@ class ReleasePartitions:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepDataset:
+class KeepDataset(Message):
     """These partitions of the job stay when it is closed, until `DropDataset`.
 
     Attributes:
@@ -110,14 +111,14 @@ class KeepDataset:
 
 
 @dataclass(frozen=True, slots=True)
-class DropDataset:
+class DropDataset(Message):
     """Nobody needs the dataset any more; one that is not here is ignored."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
-class TriggerCheckpoint:
+class TriggerCheckpoint(Message):
     """These attempts begin a checkpoint.
 
     Attributes:
@@ -136,7 +137,7 @@ class TriggerCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class AbortCheckpoint:
+class AbortCheckpoint(Message):
     """The checkpoint will not happen."""
 
     job_id: str
@@ -145,7 +146,7 @@ class AbortCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointCompleted:
+class CheckpointCompleted(Message):
     """The checkpoint is complete: told to all attempts of the job."""
 
     job_id: str
@@ -153,7 +154,7 @@ class CheckpointCompleted:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitTasks:
+class CommitTasks(Message):
     """Of a job without checkpoints: these attempts, which wait, commit what they have prepared, and end."""
 
     job_id: str
@@ -161,14 +162,14 @@ class CommitTasks:
 
 
 @dataclass(frozen=True, slots=True)
-class CloseJob:
+class CloseJob(Message):
     """Cancel what runs and release everything; answered by `JobClosed`, unless the job is not open."""
 
     job_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class BlobPart:
+class BlobPart(Message):
     """Answers `FetchBlob`.
 
     Attributes:
@@ -188,21 +189,21 @@ class BlobPart:
 
 
 @dataclass(frozen=True, slots=True)
-class AskStatistics:
+class AskStatistics(Message):
     """Answered by `Statistics`."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
-class AskDetails:
+class AskDetails(Message):
     """Answered by `Statistics`, whose document tells what every channel of this JobManager's jobs is like now."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
-class AskStacks:
+class AskStacks(Message):
     """Answered by `Stacks`: where the code of a job's tasks is.
 
     Attributes:
@@ -216,255 +217,11 @@ class AskStacks:
     sampled_s: float = 0.0
 
 
-# ----------------------------------------------------------------------------------- from a TaskManager to a JobManager
-
-
-@dataclass(frozen=True, slots=True)
-class JobOpened:
-    """Tasks may come."""
-
-    job_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class JobRefused:
-    """The job cannot be opened, or cannot go on; nothing of it is left.
-
-    The last message of a job is this or `JobClosed`.
-    """
-
-    job_id: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class JobClosed:
-    """Nothing of the job is left; `reason` is empty when it was asked for."""
-
-    job_id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class TaskStates:
-    """These attempts are in this state now.
-
-    Attributes:
-        job_id: of which job.
-        state: `initializing`, `running`, `waiting` (it has sent its last event, and its end is to be confirmed by a
-            checkpoint, or by `CommitTasks`) or `canceled`; the other ends have messages of their own.
-        attempts: which.
-    """
-
-    job_id: str
-    state: str
-    attempts: tuple[Attempt, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TaskFinished:
-    """An attempt has come to its end.
-
-    Attributes:
-        job_id: of which job.
-        attempt: which.
-        produced_bytes: for each partition, for each subpartition.
-        results: what its sinks, or its invokable, returned, by operator.
-        final: where its last state is stored, for a job with checkpoints.
-        kept: for each partition that is kept: bytes of records in it, how many of these were compressed, bytes on disk.
-    """
-
-    job_id: str
-    attempt: Attempt
-    produced_bytes: tuple[tuple[int, ...], ...]
-    results: Plain
-    final: Plain | None
-    kept: tuple[tuple[int, ...], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TaskFailed:
-    """An attempt raised, or could not be created.
-
-    Attributes:
-        job_id: of which job.
-        attempt: which.
-        kind: the error's class.
-        text: what it says; names the operator where user code raised.
-        is_secondary: whether the cause lies with somebody else: a connection or a producer was lost.
-        missing_partition: the partition that a producer does not have (any more); empty: that is not the cause.
-        is_recoverable: whether another attempt may end otherwise.
-        report: where it was raised, and why (`runtime.failure_report`); empty where no error of Python is the cause.
-    """
-
-    job_id: str
-    attempt: Attempt
-    kind: str
-    text: str
-    is_secondary: bool
-    missing_partition: str
-    is_recoverable: bool
-    report: Plain = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointAcknowledged:
-    """An attempt has stored its part of a checkpoint.
-
-    Attributes:
-        job_id: of which job.
-        attempt: whose.
-        checkpoint_id: of which checkpoint.
-        size_bytes: of its file.
-        crc32: of its file.
-        report: how long it took, how much of it is channel state.
-    """
-
-    job_id: str
-    attempt: Attempt
-    checkpoint_id: int
-    size_bytes: int
-    crc32: int
-    report: Plain
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointDeclined:
-    """An attempt cannot take part in a checkpoint."""
-
-    job_id: str
-    attempt: Attempt
-    checkpoint_id: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionConsumable:
-    """The first data of a produced partition are there; `partition` is its index among those of the attempt."""
-
-    job_id: str
-    attempt: Attempt
-    partition: int
-
-
-@dataclass(frozen=True, slots=True)
-class JobProgress:
-    """How far the tasks of a job here are, once a second while something changes.
-
-    Attributes:
-        job_id: of which job.
-        vertices: {index of a job vertex as text: {"records_in": int, "records_out": int, ...}}, sums over the attempts
-            that are here.
-    """
-
-    job_id: str
-    vertices: Plain
-
-
-@dataclass(frozen=True, slots=True)
-class FetchBlob:
-    """Send a blob from an offset on; answered by one `BlobPart`.
-
-    Attributes:
-        key: of the blob.
-        offset: where the part begins.
-        failed: places where it could not be read.
-    """
-
-    key: str
-    offset: int
-    failed: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class BlobKept:
-    """Follows the last `BlobPart` of a long blob.
-
-    Attributes:
-        key: of the blob.
-        is_kept: whether it was fetched, so that others may read it here.
-    """
-
-    key: str
-    is_kept: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """Answers `AskStatistics` and `AskDetails`; see `TaskManager.statistics` and `taskmanager.details`."""
-
-    token: int
-    document: Plain
-
-
-@dataclass(frozen=True, slots=True)
-class Stacks:
-    """Answers `AskStacks`; see `taskmanager.stacks` for the document."""
-
-    token: int
-    document: Plain
-
-
-@dataclass(frozen=True, slots=True)
-class SlotEnded:
-    """The process of a slot has ended, and these attempts with it; the slot has another process by now or soon.
-
-    Attributes:
-        job_id: of which job.
-        slot: which.
-        attempts: all of the job's that were there, but those whose cancellation was asked for.
-        text: how it ended, and where its code was as far as that is known.
-    """
-
-    job_id: str
-    slot: int
-    attempts: tuple[Attempt, ...]
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class SlotBlocked:
-    """User code blocks the event loop of a slot, or no longer does.
-
-    Attributes:
-        job_id: of which job.
-        slot: which.
-        blocked_s: for how long by now; 0: the loop turns again.
-        where: {"task", "subtask", "operator", "file", "line", "function"}, as far as it is known.
-    """
-
-    job_id: str
-    slot: int
-    blocked_s: float
-    where: Plain
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionSealed:
-    """A slot has written a partition that may be read again; its supervisor serves the files from now on.
-
-    Attributes:
-        job_id: of which job.
-        name: of the partition.
-        files: what the names of its files begin with, in the folder of the TaskManager.
-        subpartitions: how many.
-        drain: what its EndOfData says.
-        stored_bytes: on disk.
-    """
-
-    job_id: str
-    name: str
-    files: str
-    subpartitions: int
-    drain: bool
-    stored_bytes: int
-
-
 # ------------------------------------------------------------------------------------ between a client and a JobManager
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Message):
     """A client wants something of a JobManager, or of a Subscriber; answered by `Answer` or `AskRefused`.
 
     Attributes:
@@ -479,7 +236,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Message):
     """What was asked for."""
 
     token: int
@@ -487,7 +244,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class AskRefused:
+class AskRefused(Message):
     """It cannot be; the text says why, and what to do."""
 
     token: int
@@ -498,7 +255,7 @@ class AskRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorEvent:
+class OperatorEvent(Message):
     """Between an operator and its coordinator in the JobManager, in order.
 
     Attributes:
@@ -513,21 +270,21 @@ class OperatorEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """The connection is of no use; whoever says so ends it."""
+class Refused(Message):
+    """The connection is of no use; the sender of this ends it."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Ping:
+class Ping(Message):
     """Answered by `Pong` at once: a sign of life, and a look at the other's clock."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
-class Pong:
+class Pong(Message):
     """Answers a `Ping`.
 
     Attributes:
@@ -539,50 +296,11 @@ class Pong:
     clock_ns: int
 
 
-Message: TypeAlias = (
-    OpenJob
-    | SubmitTasks
-    | CancelTasks
-    | UpdateGate
-    | ReleasePartitions
-    | KeepDataset
-    | DropDataset
-    | TriggerCheckpoint
-    | AbortCheckpoint
-    | CheckpointCompleted
-    | CommitTasks
-    | CloseJob
-    | BlobPart
-    | AskStatistics
-    | AskDetails
-    | AskStacks
-    | JobOpened
-    | JobRefused
-    | JobClosed
-    | TaskStates
-    | TaskFinished
-    | TaskFailed
-    | CheckpointAcknowledged
-    | CheckpointDeclined
-    | PartitionConsumable
-    | OperatorEvent
-    | JobProgress
-    | FetchBlob
-    | BlobKept
-    | Statistics
-    | Stacks
-    | SlotEnded
-    | SlotBlocked
-    | PartitionSealed
-    | Ask
-    | Answer
-    | AskRefused
-    | Refused
-    | Ping
-    | Pong
+CODEC: Final = MessageCodec(
+    kind
+    for kind in (*globals().copy().values(), *vars(reports).values())
+    if isinstance(kind, type) and issubclass(kind, Message) and kind is not Message
 )
-
-CODEC: Final[MessageCodec[Any]] = MessageCodec(Message.__args__)
 
 
 def submissions(job_id: str, descriptors: Iterable[bytes]) -> Iterator[SubmitTasks]:

@@ -19,9 +19,9 @@ from typing import Final, TypeAlias, final
 import trio
 
 from ..errors import ConnectionLost, NetstackError
+from .codec import Message
 from .frames import MAX_UNSENT_BYTES
 from .link import ControlLink, Greeting, packed
-from .messages import Message
 
 INBOX_BYTES: Final = 16 << 20
 """What has come and was not taken: no more is read until it is."""
@@ -120,7 +120,7 @@ class ThreadedLink:
 
     async def _main(self) -> None:
         self._there = trio.lowlevel.current_trio_token()
-        if self._is_closing:  # before it could be told so
+        if self._is_closing:  # before it could be notified
             self._scope.cancel()
         link: ControlLink | None = None
         with self._scope:

@@ -1,6 +1,6 @@
 """What clients ask a JobManager, and the answers.
 
-Takes: the documents of questions. Gives: those of answers, or an error whose text the client is told
+Takes: the documents of questions. Gives: those of answers, or an error whose text the client gets
 (`control_port.answer_questions`).
 """
 
@@ -92,21 +92,21 @@ class Asks:
         return {"jobs": [summary(record, self._manager) for record in self._manager.jobs.records.values()]}
 
     async def _job(self, document: Document) -> Document:
-        found = job_document(self._find(document), self._manager)
-        _shorten(found["vertices"], SUBTASKS_TOLD)
-        return found
+        document_found = job_document(self._find(document), self._manager)
+        _shorten(document_found["vertices"], SUBTASKS_TOLD)
+        return document_found
 
     async def _definition(self, document: Document) -> Document:
         stored = self._find(document).stored
-        found = {"job_id": stored.job_id, "document": dict(stored.document)}
-        return found | {"code": dict(stored.code), "builds": dict(stored.builds)}
+        documents = {"job_id": stored.job_id, "document": dict(stored.document)}
+        return documents | {"code": dict(stored.code), "builds": dict(stored.builds)}
 
     async def _wait(self, document: Document) -> Document:
         record = self._find(document)
         await record.ended.wait()
         assert record.end is not None
-        found = {name: record.end[name] for name in ("state", "reason", "results")}
-        return found | {"traceback": fatal_traceback(record.end)}
+        end = {name: record.end[name] for name in ("state", "reason", "results")}
+        return end | {"traceback": fatal_traceback(record.end)}
 
     async def _cancel(self, document: Document) -> Document:
         record = self._find_own(document)
@@ -204,7 +204,7 @@ def _want(document: Document, name: str, kind: type[Any]) -> Any:
 
 
 def _texts(document: Document, name: str) -> dict[str, str]:
-    found = document.get(name) or {}
-    if type(found) is not dict or not all(type(key) is type(value) is str for key, value in found.items()):
+    texts = document.get(name) or {}
+    if type(texts) is not dict or not all(type(key) is type(value) is str for key, value in texts.items()):
         raise ConfigError(f"{name} of a question is no table of texts")
-    return found
+    return texts

@@ -4,9 +4,9 @@ Takes: parts of zipped packages; what TaskManagers ask for, and what they say th
 checked by their SHA-256, in the store; parts of blobs, or places to read them.
 
 Rules:
-- A short blob is sent at once. Of a long one the first who asks gets it from here, the others from those that have it,
-  each of which serves two at a time; who would wait longer than `PATIENCE_S` for that gets it from here too. So a
-  package is read here about once, and nobody depends on what a TaskManager says. What is read is read by ranges.
+- A short blob is sent at once. A long one goes to the first TaskManager from here; the others get it from those that
+  have it, each of which serves two at a time. One that would wait longer than `PATIENCE_S` for that gets it from here
+  too. So a package is read here about once, and no job depends on one TaskManager. A blob is read by ranges.
 - What clients send is bounded in number and bytes. Where there is too much, the host with the most gives way, and of
   its packages the one that began first; so who sends without end pushes out its own. A package is on its way over one
   connection, and goes with it. Packages that no job has named go after `UNUSED_S`, or sooner where there are too many.
@@ -25,7 +25,8 @@ from typing import Final, final
 import trio
 
 from ..config import MIB
-from ..control.messages import SLICE_BYTES, BlobKept, BlobPart, FetchBlob, blob_parts
+from ..control.messages import SLICE_BYTES, BlobPart, blob_parts
+from ..control.reports import BlobKept, FetchBlob
 from ..errors import ConfigError
 from ..runtime.threads import InThread
 from ..schedule.descriptors.blob_store import CODE_KEY, BlobError, MemoryBlobStore
@@ -65,7 +66,7 @@ class BlobServer:
         store: has the packages.
         blobs: has what schedulers have offloaded.
         in_thread: reads files.
-        is_shared: whether TaskManagers are told the path of a package, in case that they see it.
+        is_shared: whether TaskManagers get the path of a package, in case that they see it.
 
     Attributes:
         read_bytes: of packages, so far.
@@ -84,7 +85,7 @@ class BlobServer:
         """A part of a blob, or where to read all of it.
 
         Args:
-            taskmanager: who asks.
+            taskmanager: which TaskManager asks.
             ask: for what.
         """
         try:

@@ -136,7 +136,7 @@ class CheckpointCommands(Protocol):
         """What an ended subtask left; None where it left nothing."""
 
     def checkpoint_stored(self, checkpoint_id: int, *, job_goes_on: bool) -> None:
-        """It is complete: tasks may be told, and begin from it, unless it is a savepoint and the job goes on."""
+        """It is complete: tasks may commit, and begin from it, unless it is a savepoint and the job goes on."""
 
     def checkpoint_aborted(self, checkpoint_id: int, reason: str, *, is_failure: bool) -> None:
         """It will never be complete; a failure if that is nobody's wish, nor what follows from another failure."""
@@ -178,7 +178,7 @@ class _Pending:
 
 @final
 class JobCheckpoints:
-    """See the module.
+    """Carries out what the checkpoint coordinator of one job decides.
 
     Attributes:
         history: the checkpoints that have ended, the oldest first; the last `HISTORY` of them.

@@ -65,7 +65,7 @@ class TaskManagerSettings:
 
 @final
 class LocalTaskManagers:
-    """See `open_local_taskmanagers`, which makes one.
+    """Made by `open_local_taskmanagers`.
 
     Attributes:
         deaths: how TaskManagers ended that nobody had ended, the newest last.
@@ -198,11 +198,11 @@ class LocalTaskManagers:
                     lines.append(rest)
                     rest = b""
                 for line in lines:
-                    self._tell(name, line, on_line, tail)
+                    self._add_line(name, line, on_line, tail)
         if rest:
-            self._tell(name, rest, on_line, tail)
+            self._add_line(name, rest, on_line, tail)
 
-    def _tell(self, name: str, line: bytes, on_line: Lines | None, tail: deque[str] | None) -> None:
+    def _add_line(self, name: str, line: bytes, on_line: Lines | None, tail: deque[str] | None) -> None:
         text = line.decode(errors="replace").rstrip("\r")
         if tail is not None:
             tail.append(text)
@@ -234,18 +234,18 @@ async def open_local_taskmanagers(
     """
     with _secret_in_memory(secret) as secret_fd:
         async with trio.open_nursery() as nursery:
-            found = LocalTaskManagers(address, secret_fd, settings, nursery, on_printed, on_logged)
+            taskmanagers = LocalTaskManagers(address, secret_fd, settings, nursery, on_printed, on_logged)
             for name in names:
-                found.start(name)
+                taskmanagers.start(name)
             failure: BaseException | None = None
             try:
-                yield found
+                yield taskmanagers
             except trio.Cancelled:
                 raise
             except BaseException as error:  # leaves as it is, not inside this nursery's group
                 failure = error
             finally:
-                found.stop()
+                taskmanagers.stop()
     if failure is not None:
         raise failure
 

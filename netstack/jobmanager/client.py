@@ -45,7 +45,7 @@ from .shipping import zip_package
 Document: TypeAlias = dict[str, Any]
 
 DEFAULT_ADDRESS: Final = "tcp://127.0.0.1:6120"
-"""Where a JobManager listens unless it is told otherwise."""
+"""Where a JobManager listens unless `--listen` says otherwise."""
 
 _CHECKED_ELSEWHERE: Final = frozenset({"netstack"})
 """Greetings compare these."""
@@ -71,7 +71,7 @@ class JobResult:
 
 @final
 class JobClient:
-    """See `open_job_client`, which makes one.
+    """Made by `open_job_client`.
 
     Attributes:
         greeting: what the JobManager says of itself.
@@ -354,13 +354,13 @@ def packages_of(graph: StreamGraph) -> set[str]:
 
 def _builds(graph: StreamGraph, shipped: frozenset[str]) -> dict[str, str]:
     """The code that the job is meant to run, as far as it is here."""
-    found = {}
+    builds = {}
     for package in packages_of(graph) - shipped - _CHECKED_ELSEWHERE - sys.stdlib_module_names:
         try:
-            found[package] = build_of(package)
+            builds[package] = build_of(package)
         except ConfigError:
             continue  # only TaskManagers have it
-    return found
+    return builds
 
 
 PATIENCE_S: Final = 60.0

@@ -47,7 +47,7 @@ class JobManagerConfig:
         adaptive: how the parallelism of adaptive batch jobs is decided that say nothing about it.
         is_standby: whether it waits, before it serves, until no other JobManager has the folder, or the one that has it
             is silent.
-        is_folder_shared: whether TaskManagers are told where packages are in `folder`, to read those themselves that
+        is_folder_shared: whether TaskManagers learn where packages are in `folder`, to read those themselves that
             they see.
 
     Raises:

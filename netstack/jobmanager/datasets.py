@@ -126,7 +126,7 @@ class Datasets:
         self._in_thread = in_thread
         self._most_bytes = most_bytes
         self._log = log
-        self._found: dict[str, DatasetRecord] = {}
+        self._datasets: dict[str, DatasetRecord] = {}
         self._at: dict[str, set[str]] = {}  # by key, addresses of TaskManagers that have their part of it
 
     async def recover(self) -> None:
@@ -137,7 +137,7 @@ class Datasets:
             except (KeyError, TypeError) as error:
                 self._log(f"a dataset cannot be read: {error!r}")
                 continue
-            self._found[dataset.dataset_id] = dataset
+            self._datasets[dataset.dataset_id] = dataset
             self._at[dataset.key] = set()
 
     async def put(self, dataset: DatasetRecord) -> None:
@@ -157,8 +157,8 @@ class Datasets:
         except NetstackError:
             self._drop(dataset)
             raise
-        older = self._found.pop(dataset.dataset_id, None)
-        self._found[dataset.dataset_id] = dataset
+        older = self._datasets.pop(dataset.dataset_id, None)
+        self._datasets[dataset.dataset_id] = dataset
         if older is not None:
             self._drop(older)
         await self._make_room(dataset)
@@ -170,7 +170,7 @@ class Datasets:
             ConfigError: there is none of this name.
         """
         dataset = self._find(dataset_id)
-        del self._found[dataset_id]
+        del self._datasets[dataset_id]
         self._drop(dataset)
         await self._in_thread(partial(self._store.forget_dataset, dataset_id))
         return dataset
@@ -205,17 +205,17 @@ class Datasets:
                 "taskmanagers": sorted({partition.address for partition in each.partitions}),
                 "missing": sorted(self._missing(each)),
             }
-            for each in self._found.values()
+            for each in self._datasets.values()
         ]
 
     def came(self, found: ConnectedTaskManager) -> None:
         """A TaskManager has registered, and says which datasets it has."""
         held = found.facts.get("datasets")
         keys = {each for each in held if type(each) is str} if type(held) is list else set()
-        known = {dataset.key for dataset in self._found.values()}
+        known = {dataset.key for dataset in self._datasets.values()}
         for key in sorted(keys - known):
             found.link.send(DropDataset(key))
-        for dataset in self._found.values():
+        for dataset in self._datasets.values():
             if dataset.key in keys:
                 self._at[dataset.key].add(found.location.address)
             else:  # it is another process at an old address
@@ -227,9 +227,9 @@ class Datasets:
             addresses.discard(location.address)
 
     def _find(self, dataset_id: str) -> DatasetRecord:
-        dataset = self._found.get(dataset_id)
+        dataset = self._datasets.get(dataset_id)
         if dataset is None:
-            names = ", ".join(self._found) or "there is none"
+            names = ", ".join(self._datasets) or "there is none"
             raise ConfigError(f"there is no dataset {shown(dataset_id, 80)}: {names}; `netstack datasets` lists them")
         return dataset
 
@@ -240,13 +240,13 @@ class Datasets:
     def _drop(self, dataset: DatasetRecord) -> None:
         """Has its TaskManagers drop it; those that are away do when they come back."""
         addresses = self._at.pop(dataset.key, set())
-        for found in self._taskmanagers.all():
-            if found.location.address in addresses:
-                found.link.send(DropDataset(dataset.key))
+        for taskmanager in self._taskmanagers.all():
+            if taskmanager.location.address in addresses:
+                taskmanager.link.send(DropDataset(dataset.key))
 
     async def _make_room(self, newest: DatasetRecord) -> None:
-        while self._most_bytes is not None and sum(each.bytes for each in self._found.values()) > self._most_bytes:
-            oldest = min(self._found.values(), key=lambda each: (each is newest, each.created_at))
+        while self._most_bytes is not None and sum(each.bytes for each in self._datasets.values()) > self._most_bytes:
+            oldest = min(self._datasets.values(), key=lambda each: (each is newest, each.created_at))
             self._log(
                 f"dataset {oldest.dataset_id!r} of job {oldest.job_id} is dropped: {newest.dataset_id!r} needs its room"
             )
@@ -264,7 +264,7 @@ def readers_of(document: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
 
 @final
 class JobDatasets:
-    """See the module.
+    """The datasets that one job leaves.
 
     Args:
         job_id: of the job.
@@ -297,12 +297,12 @@ class JobDatasets:
         Returns:
             What became of each dataset, in words.
         """
-        told = []
+        texts = []
         for number, places in self._scheduler.persistent().items():
             topology = self._scheduler.topology
             name = topology.job.datasets[number].name
             if len(places) < len(topology.partitions_of(number)):
-                told.append(f"dataset {name!r} is not kept: a TaskManager that had a part of it was lost")
+                texts.append(f"dataset {name!r} is not kept: a TaskManager that had a part of it was lost")
                 continue
             (edge, *_) = topology.edges_of(number)
             format, partitions = topology.job.edges[edge].format, tuple(self._partitions(number))
@@ -315,10 +315,10 @@ class JobDatasets:
             try:
                 await self._cluster.keep_dataset(dataset)
             except NetstackError as error:
-                told.append(str(error))
+                texts.append(str(error))
             else:
-                told.append(f"dataset {name!r} is kept: {len(partitions)} partitions, {dataset.bytes} bytes")
-        return told
+                texts.append(f"dataset {name!r} is kept: {len(partitions)} partitions, {dataset.bytes} bytes")
+        return texts
 
     def _partitions(self, number: int) -> Iterator[KeptPartition]:
         counts = self._scheduler.topology.subpartition_counts(number).tolist()

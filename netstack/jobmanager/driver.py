@@ -3,7 +3,7 @@
 Takes: a scheduler's instructions, and what TaskManagers say. Gives: messages for TaskManagers, and events.
 
 Rules: nothing here waits, decides or looks at a clock. Descriptors are made when their `Deploy` is carried out, in
-pieces, before the scheduler is told anything else; that is what a `Deploy` demands. What a TaskManager says about a
+pieces, before the scheduler gets anything else; that is what a `Deploy` demands. What a TaskManager says about a
 subtask that the job does not have is a broken peer's, not ours.
 """
 
@@ -15,20 +15,9 @@ from typing import Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from ..control.codec import TEXT_CHARACTERS, Attempt
-from ..control.messages import (
-    CancelTasks,
-    CommitTasks,
-    Message,
-    PartitionConsumable,
-    ReleasePartitions,
-    SlotEnded,
-    TaskFailed,
-    TaskFinished,
-    TaskStates,
-    UpdateGate,
-    slices,
-)
+from ..control.codec import TEXT_CHARACTERS, Attempt, Message
+from ..control.messages import CancelTasks, CommitTasks, ReleasePartitions, UpdateGate, slices
+from ..control.reports import PartitionConsumable, SlotEnded, TaskFailed, TaskFinished, TaskStates
 from ..errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from ..ids import PartitionId
 from ..runtime.failure_report import checked_report, with_place
@@ -179,8 +168,8 @@ class JobDriver:
         except ValueError as error:
             raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"attempt {message.attempt}: {error}") from error
         missing, missing_attempt = self._missing(message.missing_partition)
-        said = f"{shown_text(message.kind)}: {shown_text(message.text, TEXT_CHARACTERS)}"
-        text = with_place(f"{name} ({index}) on {where.name}: {said}", report)
+        label = f"{shown_text(message.kind)}: {shown_text(message.text, TEXT_CHARACTERS)}"
+        text = with_place(f"{name} ({index}) on {where.name}: {label}", report)
         failure = events.TaskFailed(now_s, subtask, attempt, text, missing, missing_attempt, message.is_recoverable)
         return failure, Failed(text, name, index, attempt, where.name, where.host, report)
 
@@ -240,11 +229,11 @@ class JobDriver:
     def _by_taskmanager(
         self, subtasks: IndexArray, attempts: npt.NDArray[np.uint32], slots: Iterable[PhysicalSlot]
     ) -> Iterator[tuple[str, list[Attempt]]]:
-        found: dict[str, list[Attempt]] = {}
+        by_taskmanager: dict[str, list[Attempt]] = {}
         places = self._scheduler.topology.place_of
         for subtask, attempt, slot in zip(subtasks.tolist(), attempts.tolist(), slots, strict=True):
-            found.setdefault(slot.location.taskmanager, []).append((*places(subtask), attempt))
-        yield from found.items()
+            by_taskmanager.setdefault(slot.location.taskmanager, []).append((*places(subtask), attempt))
+        yield from by_taskmanager.items()
 
 
 _NAMES_AT_ONCE: Final = 4096

@@ -1,4 +1,4 @@
-"""What the scheduler of one job is to be told, in the order in which it may be told.
+"""The events for the scheduler of one job, in the order in which it may handle them.
 
 Takes: events, timers, failures that may be another's fault, signs of life of TaskManagers. Gives: the next event, when
 it is due; roots before what follows from them.
@@ -93,7 +93,7 @@ class Blame:
         return len(self._held)
 
     def release(self, taskmanagers: Iterable[str], now_s: float) -> list[TaskFailed]:
-        """What may be told now, in the order in which it came.
+        """Failures that the scheduler may handle now, in the order in which they came.
 
         Args:
             taskmanagers: those that the job uses.
@@ -101,14 +101,14 @@ class Blame:
         """
         if not self._held:
             return []
-        heard = [when for name in taskmanagers if (when := self._heard_s(name)) is not None]
-        quietest_s = min(heard, default=now_s)
+        times_s = [when for name in taskmanagers if (when := self._heard_s(name)) is not None]
+        quietest_s = min(times_s, default=now_s)
         ready = [
             held.failure
             for held in self._held
             if (quietest_s > held.since_s and now_s - held.since_s >= LEAST_S)
             or now_s - held.since_s >= self._patience_s
-            or not heard
+            or not times_s
         ]
         self._held = [held for held in self._held if not any(held.failure is failure for failure in ready)]
         return ready
@@ -152,21 +152,21 @@ class JobInbox:
         self._wake = trio.Event()
 
     def post(self, event: events.Event) -> None:
-        """The scheduler is to be told this."""
+        """Adds an event for the scheduler."""
         self._inbox.post(event)
         self._wake.set()
 
     def start_timer(self, timer: int, delay_s: float) -> None:
-        """The scheduler is to be told that this timer is due."""
+        """Adds an event for the scheduler when this timer is due."""
         heappush(self._timers, (trio.current_time() + delay_s, timer))
 
     def hold(self, failure: events.TaskFailed) -> None:
-        """The scheduler is to be told, unless a better explanation comes first."""
+        """Keeps a failure for the scheduler, unless a better explanation comes first."""
         self._blame.hold(failure, trio.current_time())
         self._wake.set()
 
     def post_held(self) -> None:
-        """A root was found: what follows from it may be told, behind it."""
+        """A root cause is known: what follows from it may come behind it."""
         for failure in self._blame.release_all():
             self.post(failure)
 

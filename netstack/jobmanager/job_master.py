@@ -4,7 +4,7 @@ Takes: a job, slots and messages of TaskManagers as the `JobManager` hands them 
 to TaskManagers; the end of the job.
 
 Rules:
-- Everything the scheduler is told goes through one inbox (`job_inbox`). Whatever a step sends is sent before the next
+- Every event for the scheduler goes through one inbox (`job_inbox`). Whatever a step sends is sent before the next
   event is looked at.
 - Checkpoints pause while not every task runs, and go on by themselves.
 - What attempts say that are over is dropped: reports by the scheduler, checkpoints here.
@@ -25,22 +25,19 @@ from ..checkpoint.coordinator import CheckpointCoordinator, JobTask
 from ..checkpoint.finals import FinalStates
 from ..checkpoint.snapshot import TaskFile
 from ..checkpoint.storage import CheckpointStorage
-from ..control.codec import Attempt, Plain, check_plain
-from ..control.messages import (
+from ..control.codec import Attempt, Message, Plain, check_plain
+from ..control.messages import CloseJob, OperatorEvent, attempts_of
+from ..control.reports import (
     CheckpointAcknowledged,
     CheckpointDeclined,
-    CloseJob,
     JobClosed,
     JobProgress,
-    Message,
-    OperatorEvent,
     PartitionConsumable,
     SlotBlocked,
     SlotEnded,
     TaskFailed,
     TaskFinished,
     TaskStates,
-    attempts_of,
 )
 from ..errors import CheckpointError, ErrorCode, LocalProtocolError, NetstackError, RemoteProtocolError
 from ..runtime.threads import InThread
@@ -141,7 +138,7 @@ class JobMaster:
         self._taskmanagers: dict[str, TaskManagerLocation] = {}
         self._inbox = JobInbox(Blame(cluster.heard_s, patience_s), self._taskmanagers, scheduler.next_deadline)
         self._reported: dict[tuple[int, int], Failed] = {}
-        """Failures that the scheduler has not been told of yet, by subtask and attempt."""
+        """Failures that the scheduler has not handled yet, by subtask and attempt."""
         self._open: set[str] = set()
         self._slots_missing = 0
         self._slots_under_way = 0  # offered, and still in the inbox
@@ -168,7 +165,7 @@ class JobMaster:
             del self._taskmanagers[taskmanager]
             self._closed(taskmanager)
             self.progress.pop(taskmanager, None)
-            self.blocked = {place: found for place, found in self.blocked.items() if place[0] != taskmanager}
+            self.blocked = {place: blocked for place, blocked in self.blocked.items() if place[0] != taskmanager}
             self._note("taskmanager", f"{taskmanager} is lost: {reason}")
             self._inbox.post(events.TaskManagerLost(0.0, taskmanager, reason))
             self._inbox.post_held()
@@ -183,7 +180,7 @@ class JobMaster:
         if self._coordinator is not None:
             self._coordinator.refused(taskmanager, reason)
 
-    def heard(self, taskmanager: str, message: Message) -> None:
+    def on_message(self, taskmanager: str, message: Message) -> None:
         """A TaskManager says something about this job.
 
         Raises:
@@ -230,7 +227,7 @@ class JobMaster:
                 )
 
     def _check_place(self, taskmanager: str, attempt: Attempt, message: Message) -> None:
-        """Only where an attempt was sent anybody knows how it is. One that is over may be told of late: it is dropped.
+        """Only where an attempt was sent anybody knows how it is. A late report on one that is over is dropped.
 
         Raises:
             RemoteProtocolError: it was not sent there.
@@ -304,8 +301,8 @@ class JobMaster:
     @property
     def checkpoint_counts(self) -> tuple[int, int]:
         """How many checkpoints of this run were completed, and how many have failed."""
-        found = self._checkpoints
-        return (0, 0) if found is None else (found.statistics().completed, found.failed)
+        checkpoints = self._checkpoints
+        return (0, 0) if checkpoints is None else (checkpoints.statistics().completed, checkpoints.failed)
 
     @property
     def waits_for(self) -> str:
@@ -335,7 +332,7 @@ class JobMaster:
         Returns:
             How it ended; by then no TaskManager has anything of it, or is to forget it.
 
-        Cancellation: TaskManagers are told to drop the job; on disk it stays as it is.
+        Cancellation: TaskManagers get the order to drop the job; on disk it stays as it is.
         """
         try:
             async with trio.open_nursery() as nursery:
@@ -401,7 +398,7 @@ class JobMaster:
         return self.end
 
     def _require(self) -> None:
-        """Says how many slots are missing beside those that the scheduler has not been told of yet."""
+        """Says how many slots are missing beside those whose offers the scheduler has not handled yet."""
         self._cluster.require(self.job_id, max(0, self._slots_missing - self._slots_under_way))
 
     async def _carry_out(self, instruction: instructions.Instruction) -> None:
@@ -454,19 +451,19 @@ class JobMaster:
     def _restarting(self) -> str:
         """What a failure has reached and runs again, in words."""
         topology = self.scheduler.topology
-        found = []
+        names = []
         for subtask in range(topology.subtask_count):
             if self.scheduler.execution_state(subtask) in _STOPPING:
                 vertex, index = topology.place_of(subtask)
-                found.append(f"{topology.job.vertices[vertex].name} {index}")
-        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-        tasks = f"{len(found)} of {topology.subtask_count} tasks"
-        return f"{tasks}, those of the regions that the failure reached, run again ({', '.join(found[:_NAMED])}{more})"
+                names.append(f"{topology.job.vertices[vertex].name} {index}")
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        tasks = f"{len(names)} of {topology.subtask_count} tasks"
+        return f"{tasks}, those of the regions that the failure reached, run again ({', '.join(names[:_NAMED])}{more})"
 
     def _look(self, before: JobState, event: events.Event) -> None:
         """What the last step changed, for users and for checkpoints."""
         after = self.scheduler.state
-        for subtask, text in self.scheduler.take_news():
+        for subtask, text in self.scheduler.drain_events():
             name, index = self.tasks.named_by_number(subtask)
             self._note("speculation", f"{name} ({index}) {text}")
             self.tasks.chosen(subtask)
@@ -511,7 +508,7 @@ class JobMaster:
                 checkpoints.task_ended(*subtask)
 
     async def _after(self, end: instructions.EndJob) -> None:
-        """The job has ended: TaskManagers drop it, the last checkpoint is stored, users are told."""
+        """The job has ended: TaskManagers drop it, the last checkpoint is stored, users see the end."""
         if self._checkpoints is not None:
             if end.state is JobState.FINISHED:
                 await self._checkpoints.take_last(self.tasks.goes_on)

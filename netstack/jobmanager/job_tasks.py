@@ -20,8 +20,8 @@ import trio
 from ..checkpoint.coordinator import JobTask, Subtask
 from ..checkpoint.snapshot import TaskFile
 from ..checkpoint.storage import CheckpointStorage
-from ..control.codec import Attempt, Plain
-from ..control.messages import AbortCheckpoint, CheckpointCompleted, Message, TriggerCheckpoint, submissions
+from ..control.codec import Attempt, Message, Plain
+from ..control.messages import AbortCheckpoint, CheckpointCompleted, TriggerCheckpoint, submissions
 from ..errors import ErrorCode, RemoteProtocolError
 from ..schedule import events, instructions
 from ..schedule.execution.execution_states import ExecutionState
@@ -33,7 +33,7 @@ from .driver import JobDriver
 
 
 class JobCoordinator(Protocol):
-    """See the module."""
+    """Takes part in a job from inside the JobManager's process."""
 
     def event(self, vertex: str, subtask: int, event: Plain) -> None:
         """A task says something (`InvokableTask.send`)."""
@@ -81,7 +81,7 @@ class Cluster(Protocol):
 
 @final
 class JobTasks:
-    """See the module.
+    """Where the tasks of one job are, and what they returned.
 
     Args:
         scheduler: of the job.
@@ -136,13 +136,13 @@ class JobTasks:
     def checkpointed(self) -> list[JobTask]:
         """The vertices, as the coordinator of checkpoints wants them."""
         topology = self._scheduler.topology
-        found = []
+        tasks = []
         for vertex, name in enumerate(self._names):
             inputs = {
                 self._names[topology.job.datasets[edge.dataset].producer] for edge in topology.job.inputs_of(vertex)
             }
-            found.append(JobTask(name, topology.job.vertices[vertex].parallelism, tuple(sorted(inputs))))
-        return found
+            tasks.append(JobTask(name, topology.job.vertices[vertex].parallelism, tuple(sorted(inputs))))
+        return tasks
 
     # Places.
 
@@ -171,14 +171,14 @@ class JobTasks:
 
     def by_taskmanager(self, subtasks: Iterable[Subtask]) -> dict[str, list[Attempt]]:
         """The current attempts of subtasks, by the TaskManager that each is on."""
-        found: dict[str, list[Attempt]] = {}
+        by_name: dict[str, list[Attempt]] = {}
         for subtask in subtasks:
             number = self._number(subtask)
             slot = self.places.get(number)
             if slot is not None:
                 attempt = (*self._scheduler.topology.place_of(number), self._scheduler.attempt(number))
-                found.setdefault(slot.location.taskmanager, []).append(attempt)
-        return found
+                by_name.setdefault(slot.location.taskmanager, []).append(attempt)
+        return by_name
 
     # Results.
 
@@ -189,7 +189,7 @@ class JobTasks:
             self._results_of[attempt] = results, (data, compressed, stored) if kept else None
 
     def keep_results(self, event: events.TasksReported) -> None:
-        """The scheduler has been told of these ends: keeps what those returned that count."""
+        """The scheduler has handled these ends: keeps the results of those that count."""
         for number, attempt in zip(event.subtasks.tolist(), event.attempts.tolist(), strict=True):
             vertex, index = self._scheduler.topology.place_of(number)
             results, kept = self._results_of.pop((vertex, index, attempt), ({}, None))
@@ -223,19 +223,19 @@ class TaskSender:
         self._cluster = cluster
 
     async def deploy(self, deploy: instructions.Deploy) -> None:
-        """Makes and sends descriptors; the scheduler is to be told nothing meanwhile.
+        """Makes and sends descriptors; the scheduler must handle no event meanwhile.
 
         Raises:
             NetstackError: one cannot be made; nothing was sent.
 
         Cancellation: some were sent.
         """
-        found: dict[str, list[bytes]] = {}
+        descriptors_of: dict[str, list[bytes]] = {}
         for number, (name, descriptor) in enumerate(self._driver.deployments(deploy), 1):
-            found.setdefault(name, []).append(descriptor)
+            descriptors_of.setdefault(name, []).append(descriptor)
             if not number % DESCRIPTORS_A_TURN:
                 await trio.lowlevel.checkpoint()
-        for name, descriptors in found.items():
+        for name, descriptors in descriptors_of.items():
             for message in submissions(self._job_id, descriptors):
                 await self._cluster.wait_room(name)
                 self._cluster.send(name, message)
@@ -322,21 +322,21 @@ class TaskCommands:
     # For `JobCheckpoints`.
 
     def trigger(self, barrier: bytes, subtasks: Iterable[Subtask], *, is_savepoint: bool, stops: bool) -> None:
-        """See `CheckpointCommands.trigger`."""
+        """Implements `CheckpointCommands.trigger`."""
         for name, attempts in self._tasks.by_taskmanager(subtasks).items():
             self._cluster.send(name, TriggerCheckpoint(self._job_id, barrier, tuple(attempts), is_savepoint, stops))
 
     def abort_checkpoint(self, checkpoint_id: int, subtasks: Iterable[Subtask]) -> None:
-        """See `CheckpointCommands.abort_checkpoint`."""
+        """Implements `CheckpointCommands.abort_checkpoint`."""
         for name, attempts in self._tasks.by_taskmanager(subtasks).items():
             self._cluster.send(name, AbortCheckpoint(self._job_id, checkpoint_id, tuple(attempts)))
 
     def final_of(self, subtask: Subtask) -> TaskFile | None:
-        """See `CheckpointCommands.final_of`."""
+        """Implements `CheckpointCommands.final_of`."""
         return self._finals.get(subtask)
 
     def checkpoint_stored(self, checkpoint_id: int, *, job_goes_on: bool) -> None:
-        """See `CheckpointCommands.checkpoint_stored`."""
+        """Implements `CheckpointCommands.checkpoint_stored`."""
         if job_goes_on:
             self._note("checkpoint", f"savepoint {checkpoint_id} is complete")
             return
@@ -347,11 +347,11 @@ class TaskCommands:
             self._cluster.send(taskmanager, CheckpointCompleted(self._job_id, checkpoint_id))
 
     def checkpoint_aborted(self, checkpoint_id: int, reason: str, *, is_failure: bool) -> None:
-        """See `CheckpointCommands.checkpoint_aborted`."""
+        """Implements `CheckpointCommands.checkpoint_aborted`."""
         text = f"checkpoint {checkpoint_id} was aborted: {reason}"
         self._note("failure" if is_failure else "checkpoint", text)
         LOGGER.log(logging.WARNING if is_failure else logging.INFO, "job %s (%s): %s", self._job_id, self._name, text)
 
     def fail(self, reason: str) -> None:
-        """See `CheckpointCommands.fail`."""
+        """Implements `CheckpointCommands.fail`."""
         self._post(events.GlobalFailure(0.0, reason))

@@ -2,7 +2,7 @@
 
 Takes: documents of jobs. Gives: a running `JobMaster` for each, a record of each that has ended.
 
-Rules: a job is in the folder before its submission is answered, and its end is there before anybody is told of it. A
+Rules: a job is in the folder before its submission is answered, and its end is there before anybody learns of it. A
 job that cannot be taken up again says why in its record, and keeps nobody else from running.
 """
 
@@ -196,10 +196,10 @@ class Jobs:
 
     async def recover(self) -> None:
         """Takes up what another JobManager on the folder has left."""
-        found, damaged = await self._in_thread(self._manager.store.jobs)
+        stored_jobs, damaged = await self._in_thread(self._manager.store.jobs)
         for text in damaged:
             LOGGER.error("%s", text)
-        for stored in found:
+        for stored in stored_jobs:
             name = str(stored.document.get("name", "job"))
             if stored.end is not None:
                 record = JobRecord(stored, name, end=stored.end)
@@ -269,11 +269,11 @@ class Jobs:
 
     def packages(self) -> set[str]:
         """SHA-256 of the packages that jobs have named which have not ended."""
-        found = (record.stored.code.values() for record in self.records.values() if record.end is None)
-        return {digest for digests in found for digest in digests}
+        codes = (record.stored.code.values() for record in self.records.values() if record.end is None)
+        return {digest for digests in codes for digest in digests}
 
     async def put_committing(self, job_id: str) -> None:
-        """See `Cluster.put_committing`."""
+        """Implements `Cluster.put_committing`."""
         await self._in_thread(partial(self._manager.store.put_committing, job_id))
 
     def find(self, job_id: str) -> JobRecord:
@@ -282,13 +282,13 @@ class Jobs:
         Raises:
             ConfigError: there is none, or there are several.
         """
-        found = [each for each in self.records if each.startswith(job_id)] if job_id else []
+        matches = [each for each in self.records if each.startswith(job_id)] if job_id else []
         if job_id in self.records:
-            found = [job_id]
-        if len(found) != 1:
-            what = f"{len(found)} jobs have an id that begins with" if found else "there is no job"
+            matches = [job_id]
+        if len(matches) != 1:
+            what = f"{len(matches)} jobs have an id that begins with" if matches else "there is no job"
             raise ConfigError(f"{what} {job_id[:40]!r}; `netstack jobs` lists them")
-        return self.records[found[0]]
+        return self.records[matches[0]]
 
     # Inside.
 
@@ -379,8 +379,8 @@ class Jobs:
         await self._own(record)
         if record.storage is None:
             return None
-        found = await self._in_thread(partial(record.storage.newest, of_job=True))
-        return None if found is None else found.checkpoint_id
+        checkpoint = await self._in_thread(partial(record.storage.newest, of_job=True))
+        return None if checkpoint is None else checkpoint.checkpoint_id
 
     async def _start(self, record: JobRecord, restore: int | None) -> None:
         assert record.generated is not None

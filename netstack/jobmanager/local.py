@@ -41,7 +41,7 @@ START_TIMEOUT_S: Final = 60.0
 @final
 @dataclass(frozen=True, slots=True)
 class LocalCluster:
-    """See `open_local_cluster`, which makes one.
+    """Made by `open_local_cluster`.
 
     Attributes:
         jobmanager: in this process.
@@ -54,7 +54,7 @@ class LocalCluster:
     client: JobClient
 
     async def wait(self, job_id: str) -> JobResult:
-        """As `JobClient.wait`; a process that died is named too.
+        """Like `JobClient.wait`; the error names a process that died.
 
         Raises:
             JobFailed: it failed.

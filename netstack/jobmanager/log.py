@@ -47,7 +47,7 @@ class Happening:
     text: str
 
     def document(self) -> dict[str, Any]:
-        """As plain data."""
+        """Returns plain data."""
         return {"at": self.at, "what": self.what, "text": self.text}
 
 
@@ -128,7 +128,7 @@ class Failed:
 
 @final
 class FailureHistory:
-    """See the module.
+    """The last failures of a job.
 
     Attributes:
         left_out: how many entries are not kept any more.

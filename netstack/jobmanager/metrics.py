@@ -73,33 +73,36 @@ class JobManagerStatistics:
 def statistics(manager: JobManager) -> JobManagerStatistics:
     """A snapshot; takes time with the number of jobs."""
     now_s = trio.current_time()
-    found = [summary(record, manager) for record in manager.jobs.records.values()]
+    summaries = [summary(record, manager) for record in manager.jobs.records.values()]
     running = []
-    for told in found:
-        master = manager.jobs.running.get(told["job_id"])
+    for document in summaries:
+        master = manager.jobs.running.get(document["job_id"])
         if master is None:
             continue
         completed, failed = master.checkpoint_counts
         last = next((report for report in reversed(master.history) if report.is_complete), None)
         running.append(
             JobStatistics(
-                told["job_id"],
-                told["name"],
-                told["restarts"],
+                document["job_id"],
+                document["name"],
+                document["restarts"],
                 completed,
                 failed,
                 None if last is None else now_s - last.triggered_s,
                 None if last is None else last.duration_s,
                 None if last is None else last.size_bytes,
                 max((each.blocked_s for each in master.blocked.values()), default=0.0),
-                told["missing_slots"],
+                document["missing_slots"],
             )
         )
     return JobManagerStatistics(
         len([*manager.taskmanagers.all()]),
         manager.slots.total,
         manager.slots.free,
-        {**dict.fromkeys((state.value for state in JobState), 0), **Counter(told["state"] for told in found)},
+        {
+            **dict.fromkeys((state.value for state in JobState), 0),
+            **Counter(document["state"] for document in summaries),
+        },
         tuple(running),
     )
 
@@ -112,7 +115,7 @@ async def serve_metrics(manager: JobManager, address: str) -> AsyncIterator[str]
         ConfigError: prometheus_client is missing, the address is none, or other hosts reach it and there is no secret.
         OSError: it cannot be bound.
     """
-    from ..runtime.prometheus import bind_guarded  # only who asks for it needs prometheus_client
+    from ..runtime.prometheus import bind_guarded  # needs prometheus_client
 
     server = await bind_guarded(address, manager.config.secret)
     try:

@@ -76,28 +76,28 @@ class SavepointContents:
         Raises:
             CheckpointStorageError: they are not of chains of operators, or cannot be read.
         """
-        found = cls()
+        contents = cls()
         for snapshot in snapshots:
             if not isinstance(snapshot.operator, dict):
                 raise CheckpointStorageError(
                     f"its state of {snapshot.task}-{snapshot.subtask} is not of a chain of operators"
                 )
-            found.parallelism.update(snapshot.operator.keys())
+            contents.parallelism.update(snapshot.operator.keys())
             for operator, state in snapshot.operator.items():
                 keyed = {name: values for name, values in state.get("keyed", {}).items() if values}
                 has_own = state.get("own") is not None
                 has_prepared = bool(state.get("prepared"))
                 if not keyed and not has_own and not has_prepared:
                     continue
-                mine = found.operators.setdefault(operator, OperatorState())
+                mine = contents.operators.setdefault(operator, OperatorState())
                 mine.has_own = mine.has_own or has_own
                 mine.has_prepared = mine.has_prepared or has_prepared
                 for name, values in keyed.items():
                     keys = values if isinstance(values, dict) else (key for key, _ in values)
                     mine.keyed.setdefault(name, set()).update({type(key).__name__ for key in keys})
             for channels in (snapshot.inputs, snapshot.outputs):
-                found.in_flight.update(_edge_of(partition) for (partition, _), data in channels.items() if data)
-        return found
+                contents.in_flight.update(_edge_of(partition) for (partition, _), data in channels.items() if data)
+        return contents
 
 
 def check_savepoint(
@@ -136,11 +136,11 @@ def check_savepoint(
 
 def _candidates(contents: SavepointContents, nodes: dict[str, StreamNode]) -> str:
     """The operators that have no state in a savepoint yet: one that was renamed is among them."""
-    found = sorted(nodes[each].name for each in nodes.keys() - contents.operators.keys())
-    if not found:
+    names = sorted(nodes[each].name for each in nodes.keys() - contents.operators.keys())
+    if not names:
         return "the operator"
-    more = f" or one of {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return " or ".join(map(repr, found[:_SHOWN])) + more
+    more = f" or one of {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return " or ".join(map(repr, names[:_SHOWN])) + more
 
 
 def _check_in_flight(
@@ -176,15 +176,15 @@ def _check_keys(savepoint: str, state: OperatorState, node: StreamNode, graph: S
             f" {node.name!r} are keyed: put key_by in front of it, or leave the state behind: another uid, and"
             " --allow-non-restored-state"
         )
-    told = {None if edge.function else _TYPE_OF_FORMAT.get(edge.format) for edge in edges}
-    if None in told:
+    allowed = {None if edge.function else _TYPE_OF_FORMAT.get(edge.format) for edge in edges}
+    if None in allowed:
         return
-    for name, found in sorted(state.keyed.items()):
-        if not found <= told:
+    for name, types in sorted(state.keyed.items()):
+        if not types <= allowed:
             raise StateMismatch(
                 f"{savepoint} holds keyed state {name!r} of operator {node.state_id!r} with keys of type"
-                f" {' and '.join(sorted(found))}, and in job {graph.name!r} they are of type"
-                f" {' and '.join(sorted(filter(None, told)))}, by the format of {graph.describe(edges[0])}: keep the"
+                f" {' and '.join(sorted(types))}, and in job {graph.name!r} they are of type"
+                f" {' and '.join(sorted(filter(None, allowed)))}, by the format of {graph.describe(edges[0])}: keep the"
                 " format, or leave the state behind: another uid, and --allow-non-restored-state"
             )
 
@@ -218,12 +218,12 @@ def adopt_savepoint(
     path = Path(savepoint)
     match = _FOLDER.fullmatch(path.name)
     if match is None:
-        found = CheckpointStorage(path).newest() if path.is_dir() else None
-        if found is None:
+        newest = CheckpointStorage(path).newest() if path.is_dir() else None
+        if newest is None:
             raise CheckpointStorageError(
                 f"{savepoint} holds no complete savepoint; give the folder that `netstack savepoint` told"
             )
-        path, checkpoint_id = Path(found.path), found.checkpoint_id
+        path, checkpoint_id = Path(newest.path), newest.checkpoint_id
     else:
         checkpoint_id = int(match[1])
     try:

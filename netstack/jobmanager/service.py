@@ -4,7 +4,7 @@ Takes: addresses, a secret, a folder. Gives: `open_jobmanager`, which serves unt
 
 TaskManagers dial in and say how many slots they have, or are dialled (`JobManager.adopt`); they are watched by the
 signs of life of their links. A job gets slots in the order of submission. What was submitted is in the folder before
-anybody is told so; after a kill the next JobManager on the folder goes on with every job that had not ended, from its
+anybody learns of it; after a kill the next JobManager on the folder goes on with every job that had not ended, from its
 newest checkpoint.
 
 Rules: what one connection says ends that connection at most. A job that breaks in here fails, and the others go on.
@@ -26,20 +26,10 @@ from typing import Any, Final, final
 import trio
 
 from ..control.blob_answers import BlobAnswers
+from ..control.codec import Message
 from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting, dial
-from ..control.messages import (
-    BlobKept,
-    CloseJob,
-    FetchBlob,
-    JobClosed,
-    JobOpened,
-    JobRefused,
-    Message,
-    OpenJob,
-    Refused,
-    Stacks,
-    Statistics,
-)
+from ..control.messages import CloseJob, OpenJob, Refused
+from ..control.reports import BlobKept, FetchBlob, JobClosed, JobOpened, JobRefused, Stacks, Statistics
 from ..errors import (
     ConnectionLost,
     ErrorCode,
@@ -85,7 +75,7 @@ MEMORY_TIMEOUT_S: Final = 30.0
 
 @final
 class JobManager:
-    """See `open_jobmanager`, which makes one (it is the `Cluster` of its jobs).
+    """Made by `open_jobmanager` (it is the `Cluster` of its jobs).
 
     Attributes:
         config: its settings.
@@ -138,19 +128,19 @@ class JobManager:
     # For jobs (`Cluster`).
 
     def send(self, taskmanager: str, message: Message) -> None:
-        """See `Cluster.send`."""
+        """Implements `Cluster.send`."""
         self.taskmanagers.send(taskmanager, message)
 
     async def wait_room(self, taskmanager: str) -> None:
-        """See `Cluster.wait_room`."""
+        """Implements `Cluster.wait_room`."""
         await trio.lowlevel.checkpoint()
-        found = self.taskmanagers.get(taskmanager)
-        if found is not None:
-            await found.link.wait_room()
+        connected = self.taskmanagers.get(taskmanager)
+        if connected is not None:
+            await connected.link.wait_room()
 
     def require(self, job_id: str, missing: int) -> None:
-        """See `Cluster.require`."""
-        under_way = sum(len(found.opening.get(job_id, ())) for found in self.taskmanagers.all())
+        """Implements `Cluster.require`."""
+        under_way = sum(len(taskmanager.opening.get(job_id, ())) for taskmanager in self.taskmanagers.all())
         self.slots.require(job_id, max(0, missing - under_way))
         self.offer()
 
@@ -159,57 +149,57 @@ class JobManager:
         return None if master is None else master.scheduler.slot_wish()
 
     def give_back(self, job_id: str, slots: Iterable[PhysicalSlot]) -> None:
-        """See `Cluster.give_back`."""
+        """Implements `Cluster.give_back`."""
         for slot in slots:
             self.slots.give_back(job_id, slot.location.taskmanager, slot.index)
         self.offer()
 
     def block(self, job_id: str, taskmanagers: Iterable[str]) -> None:
-        """See `Cluster.block`."""
+        """Implements `Cluster.block`."""
         self.slots.block(job_id, taskmanagers)
         self.offer()
 
     def heard_s(self, taskmanager: str) -> float | None:
-        """See `Cluster.heard_s`."""
+        """Implements `Cluster.heard_s`."""
         return self.taskmanagers.heard_s(taskmanager)
 
     def ask_for_life(self, taskmanagers: Iterable[str]) -> None:
-        """See `Cluster.ask_for_life`."""
+        """Implements `Cluster.ask_for_life`."""
         for name in taskmanagers:
             self.taskmanagers.ping(name)
 
     async def put_committing(self, job_id: str) -> None:
-        """See `Cluster.put_committing`."""
+        """Implements `Cluster.put_committing`."""
         await self.jobs.put_committing(job_id)
 
     async def keep_dataset(self, dataset: DatasetRecord) -> None:
-        """See `Cluster.keep_dataset`."""
+        """Implements `Cluster.keep_dataset`."""
         await self.datasets.put(dataset)
 
     def describe_slots(self) -> str:
-        """See `Cluster.describe_slots`."""
+        """Implements `Cluster.describe_slots`."""
         return self.slots.describe()
 
     def offer(self) -> None:
         """Gives free slots to jobs that lack some."""
         for offer in self.slots.offers():
             master = self.jobs.running.get(offer.job_id)
-            found = self.taskmanagers.get(offer.taskmanager)
-            if master is None or found is None:
+            taskmanager = self.taskmanagers.get(offer.taskmanager)
+            if master is None or taskmanager is None:
                 continue
-            if offer.job_id in found.opening:
-                found.opening[offer.job_id] += offer.slots
-            elif offer.job_id in found.jobs:
-                master.offered(found.location, offer.slots)
+            if offer.job_id in taskmanager.opening:
+                taskmanager.opening[offer.job_id] += offer.slots
+            elif offer.job_id in taskmanager.jobs:
+                master.offered(taskmanager.location, offer.slots)
             else:
-                found.opening[offer.job_id] = offer.slots
+                taskmanager.opening[offer.job_id] = offer.slots
                 job = self.jobs.records[offer.job_id]
-                found.link.send(
+                taskmanager.link.send(
                     OpenJob(
                         offer.job_id,
                         master.name,
                         MEMORY_TIMEOUT_S,
-                        found.location.address,
+                        taskmanager.location.address,
                         job.network,
                         job.information,
                     )
@@ -231,9 +221,9 @@ class JobManager:
         """In the order of registration, which decides between places that are equally good: what the plan says."""
         if self.jobs.running.get(job_id) is not master:
             return
-        for found in self.taskmanagers.all():
-            if job_id in found.jobs and (slots := found.opening.pop(job_id, ())):
-                master.offered(found.location, slots)
+        for taskmanager in self.taskmanagers.all():
+            if job_id in taskmanager.jobs and (slots := taskmanager.opening.pop(job_id, ())):
+                master.offered(taskmanager.location, slots)
 
     def _refused(self, found: ConnectedTaskManager, refusal: JobRefused, master: JobMaster) -> None:
         """A TaskManager does not take a job: others get its slots, and it is asked again after a while."""
@@ -257,10 +247,10 @@ class JobManager:
     def job_left(self, job_id: str) -> None:
         """A job has ended: its slots and blobs are free."""
         self.slots.job_left(job_id)
-        for found in self.taskmanagers.all():
-            found.jobs.discard(job_id)
-            if found.opening.pop(job_id, None) is not None:  # the job never knew of it
-                found.link.send(CloseJob(job_id))
+        for taskmanager in self.taskmanagers.all():
+            taskmanager.jobs.discard(job_id)
+            if taskmanager.opening.pop(job_id, None) is not None:  # the job never knew of it
+                taskmanager.link.send(CloseJob(job_id))
         self.blob_server.job_left(job_id)
         self.offer()
 
@@ -324,12 +314,12 @@ class JobManager:
         try:
             if greeting.role != TASKMANAGER:
                 raise RequestRefused(f"{link.place} is no TaskManager but a {greeting.role}")
-            found = self._registered(link, greeting, slots)
+            taskmanager = self._registered(link, greeting, slots)
         except BaseException:
             link.close()
             raise
         scope = trio.CancelScope()
-        self._nursery.start_soon(self._serve_adopted, found, scope)
+        self._nursery.start_soon(self._serve_adopted, taskmanager, scope)
         try:
             with trio.move_on_after(adoption_timeout_s + self.config.heartbeat_timeout_s) as patience:
                 await link.ping()  # answered when it works for us
@@ -337,11 +327,11 @@ class JobManager:
                 raise ConnectionLost(f"TaskManager {link.peer} did not begin to work within {adoption_timeout_s:g} s")
         except ConnectionLost as error:
             scope.cancel()
-            raise ConnectionLost(found.gone or str(error)) from None
+            raise ConnectionLost(taskmanager.lost_because or str(error)) from None
         except BaseException:
             scope.cancel()
             raise
-        return found
+        return taskmanager
 
     async def _serve_adopted(self, found: ConnectedTaskManager, scope: trio.CancelScope) -> None:
         link = found.link
@@ -357,12 +347,14 @@ class JobManager:
 
     def _registered(self, link: ControlLink, greeting: Greeting, slots: int | None = None) -> ConnectedTaskManager:
         """A TaskManager is there; `_serve_taskmanager` follows."""
-        found = self.taskmanagers.register(link, greeting, slots)
-        name = found.location.name
-        self.slots.register(name, found.slots)
-        self.datasets.came(found)
-        LOGGER.info("TaskManager %s is here, at %s with %d slots", name, found.location.address, found.slots)
-        return found
+        taskmanager = self.taskmanagers.register(link, greeting, slots)
+        name = taskmanager.location.name
+        self.slots.register(name, taskmanager.slots)
+        self.datasets.came(taskmanager)
+        LOGGER.info(
+            "TaskManager %s is here, at %s with %d slots", name, taskmanager.location.address, taskmanager.slots
+        )
+        return taskmanager
 
     async def _serve_taskmanager(self, found: ConnectedTaskManager) -> None:
         link, name = found.link, found.location.name
@@ -377,12 +369,12 @@ class JobManager:
                 if isinstance(message, FetchBlob):
                     blobs.want(message)
                 else:
-                    self._taskmanager_said(name, link, message)
+                    self._on_taskmanager_message(name, link, message)
         except (ConnectionLost, RemoteProtocolError) as error:
             reason = str(error)
         finally:
             blobs.stop()
-            found.gone = reason
+            found.lost_because = reason
             self.watch.lost(name, reason)
             self.taskmanagers.remove(name)
             self.blob_server.lost(name)
@@ -395,11 +387,11 @@ class JobManager:
                 master.lost(name, reason)
             self.offer()
 
-    def _taskmanager_said(self, name: str, link: ControlLink, message: Message) -> None:
+    def _on_taskmanager_message(self, name: str, link: ControlLink, message: Message) -> None:
         if isinstance(message, BlobKept):
-            found = self.taskmanagers.get(name)
-            if found is not None:
-                self.blob_server.kept(name, found.control_address, message)
+            taskmanager = self.taskmanagers.get(name)
+            if taskmanager is not None:
+                self.blob_server.kept(name, taskmanager.control_address, message)
             return
         if isinstance(message, Refused):
             raise ConnectionLost(shown_text(message.text, ERROR_CHARACTERS))
@@ -408,7 +400,7 @@ class JobManager:
             return
         if isinstance(message, Statistics):
             try:
-                self.watch.heard(name, message.document)
+                self.watch.on_details(name, message.document)
             except ValueError as error:
                 raise RemoteProtocolError(
                     ErrorCode.MALFORMED_FRAME, f"{link.peer} told details that cannot be read: {error}"
@@ -421,17 +413,17 @@ class JobManager:
                 f"{link.peer} sent what a TaskManager does not say: {type(message).__name__}",
             )
         master = self.jobs.running.get(job_id)
-        found = self.taskmanagers.get(name)
-        if master is None or found is None:
+        taskmanager = self.taskmanagers.get(name)
+        if master is None or taskmanager is None:
             return
         if isinstance(message, JobOpened):
-            self._opened(found, message.job_id, master)
+            self._opened(taskmanager, message.job_id, master)
         elif isinstance(message, JobRefused):
-            self._refused(found, message, master)
+            self._refused(taskmanager, message, master)
         else:
             if isinstance(message, JobClosed):
-                found.jobs.discard(message.job_id)  # it is asked to open it again before it gets tasks again
-            master.heard(name, message)
+                taskmanager.jobs.discard(message.job_id)  # it is asked to open it again before it gets tasks again
+            master.on_message(name, message)
 
     def _facts(self) -> dict[str, Any]:
         return {

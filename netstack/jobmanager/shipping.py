@@ -79,10 +79,10 @@ def _place_of(name: str) -> Path:
     except (ImportError, ValueError) as error:
         raise ConfigError(f"package {name!r} cannot be looked at: {error}") from error
     places = [] if spec is None else [*(spec.submodule_search_locations or [spec.origin or ""])]
-    found = [Path(place) for place in places if Path(place).exists()]
-    if len(found) != 1:
+    entries = [Path(place) for place in places if Path(place).exists()]
+    if len(entries) != 1:
         raise ConfigError(f"package {name!r} is not one folder or file here; give its path")
-    return found[0]
+    return entries[0]
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -96,8 +96,8 @@ class ClusterSlots:
         self._missing.pop(job_id, None)
         self._barred.pop(job_id, None)
         self._blocked.pop(job_id, None)
-        for name, found in self._taskmanagers.items():
-            self._free(name, [slot for slot, owner in found.used.items() if owner == job_id])
+        for name, slots in self._taskmanagers.items():
+            self._free(name, [slot for slot, owner in slots.used.items() if owner == job_id])
 
     def require(self, job_id: str, missing: int) -> None:
         """The job lacks so many slots; replaces what was said before."""
@@ -111,16 +111,16 @@ class ClusterSlots:
 
     def give_back(self, job_id: str, taskmanager: str, slot: int) -> None:
         """A job does not need a slot any more; one that is not its own is ignored."""
-        found = self._taskmanagers.get(taskmanager)
-        if found is not None and found.used.get(slot) == job_id:
+        slots = self._taskmanagers.get(taskmanager)
+        if slots is not None and slots.used.get(slot) == job_id:
             self._free(taskmanager, [slot])
 
     def bar(self, job_id: str, taskmanager: str) -> None:
         """The TaskManager does not take this job: its slots go to others."""
         self._barred.setdefault(job_id, set()).add(taskmanager)
-        found = self._taskmanagers.get(taskmanager)
-        if found is not None:
-            self._free(taskmanager, [slot for slot, owner in found.used.items() if owner == job_id])
+        slots = self._taskmanagers.get(taskmanager)
+        if slots is not None:
+            self._free(taskmanager, [slot for slot, owner in slots.used.items() if owner == job_id])
 
     def unbar(self, job_id: str, taskmanager: str) -> None:
         """The TaskManager may be asked again."""
@@ -133,23 +133,23 @@ class ClusterSlots:
 
     def offers(self) -> list[SlotOffer]:
         """Hands out what is free to those who lack slots; they have them from now on."""
-        found = []
+        result = []
         for job_id in [*self._missing]:
             given: dict[str, list[int]] = {}
             for name in self._balanced(job_id) if self._mode is LoadBalanceMode.TASKS else self._chosen(job_id):
                 given.setdefault(name, []).append(self._taskmanagers[name].take(job_id))
-            found += [SlotOffer(job_id, name, tuple(slots)) for name, slots in given.items()]
-        return found
+            result += [SlotOffer(job_id, name, tuple(slots)) for name, slots in given.items()]
+        return result
 
     @property
     def total(self) -> int:
         """All slots there are."""
-        return sum(found.total for found in self._taskmanagers.values())
+        return sum(slots.total for slots in self._taskmanagers.values())
 
     @property
     def free(self) -> int:
         """Those that nobody has."""
-        return sum(len(found.free) for found in self._taskmanagers.values())
+        return sum(len(slots.free) for slots in self._taskmanagers.values())
 
     def missing(self, job_id: str) -> int:
         """How many slots a job waits for."""
@@ -157,25 +157,25 @@ class ClusterSlots:
 
     def used_of(self, taskmanager: str) -> dict[int, str]:
         """The slots of a TaskManager that are in use, with the job of each."""
-        found = self._taskmanagers.get(taskmanager)
-        return {} if found is None else dict(sorted(found.used.items()))
+        slots = self._taskmanagers.get(taskmanager)
+        return {} if slots is None else dict(sorted(slots.used.items()))
 
     def describe(self) -> str:
-        """What there is, in words, for whoever waits."""
+        """The slots that there are, in words, for a job that waits."""
         if not self._taskmanagers:
             return "no TaskManager is registered"
-        each = ", ".join(f"{name} {found.total} ({len(found.free)} free)" for name, found in self._taskmanagers.items())
+        each = ", ".join(f"{name} {slots.total} ({len(slots.free)} free)" for name, slots in self._taskmanagers.items())
         return f"{self.total} slots are there, {self.free} of them free: {each}"
 
     def _able(self, job_id: str) -> dict[str, _Slots]:
         """The TaskManagers that may serve a job, in the order in which they registered."""
         barred = self._barred.get(job_id, frozenset()) | self._blocked.get(job_id, frozenset())
-        return {name: found for name, found in self._taskmanagers.items() if name not in barred}
+        return {name: slots for name, slots in self._taskmanagers.items() if name not in barred}
 
     def _chosen(self, job_id: str) -> Iterator[str]:
         """The TaskManager of one slot after the other, which is taken before the next is asked for."""
         while self._missing[job_id]:
-            able = [(name, found) for name, found in self._able(job_id).items() if found.free]
+            able = [(name, slots) for name, slots in self._able(job_id).items() if slots.free]
             if not able:
                 return
             self._missing[job_id] -= 1
@@ -187,23 +187,23 @@ class ClusterSlots:
     def _balanced(self, job_id: str) -> list[str]:
         """The TaskManager of each slot that balances a job's tasks, as its scheduler would if it saw all free ones."""
         able = self._able(job_id)
-        if not self._missing[job_id] or not any(found.free for found in able.values()):
+        if not self._missing[job_id] or not any(entry.free for entry in able.values()):
             return []
         wish = self._wish_of(job_id)
         if wish is None:
             return []
         # What the job has and no task uses yet may be on its way, so only how many is known, and they come first.
-        own = {name: [*found.used.values()].count(job_id) - wish.slots.get(name, 0) for name, found in able.items()}
+        own = {name: [*entry.used.values()].count(job_id) - wish.slots.get(name, 0) for name, entry in able.items()}
         slots = [
             PhysicalSlot(Location(name), index)
-            for name, found in able.items()
-            for index in (*range(-own[name], 0), *found.free)
+            for name, entry in able.items()
+            for index in (*range(-own[name], 0), *entry.free)
         ]
         lacking = len(wish.loads) - sum(max(0, count) for count in own.values())
         if lacking <= 0:
             names = []
         elif len(slots) < len(wish.loads):
-            names = [name for name, found in able.items() for _ in found.free]
+            names = [name for name, entry in able.items() for _ in entry.free]
         else:
             requests = [SlotRequest(number, load=load) for number, load in enumerate(wish.loads)]
             matches = match_balanced(requests, slots, wish.tasks)
@@ -212,10 +212,10 @@ class ClusterSlots:
         return names
 
     def _free(self, taskmanager: str, slots: list[int]) -> None:
-        found = self._taskmanagers[taskmanager]
+        held = self._taskmanagers[taskmanager]
         for slot in slots:
-            del found.used[slot]
-            heappush(found.free, slot)
+            del held.used[slot]
+            heappush(held.free, slot)
 
 
 def slots_needed(job: JobGraph) -> str:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import trio
 
-from ..control.messages import AskStacks, SlotBlocked, Stacks
+from ..control.messages import AskStacks
+from ..control.reports import SlotBlocked, Stacks
 from ..shown import shown_text
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class StackQueries:
         token = next(self._tokens)
         send, receive = trio.open_memory_channel[tuple[str, dict[str, Any]]](len(names) + 1)
         self._waiting[token] = send
-        found: list[dict[str, Any]] = []
+        entries: list[dict[str, Any]] = []
         silent = set(names)
         try:
             for name in names:
@@ -106,10 +107,10 @@ class StackQueries:
                     for row in rows if type(rows) is list else ():
                         frames = row.get("frames") if type(row) is dict else None
                         if type(frames) is list and all(type(frame) is dict for frame in frames):
-                            found.append({**row, "taskmanager": name})
+                            entries.append({**row, "taskmanager": name})
         finally:
             del self._waiting[token]
-        return {"tasks": found, "silent": sorted(silent)}
+        return {"tasks": entries, "silent": sorted(silent)}
 
     def on_answer(self, name: str, message: Stacks) -> None:
         """A TaskManager has answered."""

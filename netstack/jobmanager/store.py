@@ -17,7 +17,7 @@ and `until_stored` tries one again until it succeeds.
 
 A JobManager that was stopped and not killed keeps its lock. Another one then takes the folder (`steal`): it puts
 a new lock in the place of the old one, then counts itself. Whoever writes looks afterwards whether he is still the
-newest; whoever takes over counts himself first and reads then. So nothing is told by the one that the other does not
+newest; the next JobManager counts itself first and reads then. So the one publishes nothing that the other does not
 know; and what the older one still writes of a job that was taken up again is not read.
 """
 
@@ -178,7 +178,7 @@ class JobStore:
 
     def jobs(self) -> tuple[list[StoredJob], list[str]]:
         """All jobs, the oldest first; and of those that cannot be read why not."""
-        found, damaged = [], []
+        result, damaged = [], []
         with contextlib.suppress(FileNotFoundError):
             for name in sorted(os.listdir(self.folder / "jobs")):
                 try:
@@ -187,8 +187,8 @@ class JobStore:
                     damaged.append(str(error))
                 else:
                     if job is not None:
-                        found.append(job)
-        return sorted(found, key=lambda job: (job.submitted_at, job.job_id)), damaged
+                        result.append(job)
+        return sorted(result, key=lambda job: (job.submitted_at, job.job_id)), damaged
 
     def forget(self, job_id: str) -> None:
         """Removes an ended job; its checkpoints stay."""
@@ -208,14 +208,14 @@ class JobStore:
 
     def datasets(self) -> list[dict[str, Any]]:
         """All of them, the oldest first; those that cannot be read are left out."""
-        found = []
+        entries = []
         for path in (self.folder / "datasets").glob("*.json"):
             with contextlib.suppress(OSError, ValueError):
                 document = json.loads(path.read_bytes())
                 if isinstance(document, dict) and document.pop("kind", None) == FORMAT:
                     document.pop("life", None)
-                    found.append(document)
-        return sorted(found, key=lambda document: float(document.get("created_at", 0)))
+                    entries.append(document)
+        return sorted(entries, key=lambda document: float(document.get("created_at", 0)))
 
     def checkpoint_folder(self, job_id: str) -> str:
         """Where the checkpoints of a job are that names no folder of its own."""
@@ -246,14 +246,14 @@ class JobStore:
             unused_s: others stay for so long after they came.
             most_bytes: of those others together; the oldest go.
         """
-        found = []
+        packages = []
         for path in (self.folder / "code").glob("*.zip"):
             with contextlib.suppress(OSError):
                 if path.stem not in used:
                     status = path.stat()
-                    found.append((status.st_mtime, status.st_size, path))
+                    packages.append((status.st_mtime, status.st_size, path))
         left_bytes = most_bytes
-        for at, size_bytes, path in sorted(found, reverse=True):
+        for at, size_bytes, path in sorted(packages, reverse=True):
             left_bytes -= size_bytes
             if left_bytes < 0 or at < time.time() - unused_s:
                 with contextlib.suppress(OSError):
@@ -304,7 +304,7 @@ class JobStore:
         path = self._job(name) / "job.json"
         document = _read(path)
         if document is None:
-            return None  # its submission was cut short: nobody was told that it is there
+            return None  # its submission was cut short: no client has its answer
         try:
             job = StoredJob(
                 document["job_id"],
@@ -326,10 +326,10 @@ class JobStore:
 
     def _newest(self, name: str, file: str) -> dict[str, Any] | None:
         """A document of a job; None if it is not there, or of a JobManager from which the job was taken."""
-        found, taken = _read(self._job(name) / file), _read(self._job(name) / "life.json")
-        if found is None or (taken is not None and found.get("life", taken["life"]) < taken["life"]):
+        newest, taken = _read(self._job(name) / file), _read(self._job(name) / "life.json")
+        if newest is None or (taken is not None and newest.get("life", taken["life"]) < taken["life"]):
             return None
-        return {key: value for key, value in found.items() if key != "life"}
+        return {key: value for key, value in newest.items() if key != "life"}
 
     def _write(self, path: Path, document: Mapping[str, Any]) -> None:
         _write_bytes(path, json.dumps({**document, "life": self.life}, indent=1, sort_keys=True).encode())
@@ -382,8 +382,8 @@ def sign_of_life(folder: str | Path) -> tuple[int, int] | None:
         with open(Path(folder) / "lock", "a+") as lock:
             if _try_lock(lock):
                 return None
-            found = os.fstat(lock.fileno())
-            return found.st_ino, found.st_mtime_ns
+            status = os.fstat(lock.fileno())
+            return status.st_ino, status.st_mtime_ns
     except OSError:
         return None
 

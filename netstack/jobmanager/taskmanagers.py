@@ -2,7 +2,7 @@
 
 Takes: links whose greetings are exchanged. Gives: names, places, and a way to tell them something.
 
-Rules: a name is never used twice, so that what an old connection of the same process was told is over for good.
+Rules: a name is never used twice, so that an old connection of the same process ends for good.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any, Final, final
 
 import trio
 
+from ..control.codec import Message
 from ..control.link import ControlLink, Greeting
-from ..control.messages import Message, Ping
+from ..control.messages import Ping
 from ..errors import ConfigError, ErrorCode, RemoteProtocolError, RequestRefused
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..shown import shown, shown_text
@@ -42,7 +43,7 @@ class ConnectedTaskManager:
         heard_s: when it said something last, on trio's clock.
         opening: jobs it was asked to open, with the slots that will be theirs when it has, and others have, too.
         jobs: those it has opened.
-        gone: why it is not there any more; empty while it is.
+        lost_because: why it is not there any more; empty while it is.
     """
 
     location: TaskManagerLocation
@@ -54,7 +55,7 @@ class ConnectedTaskManager:
     heard_s: float
     opening: dict[str, tuple[int, ...]] = field(default_factory=dict)
     jobs: set[str] = field(default_factory=set)
-    gone: str = ""
+    lost_because: str = ""
 
 
 @final
@@ -64,7 +65,7 @@ class TaskManagers:
     def __init__(self, *, require_tls: bool) -> None:
         """Args: whether the data of all of them have to go over TLS."""
         self._require_tls = require_tls
-        self._found: dict[str, ConnectedTaskManager] = {}
+        self._connected: dict[str, ConnectedTaskManager] = {}
         self._registrations: dict[str, int] = {}
 
     def register(self, link: ControlLink, greeting: Greeting, slots: int | None = None) -> ConnectedTaskManager:
@@ -107,11 +108,13 @@ class TaskManagers:
             )
         base = address.partition("://")[2]
         number = self._registrations[base] = self._registrations.get(base, 0) + 1
-        told = facts.get("control")
-        control = _reachable(told, link.place, require_tls=False) if type(told) is str and told else address
+        announced = facts.get("control")
+        control = (
+            _reachable(announced, link.place, require_tls=False) if type(announced) is str and announced else address
+        )
         name = base if number == 1 else f"{base}#{number}"
         hostname = facts.get("hostname")
-        found = ConnectedTaskManager(
+        taskmanager = ConnectedTaskManager(
             TaskManagerLocation(
                 name,
                 address,
@@ -125,26 +128,26 @@ class TaskManagers:
             time.time(),
             trio.current_time(),
         )
-        self._found[name] = found
-        return found
+        self._connected[name] = taskmanager
+        return taskmanager
 
     def remove(self, name: str) -> None:
         """It has gone."""
-        self._found.pop(name, None)
+        self._connected.pop(name, None)
 
     def get(self, name: str) -> ConnectedTaskManager | None:
         """The one of this name, if it is there."""
-        return self._found.get(name)
+        return self._connected.get(name)
 
     def all(self) -> Iterable[ConnectedTaskManager]:
         """All that are there, in the order in which they came."""
-        return self._found.values()
+        return self._connected.values()
 
     def send(self, name: str, message: Message) -> None:
         """Tells one something; nothing happens when it is gone."""
-        found = self._found.get(name)
-        if found is not None:
-            found.link.send(message)
+        taskmanager = self._connected.get(name)
+        if taskmanager is not None:
+            taskmanager.link.send(message)
 
     def ping(self, name: str) -> None:
         """Has one say something soon."""
@@ -152,8 +155,8 @@ class TaskManagers:
 
     def heard_s(self, name: str) -> float | None:
         """When one said something last; None when it is gone."""
-        found = self._found.get(name)
-        return None if found is None else found.link.heard_s
+        taskmanager = self._connected.get(name)
+        return None if taskmanager is None else taskmanager.link.heard_s
 
 
 def _reachable(data: str, peer: str, *, require_tls: bool) -> str:

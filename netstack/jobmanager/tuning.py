@@ -31,7 +31,7 @@ PRESSED: Final = 100
 """Who waits for buffers for this share of the time, in thousandths, is back-pressured (Flink: LOW from 10 %)."""
 
 BUSY: Final = 600
-"""A subtask that works for more than this share of the time, in thousandths, holds back whoever waits for it."""
+"""A subtask that works for more than this share of the time, in thousandths, holds back those that wait for it."""
 
 SKEWED: Final = 2.0
 """A subtask that is busy so many times as long as the mean of the others has more than its share."""
@@ -79,7 +79,7 @@ def bottleneck_of(job: Mapping[str, Any], columns: Sequence[str]) -> dict[str, A
         `text`; None as long as no vertex has told its shares.
     """
     vertices = job["vertices"]
-    shares = {number: found for number, each in enumerate(vertices) if (found := share_of(each)) is not None}
+    shares = {number: share for number, each in enumerate(vertices) if (share := share_of(each)) is not None}
     if not shares:
         return None
     pressed = {number: each.backpressured for number, each in shares.items() if each.backpressured >= PRESSED}
@@ -233,13 +233,13 @@ def proposals(
     shares = _mean_shares([job for _, job in looks])
     if not shares:
         return []
-    found = [*_parallelism(looks[-1][1], shares, slots)]
+    result = [*_parallelism(looks[-1][1], shares, slots)]
     bottleneck = bottleneck_of(looks[-1][1], columns)
     if bottleneck is not None and bottleneck["reason"] == "credit":
-        found += _more_credit(definition, network, bottleneck["text"])
-    found += _timeout(definition, shares)
-    found += _debloating(looks, definition, columns, network)
-    return found
+        result += _more_credit(definition, network, bottleneck["text"])
+    result += _timeout(definition, shares)
+    result += _debloating(looks, definition, columns, network)
+    return result
 
 
 def changed(definition: Document, wanted: Sequence[Proposal]) -> dict[str, Any]:
@@ -268,7 +268,7 @@ def _grown(first: Document, last: Document, vertex: int, name: str) -> int:
 
 def _mean_shares(jobs: Sequence[Document]) -> dict[int, tuple[float, float, float]]:
     """How busy the subtasks of each vertex are, the busiest of them, and how back-pressured; as parts of 1."""
-    found = {}
+    result = {}
     for number in range(len(jobs[-1]["vertices"])):
         shares = [share for job in jobs if (share := share_of(job["vertices"][number])) is not None]
         if shares:
@@ -276,8 +276,8 @@ def _mean_shares(jobs: Sequence[Document]) -> dict[int, tuple[float, float, floa
             most = [max(share.busy.values()) for share in shares]
             pressed = [share.backpressured for share in shares]
             mean, highest, waiting = (statistics.fmean(each) / 1000 for each in (busy, most, pressed))
-            found[number] = mean, highest, waiting
-    return found
+            result[number] = mean, highest, waiting
+    return result
 
 
 def _parallelism(job: Document, shares: Mapping[int, tuple[float, float, float]], slots: int) -> Iterator[Proposal]:

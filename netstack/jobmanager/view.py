@@ -27,7 +27,7 @@ CHECKPOINTS_SHOWN: Final = 20
 def summary(record: JobRecord, manager: JobManager) -> dict[str, Any]:
     """One job, on a line."""
     master = record.master
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "job_id": record.stored.job_id,
         "name": record.name,
         "state": _state_of(record),
@@ -41,17 +41,17 @@ def summary(record: JobRecord, manager: JobManager) -> dict[str, Any]:
     }
     if master is not None:
         statistics = master.scheduler.statistics()
-        found |= {
+        result |= {
             "tasks": {state.value: count for state, count in statistics.executions.items() if count},
             "missing_slots": manager.slots.missing(record.stored.job_id),
             "restarts": statistics.restarts,
             "checkpoints_completed": sum(report.is_complete for report in master.history),
         }
     elif record.last is not None:
-        found |= {name: record.last[name] for name in ("tasks", "restarts", "checkpoints_completed")}
+        result |= {name: record.last[name] for name in ("tasks", "restarts", "checkpoints_completed")}
     if record.end is not None:
-        found |= {"reason": record.end["reason"], "ended_at": record.end["ended_at"]}
-    return found
+        result |= {"reason": record.end["reason"], "ended_at": record.end["ended_at"]}
+    return result
 
 
 def _state_of(record: JobRecord) -> str:
@@ -108,28 +108,28 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
         "speculation": _speculation(master),
         "blocked": [
             {
-                **place_of(found),
+                **place_of(blocked),
                 "taskmanager": name,
                 "slot": slot,
-                "blocked_s": found.blocked_s,
-                "text": blocked_text(found),
+                "blocked_s": blocked.blocked_s,
+                "text": blocked_text(blocked),
             }
-            for (name, slot), found in sorted(master.blocked.items())
+            for (name, slot), blocked in sorted(master.blocked.items())
         ],
     }
 
 
 def _speculation(master: JobMaster) -> dict[str, Any] | None:
     """What second attempts have brought; None of a job without any."""
-    found = master.scheduler.statistics().speculation
-    if found is None:
+    statistics = master.scheduler.statistics().speculation
+    if statistics is None:
         return None
     return {
-        "slow": found.slow,
-        "started": found.started,
-        "won": found.won,
-        "failed": found.failed,
-        "blocked": sorted(found.blocked),
+        "slow": statistics.slow,
+        "started": statistics.started,
+        "won": statistics.won,
+        "failed": statistics.failed,
+        "blocked": sorted(statistics.blocked),
     }
 
 
@@ -138,8 +138,8 @@ def _checkpoint(report: CheckpointReport) -> dict[str, Any]:
 
     `alignment_s` is the longest, `in_flight_bytes` the channel state of all inputs and outputs.
     """
-    found = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
-    subtasks = found.pop("subtasks")
+    document = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
+    subtasks = document.pop("subtasks")
 
     def time_s(each: Mapping[str, Any]) -> float:
         names = ("start_delay_s", "alignment_s", "snapshot_s", "gather_s", "write_s")
@@ -147,7 +147,7 @@ def _checkpoint(report: CheckpointReport) -> dict[str, Any]:
 
     slowest = max(subtasks, key=time_s, default=None)
     return {
-        **found,
+        **document,
         "subtasks": len(subtasks),
         "alignment_s": max((each.get("alignment_s", 0.0) for each in subtasks), default=0.0),
         "in_flight_bytes": sum(each.get("input_bytes", 0) + each.get("output_bytes", 0) for each in subtasks),
@@ -159,10 +159,10 @@ def _vertices(record: JobRecord, master: JobMaster) -> list[dict[str, Any]]:
     topology = master.scheduler.topology
     progress = _sums(master.progress)
     latencies = _latencies(master.progress)
-    found: list[dict[str, Any]] = []
+    vertices: list[dict[str, Any]] = []
     for number, vertex in enumerate(topology.job.vertices):
         is_there = topology.is_initialised(number)
-        found.append(
+        vertices.append(
             {
                 "name": vertex.name,
                 "operators": list(vertex.operators),
@@ -178,17 +178,17 @@ def _vertices(record: JobRecord, master: JobMaster) -> list[dict[str, Any]]:
                 "subtasks": [_subtask(master, subtask) for subtask in topology.subtasks_of(number)] if is_there else [],
             }
         )
-    return found
+    return vertices
 
 
 def _kept(master: JobMaster, vertex: int) -> dict[str, int] | None:
     """What a vertex put into files, as far as its subtasks have ended; None if it keeps nothing."""
-    found = [
+    kept = [
         master.tasks.kept[each] for each in master.scheduler.topology.subtasks_of(vertex) if each in master.tasks.kept
     ]
-    if not found:
+    if not kept:
         return None
-    data, compressed, stored = (sum(column) for column in zip(*found, strict=True))
+    data, compressed, stored = (sum(column) for column in zip(*kept, strict=True))
     return {"bytes": data, "compressed_bytes": compressed, "stored_bytes": stored}
 
 
@@ -249,16 +249,16 @@ def _subtask(master: JobMaster, subtask: int) -> dict[str, Any]:
 
 def _sums(progress: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, int]]:
     """The progress of each vertex, over all TaskManagers; what is no number there is left out."""
-    found: dict[str, dict[str, int]] = {}
+    sums: dict[str, dict[str, int]] = {}
     for vertices in progress.values():
         for vertex, numbers in vertices.items():
             if not isinstance(numbers, dict):
                 continue
-            mine = found.setdefault(str(vertex), {})
+            mine = sums.setdefault(str(vertex), {})
             for name, value in numbers.items():
                 if type(value) is int:
                     mine[name] = mine.get(name, 0) + value
-    return found
+    return sums
 
 
 def _latencies(progress: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, list[int]]]:
@@ -280,7 +280,7 @@ def _named(rows: Mapping[str, list[int]], topology: Topology, vertex: int) -> li
     """
     job = topology.job
     producers = [job.datasets[edge.dataset].producer for edge in job.inputs_of(vertex)]
-    found = []
+    names = []
     for name, values in sorted(rows.items()):
         what, _, digits = name.partition(" ")
         number = int(digits) if digits.isdecimal() else -1
@@ -289,8 +289,8 @@ def _named(rows: Mapping[str, list[int]], topology: Topology, vertex: int) -> li
         origin = producers[number] if what == "input" else number
         if what == "input" or origin not in producers:
             name = job.vertices[origin].name
-            found.append({"from": name, "input": number if what == "input" else None, **summary_us(values)})
-    return found
+            names.append({"from": name, "input": number if what == "input" else None, **summary_us(values)})
+    return names
 
 
 def edges_of(record: JobRecord) -> list[dict[str, Any]]:
@@ -333,13 +333,13 @@ def chaining_of(record: JobRecord) -> list[dict[str, Any]]:
 
 def taskmanagers_document(manager: JobManager) -> list[dict[str, Any]]:
     """All TaskManagers that are there."""
-    found = []
+    rows = []
     for each in manager.taskmanagers.all():
         used = manager.slots.used_of(each.location.name)
         jobs: dict[str, list[int]] = {}
         for slot, job_id in used.items():
             jobs.setdefault(job_id, []).append(slot)
-        found.append(
+        rows.append(
             {
                 "name": each.location.name,
                 "address": each.location.address,
@@ -352,4 +352,4 @@ def taskmanagers_document(manager: JobManager) -> list[dict[str, Any]]:
                 "jobs": jobs,
             }
         )
-    return found
+    return rows

@@ -46,7 +46,7 @@ SILENT_S: Final = 3.0
 """A TaskManager that has said nothing for so long is shown as silent: signs of life come more often."""
 
 RESULT_CHARACTERS: Final = 4096
-"""Of a job's results, in a look; whoever asks for the job is told all."""
+"""Of a job's results, in a look; a request for the job gets all."""
 
 CHANNEL_COLUMNS: Final = (
     "producer",
@@ -78,7 +78,7 @@ _Task = tuple[str, int, int, int]
 
 
 @dataclass(slots=True)
-class _Told:
+class _Details:
     """What a TaskManager told last: `spent` is what its tasks did since they began, `rates` what they did lately."""
 
     document: Document
@@ -97,9 +97,9 @@ class ClusterWatch:
         self._tokens = itertools.count()
         self._looked_s = -LOOKED_S
         self._wanted = trio.Event()
-        self._told: dict[str, _Told] = {}
+        self._details: dict[str, _Details] = {}
         self._asked: dict[str, float] = {}
-        self._gone: dict[str, Document] = {}
+        self._lost: dict[str, Document] = {}
 
     def want(self) -> None:
         """Somebody looks, now and for the next `LOOKED_S` seconds."""
@@ -110,27 +110,27 @@ class ClusterWatch:
         """Asks TaskManagers while somebody looks. Cancellation: nothing is asked any more."""
         while True:
             if trio.current_time() - self._looked_s >= LOOKED_S:
-                self._told.clear()
+                self._details.clear()
                 self._asked.clear()
                 self._wanted = trio.Event()
                 await self._wanted.wait()
-            for found in self._manager.taskmanagers.all():
-                self._ask(found.location.name)
+            for taskmanager in self._manager.taskmanagers.all():
+                self._ask(taskmanager.location.name)
             await trio.sleep(PERIOD_S / 4)
 
     def _ask(self, name: str) -> None:
         now_s = trio.current_time()
-        told, asked_s = self._told.get(name), self._asked.get(name)
-        if asked_s is not None and (told is None or told.asked_at_s < asked_s):
+        report, asked_s = self._details.get(name), self._asked.get(name)
+        if asked_s is not None and (report is None or report.asked_at_s < asked_s):
             return  # it has not answered yet
-        if told is not None:
-            period_s = max(PERIOD_S, float(told.document["took_s"]) / DETAILS_PART)
-            if now_s < told.asked_at_s + period_s:
+        if report is not None:
+            period_s = max(PERIOD_S, float(report.document["took_s"]) / DETAILS_PART)
+            if now_s < report.asked_at_s + period_s:
                 return
         self._asked[name] = now_s
         self._manager.send(name, AskDetails(next(self._tokens)))
 
-    def heard(self, name: str, document: Document) -> None:
+    def on_details(self, name: str, document: Document) -> None:
         """A TaskManager tells how it is.
 
         Raises:
@@ -138,27 +138,27 @@ class ClusterWatch:
         """
         now_s = trio.current_time()
         check_details(document)
-        before = self._told.get(name)
-        told = self._told[name] = _Told(document, now_s, self._asked.get(name, now_s), {}, {})
+        before = self._details.get(name)
+        report = self._details[name] = _Details(document, now_s, self._asked.get(name, now_s), {}, {})
         for job_id, job in document["jobs"].items():
             for task in job["tasks"]:
                 key = (job_id, *task["attempt"])
-                spent = told.spent[key] = task["busy_s"], task["idle_s"], task["backpressured_s"]
+                spent = report.spent[key] = task["busy_s"], task["idle_s"], task["backpressured_s"]
                 then = (0.0, 0.0, 0.0) if before is None else before.spent.get(key, (0.0, 0.0, 0.0))
                 rates = _rates(spent, then)
                 if rates is None and before is not None:
                     rates = before.rates.get(key)
                 if rates is not None:
-                    told.rates[key] = rates
+                    report.rates[key] = rates
 
     def lost(self, name: str, reason: str) -> None:
         """A TaskManager is about to be forgotten, and still shown."""
         for each in taskmanagers_document(self._manager):
             if each["name"] == name:
-                self._gone[name] = {**each, "jobs": {}, "free_slots": 0, "gone": reason}
-        while len(self._gone) > MAX_GONE:
-            del self._gone[next(iter(self._gone))]
-        self._told.pop(name, None)
+                self._lost[name] = {**each, "jobs": {}, "free_slots": 0, "gone": reason}
+        while len(self._lost) > MAX_GONE:
+            del self._lost[next(iter(self._lost))]
+        self._details.pop(name, None)
         self._asked.pop(name, None)
 
     # Snapshots.
@@ -176,12 +176,12 @@ class ClusterWatch:
         for each in taskmanagers_document(self._manager):
             heard_s = self._manager.heard_s(each["name"])
             silent_s = 0.0 if heard_s is None or math.isinf(heard_s) else now_s - heard_s
-            told = self._told.get(each["name"])
-            facts = {} if told is None else {key: told.document[key] for key in TASKMANAGER_KEYS}
+            report = self._details.get(each["name"])
+            facts = {} if report is None else {key: report.document[key] for key in TASKMANAGER_KEYS}
             silent = round(silent_s) if silent_s > SILENT_S else 0
             here.append({**each, **facts, "gone": "", "silent_s": silent})
         return {
-            "taskmanagers": [*here, *self._gone.values()],
+            "taskmanagers": [*here, *self._lost.values()],
             "jobs": [self.drawn(record) for record in self._manager.jobs.records.values()],
             "channel_columns": list(CHANNEL_COLUMNS),
             "load_balance": self._manager.config.load_balance.value,
@@ -205,8 +205,8 @@ class ClusterWatch:
         tasks: dict[tuple[int, int], Mapping[str, Any]] = {}
         all_rates: dict[tuple[int, int], tuple[int, int, int] | None] = {}
         networks = []
-        for name, told in self._told.items():
-            job = told.document["jobs"].get(job_id)
+        for name, report in self._details.items():
+            job = report.document["jobs"].get(job_id)
             if job is None:
                 continue
             if job["network"] is not None:
@@ -215,7 +215,7 @@ class ClusterWatch:
                 vertex, subtask, attempt = task["attempt"]
                 if _is_there(document, vertex, subtask, attempt, name):
                     tasks[vertex, subtask] = task
-                    all_rates[vertex, subtask] = told.rates.get((job_id, vertex, subtask, attempt))
+                    all_rates[vertex, subtask] = report.rates.get((job_id, vertex, subtask, attempt))
         document["networks"] = networks
         for (vertex, subtask), task in tasks.items():
             row = document["vertices"][vertex]["subtasks"][subtask]
@@ -232,8 +232,8 @@ class ClusterWatch:
             }
         places = {
             (vertex, each["subtask"]): each["taskmanager"]
-            for vertex, found in enumerate(document["vertices"])
-            for each in found["subtasks"]
+            for vertex, row in enumerate(document["vertices"])
+            for each in row["subtasks"]
         }
         for edge in document["edges"]:
             edge |= _channels(edge, tasks, places)
@@ -253,8 +253,8 @@ def _is_there(document: Mapping[str, Any], vertex: int, subtask: int, attempt: i
     vertices = document["vertices"]
     if not 0 <= vertex < len(vertices) or not 0 <= subtask < len(vertices[vertex]["subtasks"]):
         return False
-    found = vertices[vertex]["subtasks"][subtask]
-    return bool((found["attempt"], found["taskmanager"]) == (attempt, taskmanager))
+    task = vertices[vertex]["subtasks"][subtask]
+    return bool((task["attempt"], task["taskmanager"]) == (attempt, taskmanager))
 
 
 def _channels(
@@ -266,7 +266,7 @@ def _channels(
 
     Args:
         edge: see `edges_of`.
-        tasks: what was told, by vertex and subtask.
+        tasks: their reports, by vertex and subtask.
         places: the TaskManager of each subtask.
     """
     rows: list[list[Any]] = []

@@ -1,7 +1,7 @@
 """From a job graph to a plan, and from events to instructions: pure functions and state machines, no I/O, no clock.
 
 Here is what writes and plans a job. Who runs one takes `Scheduler` from `scheduler`, how it is set from
-`scheduler_settings`, what it is told from `events`, what it says from `instructions`, when it restarts from
+`scheduler_settings`, its input from `events`, its output from `instructions`, when it restarts from
 `failover.restart`.
 """
 

@@ -25,7 +25,7 @@ COMMITTED: Final = (
 
 @final
 class CommitPhase:
-    """See the module.
+    """The end of a job without checkpoints: its tasks commit together.
 
     Args:
         progress: of the job's tasks.
@@ -67,13 +67,13 @@ class CommitPhase:
 
     def _still_waiting(self, members: IndexArray) -> IndexArray:
         executions = self._progress.executions
-        found = []
+        waiting = []
         for subtask in members.tolist():
             attempt = self._waiting.get(subtask)
             if attempt is None:
                 continue
             if executions.attempts[subtask] == attempt:
-                found.append(subtask)
+                waiting.append(subtask)
             else:
                 del self._waiting[subtask]
-        return executions.in_state(index_array(found), ExecutionState.RUNNING)
+        return executions.in_state(index_array(waiting), ExecutionState.RUNNING)

@@ -1,4 +1,4 @@
-"""What a scheduler is told: frozen events, each with the time at which it is handed over.
+"""The input of a scheduler: frozen events, each with the time at which it is handed over.
 
 Takes: nothing. Gives: classes to `scheduler` and to whoever drives one.
 
@@ -152,7 +152,7 @@ class TasksLost:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class TasksWaiting:
-    """These attempts have sent their last event, and wait to be told to commit; in a job that takes no checkpoints.
+    """These attempts have sent their last event, and wait for the order to commit; in a job that takes no checkpoints.
 
     Attributes:
         now_s: when.

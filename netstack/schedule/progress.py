@@ -289,7 +289,7 @@ class Progress:
 
         Args:
             subtasks: which.
-            keeps_slot: another attempt has still to stop there; whoever hears of that adds the release.
+            keeps_slot: another attempt has still to stop there; the caller adds the release.
         """
         self._is_releasing.view[subtasks] = True
         if not keeps_slot:
@@ -390,12 +390,12 @@ class Progress:
 
     def partitions_of(self, subtasks: IndexArray) -> IndexArray:
         """The partitions that ascending subtasks write."""
-        found = [
+        partitions = [
             indices + np.int32(self.topology.partitions_of(dataset).start)
             for vertex, indices in self.topology.by_vertex(subtasks)
             for dataset in self.topology.outputs_of(vertex)
         ]
-        return np.concatenate(found) if found else index_array([])
+        return np.concatenate(partitions) if partitions else index_array([])
 
     def release_partitions(self, partitions: IndexArray) -> None:
         """Has those that are still there dropped where they are."""

@@ -86,7 +86,7 @@ class Recovery:
         self.stale = 0
         self._news: list[Failure] = []
 
-    def take_news(self) -> list[Failure]:
+    def drain_events(self) -> list[Failure]:
         """The root failures since the last call, each with what was decided."""
         news, self._news = self._news, []
         return news

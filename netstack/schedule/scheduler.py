@@ -7,7 +7,7 @@ Rules:
   a job on a thousand TaskManagers runs in one test.
 - What comes late is recognised: reports by their attempt, whatever was waited for by the version of its subtasks.
 - No step is long: work on many subtasks is cut, and goes on with `Proceed` after the events that wait.
-- How the job gets on is in `progress`, what failures do in `recovery`; here is who says what.
+- How the job gets on is in `progress`, what failures do in `recovery`; here is which of them returns what.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ class Scheduler:
         """Its attempts beside that one; nobody else changes them."""
         return self._speculation.rivals_of(subtask)
 
-    def take_news(self) -> list[tuple[int, str]]:
+    def drain_events(self) -> list[tuple[int, str]]:
         """What has become of second attempts since the last call, in words, each about a subtask."""
-        return self._speculation.take_news()
+        return self._speculation.drain_events()
 
     @property
     def execution(self) -> str:
@@ -136,7 +136,7 @@ class Scheduler:
 
     def take_failures(self) -> list[Failure]:
         """The root failures since the last call, each with what was decided about it."""
-        return self._recovery.take_news()
+        return self._recovery.drain_events()
 
     def persistent(self) -> dict[int, list[tuple[int, int, TaskManagerLocation]]]:
         """What outlives the job: by dataset its partitions, each with its attempt and place; lost ones are left out."""

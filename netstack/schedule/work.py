@@ -27,7 +27,7 @@ class WorkKind(enum.Enum):
     DEPLOY = "deploy"
     """Send them to their slots."""
     FINISH = "finish"
-    """See what their end makes possible."""
+    """Handle what their end makes possible."""
 
 
 COSTS: Final = {WorkKind.RELEASE: 2, WorkKind.ALLOCATE: 4, WorkKind.DEPLOY: 3, WorkKind.FINISH: 8}

@@ -36,8 +36,9 @@ from ..runtime.threads import background_tasks
 from ..schedule.graph.stream_builder import StreamEnvironment
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.slots.slots import LoadBalanceMode
+from ..taskmanager.config import TaskManagerConfig
 from ..taskmanager.fork_server import start_fork_server
-from ..taskmanager.service import TaskManagerConfig, open_taskmanager
+from ..taskmanager.runner import open_taskmanager
 from ..taskmanager.slot_process import slot_main
 from ..taskmanager.slot_processes import SlotProcesses
 from ..taskmanager.slot_settings import SlotSettings

@@ -32,17 +32,17 @@ def blamed(error: BaseException, operators: Iterable[BoundOperator]) -> BaseExce
             code = _code(function)
             if code is not None:
                 codes.setdefault(code, []).append(operator.name)
-    found = ""
+    place = ""
     for each in traces:
         trace = each
         while trace is not None:  # the innermost counts: operators call those behind them
             frame = trace.tb_frame
             line = frame.f_globals.get(OPERATORS, {}).get(trace.tb_lineno)
             names = [line] if line else codes.get(frame.f_code, [])
-            if names and found not in names:
-                found = names[0]
+            if names and place not in names:
+                place = names[0]
             trace = trace.tb_next
-    return operator_failed(found, error) if found else error
+    return operator_failed(place, error) if place else error
 
 
 def sigint_raises() -> bool:

@@ -54,18 +54,18 @@ class Collector:
         self._sides = {tag: Target(flushing(side.push), side.push_batch) for tag, side in self._sides.items()}
 
     def collect_to(self, tag: str, record: Any) -> None:
-        """See `Output.collect_to`."""
+        """Implements `Output.collect_to`."""
         side = self._sides.get(tag)
         if side is not None:
             side.push(record)
 
     async def emit(self, record: Any) -> None:
-        """See `Output.emit`."""
+        """Implements `Output.emit`."""
         self.collect(record)
         await self._output.drain()
 
     async def emit_batch(self, records: Records) -> None:
-        """See `Output.emit_batch`."""
+        """Implements `Output.emit_batch`."""
         self.collect_batch(records)
         await self._output.drain()
 
@@ -136,8 +136,8 @@ class OperatorChain:
         self.records_in = 0
         self._made: dict[str, ChainedOperator] = {}
         self._network: dict[str, list[int]] = {}
-        for index, told in enumerate(task.outputs):
-            self._network.setdefault(told.edge.source, []).append(index)
+        for index, report in enumerate(task.outputs):
+            self._network.setdefault(report.edge.source, []).append(index)
         self._behind: dict[str, list[ChainedEdge]] = {}
         for edge in task.chained:
             self._behind.setdefault(edge.source, []).append(edge)
@@ -203,7 +203,7 @@ class OperatorChain:
             await operator.bound.commits.prepare(checkpoint_id)
 
     async def complete(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete: what was prepared is committed, and operators that want to know are told."""
+        """A checkpoint is complete: what was prepared is committed, and operators that want to know are notified."""
         for operator in self.operators:
             await operator.bound.commits.complete(checkpoint_id)
             if checkpoint_id != AT_THE_END:
@@ -216,7 +216,7 @@ class OperatorChain:
         """
         if checkpoint_id >= 0:
             await self.prepare(checkpoint_id)
-        found: dict[str, dict[str, Any]] = {}
+        result: dict[str, dict[str, Any]] = {}
         for operator in self.operators:
             bound = operator.bound
             state: dict[str, Any] = {}
@@ -231,8 +231,8 @@ class OperatorChain:
                 state["prepared"] = prepared
             if bound.is_finished:
                 state["finished"] = [bound.result]
-            found[bound.context.state_id] = state
-        return found
+            result[bound.context.state_id] = state
+        return result
 
     def statistics(self) -> tuple[OperatorStatistics, ...]:
         """What each operator has taken and given so far."""
@@ -247,7 +247,7 @@ class OperatorChain:
     # Putting together.
 
     def _joined(self, name: str, tag: str, targets: Mapping[str, Target]) -> Target:
-        """Everybody who reads an output of an operator, as one."""
+        """All readers of an output of an operator, as one."""
         inside = [
             self._input(edge.target, edge.input_number, targets, tells=True)
             for edge in self._behind.get(name, ())
@@ -273,7 +273,7 @@ class OperatorChain:
             number: which of its inputs, from 1.
             targets: of the operators so far.
             tells: whether to tell the operator's context which input it is, before every record; of what comes through
-                gates it is told before every buffer.
+                gates it gets the channel before every buffer.
         """
         operator = self._made[name]
         if operator.bound.kind is not OperatorKind.CONNECT:

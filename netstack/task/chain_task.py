@@ -5,7 +5,7 @@ Takes: a `TaskDeploymentDescriptor`, and the network environment it runs in. Giv
 
 How a task of a job with checkpoints ends (FLIP-147): all records processed -> `finish` of every operator -> EndOfData
 to the consumers -> they have processed it all -> EndOfPartition -> a checkpoint that began behind all that is complete,
-and its operators were told -> ended. Up to EndOfPartition it takes part in checkpoints as always: barriers follow
+and its operators know -> ended. Up to EndOfPartition it takes part in checkpoints as always: barriers follow
 EndOfData, unaligned ones overtake it; then the coordinator triggers it. Only operators with `checkpoint_completed` or
 `prepare_commit` want that checkpoint; a task without them ends behind EndOfPartition. What its operators had in the end
 is stored as its final state, and counts in every later checkpoint.
@@ -321,12 +321,12 @@ class ChainTask:
         return None if self._input is None else self._input.statistics()
 
     def code(self) -> list[list[Any]]:
-        """See `RunnableTask.code`."""
+        """Implements `RunnableTask.code`."""
         return [row for operator in self._bound.values() for row in code_rows(operator)]
 
     @property
     def open_gates(self) -> Sequence[SingleInputGate | None]:
-        """See `RunnableTask.open_gates`."""
+        """Implements `RunnableTask.open_gates`."""
         return self._gates.opened
 
     @property
@@ -357,12 +357,12 @@ class ChainTask:
             inputs.setdefault(given.edge.target, []).append((is_keyed, key_type_of(function, given.format)))
         for edge in self._task.chained:
             inputs.setdefault(edge.target, []).append((edge.is_keyed, None))
-        found: dict[str, set[type]] = {}
-        for name, told in inputs.items():
-            if all(is_keyed for is_keyed, _ in told):
-                types = {key_type for _, key_type in told if key_type is not None}
-                found[name] = types if all(key_type for _, key_type in told) else set()
-        return found
+        operators: dict[str, set[type]] = {}
+        for name, keyed in inputs.items():
+            if all(is_keyed for is_keyed, _ in keyed):
+                types = {key_type for _, key_type in keyed if key_type is not None}
+                operators[name] = types if all(key_type for _, key_type in keyed) else set()
+        return operators
 
     def _writer(self, made: PartitionDescriptor, told_output: OutputInformation) -> RecordWriter[Any]:
         selector = selector_of(told_output, made, self.subtask, self._load)
@@ -452,7 +452,7 @@ class ChainTask:
         await self._end(drain, is_restored)
 
     async def _end(self, drain: bool, is_restored: bool) -> None:
-        """See the module."""
+        """The end of the task, in the states of the module."""
         output, checkpoints = self._output, self._running
         await output.end_of_data(drain=drain)
         is_pipelined = all(made.type.must_be_pipelined for made in self._descriptor.partitions)

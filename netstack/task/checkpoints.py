@@ -89,14 +89,14 @@ def checked_subtask_report(said: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: a field is not of its type, or no number that can be shown.
     """
-    found = {}
+    result = {}
     for field in fields(SubtaskReport):
         if field.name in said and field.name not in ("task", "subtask"):
             value = said[field.name]
             if type(value) not in _REPORT_KINDS[str(field.type)] or not 0 <= value < math.inf:
                 raise ValueError(f"{field.name}={shown(value)} of a checkpoint at a subtask is no {field.type}")
-            found[field.name] = value
-    return found
+            result[field.name] = value
+    return result
 
 
 @final
@@ -123,7 +123,7 @@ class TaskCheckpoints:
         is_held: the barrier of a savepoint that the job stops with was sent on here by a source: no record may follow
             until it is complete, or has failed.
         is_stopped: it is complete.
-        is_confirmed: a checkpoint is complete, and operators were told of it, that holds what they had in the end.
+        is_confirmed: a checkpoint is complete, and operators know of it, that holds what they had in the end.
     """
 
     def __init__(
@@ -175,19 +175,19 @@ class TaskCheckpoints:
     # From the barrier handler.
 
     def trigger(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
-        """See `CheckpointTask.trigger`."""
+        """Implements `CheckpointTask.trigger`."""
         if barrier.checkpoint_id != self._here_id:
             self._accept(barrier, alignment)
 
     def inputs_complete(self, checkpoint_id: int, alignment: AlignmentStatistics) -> None:
-        """See `CheckpointTask.inputs_complete`."""
+        """Implements `CheckpointTask.inputs_complete`."""
         if checkpoint_id != self._here_id:
             self._due.append(partial(self._finish_inputs, checkpoint_id, alignment))
         elif self.inputs is not None:
             self.inputs.take_captured(checkpoint_id)
 
     def abort(self, checkpoint_id: int, reason: AbortReason) -> None:
-        """See `CheckpointTask.abort`."""
+        """Implements `CheckpointTask.abort`."""
         if checkpoint_id != self._here_id:
             self._last_id = max(self._last_id, checkpoint_id)
             self._due.append(partial(self._cancel, checkpoint_id, reason))
@@ -228,7 +228,7 @@ class TaskCheckpoints:
             self.is_held, self._stopping = False, -1
 
     def completed_here(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete: operators that want to know are told before the next record."""
+        """The checkpoint is complete: operators that want to know are notified before the next record."""
         if checkpoint_id == self._stopping:
             self.is_held, self.is_stopped = False, True
         self._due.append(partial(self._tell_completed, checkpoint_id))
@@ -283,7 +283,7 @@ class TaskCheckpoints:
             raise CannotCheckpoint(AbortReason.SUBSUMED)
         if barrier.checkpoint_id in self._aborted:
             raise CannotCheckpoint(AbortReason.DECLINED)
-        if self._is_drained and self._confirming is None:  # one that began elsewhere may be told to be complete first
+        if self._is_drained and self._confirming is None:  # one that began elsewhere may be complete first
             self._confirming = barrier.checkpoint_id
         self._last_id = barrier.checkpoint_id
         self._accepted.add(barrier.checkpoint_id)

@@ -151,10 +151,10 @@ class OperatorContext:
                 f"{what} begins with a value of type {begins_with}, and in the checkpoint with one of type {before}:"
                 " give the state another name, and it begins empty"
             )
-        found = {type(original_key(form)) for form in restored} if self._key_types else set()
-        if not found <= self._key_types:
+        types = {type(original_key(form)) for form in restored} if self._key_types else set()
+        if not types <= self._key_types:
             raise StateMismatch(
-                f"{what} has keys of type {_names(found)} in the checkpoint, and those of its inputs are"
+                f"{what} has keys of type {_names(types)} in the checkpoint, and those of its inputs are"
                 f" {_names(self._key_types)} now, by their key function or format: give the state another name, or let"
                 " the function say nothing"
             )
@@ -194,12 +194,12 @@ class OperatorContext:
 
     def keyed_snapshot(self) -> dict[str, dict[Any, Any] | list[list[Any]]]:
         """All keyed states, copied; what was restored and not asked for stays as it was."""
-        found = {name: stored_state(state) for name, state in self._restored.items()}
+        snapshot = {name: stored_state(state) for name, state in self._restored.items()}
         for name, state in self._states.items():
-            if name in found:
+            if name in snapshot:
                 raise LocalProtocolError(f"{self}: keyed state {name!r} was restored twice")
-            found[name] = state.copy_for_checkpoint()
-        return found
+            snapshot[name] = state.copy_for_checkpoint()
+        return snapshot
 
 
 def _differ(before: str, now: str) -> bool:

@@ -6,7 +6,7 @@ The function is generated, a line for each operator, because that is what a user
 do next to nothing cost 1.1 times what they cost in a plain loop; a closure for each operator takes 1.8 times as long.
 A list for each operator would be as fast, but operators would no longer see one record after the other, and one that
 gives the same object again and again, changed, would give its last state only. No text of the user's gets into the
-source. Which operator an error comes from is told by its line (`blame`).
+source. The line of an error names its operator (`blame`).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def fused(step: FusedOperator, behind: Target | None = None) -> Target:
 
     Args:
         step: the operator.
-        behind: who reads it; None of a process or a sink, which hand on nothing.
+        behind: its reader; None of a process or a sink, which hand on nothing.
     """
     steps: tuple[FusedOperator, ...] = (step,)
     end = None

@@ -32,7 +32,7 @@ from ..signal import Signal
 
 @final
 class TaskGates:
-    """See the module."""
+    """The input gates of one task."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ def key_type_of(function: Callable[[Any], Any] | None, format: str) -> type | No
     if isinstance(function, type):
         return function if function in _ONE_TYPE else None
     try:
-        told = get_type_hints(function).get("return")
+        types = get_type_hints(function).get("return")
     except Exception:  # annotations are the user's, and any expression; without one that can be read none is known
         return None
-    return told if isinstance(told, type) and told in _ONE_TYPE else None
+    return types if isinstance(types, type) and types in _ONE_TYPE else None

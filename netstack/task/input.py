@@ -86,8 +86,8 @@ class TaskInput:
             gates: those that are open, by input of the task.
             told: what comes through each.
             edges: what checkpoints call the edge of each.
-            mailbox: is told when there is something to poll, and at once of priority events.
-            task: is told when checkpoints begin and end.
+            mailbox: is notified when there is something to poll, and at once of priority events.
+            task: is notified when checkpoints begin and end.
             environment: whose clock and temporary folder serve.
             exactly_once: whether barriers are aligned.
             unaligned: whether a checkpoint may be, or become, unaligned.
@@ -268,31 +268,31 @@ class TaskInput:
 
     def in_flight(self) -> ChannelBytes:
         """The recovered records that were not processed yet, framed, as in flight to this subtask."""
-        found: ChannelBytes = {}
+        result: ChannelBytes = {}
         for position, (index, records) in enumerate(self._recovered):
             rest = list(records)[self._done if position == 0 else 0 :]
             if rest:
                 # Any channel of this input that leads here will do: whoever recovers it gives all records of an
                 # exchange to the owner of their keys, or to this subtask.
-                found[self._key(self._input_of.index(index))] = b"".join(map(frame, rest))
-        return found
+                result[self._key(self._input_of.index(index))] = b"".join(map(frame, rest))
+        return result
 
     def take_captured(self, checkpoint_id: int) -> ChannelBytes:
         """What came in front of the barriers of a checkpoint and was not processed when it began."""
         return self._captured.pop(checkpoint_id, {})
 
     def resume(self, channel: int) -> None:
-        """See `CheckpointedInputs.resume`."""
+        """Implements `CheckpointedInputs.resume`."""
         self._gate.resume(channel)
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
-        """See `CheckpointedInputs.checkpoint_started`."""
+        """Implements `CheckpointedInputs.checkpoint_started`."""
         for channel in range(len(self._input_of)):
             if not self._gate.start_capture(channel, barrier.checkpoint_id, self._unprocessed(channel)):
                 raise CannotCheckpoint(AbortReason.SUBSUMED)
 
     def checkpoint_stopped(self, checkpoint_id: int) -> None:
-        """See `CheckpointedInputs.checkpoint_stopped`."""
+        """Implements `CheckpointedInputs.checkpoint_stopped`."""
         captured = {}
         for channel in range(len(self._input_of)):
             data = self._gate.take_capture(channel, checkpoint_id)
@@ -301,7 +301,7 @@ class TaskInput:
         self._captured[checkpoint_id] = captured
 
     def prioritize(self, channel: int, sequence: int) -> None:
-        """See `CheckpointedInputs.prioritize`."""
+        """Implements `CheckpointedInputs.prioritize`."""
         self._gate.prioritize(channel, sequence)
 
     # Inside.
@@ -323,14 +323,14 @@ class TaskInput:
                 break
             deserializer = self._deserializers[channel] or self._new_deserializer(channel)
             try:
-                found = deserializer.feed(buffer.contiguous())
+                result = deserializer.feed(buffer.contiguous())
             except RecordError as error:
                 raise self._refused(channel, error) from error
             finally:
                 size += buffer.length
                 buffer.recycle()
-            elements += found
-            records = sum(len(each) if isinstance(each, np.ndarray) else 1 for each in found)
+            elements += result
+            records = sum(len(each) if isinstance(each, np.ndarray) else 1 for each in result)
             self._gate.count_records(channel, records)
             self._count += records
             buffer = self._gate.poll() if size < GATHERED_BYTES else None
@@ -390,14 +390,14 @@ class TaskInput:
     def _next_recovered(self) -> list[Any]:
         index, records = self._recovered[0]
         format = self._formats[index]
-        found: list[Any] = []
+        result: list[Any] = []
         for data in records:
-            if len(found) == RECOVERED_AT_ONCE:
+            if len(result) == RECOVERED_AT_ONCE:
                 break
-            found.append(format.decode(memoryview(data)))
-        self._count, self._done = len(found), 0
+            result.append(format.decode(memoryview(data)))
+        self._count, self._done = len(result), 0
         self.gate_index = index
-        return found
+        return result
 
     def _forget_recovered(self) -> None:
         _, records = self._recovered[0]

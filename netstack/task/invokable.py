@@ -166,7 +166,7 @@ class InvokableTask:
         """Nothing to do."""
 
     def update_gate(self, gate: int, descriptors: ShuffleDescriptors) -> None:
-        """Its gates are told whole.
+        """Its gates are reported whole.
 
         Raises:
             ConfigError: always.

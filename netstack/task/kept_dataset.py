@@ -20,7 +20,7 @@ from .context import OperatorContext
 
 @final
 class KeptDataset:
-    """See `StreamEnvironment.dataset`, which makes one.
+    """Made by `StreamEnvironment.dataset`.
 
     Args:
         dataset: its name.
@@ -88,12 +88,12 @@ def shares(subpartitions: Sequence[int], parallelism: int) -> list[list[tuple[in
         parallelism: how many subtasks.
     """
     pieces = sorted((index, partition) for partition, count in enumerate(subpartitions) for index in range(count))
-    found: list[list[tuple[int, int, int]]] = []
+    result: list[list[tuple[int, int, int]]] = []
     for subtask in range(parallelism):
         mine = pieces[len(pieces) * subtask // parallelism : len(pieces) * (subtask + 1) // parallelism]
         ranges: dict[int, tuple[int, int]] = {}
         for subpartition, partition in mine:
             first, count = ranges.get(partition, (subpartition, 0))
             ranges[partition] = first, count + 1  # consecutive: pieces are in the order of subpartitions
-        found.append([(partition, first, count) for partition, (first, count) in sorted(ranges.items())])
-    return found
+        result.append([(partition, first, count) for partition, (first, count) in sorted(ranges.items())])
+    return result

@@ -79,7 +79,7 @@ class KeyedState(dict[Any, Any]):
 
 @final
 class MixedKeyedState(MutableMapping[Any, Any]):
-    """As `KeyedState`, for keys of all types: 1, 1.0 and True are three keys, as 0.0 and -0.0 are two, and NaN is one.
+    """Like `KeyedState`, for keys of all types: 1, 1.0 and True are three keys, 0.0 and -0.0 are two, NaN is one.
 
     Going through it gives the keys as they were; what counts as a value of Python's own, as that.
     """
@@ -134,7 +134,7 @@ class MixedKeyedState(MutableMapping[Any, Any]):
 
     @property
     def begins_with(self) -> str:
-        """As `KeyedState.begins_with`."""
+        """Like `KeyedState.begins_with`."""
         return self._table.begins_with
 
     def restore(self, state: Mapping[Any, Any]) -> None:

@@ -87,16 +87,16 @@ class TaskLatencies:
         """
         source, began_ns, sent_ns = _TIMES.unpack(payload)
         now_ns = clock_ns()
-        for found, key, then_ns in ((self._edges, index, sent_ns), (self._sources, source, began_ns)):
-            found.setdefault(key, deque(maxlen=HISTORY)).append(max(0, now_ns - then_ns) // 1000)
+        for histogram, key, then_ns in ((self._edges, index, sent_ns), (self._sources, source, began_ns)):
+            histogram.setdefault(key, deque(maxlen=HISTORY)).append(max(0, now_ns - then_ns) // 1000)
         self._forward(source, began_ns, now_ns)
 
     def rows(self) -> dict[str, list[int]]:
         """The latest latencies in microseconds: `input N` of each input, `source N` of each source's vertex."""
         return {
             f"{what} {key}": list(values)
-            for what, found in (("input", self._edges), ("source", self._sources))
-            for key, values in found.items()
+            for what, histogram in (("input", self._edges), ("source", self._sources))
+            for key, values in histogram.items()
         }
 
     def _forward(self, source: int, began_ns: int, now_ns: int) -> None:
@@ -105,13 +105,13 @@ class TaskLatencies:
 
 def merged_rows(parts: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
     """The rows of several subtasks as those of one; what is no row is left out."""
-    found: dict[str, list[list[int]]] = {}
+    histograms: dict[str, list[list[int]]] = {}
     for part in parts:
         for name, values in part.items():
             if isinstance(values, list):
-                found.setdefault(str(name), []).append([each for each in values if type(each) is int])
+                histograms.setdefault(str(name), []).append([each for each in values if type(each) is int])
     merged = {}
-    for name, rows in found.items():
+    for name, rows in histograms.items():
         most = max(1, MERGED // len(rows))
         merged[name] = [each for values in rows for each in values[:: -(-len(values) // most) or 1]]
     return merged

@@ -1,4 +1,4 @@
-"""What a task is told while it does something else: it looks between two records.
+"""Messages to a task that is busy: it looks between two records.
 
 Takes: callbacks of timers, of the coordinator, of gates and pools. Gives: one attribute to look at, and something to
 wait for.
@@ -20,7 +20,7 @@ from ..signal import Signal
 
 @final
 class Mailbox:
-    """See the module.
+    """The messages to one task.
 
     Attributes:
         is_urgent: whether something is to be done before the next record.
@@ -51,7 +51,7 @@ class Mailbox:
             self._reading.cancel()
 
     def wake(self) -> None:
-        """Something may have changed for whoever waits: data came, or a buffer."""
+        """Something may have changed for the task that waits: data came, or a buffer."""
         self._signal.wake()
 
     def open(self) -> None:

@@ -168,25 +168,25 @@ class BoundOperator:
         self.context = context
         if not information.function:
             raise ConfigError(f"operator {self.name!r} has no function, so it can be planned and not run; give it one")
-        found = load(information.function)
+        instance = load(information.function)
         self.is_batched = self.is_finished = False
         self.result: Any = None
         self.commits = Commits(self)
         self.inputs: tuple[Callable[..., Any], ...] = ()
         parameters = dict(information.parameters)
-        if inspect.isclass(found) and not (self.kind in _PLAIN and not parameters and _is_conversion(found)):
-            _check_call(self.name, found, parameters)
+        if inspect.isclass(instance) and not (self.kind in _PLAIN and not parameters and _is_conversion(instance)):
+            _check_call(self.name, instance, parameters)
             try:
-                self._object = found(**parameters)
+                self._object = instance(**parameters)
             except NetstackError:
                 raise
-            except Exception as error:  # user code raises what it likes; it is told with the operator's name
+            except Exception as error:  # user code raises anything; the report has the operator's name
                 is_refusal = isinstance(error, TypeError | ValueError)
                 raise operator_failed(self.name, error, is_refusal=is_refusal) from error
             self._find_methods()
         else:
             self._object = None
-            function = _with_parameters(self.name, found, parameters, context)
+            function = _with_parameters(self.name, instance, parameters, context)
             if self.kind is OperatorKind.SOURCE:
                 self._object = IterableSource(function, context)
                 function = self._object.read
@@ -261,11 +261,11 @@ class BoundOperator:
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """Calls one of its methods, and awaits it if it wants that; None where it has none of this name."""
-        found = getattr(self._object, method, None)
-        if found is None:
+        outcome = getattr(self._object, method, None)
+        if outcome is None:
             return None
         try:
-            result = found(*arguments)
+            result = outcome(*arguments)
             return await result if isinstance(result, Awaitable) else result
         except NetstackError:
             raise
@@ -283,9 +283,9 @@ class BoundOperator:
 
     async def finish(self, out: Output) -> None:
         """Every record was processed: `finish`, with the output if it takes that; what it returns is the result."""
-        found = getattr(self._object, "finish", None)
-        if found is not None:
-            self.result = await self.call("finish", *((out,) if _takes(found, 1) else ()))
+        result = getattr(self._object, "finish", None)
+        if result is not None:
+            self.result = await self.call("finish", *((out,) if _takes(result, 1) else ()))
         self.is_finished = True
 
 
@@ -314,7 +314,7 @@ class IterableSource:
         return self._skipped < self._count
 
     def read(self) -> list[Any] | npt.NDArray[Any] | None:
-        """As many records as come within about a millisecond; none while it skips what was sent before a restart.
+        """Returns as many records as come within about a millisecond; none while it skips those before a restart.
 
         Raises:
             CheckpointError: there are fewer than were sent then.
@@ -328,15 +328,15 @@ class IterableSource:
             if self._skipped < self._count:
                 return []
             began = perf_counter()
-        found = list(islice(self._records, self._at_once))
+        records = list(islice(self._records, self._at_once))
         elapsed_s = perf_counter() - began
         if elapsed_s > READ_S:
             self._at_once = max(1, self._at_once // 2)
         elif 2 * elapsed_s < READ_S:
             self._at_once = min(2 * self._at_once, READ_RECORDS)
-        self._count += len(found)
+        self._count += len(records)
         self._skipped = self._count
-        return found or None
+        return records or None
 
     def snapshot(self, unsent: int) -> int:
         """How many records were sent."""
@@ -385,9 +385,9 @@ class IterableSource:
             at_once = min(self._at_once, self._count - self._skipped)
             counter = count()
             deque(zip(islice(records, at_once), counter, strict=False), maxlen=0)  # at the speed of C
-            found = next(counter)
-            self._skipped += found
-            if found < at_once:
+            skipped = next(counter)
+            self._skipped += skipped
+            if skipped < at_once:
                 raise self._has_only(self._skipped)
             elapsed_s, now = perf_counter() - now, perf_counter()
             self._at_once = max(1, at_once // 2) if elapsed_s > READ_S / 4 else min(2 * at_once, READ_RECORDS)

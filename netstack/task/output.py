@@ -211,12 +211,12 @@ class TaskOutput:
         return 0 if self._is_finished else sum(len(partition.subpartitions) for partition in self.partitions)
 
     def time_out_barrier(self, checkpoint_id: int) -> None:
-        """See `ResultPartition.time_out_barrier`."""
+        """Implements `ResultPartition.time_out_barrier`."""
         for partition in self.partitions:
             partition.time_out_barrier(checkpoint_id)
 
     def forget_barrier(self, checkpoint_id: int) -> None:
-        """See `ResultPartition.forget_barrier`."""
+        """Implements `ResultPartition.forget_barrier`."""
         for partition in self.partitions:
             partition.forget_barrier(checkpoint_id)
 
@@ -297,7 +297,7 @@ class Edge:
         return not self.arrays and self.slices.is_empty
 
     def flush(self) -> bool:
-        """See `TaskOutput.flush`."""
+        """Implements `TaskOutput.flush`."""
         if self.arrays:
             return False
         try:

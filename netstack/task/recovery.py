@@ -84,11 +84,11 @@ class RestoredCheckpoint:
                 self._states[operator][snapshot.subtask] = state
                 if "own" in state:
                     self._stateful.add(operator)
-            for found, channels in ((self._arrived, snapshot.inputs), (self._unsent, snapshot.outputs)):
+            for entry, channels in ((self._arrived, snapshot.inputs), (self._unsent, snapshot.outputs)):
                 for channel, data in channels.items():
                     if data:
                         edge, _ = _edge_of(channel[0])
-                        found.setdefault(edge, {})[channel] = data
+                        entry.setdefault(edge, {})[channel] = data
 
     def of(self, job: JobInformation, task: TaskInformation, subtask: int, load: Callable[[str], Any]) -> RestoredTask:
         """What a subtask goes on with; all subtasks of its vertex are shared out at the first question.
@@ -104,13 +104,13 @@ class RestoredCheckpoint:
         Raises:
             StateMismatch: the checkpoint does not fit the job; the text says what to do.
         """
-        found = self._tasks.get(task.name)
-        if found is None:
+        snapshot = self._tasks.get(task.name)
+        if snapshot is None:
             try:
-                found = self._tasks[task.name] = self._share_out(job, task, load)
+                snapshot = self._tasks[task.name] = self._share_out(job, task, load)
             except CheckpointError as error:  # it is the same at every attempt
                 raise StateMismatch(str(error)) from error
-        mine = found[subtask]
+        mine = snapshot[subtask]
         return replace(mine, own=plain_copy(mine.own), keyed=plain_copy(mine.keyed), prepared=plain_copy(mine.prepared))
 
     def _share_out(self, job: JobInformation, task: TaskInformation, load: Callable[[str], Any]) -> list[RestoredTask]:
@@ -120,7 +120,7 @@ class RestoredCheckpoint:
         plans: list[TaskPlan] = []
         for name in names:
             states = self._states.get(job.state_id(name), {})
-            begins = {key: told for state in states.values() for key, told in state.get("begins", {}).items()}
+            begins = {key: report for state in states.values() for key, report in state.get("begins", {}).items()}
             results = {index: state["finished"][0] for index, state in states.items() if "finished" in state}
             if len(states) != task.parallelism and (
                 len(results) < len(states) or any(result is not None for result in results.values())
@@ -234,20 +234,20 @@ def _edge_of(partition: str) -> tuple[EdgeId, int]:
 
 def _merged(snapshots: Sequence[TaskSnapshot]) -> list[TaskSnapshot]:
     """One for each subtask of each planned task: what is in flight belongs to its first."""
-    found: dict[tuple[str, int], TaskSnapshot] = {}
+    merged: dict[tuple[str, int], TaskSnapshot] = {}
     for snapshot in snapshots:
-        earlier = found.get((snapshot.task, snapshot.subtask))
+        earlier = merged.get((snapshot.task, snapshot.subtask))
         if earlier is None:
-            found[snapshot.task, snapshot.subtask] = snapshot
+            merged[snapshot.task, snapshot.subtask] = snapshot
         else:
-            found[snapshot.task, snapshot.subtask] = TaskSnapshot(
+            merged[snapshot.task, snapshot.subtask] = TaskSnapshot(
                 earlier.task,
                 earlier.subtask,
                 earlier.operator,
                 {**earlier.inputs, **snapshot.inputs},
                 {**earlier.outputs, **snapshot.outputs},
             )
-    return list(found.values())
+    return list(merged.values())
 
 
 def check_rescaled(operators: Mapping[str, bool], restored: RestoredTask, task: TaskInformation) -> None:

@@ -1,6 +1,6 @@
 """What a task tells the TaskManager it runs in, and what is left of it when it has ended.
 
-Takes: nothing. Gives: the interface of a task, and of whoever hears its reports.
+Takes: nothing. Gives: the interface of a task, and of the receiver of its reports.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class RunnableTask(Protocol):
         """Something for an invokable, from its coordinator.
 
         Raises:
-            WouldBlock: it does not take what it is told.
+            WouldBlock: its inbox is full.
         """
 
     async def close(self, failure: str = "") -> None:

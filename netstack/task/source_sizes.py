@@ -44,16 +44,18 @@ def _asked(node: StreamNode) -> StreamNode:
         source = load(node.function)
     except Exception:  # only TaskManagers have it; or it is broken, which they will say better
         return node
-    told = {name: _told(source, method, node) for name, method in (("bytes", "estimated_bytes"), ("splits", "splits"))}
-    if all(value is None for value in told.values()):
+    answer = {
+        name: _answer(source, method, node) for name, method in (("bytes", "estimated_bytes"), ("splits", "splits"))
+    }
+    if all(value is None for value in answer.values()):
         return node
     try:
-        return replace(node, source_size=SourceSize(**told))
+        return replace(node, source_size=SourceSize(**answer))
     except ConfigError as error:
         raise ConfigError(f"source {node.name!r} ({node.function}): {error}") from error
 
 
-def _told(source: Any, method: str, node: StreamNode) -> Any:
+def _answer(source: Any, method: str, node: StreamNode) -> Any:
     ask = getattr(source, method, None)
     if not callable(ask):
         return None

@@ -3,7 +3,7 @@
 Takes: bytes as they come. Gives: any part of them.
 
 Rules: a file has no name from its first byte on, so nothing is left of it whatever ends the process. It is closed when
-the last who reads it lets go, so a blob may be dropped at any time. What touches files is called in a thread.
+the last reader lets go, so a blob may be dropped at any time. What touches files is called in a thread.
 """
 
 from __future__ import annotations

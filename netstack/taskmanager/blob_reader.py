@@ -17,7 +17,8 @@ from typing import Final, TypeAlias, final
 import trio
 
 from ..config import MIB
-from ..control.messages import SLICE_BYTES, BlobPart, FetchBlob
+from ..control.messages import SLICE_BYTES, BlobPart
+from ..control.reports import FetchBlob
 from ..errors import ConfigError
 from ..runtime.threads import in_thread
 from ..schedule.descriptors.blob_store import CODE_KEY, BlobError
@@ -76,12 +77,12 @@ class BlobReader:
 
         Cancellation: what was fetched is kept.
         """
-        found = {}
+        blobs = {}
         for part in parts:
             if isinstance(part, str):
                 blob = await self.fetch(job, BlobKey(part), fetch)
-                found[BlobKey(part)] = await _read(blob, 0, blob.size_bytes)
-        return found
+                blobs[BlobKey(part)] = await _read(blob, 0, blob.size_bytes)
+        return blobs
 
     async def fetch(self, job: str, key: BlobKey, fetch: Fetch) -> KeptBlob:
         """A blob; it is kept here.
@@ -95,7 +96,7 @@ class BlobReader:
             BlobError: it cannot be fetched, even after the retries.
             ConnectionLost: who keeps it is gone.
 
-        Cancellation: somebody else who waits for the same blob fetches it.
+        Cancellation: another task that waits for the same blob fetches it.
         """
         place = _owner(job, key), key
         while True:
@@ -116,7 +117,7 @@ class BlobReader:
             return blob
 
     async def part(self, job: str, ask: FetchBlob, fetch: Fetch) -> BlobPart:
-        """Answers who reads it part by part; raises as `fetch`."""
+        """Answers a reader part by part; raises like `fetch`."""
         return await _part(await self.fetch(job, BlobKey(ask.key), fetch), ask)
 
     async def part_of_kept(self, ask: FetchBlob) -> BlobPart:
@@ -146,11 +147,11 @@ class BlobReader:
         data = part if isinstance(part, bytes) else fetched[part]
         # What came inline has no key, and comes once for every consumer too.
         key = part if isinstance(part, str) else hashlib.sha1(part, usedforsecurity=False).hexdigest()
-        found = self._values.get(job, key, now_s)
-        if found is None:
-            found = ShuffleDescriptors.decompress(data)
-            self._values.put(job, key, found, now_s, len(data))
-        return found
+        descriptors = self._values.get(job, key, now_s)
+        if descriptors is None:
+            descriptors = ShuffleDescriptors.decompress(data)
+            self._values.put(job, key, descriptors, now_s, len(data))
+        return descriptors
 
     def job_left(self, job: str) -> None:
         """Drops everything of a job of which no task is left here, but packages."""

@@ -85,7 +85,7 @@ class BlobTracker:
 
     def untrack_job(self, job: str) -> list[TrackedBlob]:
         """All files of a job are to be deleted; returns which those are."""
-        gone = [blob for blob in self._sizes if blob[0] == job]
-        for blob in gone:
+        keys = [blob for blob in self._sizes if blob[0] == job]
+        for blob in keys:
             self.untrack(*blob)
-        return gone
+        return keys

@@ -15,8 +15,10 @@ from typing import Final, TypeAlias, final
 
 import trio
 
+from ..control.codec import Message
 from ..control.link import CLIENT, ControlLink, dial
-from ..control.messages import SLICE_BYTES, BlobKept, BlobPart, FetchBlob, Message
+from ..control.messages import SLICE_BYTES, BlobPart
+from ..control.reports import BlobKept, FetchBlob
 from ..errors import ConnectionLost, NetstackError
 from ..runtime.authentication import Secret, prove_dialler
 from ..runtime.causes import root_cause

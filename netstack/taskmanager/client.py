@@ -14,9 +14,10 @@ from typing import final
 
 import trio
 
-from ..control.codec import Plain
+from ..control.codec import Message, Plain
 from ..control.link import CLIENT, HEARTBEAT_TIMEOUT_S, TASKMANAGER, ControlLink, dial
-from ..control.messages import AskStatistics, Message, Refused, Statistics
+from ..control.messages import AskStatistics, Refused
+from ..control.reports import Statistics
 from ..errors import ConnectionLost, RemoteProtocolError, RequestRefused
 from ..runtime.authentication import Secret, prove_dialler
 from ..runtime.threads import background_tasks
@@ -64,13 +65,13 @@ class TaskManagerClient:
         """Takes what the TaskManager says, until it is gone. Called by `open_client`."""
         try:
             while True:
-                self._heard(await self._link.receive())
+                self._on_message(await self._link.receive())
         except (ConnectionLost, RemoteProtocolError, RequestRefused) as error:
             self._error = ConnectionLost(f"{self.address}: {error}")
             for waiting in self._statistics.values():
                 waiting.close()
 
-    def _heard(self, message: Message) -> None:
+    def _on_message(self, message: Message) -> None:
         if isinstance(message, Refused):
             raise RequestRefused(message.text)
         if isinstance(message, Statistics):

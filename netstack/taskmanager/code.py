@@ -97,19 +97,19 @@ class AllowList:
         """
         self.check(name, shipped)
         try:
-            found = load(name)
+            loaded = load(name)
         except ConfigError:
             raise
         except BaseException as error:  # a module may do anything while it is imported, sys.exit() included
             raise ConfigError(f"{shown(name, 120)} cannot be imported: {shown_error(error)}") from error
-        qualified = getattr(found, "__qualname__", None)
-        home = f"{getattr(found, '__module__', '')}:{qualified}"
+        qualified = getattr(loaded, "__qualname__", None)
+        home = f"{getattr(loaded, '__module__', '')}:{qualified}"
         if qualified is not None and not self.allows(home) and root_package(home) not in shipped:
             raise ConfigError(
                 f"{shown(name, 120)} is {home}, which may not be run here: an allowed module that imports something"
                 " does not allow it"
             )
-        return found
+        return loaded
 
 
 @final
@@ -149,22 +149,22 @@ class ShippedCode:
 
     def _put(self, job_id: str, package: str, blob: KeptBlob) -> None:
         key = blob.key
-        found = self._used.get(package)
-        if found is not None and found[1]:
-            if found[0] != key:
+        used = self._used.get(package)
+        if used is not None and used[1]:
+            if used[0] != key:
                 raise ConfigError(
-                    f"package {package!r} was shipped with other content by job {min(found[1])}, which runs here: a"
+                    f"package {package!r} was shipped with other content by job {min(used[1])}, which runs here: a"
                     " process has each package once; end that job first, or rename the package"
                 )
-            found[1].add(job_id)
+            used[1].add(job_id)
             return
-        if package in sys.modules and found is None:
+        if package in sys.modules and used is None:
             raise ConfigError(
                 f"package {package!r} is shipped, and one of that name is installed and in use here: rename it, or"
                 " start a TaskManager that has not imported it"
             )
-        if found is not None and found[0] != key:
-            self._forget(package, found[0])
+        if used is not None and used[0] != key:
+            self._forget(package, used[0])
         path = self._path(key)
         if not path.exists():
             with open(path, "wb") as file:

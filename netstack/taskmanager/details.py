@@ -1,8 +1,8 @@
 """What the jobs of a TaskManager are like at this moment, down to each channel: for whoever watches a job run.
 
-Takes: the jobs of whoever asks. Gives: a document of plain data.
+Takes: the jobs of one JobManager. Gives: a document of plain data.
 
-Rules: bounded. Of each input and each output of a vertex `CHANNELS_AT_MOST` channels are told, of one that has more a
+Rules: bounded. Of each input and each output of a vertex `CHANNELS_AT_MOST` channels are in it, of one that has more a
 corner: the first subtasks with the first channels of each, so that both ends tell of the same channels. Nothing is
 counted for it and nothing runs between two questions; an answer costs about 5 us a channel.
 """
@@ -45,7 +45,7 @@ def details_document(scopes: Iterable[JobScope], shared: NetworkEnvironment | No
         memory: of the TaskManager.
 
     Returns:
-        `took_s` (how long this took: who asks again should leave it fifty times as long), `memory_bytes`,
+        `took_s` (how long this took: leave it fifty times as long before the next request), `memory_bytes`,
         `free_memory_bytes`, `network` (of the shared one; None while it is closed) and `jobs`, by id: `tasks`,
         `network` (of its own, or None).
     """
@@ -74,25 +74,25 @@ def _job(scope: JobScope) -> Plain:
 
 def _widths(scope: JobScope) -> dict[tuple[str, int, int], int]:
     """How many channels each input and output of each vertex has here, in all: (what, vertex, index) -> channels."""
-    found: dict[tuple[str, int, int], int] = {}
+    widths: dict[tuple[str, int, int], int] = {}
     for (vertex, _, _), attempt in scope.tasks.items():
         task = attempt.task
         if task is None:
             continue
         for index, gate in enumerate(task.open_gates):
             key = "in", vertex, index
-            found[key] = found.get(key, 0) + (0 if gate is None else gate.channel_count)
+            widths[key] = widths.get(key, 0) + (0 if gate is None else gate.channel_count)
         for index, partition in enumerate(task.open_partitions):
             key = "out", vertex, index
-            found[key] = found.get(key, 0) + len(partition.subpartitions)
-    return found
+            widths[key] = widths.get(key, 0) + len(partition.subpartitions)
+    return widths
 
 
 def _task(
     attempt: Attempt, task: RunnableTask, room: dict[tuple[str, int, int], int], widths: dict[tuple[str, int, int], int]
 ) -> Plain:
-    def shown(what: str, index: int, count: int) -> int:
-        """How many channels of one gate or partition are told."""
+    def shown_channels(what: str, index: int, count: int) -> int:
+        """How many channels of one gate or partition are in it."""
         key = what, attempt[0], index
         left = room.setdefault(key, CHANNELS_AT_MOST)
         number = min(count, left if widths[key] <= CHANNELS_AT_MOST else min(left, isqrt(CHANNELS_AT_MOST)))
@@ -110,11 +110,11 @@ def _task(
         "backpressured_s": statistics.backpressured_s,
         "barriers": None if barriers is None else _barriers(barriers),
         "inputs": [
-            _NOT_OPEN if gate is None else _input(gate, shown("in", index, gate.channel_count))
+            _NOT_OPEN if gate is None else _input(gate, shown_channels("in", index, gate.channel_count))
             for index, gate in enumerate(task.open_gates)
         ],
         "outputs": [
-            _output(partition, shown("out", index, len(partition.subpartitions)))
+            _output(partition, shown_channels("out", index, len(partition.subpartitions)))
             for index, partition in enumerate(task.open_partitions)
         ],
     }
@@ -138,29 +138,29 @@ _NOT_OPEN: Final[Plain] = {"channels": 0, "floating": None, "buffer_bytes": None
 def _input(gate: SingleInputGate, count: int) -> Plain:
     rows = []
     for channel in gate.channels[:count]:
-        found = channel.statistics()
+        statistics = channel.statistics()
         try:
-            place = partition_place(found.partition_id)
+            place = partition_place(statistics.partition_id)
             producer, attempt = place.partition, place.attempt
         except LocalProtocolError:  # of a benchmark, which names its partitions itself
             producer, attempt = -1, 0
         rows.append(
             [
-                found.channel_index,
+                statistics.channel_index,
                 producer,
                 attempt,
-                found.subpartition,
-                found.is_local,
+                statistics.subpartition,
+                statistics.is_local,
                 getattr(channel, "peer", ""),
-                found.queued_buffers,
-                found.queued_bytes,
-                found.exclusive,
-                found.free_exclusive,
-                found.free_floating,
-                found.unannounced_credit,
-                found.sender_backlog,
-                found.buffers,
-                found.is_finished,
+                statistics.queued_buffers,
+                statistics.queued_bytes,
+                statistics.exclusive,
+                statistics.free_exclusive,
+                statistics.free_floating,
+                statistics.unannounced_credit,
+                statistics.sender_backlog,
+                statistics.buffers,
+                statistics.is_finished,
             ]
         )
     return {
@@ -174,15 +174,15 @@ def _input(gate: SingleInputGate, count: int) -> Plain:
 def _output(partition: ResultPartition, count: int) -> Plain:
     rows = []
     for number, subpartition in enumerate(partition.subpartitions[:count]):
-        found = subpartition.statistics()
+        statistics = subpartition.statistics()
         rows.append(
             [
                 number,
-                found.queued_buffers,
-                found.backlog_buffers,
-                found.credit,
-                found.is_blocked,
-                found.buffers_sent,
+                statistics.queued_buffers,
+                statistics.backlog_buffers,
+                statistics.credit,
+                statistics.is_blocked,
+                statistics.buffers_sent,
             ]
         )
     return {"subpartitions": len(partition.subpartitions), "pool": _pool(partition.pool.statistics()), "rows": rows}

@@ -10,7 +10,7 @@ Rules:
 - Nothing outlives its parent: the fork server kills all slots and ends when its supervisor's end of the socket closes;
   slots are killed by the kernel when the fork server dies. A slot leads a session of its own, and what it has started
   in that session is killed when it ends.
-- The fork server reaps its slots, so a process id stays taken until the supervisor was told of the end.
+- The fork server reaps its slots, so a process id stays taken until the supervisor knows of the end.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ class ForkServer:
         if self._connection.fileno() < 0:
             return
         self._connection.close()
-        for found in self._started.values():
-            os.close(found.pidfd)
+        for exited in self._started.values():
+            os.close(exited.pidfd)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 

@@ -84,8 +84,8 @@ class GroupCache(Generic[Value]):
 
     def clear(self, job: str) -> None:
         """Drops all values of a job."""
-        for found in [found for found in self._cached if found[0] == job]:
-            self._drop(found)
+        for keys in [keys for keys in self._cached if keys[0] == job]:
+            self._drop(keys)
 
     def _expire(self, now_s: float) -> None:
         while self._cached:

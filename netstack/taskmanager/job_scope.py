@@ -5,7 +5,7 @@ Takes: descriptors and commands of the JobManager. Gives: what the tasks say and
 Rules:
 - Everything is keyed by the attempt. An attempt is carried out once; a cancel may come before it, and holds.
 - A task that fails ends nobody else: what that means is for the JobManager to decide, which knows what the others said.
-- A scope ends when it is closed, whoever asks for that: the JobManager, the end of its link, the TaskManager. Then
+- A scope ends when it is closed, by any of these: the JobManager, the end of its link, the TaskManager. Then
   its tasks are cancelled, its partitions released, its memory given back.
 """
 
@@ -20,22 +20,20 @@ from typing import Any, Final, TypeAlias, final
 import trio
 
 from ..config import NetworkConfig
-from ..control.codec import Attempt, Plain
+from ..control.codec import Attempt, Message, Plain
 from ..control.messages import (
     AbortCheckpoint,
     CancelTasks,
     CheckpointCompleted,
     CommitTasks,
-    JobOpened,
-    JobProgress,
     KeepDataset,
-    Message,
     OperatorEvent,
     ReleasePartitions,
     SubmitTasks,
     TriggerCheckpoint,
     UpdateGate,
 )
+from ..control.reports import JobOpened, JobProgress
 from ..errors import ErrorCode, NetstackError, RemoteProtocolError
 from ..events import CheckpointBarrier, decode_event
 from ..runtime.network_environment import NetworkEnvironment
@@ -127,7 +125,7 @@ class JobScope:
             fetch: brings a blob over the link of the job.
             send: to the JobManager.
             source: the host of the JobManager.
-            on_made: is told of each task that is made; None where nobody wants to know.
+            on_made: takes each task that is made; None where nobody wants to know.
         """
         self.job_id = job_id
         self.name = name
@@ -261,13 +259,13 @@ class JobScope:
 
     def statistics_of(self, environment: NetworkEnvironment) -> NetworkStatistics:
         """The job's part of its network: all of one of its own, its partitions and gates of the shared one."""
-        found = environment.statistics()
+        statistics = environment.statistics()
         if self.network is not None:
-            return found
+            return statistics
         return dataclasses.replace(
-            found,
-            partitions=tuple(each for each in found.partitions if is_of_job(each.partition_id, self.job_id)),
-            gates=tuple(each for each in found.gates if is_of_job(each.name, self.job_id)),
+            statistics,
+            partitions=tuple(each for each in statistics.partitions if is_of_job(each.partition_id, self.job_id)),
+            gates=tuple(each for each in statistics.gates if is_of_job(each.name, self.job_id)),
         )
 
     def shown_name(self, attempt: Attempt) -> str:
@@ -277,7 +275,7 @@ class JobScope:
         return f"{name}.{number}" if number else name
 
     async def make_task(self, descriptor: TaskDeploymentDescriptor, reports: TaskReports) -> RunnableTask:
-        """See `TaskFactory.make`."""
+        """Implements `TaskFactory.make`."""
         assert self.environment is not None, "tasks come when the job is open"
         return await self._factory.make(descriptor, self.environment, reports)
 
@@ -354,7 +352,7 @@ class JobScope:
         for packed in descriptors:
             try:
                 descriptor = TaskDeploymentDescriptor.parse(packed)
-            except RemoteProtocolError as error:  # nobody can be told whose it is
+            except RemoteProtocolError as error:  # its sender is not known
                 self.refuse(f"a task cannot be read: {error}")
                 return
             self._take(TaskAttempt(descriptor, self))
@@ -417,7 +415,7 @@ class JobScope:
 
     async def _tell_progress(self) -> None:
         """Once a second, less often where it costs much, while something changes: sums over the attempts here."""
-        told: Plain = {}
+        reported: Plain = {}
         clock = turns().clock
         period_s = PROGRESS_S
         while True:
@@ -436,7 +434,7 @@ class JobScope:
                         rows.setdefault(str(attempt.attempt[0]), []).append(statistics.latencies)
             for vertex, parts in rows.items():
                 vertices[vertex]["latencies"] = merged_rows(parts)
-            if vertices != told:
+            if vertices != reported:
                 self.send(JobProgress(self.job_id, vertices))
-                told = vertices
+                reported = vertices
             period_s = max(PROGRESS_S, (clock() - began_s) / _PROGRESS_COST)

@@ -1,4 +1,4 @@
-"""Memory of a TaskManager: who holds how much for network buffers, who waits for it; short collections of garbage.
+"""Memory of a TaskManager: which job holds how much for network buffers, which one waits; short collections of garbage.
 
 Takes: requests. Gives: leases, in the order of the requests; `short_collections`, for the process of a TaskManager.
 

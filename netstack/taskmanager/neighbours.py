@@ -37,7 +37,7 @@ class Neighbours:
     """The slots beside one process."""
 
     def __init__(self) -> None:
-        self._is_told = False
+        self._is_logged = False
 
     async def listen(self, address: str) -> Listener | None:
         """Listens beside a slot's port; None where shared memory cannot be used.
@@ -52,7 +52,7 @@ class Neighbours:
         try:
             return await transport_for(url).listen(url)
         except OSError as error:
-            self._tell(f"slots of this host reach {address} over the network only: {error.strerror}")
+            self._log_once(f"slots of this host reach {address} over the network only: {error.strerror}")
             return None
 
     async def connect(self, address: str) -> ByteStream:
@@ -75,12 +75,12 @@ class Neighbours:
                     return stream
         stream = await transport_for(address).connect(address)
         if why:
-            self._tell(f"{address} is reached over the network: {why}")
+            self._log_once(f"{address} is reached over the network: {why}")
         return stream
 
-    def _tell(self, text: str) -> None:
-        if not self._is_told:
-            self._is_told = True
+    def _log_once(self, text: str) -> None:
+        if not self._is_logged:
+            self._is_logged = True
             LOGGER.warning("%s", shown_text(text, _CHARACTERS))
 
 
@@ -91,10 +91,10 @@ async def _hosts(address: str) -> list[tuple[socket.AddressFamily, Any]]:
         await trio.lowlevel.checkpoint()
         return []
     try:
-        found = await trio.socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
+        addresses = await trio.socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):  # whoever dials it will say so
         return []
-    return [(family, target) for family, _, _, _, target in found]
+    return [(family, target) for family, _, _, _, target in addresses]
 
 
 def _is_ours(family: socket.AddressFamily, target: Any) -> bool:

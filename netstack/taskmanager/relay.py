@@ -4,7 +4,7 @@ Takes: messages of a JobManager. Gives: the same messages to the slots they are 
 
 A job is opened in a slot when its first task there arrives. A task's descriptor names its slot; later messages about
 the attempt follow it. What a slot has written and sealed is served here from then on, so it outlives the slot's
-process: the network environment for that is opened when the first such partition is told of, and what slots say behind
+process: the network environment for that is opened with the first such partition, and what slots send behind
 that waits meanwhile, so that nobody is sent to a partition that cannot be reached yet.
 """
 
@@ -17,29 +17,22 @@ from typing import final
 import msgpack
 import trio
 
-from ..control.codec import Attempt, Plain
+from ..control.codec import Attempt, Message, Plain
 from ..control.messages import (
     AbortCheckpoint,
     BlobPart,
     CancelTasks,
     CheckpointCompleted,
     CommitTasks,
-    FetchBlob,
-    JobOpened,
-    JobProgress,
     KeepDataset,
-    Message,
     OpenJob,
     OperatorEvent,
-    PartitionSealed,
     ReleasePartitions,
-    SlotBlocked,
-    SlotEnded,
     SubmitTasks,
-    TaskStates,
     TriggerCheckpoint,
     UpdateGate,
 )
+from ..control.reports import FetchBlob, JobOpened, JobProgress, PartitionSealed, SlotBlocked, SlotEnded, TaskStates
 from ..errors import ErrorCode, NetstackError, RemoteProtocolError
 from ..runtime.network_environment import NetworkEnvironment
 from ..shown import shown, shown_error, shown_text
@@ -130,7 +123,7 @@ class RelayedJob:
                 waiting, self._waiting = self._waiting, []
                 try:
                     for message in waiting:
-                        self._tell(message)
+                        self._report(message)
                     await self._closed.wait()
                 finally:
                     self._environment = None
@@ -198,48 +191,48 @@ class RelayedJob:
         self._end_if_closed()
 
     def refuse(self, why: str) -> None:
-        """See `SessionJob`."""
+        """Implements `SessionJob`."""
         self.refusal = self.refusal or why
         self.close(why)
 
     # From the slots (`SlotOwner`).
 
     def on_message(self, slot: int, message: Message) -> None:
-        """See `SlotOwner`."""
+        """Implements `SlotOwner`."""
         if isinstance(message, JobProgress):
             self._progress[slot] = message.vertices
             message = JobProgress(self.job_id, _sums(self._progress.values()))
-        self._tell(message)
+        self._report(message)
 
     def on_closed(self, slot: int, refusal: str, attempts: tuple[Attempt, ...]) -> None:
-        """See `SlotOwner`."""
+        """Implements `SlotOwner`."""
         self._progress.pop(slot, None)
         if refusal and not self._is_closing:
-            self._tell(SlotEnded(self.job_id, slot, attempts, f"it does not take the job: {refusal}"))
+            self._report(SlotEnded(self.job_id, slot, attempts, f"it does not take the job: {refusal}"))
         self._forget(slot)
         self._end_if_closed()
 
     def on_ended(self, slot: int, how: str, attempts: tuple[Attempt, ...], canceled: tuple[Attempt, ...]) -> None:
-        """See `SlotOwner`."""
+        """Implements `SlotOwner`."""
         self._progress.pop(slot, None)
         if attempts:
-            self._tell(SlotEnded(self.job_id, slot, attempts, how))
+            self._report(SlotEnded(self.job_id, slot, attempts, how))
         if canceled:
-            self._tell(TaskStates(self.job_id, "canceled", canceled))
+            self._report(TaskStates(self.job_id, "canceled", canceled))
         self._forget(slot)
         self._end_if_closed()
 
     def on_blocked(self, slot: int, blocked_s: float, where: Plain) -> None:
-        """See `SlotOwner`."""
-        self._tell(SlotBlocked(self.job_id, slot, blocked_s, where))
+        """Implements `SlotOwner`."""
+        self._report(SlotBlocked(self.job_id, slot, blocked_s, where))
 
     async def blob(self, fetch: FetchBlob) -> BlobPart:
-        """See `SlotOwner`."""
+        """Implements `SlotOwner`."""
         return await self._blobs.part(self.job_id, fetch, self._fetch)
 
     # Inside.
 
-    def _tell(self, message: Message) -> None:
+    def _report(self, message: Message) -> None:
         """Tells the JobManager something, behind what came before it; what slots have sealed is served here."""
         if not isinstance(message, PartitionSealed) and not self._waiting:
             self._send(message)
@@ -252,15 +245,15 @@ class RelayedJob:
             self._environment.take_over(message.name, sealed)
 
     def _submit(self, descriptors: Iterable[bytes]) -> None:
-        found: dict[int, list[tuple[Attempt, bytes]]] = {}
+        by_slot: dict[int, list[tuple[Attempt, bytes]]] = {}
         for descriptor in descriptors:
             attempt, number = place_of(descriptor)
             if not 0 <= number < len(self._slots):
                 raise RemoteProtocolError(
                     ErrorCode.MALFORMED_FRAME, f"a task is for slot {number}, and there are {len(self._slots)}"
                 )
-            found.setdefault(number, []).append((attempt, descriptor))
-        for number, tasks in found.items():
+            by_slot.setdefault(number, []).append((attempt, descriptor))
+        for number, tasks in by_slot.items():
             slot = self._slots[number]
             if self.job_id not in slot.jobs:
                 slot.open(self._opening_in(number), self)
@@ -284,12 +277,12 @@ class RelayedJob:
         return [slot for slot in self._slots if (job := slot.jobs.get(self.job_id)) is not None and job.owner is self]
 
     def _by_slot(self, attempts: Iterable[Attempt]) -> list[tuple[Slot, tuple[Attempt, ...]]]:
-        found: dict[int, list[Attempt]] = {}
+        by_slot: dict[int, list[Attempt]] = {}
         for attempt in attempts:
             slot = self._where.get(attempt)
             if slot is not None and self.job_id in self._slots[slot].jobs:
-                found.setdefault(slot, []).append(attempt)
-        return [(self._slots[slot], tuple(mine)) for slot, mine in found.items()]
+                by_slot.setdefault(slot, []).append(attempt)
+        return [(self._slots[slot], tuple(mine)) for slot, mine in by_slot.items()]
 
     def _forget(self, slot: int) -> None:
         self._where = {attempt: place for attempt, place in self._where.items() if place != slot}
@@ -330,13 +323,13 @@ def _reachable(url: str, data_address: str) -> str:
 
 def _sums(progress: Iterable[Plain]) -> Plain:
     """The progress of each vertex over all slots."""
-    found: Plain = {}
+    sums: Plain = {}
     for vertices in progress:
         for vertex, numbers in vertices.items():
-            row = found.setdefault(vertex, {})
+            row = sums.setdefault(vertex, {})
             for name, value in numbers.items():
                 if name == "latencies":
                     row[name] = merged_rows([row.get(name, {}), value])
                 else:
                     row[name] = row.get(name, 0) + value
-    return found
+    return sums

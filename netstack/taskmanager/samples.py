@@ -81,10 +81,10 @@ def _looked_at(thread: int, duration_s: float) -> _Met:
     end_s = time.monotonic() + duration_s
     while time.monotonic() < end_s:
         frames: list[Frame] = []
-        found = sys._current_frames().get(thread)
-        while found is not None and len(frames) < FRAMES_AT_MOST:
-            frames.append(Frame(found.f_code.co_filename, found.f_lineno or 0, found.f_code.co_name))
-            found = found.f_back
+        frame_found = sys._current_frames().get(thread)
+        while frame_found is not None and len(frames) < FRAMES_AT_MOST:
+            frames.append(Frame(frame_found.f_code.co_filename, frame_found.f_lineno or 0, frame_found.f_code.co_name))
+            frame_found = frame_found.f_back
         met[None, "", -1, _of_task(frames)] += 1
         time.sleep(PERIOD_S)
     return met

@@ -1,14 +1,12 @@
-"""A TaskManager as a service: a port for data and control, slots and memory for jobs, nothing left of those that ended.
+"""A TaskManager: a port for data and control, slots and memory for jobs, nothing left of jobs that ended.
 
-Takes: addresses, a secret, bounds. Gives: `open_taskmanager`, which serves until it is cancelled.
+Takes: addresses, a secret, bounds (`config`). Gives: `TaskManager`; `runner.open_taskmanager` makes one.
 
-Two ways lead to work. A TaskManager dials the JobManager it is told of, and registers: for ever, anew after every loss,
-over a link in a thread of its own, so that user code that computes for long costs no sign of life. And one that is told
-of none waits to be adopted: a JobManager dials its port (a benchmark's does). Who dialled makes no difference from then
-on; one JobManager at a time. One port serves everything: after the proof of the secret, if there is one, a connection
-says what it is for (`control.routing`).
+A TaskManager with the address of a JobManager registers there (`registration`). One without waits until a JobManager
+dials its port. It works for one JobManager at a time. After the proof of the secret, a connection names its purpose
+(`control.routing`), so one port serves data, control and clients.
 
-Rules: what one connection says ends that connection at most.
+Rules: an error on one connection ends that connection at most.
 """
 
 from __future__ import annotations
@@ -16,76 +14,55 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import random
 import secrets
 import socket
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final, final
 
 import trio
 
-from ..config import MIB, NetworkConfig
 from ..control.blob_answers import BlobAnswers
 from ..control.build import own_build
-from ..control.codec import Plain
-from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting, MessageLink, dial
-from ..control.messages import (
-    AskDetails,
-    AskStacks,
-    AskStatistics,
-    BlobKept,
-    BlobPart,
-    DropDataset,
-    FetchBlob,
-    Message,
-    OpenJob,
-    PartitionSealed,
-)
+from ..control.codec import Message, Plain
+from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting, MessageLink
+from ..control.messages import AskDetails, AskStatistics, BlobPart, DropDataset, OpenJob
+from ..control.reports import BlobKept, FetchBlob, PartitionSealed
 from ..control.routing import check_job_id
-from ..control.threaded import open_threaded
 from ..errors import (
-    ConfigError,
     NetstackError,
     RequestRefused,
 )
 from ..ids import PartitionId
 from ..limited_log import LimitedLog
 from ..runtime.admission import Admission
-from ..runtime.authentication import Secret, prove_dialler
-from ..runtime.causes import root_cause
 from ..runtime.control_port import ControlPort
 from ..runtime.dialling import connect_stream
 from ..runtime.kept import KeptTogether
 from ..runtime.statistics import NetworkStatistics, SlotStatistics
-from ..runtime.threads import background_tasks, in_thread
 from ..schedule.descriptors.shuffle import partition_place
-from ..shown import shown_error, shown_text
-from ..shuffle.files import SealedFiles, remove_leftovers
-from ..transport import ByteStream, Listener, is_private, transport_for
+from ..shown import shown_text
+from ..shuffle.files import SealedFiles
+from ..transport import ByteStream, Listener
 from ..version import __version__
-from .blob_reader import CACHE_BYTES, BlobReader
+from .blob_reader import BlobReader
 from .blobs import BlobFetcher, BlobPlaces
 from .code import AllowList, ShippedCode
+from .config import TaskManagerConfig
 from .datasets import KeptDatasets
 from .details import details_document
 from .environments import Environments
 from .job_scope import JobScope, OnMade
 from .memory import TaskMemory
-from .neighbours import Neighbours
+from .registration import Registration
 from .relay import RelayedJob
-from .samples import sampled_loop, sampled_slots
+from .samples import sampled_loop
 from .session import ControlSession, SessionJob, tell_statistics
-from .slot import Slot
 from .slot_processes import SlotProcesses
 from .slot_settings import config_of
-from .stacks import stack_row
 from .statistics import job_document, merged, merged_details, merged_documents
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
@@ -96,100 +73,15 @@ JOBS_AT_MOST: Final = 1024
 JOBS_OF_A_HOST: Final = 768
 """However many connections it opens them by: others find room."""
 
-CONNECT_TIMEOUT_S: Final = 60.0
-"""In the network that jobs share: a TaskManager in which a thousand tasks begin answers late; of one that is gone the
-JobManager hears by its link."""
-
 ADOPTION_TIMEOUT_S: Final = 20.0
 """How long a JobManager waits for another one that the TaskManager works for: one that died is gone by then."""
 
-CANCELLATION_TIMEOUT_S: Final = 30.0
-"""Flink's `task.cancellation.timeout` is 180 s."""
-
-SLOTS_AT_MOST: Final = 1 << 20
-
 _NAME_CHARACTERS: Final = 200
-_LEAST_BACKOFF_S: Final = 0.1
-_MOST_BACKOFF_S: Final = 5.0
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskManagerConfig:
-    """How a TaskManager serves.
-
-    Attributes:
-        listen: URL of the port for data and, unless `control` is given, for control: `tcp://0.0.0.0:6121`.
-        control: URL of a port of its own for control; None has none.
-        jobmanager: where to register, `host:port` or a URL; None waits for one that dials in.
-        link_in_thread: whether the link to the JobManager has a thread of its own; only tests in virtual time do
-            without.
-        name: of this TaskManager in reports; the host's if empty.
-        slots: how many subtasks of each task it holds at once; a slot holds one subtask of every task of a job.
-        memory_bytes: network buffers of all jobs together.
-        network: settings of the network that jobs share, but for its memory.
-        secret: shared with everybody who may come in; None lets everybody in, and needs a loopback address.
-        allow: prefixes of names that may be run beside those that installed packages declare; `*` is everything.
-        allow_submitted: whether jobs may bring packages along.
-        max_connections: at once, control and data together.
-        max_unproven: connections that have not proven the secret yet.
-        handshake_timeout_s: for the proof, and for saying what the connection is for.
-        heartbeat_timeout_s: a JobManager that is silent for so long is gone, and its jobs are closed.
-        cancellation_timeout_s: a slot process whose tasks have not stopped so long after they were cancelled is killed.
-        shared_memory: whether slots that are processes of one host reach each other through shared memory.
-        in_slot: the slot whose process this is; None: it is no slot's process.
-        kept_folder: of a slot's process: see `SlotSettings.folder`.
-        kept_prefix: of a slot's process: what the names of its files there begin with.
-        blob_cache_bytes: the most that each process keeps of what was offloaded, and of packages of jobs.
-
-    Raises:
-        ConfigError: a number that cannot be, or an address that others reach and no secret.
-    """
-
-    listen: str = "tcp://127.0.0.1:6121"
-    name: str = ""
-    control: str | None = None
-    jobmanager: str | None = None
-    link_in_thread: bool = True
-    slots: int = field(default_factory=lambda: max(1, os.cpu_count() or 1))
-    memory_bytes: int = 256 * MIB
-    network: NetworkConfig = field(default_factory=partial(NetworkConfig, connect_timeout_s=CONNECT_TIMEOUT_S))
-    secret: Secret | None = None
-    allow: tuple[str, ...] = ()
-    allow_submitted: bool = False
-    max_connections: int = 1024
-    max_unproven: int = 64
-    handshake_timeout_s: float = 10.0
-    heartbeat_timeout_s: float = 10.0
-    cancellation_timeout_s: float = CANCELLATION_TIMEOUT_S
-    shared_memory: bool = True
-    in_slot: int | None = None
-    kept_folder: str = ""
-    kept_prefix: str = ""
-    blob_cache_bytes: int = CACHE_BYTES
-
-    def __post_init__(self) -> None:
-        """Refuses what cannot work or would be open to everybody."""
-        if not 1 <= self.slots <= SLOTS_AT_MOST:
-            raise ConfigError(f"--slots {self.slots}: give 1 to {SLOTS_AT_MOST}")
-        if self.blob_cache_bytes < 1:
-            raise ConfigError(f"--blob-cache {self.blob_cache_bytes}: the least is 1")
-        if self.memory_bytes < MIB:
-            raise ConfigError(f"--memory {self.memory_bytes}: the least is 1MiB")
-        for name in ("handshake_timeout_s", "heartbeat_timeout_s", "cancellation_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}={getattr(self, name)}: give a number of seconds above 0")
-        for url in filter(None, (self.listen, self.control)):
-            if self.secret is None and not is_private(url):
-                raise ConfigError(
-                    f"{url} can be reached from other hosts, and there is no secret: give --secret-file FILE"
-                    " (make one with: head -c 32 /dev/urandom | base64 > FILE; chmod 600 FILE), or listen on 127.0.0.1"
-                )
 
 
 @final
 class TaskManager:
-    """See `open_taskmanager`, which makes one (it is the `SessionHost` of its sessions).
+    """Made by `open_taskmanager` (it is the `SessionHost` of its sessions).
 
     Attributes:
         config: its settings.
@@ -198,6 +90,7 @@ class TaskManager:
         memory: what of it is free.
         environments: the networks of its jobs.
         datasets: what jobs have left here.
+        registration: at its JobManager.
     """
 
     def __init__(
@@ -257,8 +150,7 @@ class TaskManager:
         self._began_s = trio.current_time()
         self._jobs_ended = 0
         self._served = trio.Event()
-        self._registrations = 0
-        self._registered = trio.Event()
+        self.registration = Registration(config, self.facts, self.serve_driver, processes)
 
     async def serve(self, listener: Listener, *, takes_data: bool) -> None:
         """Accepts until cancelled.
@@ -268,29 +160,6 @@ class TaskManager:
             takes_data: whether data connections may come there.
         """
         await self._port.serve(listener, self.environments.accept if takes_data else None)
-
-    async def serve_jobmanager(self, address: str) -> None:
-        """Registers at a JobManager and works for it; when it is lost, again, until cancelled."""
-        backoff_s = _LEAST_BACKOFF_S
-        while True:
-            began_s = trio.current_time()
-            try:
-                await self._work_for(address)
-            except BaseException as error:
-                root = root_cause(error)
-                if not isinstance(root, Exception):
-                    raise
-                if not isinstance(root, NetstackError | OSError):
-                    self._log.log(
-                        logging.ERROR, "jobmanager broke", f"JobManager {address}: a mistake here", error=root
-                    )
-                self._log.log(
-                    logging.WARNING, "jobmanager", f"JobManager {address}: {shown_error(root)}; it is dialled again"
-                )
-            if trio.current_time() - began_s > _MOST_BACKOFF_S:
-                backoff_s = _LEAST_BACKOFF_S
-            await trio.sleep(backoff_s * random.uniform(0.8, 1.2))  # many TaskManagers do not dial at one moment
-            backoff_s = min(2 * backoff_s, _MOST_BACKOFF_S)
 
     @property
     def is_idle(self) -> bool:
@@ -306,22 +175,21 @@ class TaskManager:
         """Waits until, for the first time, a JobManager has come and none is left. Cancellation: nothing changed."""
         await self._served.wait()
 
-    async def wait_registered(self) -> None:
-        """Waits until it has registered at its JobManager for the first time. Cancellation: nothing changed."""
-        await self._registered.wait()
-
     async def serve_driver(self, link: MessageLink) -> None:
         """Works for the JobManager (or supervisor) at the other end of a link that has greeted, until it is gone.
 
         Cancellation: every job of the link is closed.
         """
-        with self._driven_by(link):
+        self._drivers[link] = None
+        try:
             await ControlSession(link, self).serve()
-
-    # For sessions.
+        finally:
+            del self._drivers[link]
+            if not self._drivers:
+                self._served.set()
 
     def make_job(self, message: OpenJob, link: MessageLink, blobs: BlobFetcher) -> JobScope | RelayedJob:
-        """A job that lives when it is told to; its id is taken.
+        """A job that `SessionJob.live` runs; its id is reserved.
 
         Raises:
             RequestRefused: its id is taken, or there are too many.
@@ -405,7 +273,7 @@ class TaskManager:
             "cpu_s": time.process_time(),
             "jobs_ended": self._jobs_ended,
             "drivers": [link.peer for link in self._drivers],
-            "registrations": self._registrations,
+            "registrations": self.registration.count,
             "connections": admission.connections,
             "unproven": admission.unproven,
             "refused": {reason.value: count for reason, count in admission.refused.items()},
@@ -421,7 +289,7 @@ class TaskManager:
         if self._processes is None:
             await trio.lowlevel.checkpoint()
             return document
-        return merged_documents(document, await self._ask_slots(self._processes, AskStatistics))
+        return merged_documents(document, await self._processes.ask_all(AskStatistics))
 
     async def details(self) -> Plain:
         """What jobs are like at this moment, down to their channels, as far as that fits; see `details`.
@@ -433,7 +301,7 @@ class TaskManager:
         if self._processes is None:
             await trio.lowlevel.checkpoint()
             return details_document(self.scopes, self.environments.shared, self.memory)
-        return merged_details(await self._ask_slots(self._processes, AskDetails))
+        return merged_details(await self._processes.ask_all(AskDetails))
 
     def merged_statistics(self) -> NetworkStatistics:
         """All jobs as one network, for Prometheus; of a supervisor its slots, each of which serves its own jobs."""
@@ -455,41 +323,13 @@ class TaskManager:
 
         Cancellation: as `statistics`.
         """
+        if self._processes is not None:
+            return {"tasks": await self._processes.stacks(job_id, sampled_s)}
         if sampled_s > 0:
-            if self._processes is None:
-                return {"tasks": await sampled_loop(threading.get_ident(), sampled_s)}
-            return {"tasks": await sampled_slots(self._slots_of(job_id), sampled_s)}
-        if self._processes is None:
-            await trio.lowlevel.checkpoint()
-            job = self._jobs.get(job_id)
-            return {"tasks": job.stacks(self.config.in_slot) if isinstance(job, JobScope) else []}
-        rows = []
-        for slot in self._slots_of(job_id):
-            answer = await slot.ask(partial(AskStacks, job_id=job_id))
-            if answer is not None:
-                rows += answer.get("tasks", [])
-                continue
-            frames, where = await slot.stack()
-            attempt = (0, int(where.get("subtask", -1)), 0)
-            rows.append(stack_row(attempt, where.get("task", ""), slot.number, frames, is_blocked=True))
-        return {"tasks": rows}
-
-    def _slots_of(self, job_id: str) -> list[Slot]:
-        return [slot for slot in (() if self._processes is None else self._processes.slots) if job_id in slot.jobs]
-
-    async def _ask_slots(self, processes: SlotProcesses, make: type[AskStatistics] | type[AskDetails]) -> list[Plain]:
-        """Asks all slots at once; gives the answers that came in time, by slot."""
-        answers: list[tuple[int, Plain]] = []
-
-        async def ask(slot: Slot) -> None:
-            answer = await slot.ask(make)
-            if answer is not None:
-                answers.append((slot.number, answer))
-
-        async with trio.open_nursery() as nursery:
-            for slot in processes.slots:
-                nursery.start_soon(ask, slot)
-        return [answer for _, answer in sorted(answers, key=lambda answer: answer[0])]
+            return {"tasks": await sampled_loop(threading.get_ident(), sampled_s)}
+        await trio.lowlevel.checkpoint()
+        job = self._jobs.get(job_id)
+        return {"tasks": job.stacks(self.config.in_slot) if isinstance(job, JobScope) else []}
 
     @property
     def scopes(self) -> list[JobScope]:
@@ -503,7 +343,7 @@ class TaskManager:
         return min(self.config.slots, sum(scope.slots for scope in self.scopes))
 
     def facts(self) -> Plain:
-        """What a JobManager is told first."""
+        """The first message to a JobManager."""
         return {
             "version": __version__,
             "build": self._build,
@@ -527,8 +367,6 @@ class TaskManager:
             "heartbeat_timeout_s": self.config.heartbeat_timeout_s,
             "platform": sys.platform,
         }
-
-    # Connections.
 
     def _together(self, environment: str) -> KeptTogether | None:
         """Where a network environment keeps partitions: those of a slot go to its supervisor when they are sealed."""
@@ -608,131 +446,3 @@ class TaskManager:
                     f"a TaskManager shows clients its statistics, and takes {type(message).__name__} from a JobManager"
                     " only"
                 )
-
-    @contextmanager
-    def _driven_by(self, link: MessageLink) -> Iterator[None]:
-        self._drivers[link] = None
-        try:
-            yield
-        finally:
-            del self._drivers[link]
-            if not self._drivers:
-                self._served.set()
-
-    async def _work_for(self, address: str) -> None:
-        """One registration, from dialling to the loss of the JobManager."""
-        secret = self.config.secret
-        connect = partial(
-            dial,
-            address,
-            role=TASKMANAGER,
-            name=self.config.name or socket.gethostname(),
-            facts=self.facts(),
-            prove=None if secret is None else partial(prove_dialler, secret=secret),
-            heartbeat_timeout_s=self.config.heartbeat_timeout_s,
-            connect_timeout_s=self.config.handshake_timeout_s,
-        )
-        if self._processes is not None:
-            await self._processes.wait_ready()
-        elif self.config.link_in_thread:
-            async with open_threaded(connect) as threaded:
-                await self._registered_at(threaded, threaded.greeting.role)
-            return
-        link, greeting = await connect()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(link.run)
-            await self._registered_at(link, greeting.role)
-            nursery.cancel_scope.cancel()
-
-    async def _registered_at(self, link: MessageLink, role: str) -> None:
-        if role != JOBMANAGER:
-            raise RequestRefused(f"{link.peer} is no JobManager; give the address of one to --jobmanager")
-        self._registrations += 1
-        self._registered.set()
-        LOGGER.info("registered at %s", shown_text(link.peer))
-        await self.serve_driver(link)
-
-
-@asynccontextmanager
-async def open_taskmanager(
-    config: TaskManagerConfig,
-    *,
-    metrics_address: str | None = None,
-    processes: SlotProcesses | None = None,
-    on_made: OnMade | None = None,
-) -> AsyncIterator[TaskManager]:
-    """Opens a TaskManager that serves while the block runs.
-
-    Args:
-        config: how it serves.
-        metrics_address: where Prometheus may read `/metrics`: `host:port`, or over TLS `tls+tcp://host:port`; None
-            serves none.
-        processes: the slots, each a process; None runs all tasks here, in this event loop.
-        on_made: is told of each task that is made here; None where nobody wants to know.
-
-    Raises:
-        OSError: an address cannot be bound; the text names it.
-        ConfigError: a setting cannot work.
-
-    Cancellation, and the end of the block: every job is closed, every connection ended.
-    """
-    listeners = [await transport_for(config.listen).listen(config.listen)]
-    control: Listener | None = None
-    manager: TaskManager | None = None
-    connect = connect_stream
-    try:
-        if config.control is not None:
-            control = await transport_for(config.control).listen(config.control)
-        if (config.in_slot is not None or processes is not None) and config.shared_memory:
-            neighbours = Neighbours()
-            connect = neighbours.connect
-            near = await neighbours.listen(listeners[0].address)
-            listeners += [] if near is None else [near]
-        manager = TaskManager(config, listeners[0], control, processes, on_made, connect)
-        async with background_tasks() as nursery:
-            if metrics_address is not None:
-                await _serve_metrics(manager, metrics_address, nursery)
-            if config.link_in_thread:  # in virtual time there are no threads
-                nursery.start_soon(_remove_leftovers, config.network.shuffle_directory)
-            nursery.start_soon(manager.environments.run)
-            if processes is not None:
-                nursery.start_soon(processes.run)
-            for listener in listeners:
-                nursery.start_soon(partial(manager.serve, listener, takes_data=True))
-            if control is not None:
-                nursery.start_soon(partial(manager.serve, control, takes_data=False))
-            if config.jobmanager is not None:
-                nursery.start_soon(manager.serve_jobmanager, config.jobmanager)
-            yield manager
-    finally:
-        for listener in (*listeners, *(() if control is None else (control,))):
-            listener.close()
-        if manager is not None:
-            manager.close()
-        if processes is not None:  # what slots left that had to be killed at the end
-            with suppress(OSError):
-                remove_leftovers(config.network.shuffle_directory or tempfile.gettempdir())
-
-
-async def _remove_leftovers(folder: str | None) -> None:
-    """What TaskManagers that were killed have left on the disk."""
-    try:
-        for path in await in_thread(partial(remove_leftovers, folder or tempfile.gettempdir())):
-            LOGGER.info("%s was left by a process that is dead, and is removed", path)
-    except OSError as error:
-        LOGGER.warning("what killed processes left cannot be looked for: %s", error)
-
-
-async def _serve_metrics(manager: TaskManager, address: str, nursery: trio.Nursery) -> None:
-    from ..runtime.prometheus import bind_guarded  # only who asks for it needs prometheus_client
-
-    server = await bind_guarded(address, manager.config.secret)
-    manager.metrics_address = server.address
-
-    async def serve() -> None:
-        try:
-            await server.serve(manager.merged_statistics)
-        finally:
-            server.close()
-
-    nursery.start_soon(serve)

@@ -15,23 +15,10 @@ from typing import Final, Protocol, final
 
 import trio
 
-from ..control.codec import Plain
+from ..control.codec import Message, Plain
 from ..control.link import MessageLink
-from ..control.messages import (
-    AskDetails,
-    AskStacks,
-    AskStatistics,
-    BlobPart,
-    CloseJob,
-    DropDataset,
-    JobClosed,
-    JobRefused,
-    Message,
-    OpenJob,
-    Refused,
-    Stacks,
-    Statistics,
-)
+from ..control.messages import AskDetails, AskStacks, AskStatistics, BlobPart, CloseJob, DropDataset, OpenJob, Refused
+from ..control.reports import JobClosed, JobRefused, Stacks, Statistics
 from ..errors import ConfigError, ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError, RequestRefused
 from ..runtime.causes import root_cause
 from ..shown import shown_error, shown_text
@@ -75,7 +62,7 @@ class SessionHost(Protocol):
     blob_places: BlobPlaces
 
     def make_job(self, message: OpenJob, link: MessageLink, blobs: BlobFetcher) -> SessionJob:
-        """A job that lives when it is told to; its id is taken. Raises `NetstackError` for one that cannot be."""
+        """A job that `SessionJob.live` runs; its id is reserved. Raises `NetstackError` for one that cannot be."""
 
     def remove_job(self, job: SessionJob) -> None:
         """It is over."""
@@ -84,13 +71,13 @@ class SessionHost(Protocol):
         """Nobody needs a dataset any more."""
 
     async def statistics(self) -> Plain:
-        """See `TaskManager.statistics`."""
+        """Implements `TaskManager.statistics`."""
 
     async def stacks(self, job_id: str, sampled_s: float) -> Plain:
-        """See `TaskManager.stacks`."""
+        """Implements `TaskManager.stacks`."""
 
     async def details(self) -> Plain:
-        """See `TaskManager.details`."""
+        """Implements `TaskManager.details`."""
 
 
 @final
@@ -209,5 +196,5 @@ def job_of(message: Message, peer: str) -> str:
 
 
 def explained(error: BaseException) -> str:
-    """An error as the JobManager is told it; those written for it need no class."""
+    """The text of an error for the JobManager; those written for it need no class."""
     return str(error) if isinstance(error, RequestRefused | ConfigError) else shown_error(error)

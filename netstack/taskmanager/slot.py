@@ -22,7 +22,7 @@ from typing import Final, Protocol, final
 
 import trio
 
-from ..control.codec import Attempt, Plain
+from ..control.codec import Attempt, Message, Plain
 from ..control.messages import (
     AskDetails,
     AskStacks,
@@ -30,16 +30,17 @@ from ..control.messages import (
     BlobPart,
     CancelTasks,
     CloseJob,
+    OpenJob,
+    SubmitTasks,
+)
+from ..control.reports import (
     FetchBlob,
     JobClosed,
     JobOpened,
     JobRefused,
-    Message,
-    OpenJob,
     PartitionSealed,
     Stacks,
     Statistics,
-    SubmitTasks,
     TaskFailed,
     TaskFinished,
     TaskStates,
@@ -105,7 +106,7 @@ class SlotJob:
 
     Attributes:
         opening: what opens it.
-        owner: is told what happens.
+        owner: takes the events of the slot.
         attempts: those that have not ended, each with the time at which its cancellation was asked for, or None.
         closing_s: when it was asked to close; None before.
         is_sent: whether the process knows of it.
@@ -295,13 +296,13 @@ class Slot:
             self.ready.set()
             self._flush()
             while True:
-                self._heard(await child.link.receive(), child, nursery)
-        except Exception as error:  # whatever it says ends this slot only, and whoever waits for the process tells it
+                self._on_message(await child.link.receive(), child, nursery)
+        except Exception as error:  # a bad message ends this slot only; the task that waits for the process reports it
             heard_all.set()
             await trio.sleep(STOP_S)
             child.kill(f"was killed: it no longer spoke to its supervisor ({shown_error(error)})")
 
-    def _heard(self, message: Message, child: SlotChild, nursery: trio.Nursery) -> None:
+    def _on_message(self, message: Message, child: SlotChild, nursery: trio.Nursery) -> None:
         if isinstance(message, Statistics | Stacks):
             waiting = self._answers.get(message.token)
             if waiting is not None:

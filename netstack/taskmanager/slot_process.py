@@ -40,9 +40,11 @@ from ..runtime.causes import root_cause
 from ..task.reports import RunnableTask
 from ..transports._sockets import SocketStream
 from ..transports.shm.stream import ShmStream
+from .config import TaskManagerConfig
 from .job_scope import OnMade
 from .memory import short_collections
-from .service import TaskManager, TaskManagerConfig, open_taskmanager
+from .runner import open_taskmanager
+from .service import TaskManager
 from .slot_settings import HEARTBEAT, HEARTBEAT_S, PORT_TAKEN, STACK_SIGNAL, SlotSettings
 
 _TEXT: Final = (

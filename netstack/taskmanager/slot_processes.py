@@ -18,14 +18,18 @@ from typing import Final, final
 
 import trio
 
+from ..control.codec import Plain
+from ..control.messages import AskDetails, AskStacks, AskStatistics
 from ..errors import ConfigError
 from ..runtime.threads import in_thread
 from ..shuffle.files import remove_files
 from ..transport import url_parts
 from ..transports.shm import unsupported
 from .fork_server import ForkServer
+from .samples import sampled_slots
 from .slot import Slot
 from .slot_settings import SlotSettings
+from .stacks import stack_row
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
@@ -93,6 +97,36 @@ class SlotProcesses:
         finally:
             self.close()
 
+    async def ask_all(self, make: type[AskStatistics] | type[AskDetails]) -> list[Plain]:
+        """Asks all slots at once; gives the answers that came in time, by slot."""
+        answers: list[tuple[int, Plain]] = []
+
+        async def ask(slot: Slot) -> None:
+            answer = await slot.ask(make)
+            if answer is not None:
+                answers.append((slot.number, answer))
+
+        async with trio.open_nursery() as nursery:
+            for slot in self.slots:
+                nursery.start_soon(ask, slot)
+        return [answer for _, answer in sorted(answers, key=lambda answer: answer[0])]
+
+    async def stacks(self, job_id: str, sampled_s: float) -> list[Plain]:
+        """Where the tasks of a job are in their code; see `TaskManager.stacks`."""
+        slots = [slot for slot in self.slots if job_id in slot.jobs]
+        if sampled_s > 0:
+            return await sampled_slots(slots, sampled_s)
+        rows: list[Plain] = []
+        for slot in slots:
+            answer = await slot.ask(partial(AskStacks, job_id=job_id))
+            if answer is not None:
+                rows += answer.get("tasks", [])
+                continue
+            frames, where = await slot.stack()
+            attempt = (0, int(where.get("subtask", -1)), 0)
+            rows.append(stack_row(attempt, where.get("task", ""), slot.number, frames, is_blocked=True))
+        return rows
+
     def _on_end(self, prefix: str, sealed: frozenset[str]) -> None:
         self._ends.append((prefix, sealed))
         self._ended.set()
@@ -143,9 +177,9 @@ class SlotProcesses:
     def _another_port(self, slot: int, url: str) -> str:
         """Another process listens at the port of a slot: any free one will do."""
         parts = url_parts(url)
-        found = self._reserve(slot, parts._replace(netloc=f"{parts.netloc.rpartition(':')[0]}:0").geturl())
-        LOGGER.warning("slot %d serves data at %s, since the port of %s is taken", slot, found, url)
-        return found
+        port = self._reserve(slot, parts._replace(netloc=f"{parts.netloc.rpartition(':')[0]}:0").geturl())
+        LOGGER.warning("slot %d serves data at %s, since the port of %s is taken", slot, port, url)
+        return port
 
 
 def counted_up(address: str, count: int) -> str:

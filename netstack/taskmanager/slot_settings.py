@@ -20,7 +20,7 @@ from ..runtime.kept import KeptTogether, folder_name
 from ..shown import shown
 
 if TYPE_CHECKING:
-    from .service import TaskManagerConfig
+    from .config import TaskManagerConfig
 
 
 BUFFER_OVERHEAD_BYTES: Final = 560

@@ -51,7 +51,7 @@ class Frame:
         return self.file.startswith(_EXAMPLES) or not self.file.startswith(_NOT_USERS)
 
     def document(self) -> Plain:
-        """As plain data."""
+        """Returns plain data."""
         source = linecache.getline(self.file, self.line).strip()[:SOURCE_CHARACTERS]
         return {"file": self.file, "line": self.line, "function": self.function, "source": source}
 
@@ -73,7 +73,7 @@ def parse_stack(text: str) -> list[Frame]:
     """The last stack that `faulthandler` has written, innermost frame first."""
     frames: list[Frame] = []
     for part in text.split(_HEAD):  # since Python 3.14 a crash writes the stack of C behind it
-        matches = [found for line in part.splitlines() if (found := _LINE.match(line)) is not None]
+        matches = [match for line in part.splitlines() if (match := _LINE.match(line)) is not None]
         if matches:
             frames = [Frame(each[1], int(each[2]) if each[2].isdigit() else 0, each[3]) for each in matches]
     return frames[:FRAMES_AT_MOST]
@@ -82,12 +82,16 @@ def parse_stack(text: str) -> list[Frame]:
 def coroutine_stack(coroutine: Coroutine[Any, Any, Any]) -> list[Frame]:
     """The stack of a coroutine that waits, innermost frame first."""
     frames: list[Frame] = []
-    found: Any = coroutine
-    while found is not None and len(frames) < FRAMES_AT_MOST:
-        frame = getattr(found, "cr_frame", None) or getattr(found, "gi_frame", None) or getattr(found, "ag_frame", None)
+    awaited: Any = coroutine
+    while awaited is not None and len(frames) < FRAMES_AT_MOST:
+        frame = (
+            getattr(awaited, "cr_frame", None)
+            or getattr(awaited, "gi_frame", None)
+            or getattr(awaited, "ag_frame", None)
+        )
         if frame is not None:
             frames.append(Frame(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name))
-        found = getattr(found, "cr_await", None) or getattr(found, "gi_yieldfrom", None)
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
     return frames[::-1]
 
 
@@ -113,13 +117,13 @@ class CodeTable:
     def add(self, line: str) -> bool:
         """The code of one more attempt, as JSON; returns whether the line is that."""
         try:
-            told = json.loads(line)
-            vertex, subtask, attempt = told["attempt"]
+            document = json.loads(line)
+            vertex, subtask, attempt = document["attempt"]
             rows = [
                 (operator, file, function, int(first), int(last))
-                for operator, file, function, first, last in told["rows"]
+                for operator, file, function, first, last in document["rows"]
             ]
-            self._rows[told["job_id"], (vertex, subtask, attempt)] = told["task"], rows
+            self._rows[document["job_id"], (vertex, subtask, attempt)] = document["task"], rows
         except (ValueError, TypeError, KeyError):
             return False
         return True

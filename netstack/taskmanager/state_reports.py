@@ -3,7 +3,7 @@
 Takes: states, one by one. Gives: `TaskStates`, one a state: at once where little happens, every `GATHER_S` where much
 does.
 
-Rules: what an attempt went through is told in that order; `flush` tells what has gathered, before anything is said that
+Rules: the states of an attempt are sent in their order; `flush` sends what has gathered, before any message that
 has to come after it.
 """
 
@@ -14,8 +14,9 @@ from typing import Final, final
 
 import trio
 
-from ..control.codec import Attempt
-from ..control.messages import Message, TaskStates, slices
+from ..control.codec import Attempt, Message
+from ..control.messages import slices
+from ..control.reports import TaskStates
 
 GATHER_S: Final = 0.05
 """A deployment of thousands costs a message a state each time, and each message a switch to the link's thread."""

@@ -67,28 +67,28 @@ def merged(
         memory_bytes: of the TaskManager.
         admission: of the TaskManager.
     """
-    found: list[tuple[str, NetworkStatistics]] = []
+    networks: list[tuple[str, NetworkStatistics]] = []
     names: set[str] = set()
     if shared is not None:
-        found.append(("", shared.statistics()))
+        networks.append(("", shared.statistics()))
     for scope in scopes:
         if scope.environment is not None and scope.network is not None:
             name = scope.name if scope.name not in names else f"{scope.name}#{scope.job_id}"
             names.add(name)
-            found.append((f"{name}/", scope.environment.statistics()))
-    each = [statistics for _, statistics in found]
+            networks.append((f"{name}/", scope.environment.statistics()))
+    each = [statistics for _, statistics in networks]
     return NetworkStatistics(
         pool=_pool([statistics.pool for statistics in each], memory_bytes),
         partitions=tuple(
             dataclasses.replace(partition, partition_id=PartitionId(f"{name}{partition.partition_id}"))
-            for name, statistics in found
+            for name, statistics in networks
             for partition in statistics.partitions
         ),
         accepted=tuple(connection for statistics in each for connection in statistics.accepted),
         dialled=tuple(connection for statistics in each for connection in statistics.dialled),
         gates=tuple(
             dataclasses.replace(gate, name=f"{name}{gate.name}")
-            for name, statistics in found
+            for name, statistics in networks
             for gate in statistics.gates
         ),
         bytes_sent=sum(statistics.bytes_sent for statistics in each),

@@ -120,28 +120,28 @@ class TaskFactory:
     async def _restored(self, checkpoint_id: int, job: JobInformation) -> RestoredCheckpoint:
         """A checkpoint, read once for all tasks here; the one before it is forgotten."""
         async with self._restoring:
-            found = self._checkpoints.get(checkpoint_id)
-            if found is None:
+            restored = self._checkpoints.get(checkpoint_id)
+            if restored is None:
                 storage = self._storage_of(job)
                 if storage is None:
                     raise CheckpointError(
                         f"checkpoint {checkpoint_id} cannot be read: the job has no folder for checkpoints"
                     )
-                found = await in_thread(lambda: RestoredCheckpoint(storage.read(checkpoint_id)))
-                self._checkpoints = {checkpoint_id: found}
-        return found
+                restored = await in_thread(lambda: RestoredCheckpoint(storage.read(checkpoint_id)))
+                self._checkpoints = {checkpoint_id: restored}
+        return restored
 
     def _job(self, data: bytes) -> JobInformation:
-        found = self._parsed_jobs.get(data)
-        if found is None:
-            found = self._parsed_jobs[data] = JobInformation.parse(data)
-        return found
+        information = self._parsed_jobs.get(data)
+        if information is None:
+            information = self._parsed_jobs[data] = JobInformation.parse(data)
+        return information
 
     def _task(self, data: bytes) -> TaskInformation:
-        found = self._parsed_tasks.get(data)
-        if found is None:
-            found = self._parsed_tasks[data] = TaskInformation.parse(data)
-        return found
+        information = self._parsed_tasks.get(data)
+        if information is None:
+            information = self._parsed_tasks[data] = TaskInformation.parse(data)
+        return information
 
     async def _load_all(self, job: JobInformation, task: TaskInformation) -> None:
         """Imports everything a task names that was not imported yet, in a thread."""
@@ -169,9 +169,9 @@ class TaskFactory:
     def _load(self, job: JobInformation, names: Iterable[str]) -> Mapping[str, Any]:
         """In a thread: imports and reads files."""
         shipped = {package for package, _ in job.code}
-        found = {name: self._allowed.load(name, shipped) for name in names}
-        check_builds(sorted({root_package(name) for name in found} - shipped), job.builds)
-        return found
+        loaded = {name: self._allowed.load(name, shipped) for name in names}
+        check_builds(sorted({root_package(name) for name in loaded} - shipped), job.builds)
+        return loaded
 
 
 def _named(task: TaskInformation) -> set[str]:

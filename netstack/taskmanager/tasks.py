@@ -18,14 +18,8 @@ import trio
 from ..checkpoint.snapshot import TaskFile
 from ..control.codec import Attempt, Plain, readable
 from ..control.link import packed
-from ..control.messages import (
-    CheckpointAcknowledged,
-    CheckpointDeclined,
-    OperatorEvent,
-    PartitionConsumable,
-    TaskFailed,
-    TaskFinished,
-)
+from ..control.messages import OperatorEvent
+from ..control.reports import CheckpointAcknowledged, CheckpointDeclined, PartitionConsumable, TaskFailed, TaskFinished
 from ..errors import LocalProtocolError, NetstackError, OperatorFailed, PartitionNotFound
 from ..runtime.causes import cause_text, is_secondary, root_cause
 from ..runtime.tracebacks import describe
@@ -40,7 +34,7 @@ if TYPE_CHECKING:
     from .job_scope import JobScope
 
 TOLD_EARLY_BYTES: Final = 16 << 20
-"""Of what an attempt is told before it is made: as much as the inbox of one that is."""
+"""Of events for an attempt before it is made: as much as the inbox of one that is."""
 
 DEPLOYING: Final = "deploying"
 INITIALIZING: Final = "initializing"
@@ -135,7 +129,7 @@ class TaskAttempt:
                 self._waiting.clear()
                 who = self._scope.shown_name(self.attempt)
                 self.refuse(
-                    f"task {who} was told {self._waiting_bytes} bytes before it ran, of which"
+                    f"task {who} got {self._waiting_bytes} bytes of events before it ran, of which"
                     f" {TOLD_EARLY_BYTES} wait at most"
                 )
                 return
@@ -148,35 +142,35 @@ class TaskAttempt:
     # From the task.
 
     def initializing(self) -> None:
-        """See `TaskReports`."""
+        """Implements `TaskReports`."""
         self.state = INITIALIZING
         self._scope.reports.add(INITIALIZING, self.attempt)
 
     def running(self) -> None:
-        """See `TaskReports`."""
+        """Implements `TaskReports`."""
         self.state = RUNNING
         self._scope.reports.add(RUNNING, self.attempt)
 
     def waiting(self) -> None:
-        """See `TaskReports`."""
+        """Implements `TaskReports`."""
         self._scope.reports.add(WAITING, self.attempt)
 
     def acknowledged(self, checkpoint_id: int, file: TaskFile, report: Plain) -> None:
-        """See `TaskReports`."""
+        """Implements `TaskReports`."""
         self._scope.send(
             CheckpointAcknowledged(self._job_id, self.attempt, checkpoint_id, file.size_bytes, file.crc32, report)
         )
 
     def declined(self, checkpoint_id: int, reason: str) -> None:
-        """See `TaskReports`."""
+        """Implements `TaskReports`."""
         self._scope.send(CheckpointDeclined(self._job_id, self.attempt, checkpoint_id, reason))
 
     def consumable(self, partition: int) -> None:
-        """See `TaskReports`."""
+        """Implements `TaskReports`."""
         self._scope.send(PartitionConsumable(self._job_id, self.attempt, partition))
 
     def operator_event(self, event: Plain) -> None:
-        """See `TaskReports`."""
+        """Implements `TaskReports`."""
         self._scope.send(OperatorEvent(self._job_id, self.attempt, event))
 
     def statistics(self) -> TaskStatistics | None:
@@ -198,7 +192,7 @@ class TaskAttempt:
         try:
             do(self._task)
         except trio.WouldBlock:
-            self.refuse(f"task {self._scope.shown_name(self.attempt)} does not take what it is told: its inbox is full")
+            self.refuse(f"task {self._scope.shown_name(self.attempt)} takes no more events: its inbox is full")
         except NetstackError as error:
             self.refuse(str(error))
 

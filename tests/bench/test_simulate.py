@@ -48,7 +48,8 @@ from netstack.bench.simulate.scenario import (
 )
 from netstack.bench.simulate.shrink import shrink
 from netstack.bench.simulate.situations import SITUATIONS, missing
-from netstack.control.messages import Message, TaskFinished
+from netstack.control.codec import Message
+from netstack.control.reports import TaskFinished
 from netstack.errors import ConnectionLost
 from netstack.jobmanager.job_master import JobMaster
 from netstack.transport import ByteStream, provided, transport_for

@@ -17,22 +17,10 @@ from typing import Any
 
 import trio
 
+from netstack.control.codec import Message
 from netstack.control.link import TASKMANAGER, ControlLink, dial
-from netstack.control.messages import (
-    CancelTasks,
-    CloseJob,
-    JobClosed,
-    JobOpened,
-    Message,
-    OpenJob,
-    PartitionConsumable,
-    ReleasePartitions,
-    SubmitTasks,
-    TaskFailed,
-    TaskFinished,
-    TaskStates,
-    UpdateGate,
-)
+from netstack.control.messages import CancelTasks, CloseJob, OpenJob, ReleasePartitions, SubmitTasks, UpdateGate
+from netstack.control.reports import JobClosed, JobOpened, PartitionConsumable, TaskFailed, TaskFinished, TaskStates
 from netstack.errors import AuthenticationFailed, ConnectionLost, RequestRefused
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.service import JobManager, open_jobmanager
@@ -132,7 +120,7 @@ class PlayedTaskManager:
                 nursery.start_soon(link.run)
                 try:
                     while True:
-                        self._heard(await link.receive(), link, nursery)
+                        self._on_message(await link.receive(), link, nursery)
                 except ConnectionLost:
                     nursery.cancel_scope.cancel()
         finally:
@@ -141,7 +129,7 @@ class PlayedTaskManager:
             self.tombstones.clear()
             link.close()
 
-    def _heard(self, message: Message, link: ControlLink, nursery: trio.Nursery) -> None:
+    def _on_message(self, message: Message, link: ControlLink, nursery: trio.Nursery) -> None:
         match message:
             case OpenJob() | UpdateGate() | CancelTasks() | SubmitTasks() | ReleasePartitions() | CloseJob():
                 pass

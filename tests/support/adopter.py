@@ -13,22 +13,10 @@ import trio
 
 from netstack.config import NetworkConfig
 from netstack.control.build import build_of
-from netstack.control.codec import Attempt, Plain, check_plain
+from netstack.control.codec import Attempt, Message, Plain, check_plain
 from netstack.control.link import JOBMANAGER, ControlLink, dial
-from netstack.control.messages import (
-    CloseJob,
-    JobClosed,
-    JobOpened,
-    JobRefused,
-    Message,
-    OpenJob,
-    OperatorEvent,
-    Refused,
-    TaskFailed,
-    TaskFinished,
-    TaskStates,
-    submissions,
-)
+from netstack.control.messages import CloseJob, OpenJob, OperatorEvent, Refused, submissions
+from netstack.control.reports import JobClosed, JobOpened, JobRefused, TaskFailed, TaskFinished, TaskStates
 from netstack.errors import ConnectionLost, NetstackError, RemoteProtocolError, RequestRefused
 from netstack.ids import ResultPartitionType
 from netstack.runtime.authentication import Secret, prove_dialler

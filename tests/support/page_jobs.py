@@ -11,7 +11,9 @@ from netstack import CheckpointSettings, NetworkConfig, OperatorContext, Output,
 from netstack.jobmanager.client import open_job_client
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.service import JobManager, open_jobmanager
-from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
+from netstack.taskmanager.config import TaskManagerConfig
+from netstack.taskmanager.runner import open_taskmanager
+from netstack.taskmanager.service import TaskManager
 
 
 class Source:
@@ -67,8 +69,8 @@ async def cluster() -> AsyncIterator[tuple[JobManager, list[TaskManager], str]]:
             listen="tcp://127.0.0.1:0", jobmanager=manager.address, slots=2, allow=("*",), link_in_thread=False
         )
         async with open_taskmanager(config) as first:
-            await first.wait_registered()
+            await first.registration.wait_first()
             async with open_taskmanager(config) as second, open_job_client(manager.address) as client:
-                await second.wait_registered()
+                await second.registration.wait_first()
                 job_id = await client.submit(stalled())
                 yield manager, [first, second], job_id

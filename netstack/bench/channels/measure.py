@@ -65,13 +65,13 @@ def document(spec: ChannelsSpec, timed: Summaries, traced: Summaries) -> dict[st
     Raises:
         MeasurementFailed: not all channels were open, or not on one connection.
     """
-    for found in (timed, traced):
-        connections, channels = found.producer["connections"], found.producer["open_channels"]
+    for passed in (timed, traced):
+        connections, channels = passed.producer["connections"], passed.producer["open_channels"]
         if (connections, channels) != (1, spec.channels):
             raise MeasurementFailed(
                 f"{spec.channels} channels should be open on one connection, but there were {channels} on {connections}"
             )
-    problems = [f"delivery: {text}" for found in (timed, traced) for text in found.consumer["problems"]]
+    problems = [f"delivery: {text}" for passed in (timed, traced) for text in passed.consumer["problems"]]
     return {
         "channels": spec.channels,
         "open_s": timed.consumer["open_s"],

@@ -72,17 +72,17 @@ def checkpoints(app: Any, /, modes: tuple[str, ...], output: Path | None, as_jso
     folder = ResultFolder.open("checkpoints", output)
     errors = console.err()
     with console.RunProgress(len(jobs(spec)), expected_s(spec), errors) as progress:
-        found, stopped = measure(spec, on_progress=progress)
-    result = {**found, "settings": spec.as_dict(), "host": host_facts(), "version": version()}
+        figures, stopped = measure(spec, on_progress=progress)
+    result = {**figures, "settings": spec.as_dict(), "host": host_facts(), "version": version()}
     page = folder.write(result, partial(build_page, spec, result), app.arguments)
     if as_json:
         console.print_json(result)
     else:
         standard = console.out()
-        print_result(spec, found["modes"], standard)
+        print_result(spec, figures["modes"], standard)
         standard.print(f"\npicture: {escape(str(page))}", soft_wrap=True)
     console.print_warnings(result, errors)
     if stopped:
-        errors.print(f"stopped by {stopped_by()}: only what was measured before is told")
-    none = any(not each["checkpoints"] for points in found["modes"].values() for each in points)
+        errors.print(f"stopped by {stopped_by()}: only what was measured before is shown")
+    none = any(not each["checkpoints"] for points in figures["modes"].values() for each in points)
     return 1 if stopped or none else 0

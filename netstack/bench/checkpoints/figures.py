@@ -95,11 +95,11 @@ def times(seen: Sequence[Seen]) -> dict[str, dict[str, float] | None]:
 
 def verdicts(spec: CheckpointsSpec, modes: Mapping[str, Sequence[Point]]) -> list[str]:
     """What the figures say, a sentence each: growth with the pressure, the time besides writing, the cost."""
-    told = []
+    parts = []
     for mode, points in modes.items():
         measured = [each for each in points if each["duration_ms"] is not None]
         if not measured:
-            told.append(f"{mode}: no checkpoint was complete")
+            parts.append(f"{mode}: no checkpoint was complete")
             continue
         first, last = measured[0], measured[-1]
         grown = f"{_ms(first['duration_ms']['p50'])} at pressure {first['pressure']:g}"
@@ -107,7 +107,7 @@ def verdicts(spec: CheckpointsSpec, modes: Mapping[str, Sequence[Point]]) -> lis
             grown += f", {_ms(last['duration_ms']['p50'])} at {last['pressure']:g}"
         worst = max(each["besides_writing_ms"]["max"] for each in measured)
         goal = f" (aimed at: below {GOAL_MS:g} ms)" if mode == "unaligned" else ""
-        told.append(f"{mode}: {grown}; besides writing the state, {_ms(worst)} at most{goal}")
+        parts.append(f"{mode}: {grown}; besides writing the state, {_ms(worst)} at most{goal}")
     costs = [
         f"{mode} {_percent(points[0]['throughput_lost'])} ± {_percent(points[0]['throughput_lost_error'])}"
         for mode, points in modes.items()
@@ -115,11 +115,11 @@ def verdicts(spec: CheckpointsSpec, modes: Mapping[str, Sequence[Point]]) -> lis
     ]
     if costs:
         every = format_duration(spec.interval_s, space=" ")
-        told.append(
+        parts.append(
             f"throughput that a barrier every {every} costs at pressure {_least(modes)}: {', '.join(costs)}"
             f" (aimed at: {_percent(GOAL_LOST)} with one every 100 ms)"
         )
-    return told
+    return parts
 
 
 def _least(modes: Mapping[str, Sequence[Point]]) -> str:
@@ -145,14 +145,14 @@ def _rate(stretches: Sequence[Stretch], *, checkpoints: bool) -> float | None:
 
 def _lost(stretches: Sequence[Stretch]) -> list[float]:
     """Of each stretch with checkpoints, against those without next to it."""
-    found = []
+    shares = []
     for number, each in enumerate(stretches):
         if not each.checkpoints:
             continue
         beside = [other.records_per_s for other in stretches[max(0, number - 1) : number + 2] if not other.checkpoints]
         if beside and (without := statistics.mean(beside)) > 0:
-            found.append(1 - each.records_per_s / without)
-    return found
+            shares.append(1 - each.records_per_s / without)
+    return shares
 
 
 def _error(values: Sequence[float]) -> float | None:

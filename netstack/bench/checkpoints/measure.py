@@ -113,11 +113,11 @@ async def _measure(
         for pressure, mode in jobs(spec):
             full_per_s = result["undisturbed_records_per_s"]
             rate = None if full_per_s is None or not pressure else (1 - pressure) * full_per_s
-            found, problems = await runner.run(pressure, mode, rate)
+            figures, problems = await runner.run(pressure, mode, rate)
             if mode is None:
-                result["undisturbed_records_per_s"] = found["records_per_s_without"]
+                result["undisturbed_records_per_s"] = figures["records_per_s_without"]
             else:
-                result["modes"][mode].append(found)
+                result["modes"][mode].append(figures)
             result["warnings"] += problems
 
 
@@ -241,7 +241,7 @@ def measured_point(
 
 
 def taken(samples: Sequence[tuple[int, int]], at_ns: int) -> float:
-    """Records taken until then, evenly between two samples; what was told first, or last, outside of them."""
+    """Records taken until then, evenly between two samples; the first or last sample outside of them."""
     number = bisect.bisect_right(samples, at_ns, key=lambda sample: sample[0])
     if number == 0 or number == len(samples):
         return float(samples[min(number, len(samples) - 1)][1]) if samples else 0.0

@@ -55,7 +55,7 @@ def build_page(spec: CheckpointsSpec, result: Mapping[str, Any], *, command: str
 
 
 def _charts(spec: CheckpointsSpec, modes: _Points) -> str:
-    shown = legend((number, _look(mode), mode, "") for number, mode in enumerate(modes))
+    label = legend((number, _look(mode), mode, "") for number, mode in enumerate(modes))
     figures = [
         figure(
             "Duration",
@@ -69,7 +69,7 @@ def _charts(spec: CheckpointsSpec, modes: _Points) -> str:
             "Data in flight that became part of the checkpoint; median, whiskers to the largest.",
         ),
     ]
-    return f'<section aria-label="Charts">{shown}<div class="charts">{"".join(figures)}</div></section>'
+    return f'<section aria-label="Charts">{label}<div class="charts">{"".join(figures)}</div></section>'
 
 
 def _chart(
@@ -87,8 +87,8 @@ def _chart(
         for place, each in enumerate(points):
             if each[name] is not None:
                 middle, most = each[name]["p50"], each[name]["max"]
-                told = f"{mode}, pressure {each['pressure']:g}\n{write(middle)}, at most {write(most)}"
-                marks[place] = Mark(middle, middle, most, f"{told}\n{each['checkpoints']} checkpoints")
+                text = f"{mode}, pressure {each['pressure']:g}\n{write(middle)}, at most {write(most)}"
+                marks[place] = Mark(middle, middle, most, f"{text}\n{each['checkpoints']} checkpoints")
                 high = max(high, most)
         hue, dash, shape = _look(mode)
         series.append(Series(mode, number, hue, dash, shape, tuple(marks)))
@@ -111,8 +111,8 @@ def _latency(milliseconds: float) -> str:
 
 def _goal(spec: CheckpointsSpec, modes: _Points) -> list[float | None]:
     points = modes.get("unaligned", ())
-    found = [GOAL_MS + each["state_write_ms"]["p50"] if each["state_write_ms"] else None for each in points]
-    return found + [None] * (len(spec.pressures) - len(found))
+    goals = [GOAL_MS + each["state_write_ms"]["p50"] if each["state_write_ms"] else None for each in points]
+    return goals + [None] * (len(spec.pressures) - len(goals))
 
 
 def _look(mode: str) -> Look:

@@ -75,8 +75,8 @@ class CheckpointsSpec(Settings):
             raise ConfigError(f"--modes {','.join(self.modes)}: give some of {','.join(MODES)}, each once")
         wrong = [pressure for pressure in self.pressures if not 0 <= pressure <= MOST_PRESSURE]
         if wrong or not self.pressures or list(self.pressures) != sorted(set(self.pressures)):
-            told = ",".join(f"{pressure:g}" for pressure in self.pressures)
-            raise ConfigError(f"--pressure {told}: give rising numbers from 0, not held back, to {MOST_PRESSURE:g}")
+            text = ",".join(f"{pressure:g}" for pressure in self.pressures)
+            raise ConfigError(f"--pressure {text}: give rising numbers from 0, not held back, to {MOST_PRESSURE:g}")
         refuse_below(
             ("--channels", self.channels, 1),
             ("--record-bytes", self.record_bytes, MIN_RECORD_BYTES),

@@ -176,12 +176,12 @@ def _bin(
 ) -> str:
     """The column under the pointer."""
     start, end = edge
-    told = [f"{three_digits(round(start, 2))} to {three_digits(round(end, 2))} s"]
+    parts = [f"{three_digits(round(start, 2))} to {three_digits(round(end, 2))} s"]
     for subtask in SUBTASKS:
         waits = percent(series["backpressured_ms_per_s"][subtask][number])
         rate = f"{series['records_per_s'][subtask][number]:,.0f}"
-        told.append(f"{subtask}: {rate} records/s; {PRODUCERS[subtask]} backpressured {waits}")
-    text = escape("\n".join(told))
+        parts.append(f"{subtask}: {rate} records/s; {PRODUCERS[subtask]} backpressured {waits}")
+    text = escape("\n".join(parts))
     return (
         f'<g class="pt" data-told="{text}"><title>{text}</title>'
         f'<rect class="m bin" x="{x(start):.1f}" y="{plot.top:.1f}" width="{x(end) - x(start):.1f}"'

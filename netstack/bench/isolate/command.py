@@ -72,20 +72,20 @@ def isolate(app: Any, /, rate: str, credit: str, output: Path | None, as_json: b
     spec = IsolateSpec(rate_per_s=_rate(rate), **settings)
     folder = ResultFolder.open("isolate", output)
     errors = console.err()
-    found, stopped = _measure(spec, _CHOSEN[credit], measure)
-    result = {**found, "settings": spec.as_dict(), "host": host_facts(), "version": version()}
+    documents, stopped = _measure(spec, _CHOSEN[credit], measure)
+    result = {**documents, "settings": spec.as_dict(), "host": host_facts(), "version": version()}
     page = folder.write(result, partial(build_page, spec, result), app.arguments)
     if as_json:
         console.print_json(result)
     else:
-        _print(spec, found, page)
-    for mode in found.values():
+        _print(spec, documents, page)
+    for mode in documents.values():
         console.print_warnings(mode, errors)
-    lost = [MODES[key] for key, mode in found.items() if not mode["delivered"]]
+    lost = [MODES[key] for key, mode in documents.items() if not mode["delivered"]]
     for name in lost:
         errors.print(f"[red]not delivered with {name}:[/] count, order or checksum differ between the two ends")
     if stopped:
-        errors.print(f"stopped by {stopped_by()} after {' and '.join(MODES[key] for key in found)}")
+        errors.print(f"stopped by {stopped_by()} after {' and '.join(MODES[key] for key in documents)}")
     return 1 if lost or stopped else 0
 
 
@@ -100,16 +100,16 @@ def _rate(text: str) -> float | None:
 
 def _measure(spec: IsolateSpec, keys: tuple[str, ...], run: Measure) -> tuple[dict[str, dict[str, Any]], bool]:
     """The modes' documents, and whether Ctrl-C left some of them out."""
-    found: dict[str, dict[str, Any]] = {}
+    documents: dict[str, dict[str, Any]] = {}
     with console.RunProgress(len(keys), len(keys) * (expected_s(spec) + _START_S), console.err()) as progress:
         try:
             with unwrapped_interrupt():
                 for key in keys:
-                    found[key] = run(spec, credit=_CREDIT[key], on_progress=progress)
+                    documents[key] = run(spec, credit=_CREDIT[key], on_progress=progress)
         except KeyboardInterrupt:
-            if not found:
+            if not documents:
                 raise
-    return found, len(found) < len(keys)
+    return documents, len(documents) < len(keys)
 
 
 def _print(spec: IsolateSpec, found: dict[str, dict[str, Any]], page: Path) -> None:

@@ -49,7 +49,7 @@ def measure(
     """
     # Without credits nothing moves at all while B.4 stalls.
     patience = deadlines or Deadlines(stalled_s=Deadlines().stalled_s + spec.seconds)
-    found = run_pair(
+    summaries = run_pair(
         _WORKER,
         f"netstack with credit {'on' if credit else 'off'}",
         {"spec": spec.as_dict(), "credit": credit},
@@ -57,7 +57,7 @@ def measure(
         expected_s=expected_s(spec),
         on_progress=on_progress,
     )
-    return document(spec, found)
+    return document(spec, summaries)
 
 
 def expected_s(spec: IsolateSpec) -> float:
@@ -148,12 +148,12 @@ def _rate_warnings(spec: IsolateSpec, rates: dict[Subtask, dict[Phase, float]]) 
 
 def _pause_warnings(spec: IsolateSpec, found: Summaries) -> list[str]:
     """A process that stands still makes every rate wrong, and looks like what is measured here."""
-    told = []
+    parts = []
     for role, summary in (("producer", found.producer), ("consumer", found.consumer)):
         late_ns = max(at - tick * TICK_NS for at, tick in zip(summary["edges_ns"], spec.edges(), strict=True))
         if late_ns > PAUSE_NS:
-            told.append(
+            parts.append(
                 f"the {role} process stood still for {late_ns / 1e9:.1f} s: something else on this machine disturbs"
                 " the figures"
             )
-    return told
+    return parts

@@ -64,7 +64,7 @@ def _findings(spec: IsolateSpec, modes: Mapping[str, Any]) -> str:
 
 
 def _warnings(modes: Mapping[str, Any]) -> str:
-    told = [f"{_titled(name)}: {text}" for name, mode in modes.items() for text in mode["warnings"]]
+    items = [f"{_titled(name)}: {text}" for name, mode in modes.items() for text in mode["warnings"]]
     parts = []
     lost = [name for name, mode in modes.items() if not mode["delivered"]]
     if lost:
@@ -72,13 +72,13 @@ def _warnings(modes: Mapping[str, Any]) -> str:
             '<div class="callout bad" role="alert"><strong>Not everything was delivered</strong>'
             f" with {escape(' and '.join(lost))}: the figures do not count.</div>"
         )
-    return "".join([*parts, callout("Warnings", told)])
+    return "".join([*parts, callout("Warnings", items)])
 
 
 def _charts(spec: IsolateSpec, modes: Mapping[str, Any]) -> str:
     """One figure a mode, over one axis, below the legend they share."""
     top = nice_ticks("linear", 0, top_rate(modes.values()))[-1]
-    shown = legend(
+    label = legend(
         (number, LOOKS[subtask], f"{PRODUCERS[subtask]} to {subtask}", "") for number, subtask in enumerate(SUBTASKS)
     )
     figures = []
@@ -89,7 +89,7 @@ def _charts(spec: IsolateSpec, modes: Mapping[str, Any]) -> str:
             note += f" Cut off: records that were held up arrive at once, at up to {format_count(most)}."
         drawn = both_sizes(partial(draw, name, spec, mode, top), _WIDE_PX, _NARROW_PX)
         figures.append(figure(_titled(name), drawn, note))
-    return f'<section aria-label="Course">{shown}<div class="charts">{"".join(figures)}</div></section>'
+    return f'<section aria-label="Course">{label}<div class="charts">{"".join(figures)}</div></section>'
 
 
 def _table(modes: Mapping[str, Any]) -> str:

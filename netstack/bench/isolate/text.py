@@ -111,7 +111,7 @@ def plot(spec: IsolateSpec, mode: Mapping[str, Any], *, plain: bool = False) -> 
 
 
 def _fit(values: Sequence[float]) -> list[float]:
-    """As many values as a line has room for: means of neighbours, or each several times."""
+    """Returns as many values as a line has room for: means of neighbours, or each several times."""
     if len(values) <= _MOST_COLUMNS:
         times = max(1, _MOST_COLUMNS // len(values))
         return [value for value in values for _ in range(times)]

@@ -93,10 +93,10 @@ def print_jobs(result: Mapping[str, Any], out: Console) -> None:
         out.print()
     recover = result["recover"]
     if recover is not None:
-        told = recover["recovery_ms"]
+        recovery_ms = recover["recovery_ms"]
         out.print(
             f"kill -9 of a TaskManager, {recover['kills']} times: its region ran again after"
-            f" {_seconds(told['p50'] / 1e3)}, {_seconds(told['max'] / 1e3)} at most",
+            f" {_seconds(recovery_ms['p50'] / 1e3)}, {_seconds(recovery_ms['max'] / 1e3)} at most",
             soft_wrap=True,
         )
         out.print()

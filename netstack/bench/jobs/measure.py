@@ -116,8 +116,8 @@ async def _is_complete(cluster: LocalCluster) -> bool:
 
 async def _name_of(cluster: LocalCluster, taskmanager: str) -> str:
     """What the process is called that a job knows as this TaskManager."""
-    found = next(each for each in await cluster.client.taskmanagers() if each["name"] == taskmanager)
-    return next(name for name, pid in cluster.taskmanagers.pids.items() if pid == found["pid"])
+    document = next(each for each in await cluster.client.taskmanagers() if each["name"] == taskmanager)
+    return next(name for name, pid in cluster.taskmanagers.pids.items() if pid == document["pid"])
 
 
 def _subtasks(job: Document, pipeline: str) -> list[Document]:
@@ -165,7 +165,7 @@ async def _chain(spec: JobsSpec, on_step: Told, warnings: list[str]) -> dict[str
 async def _chain_rate(cluster: LocalCluster, spec: JobsSpec, way: str, warnings: list[str]) -> float:
     job = chain(spec.records, spec.operators, is_chained=way == "chained", is_spread=way == "unchained_tcp")
     result = await cluster.wait(await cluster.client.submit(job))
-    found = result.results[RESULT][0]
-    if found["records"] != spec.records:
-        warnings.append(f"{way}: {found['records']} of {spec.records} records came")
-    return float(found["records"] / found["seconds"])
+    outcome = result.results[RESULT][0]
+    if outcome["records"] != spec.records:
+        warnings.append(f"{way}: {outcome['records']} of {spec.records} records came")
+    return float(outcome["records"] / outcome["seconds"])

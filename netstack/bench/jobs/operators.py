@@ -159,5 +159,5 @@ def in_one_process(records: int, operators: int) -> float:
     counted = Counted()
     for record in stream:
         counted.process(record)
-    found = counted.finish()
-    return found["records"] / found["seconds"]
+    result = counted.finish()
+    return result["records"] / result["seconds"]

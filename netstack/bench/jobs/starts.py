@@ -52,7 +52,7 @@ async def pointwise(spec: JobsSpec, on_step: Told) -> list[dict[str, Any]]:
         MeasurementFailed: a job failed, or something stood still.
     """
     slots = -(-max(spec.tasks) // 2 // spec.taskmanagers) + 1
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     async with open_local_cluster(
         taskmanagers=spec.taskmanagers,
         slots=slots,
@@ -65,11 +65,11 @@ async def pointwise(spec: JobsSpec, on_step: Told) -> list[dict[str, Any]]:
         for tasks in sorted(spec.tasks):
             on_step(f"{tasks} tasks")
             row = await _start(cluster, wide(tasks), tasks)
-            if found:
-                row["growth"] = row["running_s"] / found[-1]["running_s"]
-                row["cpu_growth"] = row["cpu_s"] / found[-1]["cpu_s"]
-            found.append(row)
-    return found
+            if rows:
+                row["growth"] = row["running_s"] / rows[-1]["running_s"]
+                row["cpu_growth"] = row["cpu_s"] / rows[-1]["cpu_s"]
+            rows.append(row)
+    return rows
 
 
 async def exchanges(spec: JobsSpec, on_step: Told) -> list[dict[str, Any]]:
@@ -85,7 +85,7 @@ async def exchanges(spec: JobsSpec, on_step: Told) -> list[dict[str, Any]]:
     Raises:
         MeasurementFailed: a job failed, a record was lost, or something stood still.
     """
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for parallelism in sorted(spec.all_to_all):
         on_step(f"{parallelism} x {parallelism} tasks")
         slots = -(-parallelism // spec.taskmanagers)
@@ -100,8 +100,8 @@ async def exchanges(spec: JobsSpec, on_step: Told) -> list[dict[str, Any]]:
         ) as cluster:
             job = all_to_all(parallelism)
             row = await _start(cluster, job, 2 * parallelism, records=parallelism**2)
-        found.append({"parallelism": parallelism, "channels": parallelism**2, **row})
-    return found
+        rows.append({"parallelism": parallelism, "channels": parallelism**2, **row})
+    return rows
 
 
 def _segments(parallelism: int) -> int:
@@ -136,9 +136,9 @@ async def _start(cluster: LocalCluster, job: StreamEnvironment, tasks: int, *, r
         began_s = time.monotonic()
 
         async def all_came() -> bool:
-            found = await client.job(job_id)
-            check_alive(found)
-            row["records"] = found["vertices"][-1]["records_in"]
+            result = await client.job(job_id)
+            check_alive(result)
+            row["records"] = result["vertices"][-1]["records_in"]
             return bool(row["records"] == records)
 
         await until(all_came, f"{tasks} tasks: not every one of {records} records came")

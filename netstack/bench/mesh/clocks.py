@@ -91,7 +91,7 @@ def translate(there_ns: Int64s, source: HostClock, sink: HostClock) -> Int64s:
 def latency_correction_ns(source: HostClock, sink: HostClock, at_ns: int) -> int:
     """What to add to a latency measured around `at_ns`, with start times told by the first measurements.
 
-    The source paces by its own clock from a start it was told, the sink subtracts due times in its own: both clocks'
+    The source paces by its own clock from a start that it got, the sink subtracts due times in its own: both clocks'
     drift since then is in the difference.
     """
     return 0 if source is sink else source.drift_ns(at_ns) - sink.drift_ns(at_ns)

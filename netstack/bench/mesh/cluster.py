@@ -48,9 +48,9 @@ class Daemon:
         return self.taskmanager.facts
 
     @property
-    def gone(self) -> str:
+    def lost_because(self) -> str:
         """Why it is not there any more; empty while it is."""
-        return self.taskmanager.gone
+        return self.taskmanager.lost_because
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class Daemon:
 @final
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """See `open_mesh`, which makes one.
+    """Made by `open_mesh`.
 
     Attributes:
         jobmanager: of the run.
@@ -96,12 +96,12 @@ async def open_mesh(
         daemons = []
         for index, host in enumerate(spec.parsed_hosts):
             try:
-                found = await jobmanager.adopt(
+                taskmanager = await jobmanager.adopt(
                     host.address, secret=secret, slots=matrix.slots(index), connect_timeout_s=connect_timeout_s
                 )
             except (ConnectionLost, RequestRefused) as error:
                 raise _named(error, host.address) from error
-            daemons.append(Daemon(host.address, found))
+            daemons.append(Daemon(host.address, taskmanager))
         yield Mesh(jobmanager, tuple(daemons))
 
 

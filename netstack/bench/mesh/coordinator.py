@@ -176,20 +176,20 @@ class _Conversation:
         self._phase = "starting"
         self._start_ns = 0
         self._moved_at_s = trio.current_time()
-        self._tell_task: Callable[[str, int, dict[str, Any]], None]
+        self._send_event: Callable[[str, int, dict[str, Any]], None]
 
     # From the JobManager (`JobCoordinator`).
 
     def event(self, vertex: str, subtask: int, event: dict[str, Any]) -> None:
-        """See `JobCoordinator`."""
+        """Implements `JobCoordinator`."""
         self._inbox.send_nowait((self._places[vertex, subtask], event))
 
     def refused(self, taskmanager: str, reason: str) -> None:
-        """See `JobCoordinator`."""
+        """Implements `JobCoordinator`."""
         self._inbox.send_nowait(f"{taskmanager}: {reason}")
 
     def ended(self, end: EndJob) -> None:
-        """See `JobCoordinator`."""
+        """Implements `JobCoordinator`."""
         self._inbox.send_nowait(end)
 
     async def watch(self, record: JobRecord) -> None:
@@ -200,7 +200,7 @@ class _Conversation:
 
     async def lead(self, master: JobMaster) -> Outcome:
         """The whole conversation."""
-        self._tell_task = master.send_event
+        self._send_event = master.send_event
         sources, sinks = self._matrix.of_task(SOURCE), self._matrix.of_task(SINK)
         until_s = trio.current_time() + self._limits.setup_s
         everyone = len(self._matrix.placements)
@@ -231,11 +231,11 @@ class _Conversation:
 
     async def _read_clocks(self) -> list[Reading]:
         """One host after the other: nothing else is to be on the wire."""
-        found = []
+        clocks = []
         for daemon in self._mesh.daemons:
             sample = await measure_clock(daemon.taskmanager.link)
-            found.append(Reading(sample.at_ns, sample.offset_ns, sample.rtt_ns))
-        return found
+            clocks.append(Reading(sample.at_ns, sample.offset_ns, sample.rtt_ns))
+        return clocks
 
     def _go(self, clocks: Sequence[HostClock]) -> None:
         lead_ns = _LEAD_NS + 2 * max(clock.before.rtt_ns for clock in clocks)
@@ -249,7 +249,7 @@ class _Conversation:
             start_ns = self._start_ns + clocks[each.host].before.offset_ns
             groups = len(self._matrix.upstream()) if each.task == SINK else 0
             message = {"start_ns": start_ns, "starts": [start_ns] * groups, "spins": each.host not in crowded}
-            self._tell(each, {"event": "go", **message})
+            self._send(each, {"event": "go", **message})
 
     def _finish(self, sinks: Sequence[Placement], clocks: Sequence[HostClock]) -> None:
         """Tells every sink when sources stopped, and when the samples were emitted, in its own clock."""
@@ -265,10 +265,10 @@ class _Conversation:
                 moved = translate(times[::stride], clocks[sources[source].host], clock)
                 samples.append([indexes[::stride].tobytes(), moved.tobytes()])
             stop_ns = min(int(translate(np.array([at]), theirs, clock)[0]) for at, theirs in stops)
-            self._tell(each, {"event": "finish", "stop_ns": stop_ns, "samples": samples})
+            self._send(each, {"event": "finish", "stop_ns": stop_ns, "samples": samples})
 
-    def _tell(self, each: Placement, message: dict[str, Any]) -> None:
-        self._tell_task(each.task, each.subtask, message)
+    def _send(self, each: Placement, message: dict[str, Any]) -> None:
+        self._send_event(each.task, each.subtask, message)
 
     async def _until(self, is_done: Callable[[], bool], what: str, until_s: float, moving: bool = False) -> None:
         """Takes news until a condition holds.
@@ -299,10 +299,10 @@ class _Conversation:
                 raise self._failed((news.reason or "the run was cancelled").removesuffix(_NO_RESTART))
             self._is_over = True
         else:
-            self._said(*news)
-        self._tell_progress()
+            self._on_event(*news)
+        self._report_progress()
 
-    def _said(self, place: Placement, message: dict[str, Any]) -> None:
+    def _on_event(self, place: Placement, message: dict[str, Any]) -> None:
         match message["event"]:
             case "ready":
                 self._ready.add(place)
@@ -329,7 +329,9 @@ class _Conversation:
         silent = [each for each in self._matrix.placements if each not in over]
         named = [f"{each} on {self._mesh.daemons[each.host].address}" for each in silent]
         more = f" and {len(named) - 4} more" if len(named) > 4 else ""
-        more += "".join(f"; {each.address} is gone: {each.gone}" for each in self._mesh.daemons if each.gone)
+        more += "".join(
+            f"; {each.address} is gone: {each.lost_because}" for each in self._mesh.daemons if each.lost_because
+        )
         return f"waiting for {', '.join(named[:4])}{more}; {sum(self._arrived.values())} records arrived"
 
     def _patience_s(self) -> float:
@@ -348,7 +350,7 @@ class _Conversation:
             return math.inf
         return trio.current_time() + 2 * seconds + self._limits.overall_s
 
-    def _tell_progress(self) -> None:
+    def _report_progress(self) -> None:
         if self._on_progress is None:
             return
         elapsed_s = max(0.0, (time.monotonic_ns() - self._start_ns) / 1e9) if self._start_ns else 0.0

@@ -237,7 +237,7 @@ async def _relay_arrays(spec: MeshSpec, gate: SingleInputGate, selector: BackSel
 
 
 async def _relay_records(gate: SingleInputGate, selector: BackSelector, writer: RecordWriter) -> None:
-    """As bytes, whatever they are: a columnar batch is one record."""
+    """Copies records as bytes: a columnar batch is one record."""
     reader = RecordReader(gate)
     async for record in reader:
         selector.target = reader.channel_index
@@ -256,10 +256,10 @@ def _pairs(
 ) -> list[dict[str, Any]]:
     """What came of each host: of its sources, or by way of its relays."""
     stop_ns = int(finish["stop_ns"])
-    found: dict[int, dict[str, Any]] = {}
+    pairs: dict[int, dict[str, Any]] = {}
     latencies: dict[int, Histogram] = {}
     for group, host, samples in zip(groups, hosts, finish["samples"], strict=True):
-        pair = found.setdefault(
+        pair = pairs.setdefault(
             host, {"host": host, "records": 0, "window_records_per_s": 0.0, "window_s": 0.0, "steady": True}
         )
         window = group.arrivals.window(start_ns, stop_ns, spec.warmup_s)
@@ -268,7 +268,7 @@ def _pairs(
         pair["window_s"] = max(pair["window_s"], window.seconds)
         pair["steady"] = pair["steady"] and window.steady
         latencies.setdefault(host, Histogram()).merge(_latency(spec, group, samples, start_ns, stop_ns))
-    return [{**pair, "latency": latencies[host].to_dict()} for host, pair in found.items()]
+    return [{**pair, "latency": latencies[host].to_dict()} for host, pair in pairs.items()]
 
 
 def _latency(
@@ -278,9 +278,9 @@ def _latency(
         return group.latency
     indexes, times = (np.frombuffer(values, dtype=np.int64) for values in samples)
     keys: Int64s = group.sample_keys(indexes)
-    found = group.arrivals.sampled_latency(keys, times, warm_ns(start_ns, stop_ns, spec.warmup_s))
+    latency = group.arrivals.sampled_latency(keys, times, warm_ns(start_ns, stop_ns, spec.warmup_s))
     # So short a run that its only samples were taken in the warm-up has those.
-    return found if found.count else group.arrivals.sampled_latency(keys, times, 0)
+    return latency if latency.count else group.arrivals.sampled_latency(keys, times, 0)
 
 
 def _warm_from_ns(spec: MeshSpec, start_ns: int) -> int:

@@ -137,10 +137,10 @@ class Matrix:
         Args:
             taskmanagers: the name of each host's, in the order of the hosts.
         """
-        found: dict[str, list[str]] = {}
+        taskmanagers_of: dict[str, list[str]] = {}
         for each in self.placements:
-            found.setdefault(each.task, []).append(taskmanagers[each.host])
-        return FixedPlacement(found)
+            taskmanagers_of.setdefault(each.task, []).append(taskmanagers[each.host])
+        return FixedPlacement(taskmanagers_of)
 
     def network(self) -> NetworkConfig:
         """Settings of the run's network on every host, with memory for every buffer that any host's subtasks may use.

@@ -71,7 +71,7 @@ class Outcome:
 
     @property
     def crowded(self) -> set[int]:
-        """See `crowded_hosts`."""
+        """The result of `crowded_hosts`."""
         slots = [self.matrix.slots(index) for index in range(len(self.hosts))]
         return crowded_hosts([host.facts for host in self.hosts], slots)
 
@@ -169,10 +169,10 @@ def document_of(outcome: Outcome, engine_kind: str) -> dict[str, Any]:
 
 def host_latencies(outcome: Outcome) -> list[Histogram]:
     """What arrived at each host's sinks, from wherever, one way or, with relays, there and back."""
-    found = [Histogram() for _ in outcome.hosts]
+    latencies = [Histogram() for _ in outcome.hosts]
     for (source, sink), pair in _pairs(outcome).items():
-        found[source if outcome.matrix.spec.relay else sink].merge(pair.latency)
-    return found
+        latencies[source if outcome.matrix.spec.relay else sink].merge(pair.latency)
+    return latencies
 
 
 def crowded_hosts(facts: Sequence[Mapping[str, Any]], slots: Sequence[int]) -> set[int]:
@@ -195,23 +195,23 @@ def crowded_hosts(facts: Sequence[Mapping[str, Any]], slots: Sequence[int]) -> s
 
 def _pairs(outcome: Outcome) -> dict[tuple[int, int], _Pair]:
     """By source host and sink host; with relays, by the host of both ends and that of the relay."""
-    found: dict[tuple[int, int], _Pair] = {}
+    pairs: dict[tuple[int, int], _Pair] = {}
     spec = outcome.matrix.spec
     clocks = [host.clock for host in outcome.hosts]
     middle_ns = (outcome.start_ns + max(outcome.stopped_ns)) // 2
     for sink in outcome.matrix.of_task(SINK):
-        for told in outcome.results[sink]["pairs"]:
-            key = (sink.host, told["host"]) if spec.relay else (told["host"], sink.host)
-            pair = found.setdefault(key, _Pair())
-            pair.records += told["records"]
-            pair.records_per_s += told["window_records_per_s"]
-            pair.seconds = max(pair.seconds, told["window_s"])
-            pair.steady = pair.steady and told["steady"]
-            latency = Histogram.from_dict(told["latency"])
+        for report in outcome.results[sink]["pairs"]:
+            key = (sink.host, report["host"]) if spec.relay else (report["host"], sink.host)
+            pair = pairs.setdefault(key, _Pair())
+            pair.records += report["records"]
+            pair.records_per_s += report["window_records_per_s"]
+            pair.seconds = max(pair.seconds, report["window_s"])
+            pair.steady = pair.steady and report["steady"]
+            latency = Histogram.from_dict(report["latency"])
             if spec.rate_per_s is not None and not spec.relay and spec.rows_file is None:  # else by translated samples
                 latency = latency.shifted(latency_correction_ns(clocks[key[0]], clocks[key[1]], middle_ns))
             pair.latency.merge(latency)
-    return found
+    return pairs
 
 
 def _window(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair], records: int) -> tuple[float, float]:
@@ -235,18 +235,18 @@ def _problems(outcome: Outcome) -> list[str]:
     """Everything wrong with the delivery, source by source."""
     matrix, spec = outcome.matrix, outcome.matrix.spec
     upstream = matrix.upstream()
-    found = []
+    problems_found = []
     for source in matrix.of_task(SOURCE):
         came = {}
         for sink in matrix.of_task(SINK):
-            told = outcome.results[sink]["deliveries"]
+            report = outcome.results[sink]["deliveries"]
             for group, whose in enumerate(matrix.sources_of(sink.subtask)):
                 if whose == source.subtask:
                     name = f"{sink} by way of {upstream[group]}" if spec.relay else str(sink)
-                    came[name] = Delivery.from_dict(told[group])
+                    came[name] = Delivery.from_dict(report[group])
         expected = outcome.results[source]["expected"]
-        found += problems(str(source), expected, came, order=order_of(spec), lanes=spec.lanes)
-    return found
+        problems_found += problems(str(source), expected, came, order=order_of(spec), lanes=spec.lanes)
+    return problems_found
 
 
 def _host_rows(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair]) -> Rows:
@@ -355,16 +355,16 @@ def _pace_warnings(outcome: Outcome, steady: bool) -> list[str]:
 
 def _clock_warnings(outcome: Outcome) -> list[str]:
     """Clocks that ran apart by more than the measurements may be wrong."""
-    found = []
+    warnings = []
     for host, name in zip(outcome.hosts, outcome.names, strict=True):
         clock = host.clock
         drift_ns = (clock.after or clock.before).offset_ns - clock.before.offset_ns
         if abs(drift_ns) > 2 * clock.uncertainty_ns:
-            found.append(
+            warnings.append(
                 f"the clock of {name} moved by {drift_ns / 1000:.0f} us against this host's during the run; one-way"
                 " latencies are corrected for its mean"
             )
-    return found
+    return warnings
 
 
 def _crowd_warnings(outcome: Outcome) -> list[str]:
@@ -374,26 +374,26 @@ def _crowd_warnings(outcome: Outcome) -> list[str]:
         return []
     cpus = outcome.hosts[min(crowded)].facts.get("cpus")
     who = "the slots of a TaskManager" if len(crowded) == 1 else f"{len(crowded)} TaskManagers"
-    found = [f"{who} share a machine of {cpus} CPUs: they wait for each other"]
+    warnings = [f"{who} share a machine of {cpus} CPUs: they wait for each other"]
     if outcome.matrix.spec.rate_per_s is not None:
-        found.append("records leave some 0.1 ms late: nobody spins on the clock where processors are shared")
-    return found
+        warnings.append("records leave some 0.1 ms late: nobody spins on the clock where processors are shared")
+    return warnings
 
 
 def _of_host(outcome: Outcome, host: int, name: str) -> float:
     """A figure of a host's processes together, of each from the last of its tasks that told it."""
-    found: dict[int, float] = {}
+    by_process: dict[int, float] = {}
     for each in outcome.matrix.on_host(host):
         result = outcome.results[each]
-        found[result["pid"]] = max(found.get(result["pid"], 0.0), float(result[name]))
-    return sum(found.values())
+        by_process[result["pid"]] = max(by_process.get(result["pid"], 0.0), float(result[name]))
+    return sum(by_process.values())
 
 
 def _ms_per_s(results: Iterable[Mapping[str, Any]], *names: str) -> float | None:
     """Waits a second of the tasks' own work, their mean; None without tasks."""
-    found = [
+    means = [
         1000 * sum(each["waits"][name] for name in names) / each["waits"]["t_s"]
         for each in results
         if each["waits"]["t_s"] > 0
     ]
-    return min(1000.0, sum(found) / len(found)) if found else None
+    return min(1000.0, sum(means) / len(means)) if means else None

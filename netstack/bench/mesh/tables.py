@@ -30,10 +30,10 @@ def print_matrix(spec: MeshSpec, out: Console, *, channels: bool = True) -> None
         out: where to print.
         channels: whether to tell how many each source has to each sink; in a sweep that changes from run to run.
     """
-    shown = [task for task in _TASKS if task != "relays" or spec.relay]
-    table = console.table(("host", *shown), ())
+    tasks = [task for task in _TASKS if task != "relays" or spec.relay]
+    table = console.table(("host", *tasks), ())
     for row in Matrix(spec).as_rows():
-        table.add_row(escape(row["address"]), *(_numbers(row[task]) for task in shown))
+        table.add_row(escape(row["address"]), *(_numbers(row[task]) for task in tasks))
     out.print(table)
     ends = f"{_count(spec.sources, 'source')} to {_count(spec.sinks, 'relay' if spec.relay else 'sink')}"
     back = " and back" if spec.relay else ""
@@ -66,11 +66,11 @@ def _hosts(rows: Sequence[Mapping[str, Any]]) -> Table:
             escape(str(row["host"])),
             str(row["sources"]),
             str(row["sinks"]),
-            _shown(row["records_per_s"], format_count),
-            _shown(row["payload_mb_per_s"], three_digits),
-            _shown(row["cpu_s"], three_digits),
-            _shown(row["backpressured_ms_per_s"], three_digits),
-            _shown(row["idle_ms_per_s"], three_digits),
+            _cell(row["records_per_s"], format_count),
+            _cell(row["payload_mb_per_s"], three_digits),
+            _cell(row["cpu_s"], three_digits),
+            _cell(row["backpressured_ms_per_s"], three_digits),
+            _cell(row["idle_ms_per_s"], three_digits),
             f"{offset:,.0f} \u00b1 {unsure:,.0f}",
         )
     return table
@@ -79,20 +79,20 @@ def _hosts(rows: Sequence[Mapping[str, Any]]) -> Table:
 def _pairs(rows: Sequence[Mapping[str, Any]]) -> Table:
     back = any("round_trip_latency_us" in row for row in rows)
     kind = "round_trip_latency_us" if back else "latency_us"
-    told = "round trip" if back else "latency"
-    heads = ("records/s", "payload MB/s", f"{told} p50", f"{told} p99", f"{told} max")
+    name = "round trip" if back else "latency"
+    heads = ("records/s", "payload MB/s", f"{name} p50", f"{name} p99", f"{name} max")
     table = console.table(("from", "by way of" if back else "to"), heads if back else (*heads, "\u00b1"))
     for row in rows:
         latency = row[kind]
         cells = [
             escape(str(row["source_host"])),
             escape(str(row["sink_host"])) + (" (local)" if row["is_local"] else ""),
-            _shown(row["records_per_s"], format_count),
-            _shown(row["payload_mb_per_s"], three_digits),
-            *(_shown(latency[name], format_latency) for name in ("p50", "p99", "max")),
+            _cell(row["records_per_s"], format_count),
+            _cell(row["payload_mb_per_s"], three_digits),
+            *(_cell(latency[name], format_latency) for name in ("p50", "p99", "max")),
         ]
         unsure = row["latency_uncertainty_us"]
-        table.add_row(*cells, *(() if back else ("" if row["is_local"] else _shown(unsure, format_latency),)))
+        table.add_row(*cells, *(() if back else ("" if row["is_local"] else _cell(unsure, format_latency),)))
     return table
 
 
@@ -108,5 +108,5 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _shown(value: Any, write: Any) -> str:
+def _cell(value: Any, write: Any) -> str:
     return "\u2013" if value is None else str(write(value))

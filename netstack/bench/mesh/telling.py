@@ -78,14 +78,14 @@ class Meter:
         return cpu_seconds() - self._cpu_before_s
 
     def _waited(self) -> dict[str, float]:
-        found = {}
+        waits = {}
         if self._partition is not None:
             now_s = self._partition.host.now()
-            found["soft_s"] = self._partition.soft_backpressured.total_s(now_s)
-            found["hard_s"] = self._partition.hard_backpressured.total_s(now_s)
+            waits["soft_s"] = self._partition.soft_backpressured.total_s(now_s)
+            waits["hard_s"] = self._partition.hard_backpressured.total_s(now_s)
         if self._gate is not None:
-            found["idle_s"] = self._gate.idle.total_s(self._gate.now())
-        return found
+            waits["idle_s"] = self._gate.idle.total_s(self._gate.now())
+        return waits
 
 
 @asynccontextmanager
@@ -95,12 +95,12 @@ async def telling(task: InvokableTask, meter: Meter) -> AsyncIterator[None]:
     Cancellation: nothing is left behind.
     """
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_tell, task, meter)
+        nursery.start_soon(_report, task, meter)
         yield
         nursery.cancel_scope.cancel()
 
 
-async def _tell(task: InvokableTask, meter: Meter) -> None:
+async def _report(task: InvokableTask, meter: Meter) -> None:
     while True:
         began = time.thread_time()
         sample = meter.sample()

@@ -20,19 +20,19 @@ class Timeline:
     """Running totals of all tasks."""
 
     def __init__(self) -> None:
-        self._told: dict[Placement, list[Mapping[str, Any]]] = {}
-        self._heard: dict[Placement, int] = {}
+        self._messages: dict[Placement, list[Mapping[str, Any]]] = {}
+        self._counts: dict[Placement, int] = {}
         self._every: dict[Placement, int] = {}
 
     def add(self, place: Placement, message: Mapping[str, Any]) -> None:
         """A progress message of a task (`telling.Meter.sample`)."""
-        told = self._told.setdefault(place, [])
-        number = self._heard.get(place, 0)
-        self._heard[place] = number + 1
+        messages = self._messages.setdefault(place, [])
+        number = self._counts.get(place, 0)
+        self._counts[place] = number + 1
         if number % self._every.setdefault(place, 1) == 0:
-            told.append(message)
-        if len(told) > _MOST:
-            del told[1::2]  # they are totals: what the others hold lacks nothing
+            messages.append(message)
+        if len(messages) > _MOST:
+            del messages[1::2]  # they are totals: what the others hold lacks nothing
             self._every[place] *= 2
 
     def samples(self, host_of: Callable[[int], str]) -> list[dict[str, Any]]:
@@ -44,13 +44,13 @@ class Timeline:
             `backpressured_ms_per_s`, `idle_ms_per_s`, `busy_ms_per_s`; null where its host does not tell:
             `queued_ms_per_s` of its process, `stolen_ms_per_s` of its host.
         """
-        found = [
+        rates = [
             {"t_s": round(after["t_s"], 4), "host": host_of(place.host), "task": str(place), **_stretch(before, after)}
-            for place, told in self._told.items()
-            for before, after in itertools.pairwise(told)
+            for place, messages in self._messages.items()
+            for before, after in itertools.pairwise(messages)
             if after["t_s"] > max(before["t_s"], 0.0)
         ]
-        return sorted(found, key=lambda sample: float(sample["t_s"]))
+        return sorted(rates, key=lambda sample: float(sample["t_s"]))
 
 
 def _stretch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:

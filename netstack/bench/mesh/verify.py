@@ -59,7 +59,7 @@ class Delivery:
     payload_bytes: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Returns plain data."""
         return {
             "records": self.records,
             "checksum": self.checksum,
@@ -200,61 +200,61 @@ def problems(
         order: how it spread its records.
         lanes: over how many lanes.
     """
-    found = [f"{source} to {sink}: {text}" for sink, each in deliveries.items() for text in each.problems]
+    texts = [f"{source} to {sink}: {text}" for sink, each in deliveries.items() for text in each.problems]
     sent, came = int(expected["records"]), sum(each.records for each in deliveries.values())
     if sent != came:
-        found.append(f"{source} sent {sent} records, {came} arrived")
+        texts.append(f"{source} sent {sent} records, {came} arrived")
     if "lanes" in expected:
-        return [*found, *(f"{source}: {text}" for text in _hashes(expected, deliveries))]
+        return [*texts, *(f"{source}: {text}" for text in _hashes(expected, deliveries))]
     checksum = sum(each.checksum for each in deliveries.values()) & MASK
     if checksum != expected["checksum"]:
-        found.append(f"checksum of what {source} sent is {expected['checksum']:016x}, of what arrived {checksum:016x}")
-    found.extend(
+        texts.append(f"checksum of what {source} sent is {expected['checksum']:016x}, of what arrived {checksum:016x}")
+    texts.extend(
         f"{source}: {text}" for text in (_lanes if order is Order.ROUND_ROBIN else _sums)(sent, deliveries, lanes)
     )
-    return found
+    return texts
 
 
 def _hashes(expected: Mapping[str, Any], deliveries: Mapping[str, Delivery]) -> list[str]:
     """Every lane's rows have to be there, in their order, at one sink."""
-    found = []
+    texts = []
     payload_bytes = sum(each.payload_bytes for each in deliveries.values())
     if payload_bytes != expected["payload_bytes"]:
-        found.append(f"{expected['payload_bytes']} bytes were sent, {payload_bytes} arrived")
+        texts.append(f"{expected['payload_bytes']} bytes were sent, {payload_bytes} arrived")
     came: dict[int, tuple[int, int]] = {}
     for sink, each in deliveries.items():
         for lane, count, value in each.hashes:
             if lane in came:
-                found.append(f"rows of lane {lane} came to {sink} and to another")
+                texts.append(f"rows of lane {lane} came to {sink} and to another")
             came[lane] = count, value
     for lane, (count, value) in enumerate(expected["lanes"]):
         arrived, hashed = came.get(lane, (0, 0))
         if arrived != count:
-            found.append(f"lane {lane}: {count} elements were sent, {arrived} arrived")
+            texts.append(f"lane {lane}: {count} elements were sent, {arrived} arrived")
         elif hashed != value:
-            found.append(f"lane {lane}: its {count} elements arrived changed or in another order")
-    return found[:_PROBLEMS_IN_WORDS]
+            texts.append(f"lane {lane}: its {count} elements arrived changed or in another order")
+    return texts[:_PROBLEMS_IN_WORDS]
 
 
 def _lanes(sent: int, deliveries: Mapping[str, Delivery], lanes: int) -> list[str]:
     """Every lane's sequence has to be there once, up to its last record."""
-    found = []
+    texts = []
     came: dict[int, tuple[str, int]] = {}
     for sink, each in deliveries.items():
         for first, end in each.lanes:
             if first in came:
-                found.append(f"record {first} came to {came[first][0]} and to {sink}")
+                texts.append(f"record {first} came to {came[first][0]} and to {sink}")
             came[first] = sink, end
     for first in range(min(lanes, sent)):
         sink, end = came.pop(first, ("", -1))
         due = first + math.ceil((sent - first) / lanes) * lanes
         if end < 0:
-            found.append(f"record {first} and those after it on its channel never arrived")
+            texts.append(f"record {first} and those after it on its channel never arrived")
         elif end != due:
-            found.append(f"record {due - lanes} was the last sent on a channel to {sink}, {end - lanes} the last there")
-    found.extend(f"record {first} came to {sink}, and was never sent" for first, (sink, _) in sorted(came.items()))
-    more = len(found) - _PROBLEMS_IN_WORDS
-    return found[:_PROBLEMS_IN_WORDS] + ([f"and {more} more of this kind"] if more > 0 else [])
+            texts.append(f"record {due - lanes} was the last sent on a channel to {sink}, {end - lanes} the last there")
+    texts.extend(f"record {first} came to {sink}, and was never sent" for first, (sink, _) in sorted(came.items()))
+    more = len(texts) - _PROBLEMS_IN_WORDS
+    return texts[:_PROBLEMS_IN_WORDS] + ([f"and {more} more of this kind"] if more > 0 else [])
 
 
 def _sums(sent: int, deliveries: Mapping[str, Delivery], lanes: int) -> list[str]:

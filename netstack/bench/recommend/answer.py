@@ -95,10 +95,10 @@ class Point:
     def judged(self, goal: Goal) -> Judgement:
         """Whether the goal is reached here."""
         if goal.p99_us is not None:
-            found = self.p99
-            return "open" if found is None else _judged(found.high <= goal.p99_us, found.low > goal.p99_us)
-        found, least = (self.kept, goal.kept) if goal.mb_per_s is None else (self.rate, goal.mb_per_s)
-        return "open" if found is None else _judged(found.low >= least, found.high < least)
+            judgement = self.p99
+            return "open" if judgement is None else _judged(judgement.high <= goal.p99_us, judgement.low > goal.p99_us)
+        judgement, least = (self.kept, goal.kept) if goal.mb_per_s is None else (self.rate, goal.mb_per_s)
+        return "open" if judgement is None else _judged(judgement.low >= least, judgement.high < least)
 
     def leans(self, goal: Goal) -> bool:
         """Whether the goal is reached as far as anybody can guess."""
@@ -135,19 +135,19 @@ class Answer:
     def figures(self, memory_bytes: int | None = None) -> str:
         """What it means, in half a sentence."""
         point = self.point
-        told = []
+        parts = []
         if point.timeout_s != self.reference_s:
             kept = f"{point.kept_middle:.0%}" if point.kept is None else point.kept.percent()
-            told.append(f"it keeps {kept} of the throughput at {_timeout(self.reference_s)}")
+            parts.append(f"it keeps {kept} of the throughput at {_timeout(self.reference_s)}")
         rate = _megabytes(point.mb_per_s) if point.rate is None else point.rate.text(_megabytes)
-        told.append(rate)
+        parts.append(rate)
         if point.p99_us:
-            told.append(f"p99 {_latency(point.promptness) if point.p99 is None else point.p99.text(_latency)}")
+            parts.append(f"p99 {_latency(point.promptness) if point.p99 is None else point.p99.text(_latency)}")
         if point.bottleneck:
-            told.append(f"bottleneck: {point.bottleneck}")
+            parts.append(f"bottleneck: {point.bottleneck}")
         if memory_bytes is not None:
-            told.append(f"memory {format_size(memory_bytes, space=' ')}")
-        return "; ".join(told)
+            parts.append(f"memory {format_size(memory_bytes, space=' ')}")
+        return "; ".join(parts)
 
     def paragraph(self, memory_bytes: int | None = None) -> str:
         """The whole answer in a few sentences."""
@@ -186,8 +186,8 @@ def answer(points: Sequence[Point], goal: Goal, reference_s: float | None) -> An
 
 def most_named(bottlenecks: Sequence[str]) -> str:
     """Who held most runs up; empty names count for nobody."""
-    told = [name for name in bottlenecks if name]
-    return max(sorted(set(told)), key=told.count, default="")
+    parts = [name for name in bottlenecks if name]
+    return max(sorted(set(parts)), key=parts.count, default="")
 
 
 def _best(points: Sequence[Point], goal: Goal) -> Point:
@@ -206,19 +206,19 @@ def _nearest(points: Sequence[Point], goal: Goal) -> Point:
 
 def _doubts(chosen: Point, is_reached: bool, open_ones: Sequence[Point], goal: Goal) -> dict[Point, str]:
     """What is not known well enough, by the point that it is of."""
-    found = {}
+    doubts = {}
     if (repeats := len(chosen.pairs)) < ENOUGH_REPEATS:
-        found[chosen] = f"points were measured {'once' if repeats == 1 else 'twice'}, so their noise is unknown"
+        doubts[chosen] = f"points were measured {'once' if repeats == 1 else 'twice'}, so their noise is unknown"
     elif not is_reached:
-        found[chosen] = f"{_timeout(chosen.timeout_s)} has {_range(chosen, goal)}, asked is {goal}"
+        doubts[chosen] = f"{_timeout(chosen.timeout_s)} has {_range(chosen, goal)}, asked is {goal}"
     elif chosen.kept is None or chosen.kept.spread > WIDEST:
         part = "an unknown part" if chosen.kept is None else _part(chosen.kept)
-        found[chosen] = f"{_timeout(chosen.timeout_s)} keeps {part}"
+        doubts[chosen] = f"{_timeout(chosen.timeout_s)} keeps {part}"
     rivals = [each for each in open_ones if each is not chosen and _is_better(each, chosen, goal)]
     if rivals and repeats >= ENOUGH_REPEATS:
         best = _best(rivals, goal)
-        found[best] = f"{_timeout(best.timeout_s)} might do: it has {_range(best, goal)}"
-    return found
+        doubts[best] = f"{_timeout(best.timeout_s)} might do: it has {_range(best, goal)}"
+    return doubts
 
 
 def _is_better(one: Point, other: Point, goal: Goal) -> bool:

@@ -50,10 +50,10 @@ def parse_rate(text: str) -> int:
     ethernet = _ETHERNET.fullmatch(text.strip())
     if ethernet is not None:
         return round(float(ethernet[1]) * 1e9 / 8)
-    found = parse_size(text.strip().removesuffix("/s"))
-    if not found:
+    rate = parse_size(text.strip().removesuffix("/s"))
+    if not rate:
         raise ConfigError(f"{text!r}: give more than 0")
-    return found
+    return rate
 
 
 def parse_network(text: str) -> tuple[int | None, float]:
@@ -130,15 +130,15 @@ def recommend(
         p99_us=None if p99_s is None else p99_s * 1e6, mb_per_s=None if bytes_per_s is None else bytes_per_s / 1e6
     )
     if results is not None:
-        found = _stored(context, results, goal)
+        answer = _stored(context, results, goal)
     else:
-        found = _measured(context.obj.runners, goal, settings)
+        answer = _measured(context.obj.runners, goal, settings)
     if as_json:
-        console.print_json({"goal": str(goal), "answers": found})
+        console.print_json({"goal": str(goal), "answers": answer})
     else:
-        for each in found:
-            _print(each, with_lines=len(found) == 1)
-    return 0 if all(each["is_decided"] and each["is_reached"] for each in found) else 1
+        for each in answer:
+            _print(each, with_lines=len(answer) == 1)
+    return 0 if all(each["is_decided"] and each["is_reached"] for each in answer) else 1
 
 
 def _stored(context: click.Context, results: Path, goal: Goal) -> list[dict[str, Any]]:
@@ -171,12 +171,12 @@ def _measured(runners: Runners, goal: Goal, settings: dict[str, Any]) -> list[di
     spec, measurer, ends = _measurer(runners, settings)
     has_time = lambda: time.monotonic() < ends  # noqa: E731
     measurer.size_buffers(has_time)
-    found = Search(measurer, goal, has_time=has_time).run()
-    if found is None:
+    result = Search(measurer, goal, has_time=has_time).run()
+    if result is None:
         raise ConfigError("--budget: not one repeat has time; give more")
     words = f"{spec.rows}, {spec.channels:,} channel{'s' if spec.channels > 1 else ''}"
     warned = [f"{text} ({count} of {len(measurer.rows)} runs)" for text, count in told_once(measurer.rows)]
-    return [_document(found, words, measurer.spec, warned)]
+    return [_document(result, words, measurer.spec, warned)]
 
 
 def _measurer(runners: Runners, settings: dict[str, Any]) -> tuple[RunSpec, Measurer, float]:
@@ -205,11 +205,11 @@ def _measurer(runners: Runners, settings: dict[str, Any]) -> tuple[RunSpec, Meas
         errors.print("the line is imitated on this machine; its round trip may be up to 2 ms longer than asked")
     began = time.monotonic()
 
-    def tell(text: str) -> None:
+    def print_step(text: str) -> None:
         left_s = max(0.0, began + budget_s - time.monotonic())
         errors.print(f"{escape(text)} ({console.clock(left_s)} left)", soft_wrap=True)
 
-    return spec, Measurer(run, spec, LADDER_S[-1], rate_per_s, tell), began + budget_s
+    return spec, Measurer(run, spec, LADDER_S[-1], rate_per_s, print_step), began + budget_s
 
 
 def _document(found: Answer, words: str, spec: RunSpec, warnings: Sequence[str]) -> dict[str, Any]:

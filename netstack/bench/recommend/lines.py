@@ -62,12 +62,12 @@ def _program(spec: RunSpec, timeout_s: float | None, memory: int) -> str:
         "exclusive_buffers_per_channel": (spec.exclusive_buffers, _DEFAULT.exclusive_buffers_per_channel),
         "floating_buffers_per_gate": (spec.floating_buffers, _DEFAULT.floating_buffers_per_gate),
     }
-    told = [f"{name}={value}" for name, (value, default) in settings.items() if value != default]
+    parts = [f"{name}={value}" for name, (value, default) in settings.items() if value != default]
     version = PROFILES[spec.acts_as]
     make = "NetworkConfig" if version is None else "NetworkConfig.flink"
     if version not in (None, "2.3"):
-        told.insert(0, repr(version))
-    network, timeout = f"{make}({', '.join(told)})", f"buffer_timeout_s={timeout_s!r}"
+        parts.insert(0, repr(version))
+    network, timeout = f"{make}({', '.join(parts)})", f"buffer_timeout_s={timeout_s!r}"
     return (
         f"{network}\nRecordWriter(partition, {timeout})\n"
         f"StreamEnvironment(name, {timeout}, settings=StreamSettings(network={network}))"
@@ -130,7 +130,7 @@ def spec_of(row: Row) -> RunSpec:
 def settings_of(spec: RunSpec) -> str:
     """The buffers in words."""
     size = format_size(spec.segment_size_bytes, space=" ")
-    told = f"{spec.exclusive_buffers} + {spec.floating_buffers} buffers of {size}"
+    text = f"{spec.exclusive_buffers} + {spec.floating_buffers} buffers of {size}"
     if spec.round_trip_s:
-        told += f", round trip {format_duration(spec.round_trip_s, space=' ')}"
-    return told
+        text += f", round trip {format_duration(spec.round_trip_s, space=' ')}"
+    return text

@@ -34,7 +34,7 @@ class Measurer:
         spec: the settings; the timeout and the rate are set for each run.
         reference_s: the timeout whose throughput counts as 100 %.
         rate_per_s: of the latency runs.
-        tell: hears of each repeat.
+        on_repeat: takes a line on each repeat.
 
     Attributes:
         spec: the settings, with the buffers that pay.
@@ -42,13 +42,13 @@ class Measurer:
     """
 
     def __init__(
-        self, run: RunOnce, spec: RunSpec, reference_s: float, rate_per_s: float, tell: Callable[[str], None]
+        self, run: RunOnce, spec: RunSpec, reference_s: float, rate_per_s: float, on_repeat: Callable[[str], None]
     ) -> None:
         self._run = run
         self.spec = spec
         self._reference_s = reference_s
         self._rate_per_s = rate_per_s
-        self._tell = tell
+        self._on_repeat = on_repeat
         self._repeats = 0
         self.rows: list[dict[str, Any]] = []
 
@@ -71,7 +71,7 @@ class Measurer:
             float(p99),
             bottleneck_name(rows[here]),
         )
-        self._tell(
+        self._on_repeat(
             f"timeout {setting_text('buffer_timeout_s', timeout_s)}: {sample.mb_per_s:.3g} MB/s,"
             f" {sample.mb_per_s / sample.reference_mb_per_s:.0%} of that at"
             f" {setting_text('buffer_timeout_s', self._reference_s)}; p99 {sample.p99_us / 1000:.3g} ms"
@@ -94,12 +94,12 @@ class Measurer:
         while len(pairs) < ENOUGH_REPEATS and has_time():
             one, other = (float(self._measured(spec)["payload_mb_per_s"]) for spec in (plain, wide))
             pairs.append((one, other))
-        found = Interval.of_pairs(pairs)
-        if found is not None:
-            self._tell(
-                f"{missing:,} floating buffers instead of {plain.floating_buffers}: {found.percent()} of the rate"
+        result = Interval.of_pairs(pairs)
+        if result is not None:
+            self._on_repeat(
+                f"{missing:,} floating buffers instead of {plain.floating_buffers}: {result.percent()} of the rate"
             )
-            if found.low > PAYS:
+            if result.low > PAYS:
                 self.spec = replace(self.spec, floating_buffers=missing)
 
     def _measured(self, spec: RunSpec) -> dict[str, Any]:

@@ -86,13 +86,13 @@ class Search:
                 low = middle
             else:
                 high = middle
-        found = self.answer()
-        while found is not None and self._again(found.unclear):
-            found = self.answer()
-        return found
+        result = self.answer()
+        while result is not None and self._again(result.unclear):
+            result = self.answer()
+        return result
 
     def answer(self) -> Answer | None:
-        """As far as it was measured."""
+        """Includes what was measured so far."""
         return answer([self._point(timeout_s) for timeout_s in self._samples], self._goal, self._ladder_s[-1])
 
     @property

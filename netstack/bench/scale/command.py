@@ -64,12 +64,12 @@ def print_scale(result: Mapping[str, Any], out: Console) -> None:
         heads = (*counts, "records/s", "us CPU a 1,000", "p50", *(f"MB {name}" for name in memories))
         table = console.table(("by",), heads, title=_TITLES[axis])
         for row in rows:
-            told = [str(row["emit"]), *(f"{row[name]:,}" if name in row else "" for name in counts)]
+            parts = [str(row["emit"]), *(f"{row[name]:,}" if name in row else "" for name in counts)]
             if "error" in row:
-                table.add_row(*told, "[red]failed[/]")
+                table.add_row(*parts, "[red]failed[/]")
                 continue
             table.add_row(
-                *told,
+                *parts,
                 format_count(row["records_per_s"]),
                 three_digits(row["cpu_us_per_thousand"] or 0.0),
                 "" if row["latency_p50_us"] is None else format_latency(row["latency_p50_us"]),

@@ -67,18 +67,18 @@ class ScaleSpec:
         return [value for value in values if self.most is None or value <= self.most]
 
 
-def measure(spec: ScaleSpec, tell: Told) -> dict[str, Any]:
+def measure(spec: ScaleSpec, on_step: Told) -> dict[str, Any]:
     """Measures every point once; one that fails is a row with its error.
 
     Returns:
         The document of the command.
     """
-    found: dict[str, Rows] = {}
+    rows_by_axis: dict[str, Rows] = {}
     for axis in spec.axes:
-        rows = found[axis] = []
+        rows = rows_by_axis[axis] = []
         for emit in spec.emits:
             for settings in _points(spec, axis):
-                tell(f"{axis}, by {emit}: {', '.join(f'{name} {value}' for name, value in settings.items())}")
+                on_step(f"{axis}, by {emit}: {', '.join(f'{name} {value}' for name, value in settings.items())}")
                 row: dict[str, Any] = {"emit": emit, **settings}
                 try:
                     row |= (
@@ -88,8 +88,8 @@ def measure(spec: ScaleSpec, tell: Told) -> dict[str, Any]:
                     row |= {"error": str(error), "delivered": False}
                 rows.append(row)
     return {
-        **found,
-        "delivered": all(row["delivered"] for rows in found.values() for row in rows),
+        **rows_by_axis,
+        "delivered": all(row["delivered"] for rows in rows_by_axis.values() for row in rows),
         "settings": dataclasses.asdict(spec),
         "host": host_facts(),
         "version": version(),

@@ -43,7 +43,7 @@ class Done:
     Attributes:
         deployed: descriptors that were made.
         deployed_bytes: their length.
-        canceled: tasks that were told to stop.
+        canceled: tasks that got the order to stop.
         released: partitions that were dropped.
         releases: instructions to drop partitions.
         step_ns: how long each step took.
@@ -59,7 +59,7 @@ class Done:
 
 @final
 class Cluster:
-    """As many TaskManagers as a job needs.
+    """Has as many TaskManagers as a job needs.
 
     Args:
         scheduler: of the job.
@@ -80,12 +80,12 @@ class Cluster:
             host = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
             location = TaskManagerLocation(f"taskmanager-{number}", f"tcp://{host}:6121", host)
             here = range(min(SLOTS_PER_TASKMANAGER, slots - first))
-            self._tell(TaskManagerRegistered(_NOW_S, location))
-            self._tell(SlotsOffered(_NOW_S, location.name, tuple(here)))
+            self._handle(TaskManagerRegistered(_NOW_S, location))
+            self._handle(SlotsOffered(_NOW_S, location.name, tuple(here)))
 
     def start(self) -> None:
         """The job begins, and everything is deployed that can be."""
-        self._tell(StartJob(_NOW_S))
+        self._handle(StartJob(_NOW_S))
 
     def report(self, what: ExecutionInput, subtasks: range) -> None:
         """Tasks report, all at once."""
@@ -99,9 +99,9 @@ class Cluster:
 
     def fail_globally(self) -> None:
         """Everything is canceled, and restarts when the delay is over."""
-        self._tell(GlobalFailure(_NOW_S, "the coordinator has failed"))
+        self._handle(GlobalFailure(_NOW_S, "the coordinator has failed"))
         while self._timers:
-            self._tell(TimerDue(_NOW_S, self._timers.pop()))
+            self._handle(TimerDue(_NOW_S, self._timers.pop()))
 
     def make_descriptors(self) -> None:
         """Makes and serialises the descriptors that were kept."""
@@ -110,9 +110,9 @@ class Cluster:
         self._kept.clear()
 
     def _report(self, what: ExecutionInput, subtasks: IndexArray) -> None:
-        self._tell(TasksReported(_NOW_S, what, subtasks, self._attempts[subtasks]))
+        self._handle(TasksReported(_NOW_S, what, subtasks, self._attempts[subtasks]))
 
-    def _tell(self, event: Event | None) -> None:
+    def _handle(self, event: Event | None) -> None:
         """Hands an event over, and goes on until the scheduler has nothing left to do."""
         canceled: list[IndexArray] = []
         while event is not None:

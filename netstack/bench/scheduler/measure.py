@@ -66,13 +66,13 @@ def measure(
     """
     if not 2 <= parallelism <= MOST_PARALLELISM or parallelism % 2:
         raise ConfigError(f"--parallelism {parallelism}: give an even number from 2 to {MOST_PARALLELISM}")
-    tell = on_step or (lambda _: None)
+    report = on_step or (lambda _: None)
     halves: dict[str, Timing] = {}
     wholes: dict[str, Timing] = {}
     for name, step in steps.items():
-        tell(name)
+        report(name)
         halves[name], wholes[name] = time_step(step, (parallelism // 2, parallelism), repeats)
-    tell("memory")
+    report("memory")
     memory, sizes = peak_bytes(parallelism), descriptor_sizes(parallelism)
     return {
         "parallelism": parallelism,
@@ -98,13 +98,13 @@ def measure(
 def time_step(step: Step, parallelisms: tuple[int, int], repeats: tuple[int, int]) -> tuple[Timing, Timing]:
     """The least of several repeats at each of two parallelisms; quick steps are repeated more often."""
     began_ns = thread_time_ns()
-    found = [_time_once(step(parallelism)) for parallelism in parallelisms]
+    timings = [_time_once(step(parallelism)) for parallelism in parallelisms]
     least, most = repeats
     for repeat in range(1, most):
         if repeat >= least and thread_time_ns() - began_ns > _ENOUGH_NS:
             break
-        found = [_least(best, _time_once(step(each))) for best, each in zip(found, parallelisms, strict=True)]
-    return found[0], found[1]
+        timings = [_least(best, _time_once(step(each))) for best, each in zip(timings, parallelisms, strict=True)]
+    return timings[0], timings[1]
 
 
 def _time_once(trial: Trial) -> Timing:
@@ -143,11 +143,11 @@ def _headlines(wholes: Mapping[str, Timing]) -> dict[str, float]:
 
 def _work(wholes: Mapping[str, Timing]) -> dict[str, int]:
     """What the headlines are about, of the batch job where the two differ."""
-    told: dict[str, int] = {}
+    facts: dict[str, int] = {}
     for name in ("build_execution_graph", "build_regions_batch", "restart_set_batch"):
         if name in wholes:
-            told |= wholes[name].facts
-    return told
+            facts |= wholes[name].facts
+    return facts
 
 
 def _longest_ms(wholes: Mapping[str, Timing]) -> dict[str, float]:

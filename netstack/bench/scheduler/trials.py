@@ -188,7 +188,7 @@ def _make_descriptors(cluster: Cluster, tasks: int) -> Trial:
 
 
 def schedule_downstream(type: ResultPartitionType, hybrid: HybridConsumption) -> Step:
-    """All source partitions are finished; the end of the first source is told to the vertex-wise strategy."""
+    """All source partitions are finished; the vertex-wise strategy handles the end of the first source."""
 
     def step(parallelism: int) -> Trial:
         topology = Topology(job_of(parallelism, type))

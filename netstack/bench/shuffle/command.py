@@ -66,7 +66,7 @@ def shuffle(
 
 
 def _session(producers: int) -> AbstractContextManager[Any]:
-    from netstack.spark.session import open_session  # only who asks for it needs Spark
+    from netstack.spark.session import open_session  # needs Spark
     from netstack.spark.settings import SparkSettings
 
     return open_session(SparkSettings(master=f"local[{producers}]", is_measured=True))

@@ -83,13 +83,13 @@ class Variant:
 
 def variants(spec: ShuffleSpec) -> list[Variant]:
     """What is measured, in turns: pipelined once, whatever is kept compressed and not, and with half of the slots."""
-    found = []
+    named = []
     for mode in spec.modes:
         compressions = ("auto",) if mode == "pipelined" else spec.compressions
-        found += [Variant(mode, compression, spec.slots) for compression in compressions]
+        named += [Variant(mode, compression, spec.slots) for compression in compressions]
         if spec.is_halved and mode != "pipelined" and spec.slots > 1:
-            found.append(Variant(mode, compressions[0], spec.slots // 2))
-    return found
+            named.append(Variant(mode, compressions[0], spec.slots // 2))
+    return named
 
 
 def measure(spec: ShuffleSpec, progress: Callable[[str], None], spark: Any = None) -> dict[str, Any]:
@@ -107,12 +107,12 @@ def measure(spec: ShuffleSpec, progress: Callable[[str], None], spark: Any = Non
     shape = {"batches": batches, "producers": spec.producers, "consumers": spec.consumers}
     size = batches * BATCH_ROWS * ROW_BYTES * spec.producers
     wanted = expected(**shape)
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_key: dict[str, list[dict[str, Any]]] = {}
 
     def add(label: str, run: dict[str, Any]) -> None:
         run["delivered"] = run.pop("results") == wanted
         run["bytes_per_s"] = size / run["duration_s"]
-        found.setdefault(label, []).append(run)
+        by_key.setdefault(label, []).append(run)
 
     with scratch_folder() as folder:
         progress("the disk's own rate")
@@ -139,8 +139,8 @@ def measure(spec: ShuffleSpec, progress: Callable[[str], None], spark: Any = Non
         "rows": size // ROW_BYTES,
         "size_bytes": size,
         "disk": disk,
-        "modes": found,
-        "delivered": all(run["delivered"] for runs in found.values() for run in runs),
+        "modes": by_key,
+        "delivered": all(run["delivered"] for runs in by_key.values() for run in runs),
         "host": host_facts(),
         "version": version(),
     }
@@ -189,12 +189,12 @@ def _with_spark(spark: Any, shape: dict[str, int], spec: ShuffleSpec) -> dict[st
 
 def children_of(pid: int) -> list[int]:
     """All processes below one."""
-    found: list[int] = []
+    pids: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in map(int, path.read_text().split()):
-                found += [child, *children_of(child)]
-    return found
+                pids += [child, *children_of(child)]
+    return pids
 
 
 def _cpu_s(pid: int) -> float:

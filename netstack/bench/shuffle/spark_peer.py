@@ -55,9 +55,12 @@ def run(spark: Any, *, batches: int, producers: int, consumers: int) -> dict[str
             rows = np.frombuffer(column.buffers()[2], np.uint8)[offsets[0] : offsets[-1]].reshape(-1, ROW_BYTES)
             for part in np.unique(parts).tolist():
                 sums.setdefault(part, SumRows()).process_batch(rows[parts == part])
-        found = [(part, json.dumps(each.finish(None))) for part, each in sums.items()]
+        totals = [(part, json.dumps(each.finish(None))) for part, each in sums.items()]
         yield pa.RecordBatch.from_arrays(
-            [pa.array([part for part, _ in found], pa.int32()), pa.array([text for _, text in found], pa.string())],
+            [
+                pa.array([part for part, _ in totals], pa.int32()),
+                pa.array([text for _, text in totals], pa.string()),
+            ],
             ["part", "found"],
         )
 
@@ -65,5 +68,5 @@ def run(spark: Any, *, batches: int, producers: int, consumers: int) -> dict[str
     made = spark.range(0, producers, 1, producers).mapInArrow(make, "part int, row binary")
     rows = made.repartition(consumers, "part").mapInArrow(total, "part int, found string").collect()
     duration_s = time.monotonic() - began_s
-    found = {row["part"]: json.loads(row["found"]) for row in rows}
-    return {"duration_s": duration_s, "results": [found.get(part) for part in range(consumers)]}
+    document = {row["part"]: json.loads(row["found"]) for row in rows}
+    return {"duration_s": duration_s, "results": [document.get(part) for part in range(consumers)]}

@@ -32,7 +32,9 @@ from netstack.runtime.causes import root_cause
 from netstack.runtime.network_environment import NetworkEnvironment
 from netstack.runtime.turns import measure_with
 from netstack.schedule.slots.slots import LoadBalanceMode
-from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
+from netstack.taskmanager.config import TaskManagerConfig
+from netstack.taskmanager.runner import open_taskmanager
+from netstack.taskmanager.service import TaskManager
 from netstack.testing.ledger import check_environment
 from netstack.transport import provided
 

@@ -11,14 +11,8 @@ from typing import Final, final
 
 import trio
 
-from netstack.control.messages import (
-    CheckpointAcknowledged,
-    Message,
-    PartitionConsumable,
-    TaskFailed,
-    TaskFinished,
-    TaskStates,
-)
+from netstack.control.codec import Message
+from netstack.control.reports import CheckpointAcknowledged, PartitionConsumable, TaskFailed, TaskFinished, TaskStates
 from netstack.jobmanager.job_master import JobMaster
 from netstack.jobmanager.service import JobManager
 from netstack.taskmanager.job_scope import JobScope
@@ -110,7 +104,7 @@ class Faults:
                 await trio.sleep(fault.for_s)
                 for taskmanager, master, message in said[-5:]:
                     if master.end is None:
-                        master.heard(taskmanager, message)
+                        master.on_message(taskmanager, message)
         self._check()
 
     def _link_of(self, fault: Fault) -> tuple[str, ...]:
@@ -136,17 +130,17 @@ class Faults:
 
     def overhear(self, master: JobMaster) -> None:
         """What is said to a JobMaster is kept, to be repeated."""
-        if "heard" not in vars(master):
-            hear = master.heard
+        if "on_message" not in vars(master):
+            hear = master.on_message
 
-            def heard(taskmanager: str, message: Message) -> None:
+            def on_message(taskmanager: str, message: Message) -> None:
                 if isinstance(message, TaskStates) and message.state == "waiting":
                     self._ending.set()
                 hear(taskmanager, message)
                 if isinstance(message, _REPEATED):
                     self._heard.append((taskmanager, master, message))
 
-            master.heard = heard  # type: ignore[method-assign]
+            master.on_message = on_message  # type: ignore[method-assign]
             add = master.log.add
 
             def note(at: float, what: str, text: str) -> None:

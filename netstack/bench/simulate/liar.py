@@ -12,11 +12,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from netstack.control.codec import Attempt
-from netstack.control.messages import (
+from netstack.control.codec import Attempt, Message
+from netstack.control.reports import (
     CheckpointAcknowledged,
     CheckpointDeclined,
-    Message,
     PartitionConsumable,
     SlotEnded,
     TaskFailed,

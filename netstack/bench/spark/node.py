@@ -32,7 +32,9 @@ from netstack.control.build import own_build
 from netstack.errors import NetstackError
 from netstack.runtime.authentication import Secret
 from netstack.runtime.causes import cause_text, is_secondary, root_cause
-from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
+from netstack.taskmanager.config import TaskManagerConfig
+from netstack.taskmanager.runner import open_taskmanager
+from netstack.taskmanager.service import TaskManager
 
 from ..host import cpu_model
 from ..mesh.cluster import open_mesh

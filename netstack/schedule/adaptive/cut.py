@@ -147,7 +147,7 @@ class PlainRow:
         return len(self._ends) - 1
 
     def cut(self, limit_bytes: int) -> list[int]:
-        """See `Row`."""
+        """Implements `Row`."""
         ends, count, longest = self._ends, len(self), self._longest
         starts = []
         start = 0
@@ -189,7 +189,7 @@ class PairedRow:
         return len(self._elements)
 
     def cut(self, limit_bytes: int) -> list[int]:
-        """See `Row`."""
+        """Implements `Row`."""
         starts = []
         start = 0
         while start < len(self):

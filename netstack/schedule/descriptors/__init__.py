@@ -1,1 +1,1 @@
-"""What a TaskManager is told to run: task deployment descriptors, and how large parts of them are shared."""
+"""What a TaskManager runs: task deployment descriptors, and how large parts of them are shared."""

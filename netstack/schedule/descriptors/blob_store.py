@@ -5,7 +5,7 @@ bytes again; for a part of a descriptor either the bytes or the key.
 
 Rules:
 - A key is the SHA-1 of the content and a part that is never used twice, within a job: a new attempt has a new key, so
-  nobody has to be told that an old one is void. Nothing here waits: a caller whose store touches a disk may run its
+  no reader has to learn that an old one is void. Nothing here waits: a caller whose store touches a disk may run its
   calls in a thread.
 - A list is made, compressed and offloaded once. It is dropped, and its blob deleted, when the group's partitions are
   released or when a producer of one of them is reset; the next consumer makes a new one. What was unknown and is known
@@ -98,22 +98,22 @@ class MemoryBlobStore(BlobStore):
         self._blobs: dict[str, dict[BlobKey, bytes]] = {}
 
     def put(self, job: str, key: BlobKey, data: bytes) -> None:
-        """See `BlobStore.put`."""
+        """Implements `BlobStore.put`."""
         self._blobs.setdefault(job, {})[key] = data
 
     def get(self, job: str, key: BlobKey) -> bytes:
-        """See `BlobStore.get`."""
+        """Implements `BlobStore.get`."""
         try:
             return self._blobs[job][key]
         except KeyError:
             raise _missing(job, key) from None
 
     def delete(self, job: str, key: BlobKey) -> None:
-        """See `BlobStore.delete`."""
+        """Implements `BlobStore.delete`."""
         self._blobs.get(job, {}).pop(key, None)
 
     def keys(self, job: str) -> list[BlobKey]:
-        """See `BlobStore.keys`."""
+        """Implements `BlobStore.keys`."""
         return [*self._blobs.get(job, {})]
 
 

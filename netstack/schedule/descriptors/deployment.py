@@ -5,8 +5,8 @@ descriptor after the other, so the caller may stop between any two.
 
 Rules:
 - The list of shuffle descriptors of a group is made for its first consumer, and again after it was invalidated.
-- Of results that must be pipelined a streaming job is told known places only. Elsewhere what is not there yet is
-  unknown. What becomes known is told in a further list to the consumers that come then, and in an update to those that
+- Of results that must be pipelined a streaming job gets known places only. Elsewhere what is not there yet is
+  unknown. What becomes known goes in a further list to the consumers that come then, and in an update to those that
   are there.
 """
 
@@ -73,7 +73,7 @@ class Deployment:
         locations: of places, by the numbers that `tracker` uses; it grows.
         offloader: where large parts go.
         connections: between two TaskManagers there are so many, and each dataset uses one.
-        only_finished: of hybrid results only what is finished is told.
+        only_finished: of hybrid results only what is finished is announced.
         is_lazy: whether consumers may be deployed before some of their pipelined producers.
         builds: of the packages that the job's functions are in, by their names.
         code: packages that were sent with the job, and the blobs they are in.
@@ -117,7 +117,7 @@ class Deployment:
         self._task_information: dict[int, MaybeOffloaded] = {}
         # Of groups that were not all known: what their cached lists tell, what consumers that were deployed before have
         # been told, and where there may be news for those.
-        self._told: dict[int, FlagArray] = {}
+        self._announced: dict[int, FlagArray] = {}
         self._sent: dict[int, FlagArray] = {}
         self._changed: set[int] = set()
 
@@ -153,38 +153,38 @@ class Deployment:
         numbers = groups.tolist()
         self.cache.invalidate(numbers)
         for group in numbers:
-            self._told.pop(group, None)
+            self._announced.pop(group, None)
             self._sent.pop(group, None)
 
     def moved(self, groups: IndexArray) -> None:
         """Partitions of these groups are in another place; who is deployed already goes on reading at the old one."""
         self.cache.invalidate(groups.tolist())
         for group in groups.tolist():
-            self._told.pop(group, None)
+            self._announced.pop(group, None)
 
     def produced(self, subtasks: IndexArray) -> None:
-        """These have got a place, or have finished: those who wait for what they write may be told."""
+        """These have got a place, or have finished: the consumers that wait for what they write may learn it."""
         if self._sent:
             self._changed.update(self._sent.keys() & set(self._topology.produced_by_all(subtasks).tolist()))
 
     def updates(self) -> list[tuple[int, bytes]]:
         """For each group with news for its deployed consumers a compressed list of them; given once."""
-        found = []
+        result = []
         for group in sorted(self._changed & self._sent.keys()):
             is_known = self._known(group)
             news = index_array(np.flatnonzero(is_known & ~self._sent[group]))
             if news.size:
-                found.append((group, compress(self._describe(group, news, is_known[news]).serialised())))
+                result.append((group, compress(self._describe(group, news, is_known[news]).serialised())))
                 self._sent[group] |= is_known
             if self._sent[group].all():
                 del self._sent[group]
         self._changed.clear()
-        return found
+        return result
 
     def clear(self) -> None:
         """The job has ended: nothing of it stays in the store."""
         self.cache.clear()
-        self._told.clear()
+        self._announced.clear()
         self._sent.clear()
         self._offloader.discard(self._job_information)
         for information in self._task_information.values():
@@ -195,8 +195,8 @@ class Deployment:
         """What all subtasks of a vertex share."""
         information = self._task_information.get(vertex)
         if information is None:
-            told = TaskInformation.of(self._topology.job, vertex, self._topology.parallelism_of)
-            information = self._offloader.information(BlobKind.TASK_INFORMATION, told.pack())
+            task = TaskInformation.of(self._topology.job, vertex, self._topology.parallelism_of)
+            information = self._offloader.information(BlobKind.TASK_INFORMATION, task.pack())
             self._task_information[vertex] = information
         return information
 
@@ -254,7 +254,7 @@ class Deployment:
             )
 
     def _lists(self, group: int) -> tuple[MaybeOffloaded, ...]:
-        """The shared lists of a group, as they are to be told now."""
+        """The shared lists of a group, as they are to be announced now."""
         lists = self.cache.lists(group)
         if lists is None:
             is_known = self._known(group)
@@ -262,18 +262,18 @@ class Deployment:
             consumers = int(self._topology.groups.consumer_stop[group] - self._topology.groups.consumer_start[group])
             lists = self.cache.put(group, self._describe(group, every, is_known), consumers)
             if not is_known.all():
-                self._told[group] = is_known
+                self._announced[group] = is_known
                 self._sent.setdefault(group, is_known.copy())
-        elif group in self._told:
+        elif group in self._announced:
             is_known = self._known(group)
-            news = index_array(np.flatnonzero(is_known & ~self._told[group]))
+            news = index_array(np.flatnonzero(is_known & ~self._announced[group]))
             if news.size:
                 lists = self.cache.add(group, self._describe(group, news, is_known[news]))
-                self._told[group] |= is_known
+                self._announced[group] |= is_known
         return lists
 
     def _known(self, group: int) -> FlagArray:
-        """Which partitions of a group may be told.
+        """Which partitions of a group may be announced.
 
         Raises:
             LocalProtocolError: not all of them, the job is a streaming job, and they must be pipelined.

@@ -1,4 +1,4 @@
-"""What a TaskManager is told to run: the TaskDeploymentDescriptor, as plain data with a msgpack form.
+"""What a TaskManager runs: the TaskDeploymentDescriptor, as plain data with a msgpack form.
 
 Takes: names, numbers and bytes. Gives: frozen descriptors, their bytes, and the channels of a gate once the lists of
 shuffle descriptors that it shares with other consumers are there.
@@ -138,15 +138,15 @@ class InputGateDescriptor:
         places = resolve([*((read or _read_inline)(group) for group in self.groups), *updates], self.partitions)
         if self.type.is_released_by_scheduler:  # a channel reads any number of subpartitions of what is kept
             ranges = tuple(
-                found.channel(row, start, last - start, self.is_prompt)
+                entry.channel(row, start, last - start, self.is_prompt)
                 for first, stop, start, last in self.pieces
-                for found, row in places[first:stop]
+                for entry, row in places[first:stop]
             )
             return GateDescriptor(ranges, self.type)
         channels = tuple(
-            found.channel(row, subpartition, 1, self.is_prompt)
+            entry.channel(row, subpartition, 1, self.is_prompt)
             for first, stop, first_subpartition, stop_subpartition in self.pieces
-            for found, row in places[first:stop]
+            for entry, row in places[first:stop]
             for subpartition in range(first_subpartition, stop_subpartition)
         )
         return GateDescriptor(channels, self.type)
@@ -193,7 +193,7 @@ class TaskDeploymentDescriptor:
         )
 
     def pack(self) -> bytes:
-        """As msgpack."""
+        """Returns msgpack bytes."""
         packed: bytes = msgpack.packb(
             (
                 (self.attempt.job, self.attempt.vertex, self.attempt.subtask, self.attempt.attempt),

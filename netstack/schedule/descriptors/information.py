@@ -134,7 +134,7 @@ class JobInformation:
         )
 
     def pack(self) -> bytes:
-        """As msgpack."""
+        """Returns msgpack bytes."""
         checkpoints = None if self.checkpoints is None else dataclasses.asdict(self.checkpoints)
         packed: bytes = msgpack.packb(
             (
@@ -291,7 +291,7 @@ class TaskInformation:
         )
 
     def pack(self) -> bytes:
-        """As msgpack.
+        """Returns msgpack bytes.
 
         Raises:
             ConfigError: a parameter is no plain data.

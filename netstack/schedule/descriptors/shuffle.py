@@ -61,8 +61,8 @@ class TaskManagerLocation:
 def execution_name(job_id: str, life: int) -> str:
     """What the names of a job's partitions begin with.
 
-    Each JobManager on a folder counts attempts from 0; so its life is told as well, and a partition that an earlier one
-    left behind has another name than any of this one's.
+    Each JobManager on a folder counts attempts from 0; so its life is in the name as well, and a partition that an
+    earlier one left behind has another name than any of this one's.
 
     Args:
         job_id: of the job; without `/` and `@`.
@@ -109,14 +109,14 @@ def partition_place(name: str) -> PartitionPlace:
     Raises:
         LocalProtocolError: `partition_name` did not make this name.
     """
-    found = _PARTITION_NAME.fullmatch(name)
-    if found is None:
+    match = _PARTITION_NAME.fullmatch(name)
+    if match is None:
         raise LocalProtocolError(f"{name[:80]!r} is no partition of a job: execution/dataset/partition.attempt")
-    return PartitionPlace(found[1], found[2], int(found[3]), int(found[4]))
+    return PartitionPlace(match[1], match[2], int(match[3]), int(match[4]))
 
 
 def known(result_type: ResultPartitionType, is_produced: Bools, is_registered: Bools, is_alive: Bools) -> Bools:
-    """Which partitions of a group may be told to a consumer.
+    """Which partitions of a group a consumer may learn of.
 
     Args:
         result_type: of the dataset.
@@ -281,13 +281,13 @@ def resolve(groups: Sequence[ShuffleDescriptors], channels: int) -> list[tuple[S
     Raises:
         LocalProtocolError: a position that no list tells, or beyond the last.
     """
-    found: list[tuple[ShuffleDescriptors, int] | None] = [None] * channels
+    places: list[tuple[ShuffleDescriptors, int] | None] = [None] * channels
     for group in groups:
         for row, index in enumerate(group.index.tolist()):
             if index >= channels:
                 raise LocalProtocolError(f"dataset {group.dataset!r}: partition {index} of a group of {channels}")
-            found[index] = (group, row)
-    complete: list[tuple[ShuffleDescriptors, int]] = [place for place in found if place is not None]
+            places[index] = (group, row)
+    complete: list[tuple[ShuffleDescriptors, int]] = [place for place in places if place is not None]
     if len(complete) < channels:
         raise LocalProtocolError(
             f"shuffle descriptors for {len(complete)} of {channels} partitions; load every group of the gate"

@@ -37,7 +37,7 @@ class ExecutionState(enum.Enum):
     FINISHED = "finished"
     """It has ended well."""
     CANCELING = "canceling"
-    """It was told to stop and has not."""
+    """It got the order to stop and has not stopped yet."""
     CANCELED = "canceled"
     """It has stopped, or never ran."""
     FAILED = "failed"

@@ -3,7 +3,7 @@
 Takes: inputs for any number of subtasks at once. Gives: states, and how many subtasks are in each.
 
 Rules: every change goes through the table of `execution_states`. A reset, and an attempt beside the current one, get
-the next number of their subtask: no two attempts of it ever share one. A version only grows: whoever waits for
+the next number of their subtask: no two attempts of it ever share one. A version only grows: code that waits for
 something remembers the versions when it begins and asks again when it comes; the state alone would not tell.
 """
 
@@ -159,8 +159,8 @@ class Executions:
 
     def allowed(self, subtasks: IndexArray, what: ExecutionInput) -> IndexArray:
         """Those in whose state an input is legal."""
-        found: IndexArray = subtasks[allows(self._states.view[subtasks], what)]
-        return found
+        is_allowed: IndexArray = subtasks[allows(self._states.view[subtasks], what)]
+        return is_allowed
 
     def current(self, subtasks: IndexArray, attempts: npt.NDArray[np.uint32]) -> FlagArray:
         """For each, whether this is its current attempt; a number that no subtask has is not."""
@@ -170,28 +170,28 @@ class Executions:
 
     def in_state(self, subtasks: IndexArray, state: ExecutionState) -> IndexArray:
         """Those in a state."""
-        found: IndexArray = subtasks[self._states.view[subtasks] == state.code]
-        return found
+        result: IndexArray = subtasks[self._states.view[subtasks] == state.code]
+        return result
 
     def not_in_state(self, subtasks: IndexArray, state: ExecutionState) -> IndexArray:
         """Those in any other state."""
-        found: IndexArray = subtasks[self._states.view[subtasks] != state.code]
-        return found
+        result: IndexArray = subtasks[self._states.view[subtasks] != state.code]
+        return result
 
     def terminal(self, subtasks: IndexArray) -> FlagArray:
         """For each, whether it has ended."""
-        found: FlagArray = _IS_TERMINAL[self._states.view[subtasks]]
-        return found
+        result: FlagArray = _IS_TERMINAL[self._states.view[subtasks]]
+        return result
 
     def on_taskmanager(self, subtasks: IndexArray) -> FlagArray:
         """For each, whether a TaskManager knows of it, or will."""
-        found: FlagArray = _IS_ON_TASKMANAGER[self._states.view[subtasks]]
-        return found
+        result: FlagArray = _IS_ON_TASKMANAGER[self._states.view[subtasks]]
+        return result
 
     def producing(self, subtasks: IndexArray) -> FlagArray:
-        """For each, whether its partitions may be told to consumers: from scheduled on, and not failed or canceled."""
-        found: FlagArray = _IS_PRODUCING[self._states.view[subtasks]]
-        return found
+        """For each, whether consumers may learn of its partitions: from scheduled on, and not failed or canceled."""
+        result: FlagArray = _IS_PRODUCING[self._states.view[subtasks]]
+        return result
 
     @property
     def are_all_finished(self) -> bool:

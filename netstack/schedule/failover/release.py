@@ -65,7 +65,7 @@ class PartitionTracker:
 
     @property
     def is_registered(self) -> FlagArray:
-        """Whether each partition has a place that consumers may be told, be it lost or not."""
+        """Whether each partition has a place that consumers may learn of, be it lost or not."""
         registered: FlagArray = self._places.view != NOWHERE
         return registered
 
@@ -181,14 +181,14 @@ class PartitionRelease:
     def _read_by(self, subtasks: IndexArray) -> IndexArray:
         """The groups that ascending subtasks read: a group as often as regions among them read it."""
         topology, region_of, count = self._topology, self._regions.region_of, np.int64(max(len(self._regions), 1))
-        found = [NOTHING]
+        groups = [NOTHING]
         for vertex, indices in topology.by_vertex(subtasks):
             region = region_of[indices + np.int32(topology.subtasks_of(vertex).start)]
             for edge in topology.inputs_of(vertex):
                 group = topology.connection(edge).all_consumed_by(indices)
                 # A group belongs to one edge, so pairs of different edges differ.
-                found.append(index_array(np.unique(group * count + region) // count))
-        return np.concatenate(found)
+                groups.append(index_array(np.unique(group * count + region) // count))
+        return np.concatenate(groups)
 
     def _unneeded(self, group: int) -> IndexArray:
         """The partitions of a group that no other edge has still to read."""

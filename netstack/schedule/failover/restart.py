@@ -3,7 +3,7 @@
 Takes: the times of failures; the subtasks of a restart with their versions, which of them are gone, timers. Gives: a
 decision for each failure; restarts that may be carried out.
 
-Rules: a strategy is told every failure exactly once, in order. It has no clock and no chance of its own. A restart is
+Rules: a strategy handles every failure exactly once, in order. It has no clock and no chance of its own. A restart is
 ready once, when all its canceled tasks are gone, with their slots, and its delay has passed. A subtask waits in the
 newest restart that it is part of: its version in the older one is stale.
 """
@@ -59,7 +59,7 @@ class NoRestart:
     """The first failure is the last."""
 
     def failed(self, now_s: float) -> RestartDecision:
-        """See `RestartStrategy.failed`."""
+        """Implements `RestartStrategy.failed`."""
         return RestartDecision(None, "the restart strategy is none")
 
 
@@ -82,7 +82,7 @@ class FixedDelay:
         self._failures = 0
 
     def failed(self, now_s: float) -> RestartDecision:
-        """See `RestartStrategy.failed`."""
+        """Implements `RestartStrategy.failed`."""
         self._failures += 1
         if self._attempts is not None and self._failures > self._attempts:
             return RestartDecision(None, f"{self._attempts} restarts are used up")
@@ -113,7 +113,7 @@ class FailureRate:
         self._restarts = 0
 
     def failed(self, now_s: float) -> RestartDecision:
-        """See `RestartStrategy.failed`."""
+        """Implements `RestartStrategy.failed`."""
         self._failures.append(now_s)
         if len(self._failures) > self._max_failures and now_s - self._failures[0] <= self._interval_s:
             return RestartDecision(
@@ -171,7 +171,7 @@ class ExponentialDelay:
         self._restarted_s = 0.0
 
     def failed(self, now_s: float) -> RestartDecision:
-        """See `RestartStrategy.failed`."""
+        """Implements `RestartStrategy.failed`."""
         if self._restarts and now_s - self._restarted_s >= self._quiet_s:
             self._restarts = 0
         if self._attempts is not None and self._restarts >= self._attempts:

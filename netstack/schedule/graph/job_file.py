@@ -111,9 +111,9 @@ def _check_object(schema: Mapping[str, Any], document: Mapping[str, Any], where:
 
 
 def _wrong(where: str, document: Any, wanted: str) -> ConfigError:
-    shown = repr(document)
-    shown = shown if len(shown) <= _MOST_SHOWN else shown[:_MOST_SHOWN] + "..."
-    return ConfigError(f"{where or 'the document'} is {shown}; give {wanted}")
+    label = repr(document)
+    label = label if len(label) <= _MOST_SHOWN else label[:_MOST_SHOWN] + "..."
+    return ConfigError(f"{where or 'the document'} is {label}; give {wanted}")
 
 
 _SETTINGS: Final = (
@@ -215,12 +215,12 @@ def _adaptive(*, cut: Mapping[str, Any] | None = None, **given: Any) -> Adaptive
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; of a name that is there twice the first would be lost without a word."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    document = dict(pairs)
+    if len(document) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ConfigError(f"property {twice!r} is given twice in one object; remove one")
-    return found
+    return document
 
 
 def _no_number(text: str) -> Any:

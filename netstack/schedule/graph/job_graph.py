@@ -42,7 +42,7 @@ class OperatorKind(enum.Enum):
     PROCESS = "process"
     """`(record, out)`: emits what it likes, and may have state."""
     CONNECT = "connect"
-    """As PROCESS, with two inputs."""
+    """Like PROCESS, with two inputs."""
     SINK = "sink"
     """Emits nothing; may give a result at the end."""
     INVOKABLE = "invokable"

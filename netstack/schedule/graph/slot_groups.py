@@ -99,8 +99,8 @@ def with_slot_sharing_groups(
         head = region_heads[vertex] if is_apart else -1
         if (name, head) not in numbers:
             numbers[name, head] = len(groups)
-            shown = f"{name} of {job.vertices[head].operators[0]}" if is_apart else name
-            groups.append(SlotSharingGroup(shown, profiles.get(name, UNKNOWN_PROFILE)))
+            label = f"{name} of {job.vertices[head].operators[0]}" if is_apart else name
+            groups.append(SlotSharingGroup(label, profiles.get(name, UNKNOWN_PROFILE)))
         members.append(numbers[name, head])
     vertices = (replace(vertex, slot_sharing_group=group) for vertex, group in zip(job.vertices, members, strict=True))
     grouped = replace(job, vertices=tuple(vertices), slot_sharing_groups=tuple(groups))

@@ -289,7 +289,7 @@ class DataStream:
         return self.partition_by(hashed, name_of(function, what="key"))
 
     def partition_custom(self, function: Named) -> DataStream:
-        """As a function says."""
+        """A function chooses."""
         return self.partition_by(Partitioner.CUSTOM, name_of(function, what="partitioner"))
 
     def partition_by(self, partitioner: Partitioner, function: str = "") -> DataStream:

@@ -48,14 +48,14 @@ class ChainingStrategy(enum.Enum):
     HEAD = "head"
     """To those behind it only: it begins a chain."""
     HEAD_WITH_SOURCES = "head_with_sources"
-    """As HEAD, and sources before it become inputs of its chain."""
+    """Like HEAD, and sources before it become inputs of its chain."""
 
 
 class ExchangeMode(enum.Enum):
     """How one edge moves its records."""
 
     UNDEFINED = "undefined"
-    """As the job's `GlobalExchangeMode` says."""
+    """The job's `GlobalExchangeMode` decides."""
     PIPELINED = "pipelined"
     """While they are made."""
     BATCH = "batch"
@@ -102,7 +102,7 @@ class Partitioner(enum.Enum):
     BROADCAST = "broadcast"
     """All."""
     CUSTOM = "custom"
-    """As a function says."""
+    """A function chooses."""
 
 
 class Unset(enum.Enum):
@@ -407,9 +407,9 @@ class StreamGraph:
         return f"{self.nodes[edge.source].name!r} -> {self.nodes[edge.target].name!r}"
 
     def _check_uids(self) -> None:
-        found: dict[str, str] = {}
+        names: dict[str, str] = {}
         for node in self.nodes:
-            other = found.setdefault(node.state_id, node.name)
+            other = names.setdefault(node.state_id, node.name)
             if other != node.name:
                 raise ConfigError(
                     f"job {self.name!r}: the state of operators {other!r} and {node.name!r} would both be called"

@@ -106,17 +106,17 @@ def _reasons(plan: Plan) -> list[dict[str, Any]] | None:
         return None
     return [
         {
-            "source": told.source,
-            "target": told.target,
-            "chained": told.is_chained,
-            "source_input": told.is_source_input,
-            "reason": told.reason,
+            "source": reasons.source,
+            "target": reasons.target,
+            "chained": reasons.is_chained,
+            "source_input": reasons.is_source_input,
+            "reason": reasons.reason,
             "conditions": [
                 {"number": one.number, "holds": one.holds, "waived": one.is_waived, "text": one.text}
-                for one in told.conditions
+                for one in reasons.conditions
             ],
         }
-        for told in map(plan.chaining.explain, plan.chaining.graph.edges)
+        for reasons in map(plan.chaining.explain, plan.chaining.graph.edges)
     ]
 
 

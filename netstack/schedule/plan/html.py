@@ -158,18 +158,18 @@ def _problems(plan: Plan) -> Iterator[str]:
 
 
 def _numbers(plan: Plan) -> Iterator[str]:
-    said = [("chains", f"{len(plan.job.vertices):,}")]
+    cells = [("chains", f"{len(plan.job.vertices):,}")]
     if not plan.is_undecided:
-        said.append(("tasks", f"{sum(vertex.parallelism for vertex in plan.job.vertices):,}"))
-        said.append(("slots", f"{sum(plan.slots_by_group):,}"))
+        cells.append(("tasks", f"{sum(vertex.parallelism for vertex in plan.job.vertices):,}"))
+        cells.append(("slots", f"{sum(plan.slots_by_group):,}"))
     if plan.channels is not None and plan.buffers is not None:
-        said.append(("local channels", f"{sum(edge.local for edge in plan.channels.edges):,}"))
-        said.append(("remote channels", f"{sum(edge.remote for edge in plan.channels.edges):,}"))
-        said.append(("TCP connections", f"{plan.channels.connections:,}"))
-        said.append(("buffers on one TM", f"{int(plan.buffers.required.max()):,}"))
+        cells.append(("local channels", f"{sum(edge.local for edge in plan.channels.edges):,}"))
+        cells.append(("remote channels", f"{sum(edge.remote for edge in plan.channels.edges):,}"))
+        cells.append(("TCP connections", f"{plan.channels.connections:,}"))
+        cells.append(("buffers on one TM", f"{int(plan.buffers.required.max()):,}"))
     regions = sum(region.count for region in plan.regions)
-    said.append(("regions" if regions else "logical regions", f"{regions or len(plan.regions):,}"))
-    yield "<dl>" + "".join(f"<div><dt>{what}</dt><dd>{value}</dd></div>" for what, value in said) + "</dl>"
+    cells.append(("regions" if regions else "logical regions", f"{regions or len(plan.regions):,}"))
+    yield "<dl>" + "".join(f"<div><dt>{what}</dt><dd>{value}</dd></div>" for what, value in cells) + "</dl>"
 
 
 def _graph(plan: Plan) -> Iterator[str]:
@@ -221,8 +221,8 @@ def _reasons(plan: Plan) -> Iterator[str]:
     yield "<section><h2>Chained, or why not</h2>"
     yield '<div class="wide"><table class="why"><tr><th>from</th><th>to</th><th>why</th></tr>'
     for edge in edges[:_MOST_ROWS]:
-        told = plan.chaining.explain(edge)
-        yield f"<tr><td>{_name(told.source)}</td><td>{_name(told.target)}</td><td>{_why(told)}</td></tr>"
+        reason = plan.chaining.explain(edge)
+        yield f"<tr><td>{_name(reason.source)}</td><td>{_name(reason.target)}</td><td>{_why(reason)}</td></tr>"
     yield f"</table></div>{_more(len(edges) - _MOST_ROWS, 'edge')}</section>"
 
 

@@ -257,8 +257,8 @@ def picture(plan: Plan, width: int, most: int) -> Iterator[str]:
             yield f"{margin.passing()}├{'╌' * (width - 2)}┤"
         yield from (margin.passing() + line for line in _title(plan, vertex, width))
         for dataset in job.outputs_of(vertex):
-            said = f"   writes {job.datasets[dataset].name}, {job.datasets[dataset].type.value}"
-            (line,) = _columns(said, "", width)
+            text = f"   writes {job.datasets[dataset].name}, {job.datasets[dataset].type.value}"
+            (line,) = _columns(text, "", width)
             if dataset in ends and margin.width:
                 yield f"{margin.leaving(dataset)}┤{line[1:]}"
             else:
@@ -323,8 +323,8 @@ def _open_at_once(plan: Plan, ends: dict[int, int]) -> int:
 
 def _input(plan: Plan, number: int) -> str:
     edge = plan.job.edges[number]
-    said = f"from {letter(plan.job.datasets[edge.dataset].producer)}: {edge_text(plan, edge)}"
-    return f"{said}, input {edge.input_number}" if edge.input_number > 1 else said
+    text = f"from {letter(plan.job.datasets[edge.dataset].producer)}: {edge_text(plan, edge)}"
+    return f"{text}, input {edge.input_number}" if edge.input_number > 1 else text
 
 
 def _title(plan: Plan, vertex: int, width: int) -> Sequence[str]:

@@ -261,7 +261,7 @@ class _Sums:
 
 def _equal(values: IndexArray) -> list[tuple[int, IndexArray]]:
     """Each value, and where it stands."""
-    found, inverse = np.unique(values, return_inverse=True)
+    unique, inverse = np.unique(values, return_inverse=True)
     order = index_array(np.argsort(inverse, kind="stable"))
-    bounds = np.searchsorted(inverse[order], np.arange(found.size + 1))
-    return [(int(value), order[bounds[number] : bounds[number + 1]]) for number, value in enumerate(found)]
+    bounds = np.searchsorted(inverse[order], np.arange(unique.size + 1))
+    return [(int(value), order[bounds[number] : bounds[number + 1]]) for number, value in enumerate(unique)]

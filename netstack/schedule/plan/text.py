@@ -32,7 +32,7 @@ from .words import (
 )
 
 _MOST_SLOTS: Final = 64
-"""Slots that are told one by one."""
+"""Slots that are listed one by one."""
 
 
 def taskmanager_rows(plan: Plan, placement: Placement, most: int) -> Sequence[Sequence[Sequence[str]]]:
@@ -108,13 +108,13 @@ def _reasons(plan: Plan) -> Iterator[str]:
     yield ""
     yield "Chained, or why not"
     edges = plan.chaining.graph.edges
-    told = [plan.chaining.explain(edge) for edge in edges[:_MOST_REASONS]]
+    reasons = [plan.chaining.explain(edge) for edge in edges[:_MOST_REASONS]]
     heads = [
         f"  {shortened(one.source, 20)} {'═══' if one.is_chained else '╌╌╌'} {shortened(one.target, 20)}  "
-        for one in told
+        for one in reasons
     ]
     column = max(map(len, heads))
-    for head, one in zip(heads, told, strict=True):
+    for head, one in zip(heads, reasons, strict=True):
         yield from textwrap.wrap(one.reason, WIDTH, initial_indent=f"{head:<{column}}", subsequent_indent=" " * column)
     if len(edges) > _MOST_REASONS:
         yield f"  … and {counted(len(edges) - _MOST_REASONS, 'edge')} more; {_ELSEWHERE}"
@@ -153,9 +153,9 @@ def _taskmanagers(plan: Plan) -> Iterator[str]:
             f"{int(plan.buffers.required[number]):>18,}{'no bound' if most < 0 else f'{most:,}':>11}   "
         )
         indent = " " * len(numbers)
-        shown = textwrap.wrap(_cells(row), WIDTH - len(numbers), break_on_hyphens=False) or ["-"]
-        yield numbers + shown[0]
-        yield from (indent + line for line in shown[1:])
+        lines = textwrap.wrap(_cells(row), WIDTH - len(numbers), break_on_hyphens=False) or ["-"]
+        yield numbers + lines[0]
+        yield from (indent + line for line in lines[1:])
     if used > _MOST_TASKMANAGERS:
         yield f"  … and {counted(used - _MOST_TASKMANAGERS, 'TaskManager')} more; {_ELSEWHERE}"
     if plan.taskmanagers > used:

@@ -48,7 +48,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """At most so many characters, with the end of the text kept: chains are told apart there too."""
+    """At most so many characters, with the end of the text kept: chains differ there too."""
     if len(text) <= width:
         return text
     head = (width - 1) * 2 // 3
@@ -86,12 +86,12 @@ def group_text(plan: Plan, vertex: int) -> str:
 def summary(plan: Plan) -> str:
     """The plan in a line."""
     operators = sum(max(1, len(vertex.operators)) for vertex in plan.job.vertices)
-    said = [f"{counted(len(plan.job.vertices), 'chain')} of {counted(operators, 'operator')}"]
+    sentences = [f"{counted(len(plan.job.vertices), 'chain')} of {counted(operators, 'operator')}"]
     if plan.is_undecided:
-        return f"{said[0]}; parallelism is decided while the job runs"
-    said.append(counted(sum(vertex.parallelism for vertex in plan.job.vertices), "task"))
-    said.append(counted(sum(plan.slots_by_group), "slot"))
-    return ", ".join(said)
+        return f"{sentences[0]}; parallelism is decided while the job runs"
+    sentences.append(counted(sum(vertex.parallelism for vertex in plan.job.vertices), "task"))
+    sentences.append(counted(sum(plan.slots_by_group), "slot"))
+    return ", ".join(sentences)
 
 
 def cluster_text(plan: Plan) -> str:
@@ -107,16 +107,16 @@ def network_text(plan: Plan) -> str:
         return ""
     channels = sum(edge.channels for edge in plan.channels.edges)
     local = sum(edge.local for edge in plan.channels.edges)
-    apart = sum(edge.connections for edge in plan.channels.edges)
+    separate = sum(edge.connections for edge in plan.channels.edges)
     text = f"{counted(channels, 'channel')}, {local:,} local and {channels - local:,} remote"
     text += f", on {counted(plan.channels.connections, 'TCP connection')}"
-    return text + (f" ({apart:,} if datasets did not share them)" if apart != plan.channels.connections else "")
+    return text + (f" ({separate:,} if datasets did not share them)" if separate != plan.channels.connections else "")
 
 
 def unknown_text(plan: Plan) -> str:
     """What decides where tasks run, and nobody knows yet."""
     others = (
-        "other jobs have the slots that are told as taken, and keep them"
+        "other jobs have the slots that are listed as taken, and keep them"
         if any(plan.taken)
         else "no other job has slots"
     )

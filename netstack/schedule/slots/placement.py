@@ -186,8 +186,8 @@ class _Wishes:
         for number, vertex in enumerate(self._graph.vertices):
             if vertex.slot_sharing_group in stage:
                 for subtask, group in enumerate(self._groups[number]):
-                    found = self._inputs.of(number, subtask, self._parallelisms, self._located)
-                    wishes[group] = wishes.get(group, ()) + found
+                    result = self._inputs.of(number, subtask, self._parallelisms, self._located)
+                    wishes[group] = wishes.get(group, ()) + result
         return wishes
 
     def _located(self, vertex: int, subtask: int) -> Location | None:

@@ -271,8 +271,8 @@ class SharedSlots:
         without = subtasks[~self.have_slots(subtasks)]
         if without.size:
             raise LocalProtocolError(f"subtask {self._name(int(without[0]))} has no slot; it is released, or not there")
-        found = (self._slots[group] for group in self._group_of[subtasks].tolist())
-        return [slot for slot in found if slot is not None]
+        result = (self._slots[group] for group in self._group_of[subtasks].tolist())
+        return [slot for slot in result if slot is not None]
 
     def slot_of_group(self, group: int) -> PhysicalSlot | None:
         """The slot of a group, if it is there."""
@@ -300,12 +300,12 @@ class SharedSlots:
         last = self._last.get(group)
         if last is not None:
             return (last,) * int(self._sharers.view[group])
-        found: list[Location] = []
+        locations: list[Location] = []
         for subtask in self._members[group].tolist():
             if self._has_share.view[subtask]:
                 vertex, index = self._topology.place_of(subtask)
-                found += self._inputs.of(vertex, index, self._parallelisms, self._located)
-        return tuple(found)
+                locations += self._inputs.of(vertex, index, self._parallelisms, self._located)
+        return tuple(locations)
 
     def _located(self, vertex: int, index: int) -> Location | None:
         """Where a producer is, or was when it finished; nowhere while it waits for a slot itself."""

@@ -8,7 +8,7 @@ Rules:
   it suits.
 - In mode TASKS nothing is matched until what the job wants has been the same for a while and there are as many free
   slots as requests. Then all of them are matched, or none.
-- Nothing here looks at a clock: every call is told the time, and `next_deadline_s` says when `advance` may have news.
+- Nothing here looks at a clock: every call gets the time, and `next_deadline_s` says when `advance` may have news.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class SlotRequest:
     """An execution slot sharing group that needs a slot.
 
     Attributes:
-        group: its number; whoever asks knows the request by it.
+        group: its number, by which the caller knows the request.
         profile: what it needs.
         load: how many tasks it has.
         preferred: where it would like to be: the preferred locations of its members, one after the other.

@@ -116,8 +116,8 @@ def slow(
     if running_bytes is not None and finished_bytes is not None:
         running_s = running_s / np.maximum(running_bytes, 1)
         finished_s = finished_s / np.maximum(finished_bytes, 1)
-    found: FlagArray = is_long & (running_s >= settings.baseline_multiplier * np.median(finished_s))
-    return found
+    is_slow: FlagArray = is_long & (running_s >= settings.baseline_multiplier * np.median(finished_s))
+    return is_slow
 
 
 _PROGRESS: Final = {ExecutionInput.INITIALIZE: ExecutionState.INITIALIZING, ExecutionInput.RUN: ExecutionState.RUNNING}
@@ -166,7 +166,7 @@ class Speculation:
         self._settings = settings
         self._rivals: dict[int, list[Rival]] = {}
         self._blocklist = Blocklist(0.0 if settings is None else settings.block_slow_node_duration_s)
-        self._told: tuple[str, ...] = ()
+        self._reported: tuple[str, ...] = ()
         self._checked_s = -np.inf
         self._known_slow: set[tuple[int, int]] = set()
         self._news: list[tuple[int, str]] = []
@@ -186,7 +186,7 @@ class Speculation:
             len(self._known_slow), self._started, self._won, self._failed, self._blocklist.blocked
         )
 
-    def take_news(self) -> list[tuple[int, str]]:
+    def drain_events(self) -> list[tuple[int, str]]:
         """What has happened since the last call, in words, each about a subtask."""
         news, self._news = self._news, []
         return news
@@ -195,7 +195,7 @@ class Speculation:
 
     def next_deadline_s(self) -> float | None:
         """When `look` may have something to do."""
-        if self._settings is None or not (self._told or self._progress.executions.count(*_DEPLOYED)):
+        if self._settings is None or not (self._reported or self._progress.executions.count(*_DEPLOYED)):
             return None
         return float(max(self._checked_s + self._settings.check_interval_s, 0.0))
 
@@ -206,12 +206,12 @@ class Speculation:
             return
         self._checked_s = progress.now_s
         self._blocklist.look(progress.now_s)
-        found = sorted(self._slow(settings), key=lambda each: each[0], reverse=True)
-        self._known_slow.update((subtask, attempt) for _, subtask, attempt, _ in found)
-        self._blocklist.block((slot.location.taskmanager for _, _, _, slot in found), progress.now_s)
-        for subtask in dict.fromkeys(subtask for _, subtask, _, _ in found):
+        is_slow = sorted(self._slow(settings), key=lambda each: each[0], reverse=True)
+        self._known_slow.update((subtask, attempt) for _, subtask, attempt, _ in is_slow)
+        self._blocklist.block((slot.location.taskmanager for _, _, _, slot in is_slow), progress.now_s)
+        for subtask in dict.fromkeys(subtask for _, subtask, _, _ in is_slow):
             self._add_rivals(subtask, settings)
-        self._tell_blocked()
+        self._report_blocked()
 
     def _slow(self, settings: SpeculationSettings) -> Iterator[tuple[float, int, int, PhysicalSlot]]:
         """The attempts that are slow, each with the time that it has taken so far, and where it is."""
@@ -283,25 +283,25 @@ class Speculation:
     def lost(self, taskmanager: str, spare: list[tuple[int, int]]) -> None:
         """A TaskManager is gone, with the attempts that had these spare slots."""
         self._blocklist.lost(taskmanager)
-        gone = {*spare}
+        names = {*spare}
         for rivals in [*self._rivals.values()]:
             for rival in [*rivals]:
                 is_there = rival.slot is not None and rival.slot.location.taskmanager == taskmanager
-                if rival.key in gone or is_there:
+                if rival.key in names or is_there:
                     if rival.state is not ExecutionState.CANCELING:
                         self._failed += 1
                     self._ended(rival)
 
-    def _tell_blocked(self) -> None:
+    def _report_blocked(self) -> None:
         """Where nothing new is sent; and while only second attempts wait for slots, where these are of no use."""
         allocation = self._progress.allocation
         blocked = self._blocklist.blocked
         allocation.block(blocked)
         useless = () if allocation.is_waited_for else allocation.of_no_use()
-        told = tuple(sorted({*blocked, *useless}))
-        if told != self._told:
-            self._told = told
-            self._progress.out.append(BlockTaskManagers(told))
+        names = tuple(sorted({*blocked, *useless}))
+        if names != self._reported:
+            self._reported = names
+            self._progress.out.append(BlockTaskManagers(names))
 
     # --------------------------------------------------------------------------------------------------- reports
 

@@ -75,21 +75,21 @@ class EagerScheduling:
         self._deployed = 0
 
     def extend(self) -> None:
-        """See `SchedulingStrategy`."""
+        """Implements `SchedulingStrategy`."""
 
     def start(self) -> Batches:
-        """See `SchedulingStrategy`."""
+        """Implements `SchedulingStrategy`."""
         self._deployed = self._topology.subtask_count
         return one_batch(np.arange(self._deployed, dtype=np.int32))
 
     def on_finished(self, subtask: int) -> Batches:
-        """See `SchedulingStrategy`: nothing waits but what was added since."""
+        """Implements `SchedulingStrategy`: nothing waits but what was added since."""
         added = np.arange(self._deployed, self._topology.subtask_count, dtype=np.int32)
         self._deployed = self._topology.subtask_count
         return one_batch(added)
 
     def restart(self, subtasks: IndexArray) -> Batches:
-        """See `SchedulingStrategy`."""
+        """Implements `SchedulingStrategy`."""
         return one_batch(np.unique(subtasks))
 
 
@@ -128,7 +128,7 @@ class LazyScheduling:
         self.extend()
 
     def extend(self) -> None:
-        """See `SchedulingStrategy`."""
+        """Implements `SchedulingStrategy`."""
         topology = self._topology
         before, now = len(self._is_scheduled), topology.subtask_count
         for dataset in np.unique(topology.dataset_of_partition[len(self._has_output) :]).tolist():
@@ -138,7 +138,7 @@ class LazyScheduling:
         self._new = np.concatenate([self._new, np.arange(before, now, dtype=np.int32)], dtype=np.int32)
 
     def start(self) -> Batches:
-        """See `SchedulingStrategy`: subtasks without inputs."""
+        """Implements `SchedulingStrategy`: subtasks without inputs."""
         candidates, self._new = self._new, NOTHING
         return self._schedule(candidates)
 
@@ -153,11 +153,11 @@ class LazyScheduling:
         return self._on_output([partition])
 
     def on_finished(self, subtask: int) -> Batches:
-        """See `SchedulingStrategy`."""
+        """Implements `SchedulingStrategy`."""
         return self._on_output(self._topology.partitions_of_subtask(subtask))
 
     def restart(self, subtasks: IndexArray) -> Batches:
-        """See `SchedulingStrategy`: their output is void, and what they read counts as it is."""
+        """Implements `SchedulingStrategy`: their output is void, and what they read counts as it is."""
         topology = self._topology
         candidates = np.unique(subtasks)
         self._is_scheduled.view[candidates] = False

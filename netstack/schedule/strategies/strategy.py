@@ -1,6 +1,6 @@
 """Scheduling strategies: told what happened, a strategy says which subtasks are deployed now.
 
-Takes: events, after the topology was told of them. Gives: batches; the slots of a batch are requested together, and it
+Takes: events, after the topology has them. Gives: batches; the slots of a batch are requested together, and it
 is deployed when it has all of them.
 
 Rules:
@@ -118,7 +118,7 @@ class RegionScheduling:
         self.extend()
 
     def extend(self) -> None:
-        """See `SchedulingStrategy`."""
+        """Implements `SchedulingStrategy`."""
         regions_before, groups_before = len(self._is_scheduled), len(self._is_cross_region)
         self._is_scheduled.extend_with(False, len(self._regions) - regions_before)
         self._is_cross_region.extend_with(False, len(self._topology.groups) - groups_before)
@@ -129,13 +129,13 @@ class RegionScheduling:
             self._find_cross_region(edge)
 
     def start(self) -> Batches:
-        """See `SchedulingStrategy`: regions that read nothing from others."""
+        """Implements `SchedulingStrategy`: regions that read nothing from others."""
         candidates, self._new = self._new, NOTHING
         # Results that may be consumed early are not produced yet, so what waits for them is found by the rounds.
         return self._schedule(candidates)
 
     def on_finished(self, subtask: int) -> Batches:
-        """See `SchedulingStrategy`."""
+        """Implements `SchedulingStrategy`."""
         groups = [
             group
             for group in self._topology.produced_groups(subtask)
@@ -149,7 +149,7 @@ class RegionScheduling:
         return self._schedule(candidates)
 
     def restart(self, subtasks: IndexArray) -> Batches:
-        """See `SchedulingStrategy`: the regions of these, each as a whole."""
+        """Implements `SchedulingStrategy`: the regions of these, each as a whole."""
         regions = self._regions.of_subtasks(subtasks)
         self._is_scheduled.view[regions] = False
         return self._schedule(regions)
@@ -273,18 +273,18 @@ class VertexwiseScheduling:
         self.extend()
 
     def extend(self) -> None:
-        """See `SchedulingStrategy`."""
+        """Implements `SchedulingStrategy`."""
         before, now = len(self._is_scheduled), self._topology.subtask_count
         self._is_scheduled.extend_with(False, now - before)
         self._new = np.concatenate([self._new, np.arange(before, now, dtype=np.int32)], dtype=np.int32)
 
     def start(self) -> Batches:
-        """See `SchedulingStrategy`: subtasks that read nothing, and what may run beside them."""
+        """Implements `SchedulingStrategy`: subtasks that read nothing, and what may run beside them."""
         candidates, self._new = self._new, NOTHING
         return self._schedule(candidates)
 
     def on_finished(self, subtask: int) -> Batches:
-        """See `SchedulingStrategy`."""
+        """Implements `SchedulingStrategy`."""
         groups = [group for group in self._topology.produced_groups(subtask) if self._may_be_ready(group)]
         if not groups and not self._new.size:
             return _NO_BATCHES
@@ -294,7 +294,7 @@ class VertexwiseScheduling:
         return self._schedule(candidates)
 
     def restart(self, subtasks: IndexArray) -> Batches:
-        """See `SchedulingStrategy`."""
+        """Implements `SchedulingStrategy`."""
         candidates = np.unique(subtasks)
         self._is_scheduled.view[candidates] = False
         return self._schedule(candidates)
@@ -324,13 +324,13 @@ class VertexwiseScheduling:
     def _consumable(self, candidates: IndexArray) -> IndexArray:
         """Those of ascending candidates whose inputs are all consumable."""
         topology = self._topology
-        found: list[IndexArray] = [NOTHING]
+        consumable: list[IndexArray] = [NOTHING]
         for vertex, indices in topology.by_vertex(candidates):
             is_ready = np.ones(indices.size, np.bool_)
             for edge in topology.inputs_of(vertex):
                 is_ready &= self._are_consumable(edge, topology.connection(edge).all_consumed_by(indices))
-            found.append(indices[is_ready] + np.int32(topology.subtasks_of(vertex).start))
-        return np.concatenate(found)
+            consumable.append(indices[is_ready] + np.int32(topology.subtasks_of(vertex).start))
+        return np.concatenate(consumable)
 
     def _are_consumable(self, edge: int, group: IndexArray) -> FlagArray:
         """Whether each group is consumable."""

@@ -40,10 +40,10 @@ class UnionFind:
 
     def sets(self) -> list[list[int]]:
         """All sets, by their least members; each in order."""
-        found: dict[int, list[int]] = {}
+        members: dict[int, list[int]] = {}
         for item in range(len(self._parents)):
-            found.setdefault(self.find(item), []).append(item)
-        return list(found.values())
+            members.setdefault(self.find(item), []).append(item)
+        return list(members.values())
 
 
 _TRIM_ROUNDS = 32  # a graph that is almost free of cycles is gone by then; Tarjan takes the rest
@@ -119,7 +119,7 @@ def _tarjan(offsets: list[int], targets: list[int]) -> IndexArray:
     component = [-1] * nodes
     next_edge = offsets[:-1]
     open_nodes: list[int] = []
-    visits = components = 0
+    turns = components = 0
     for root in range(nodes):
         if visited_at[root]:
             continue
@@ -127,8 +127,8 @@ def _tarjan(offsets: list[int], targets: list[int]) -> IndexArray:
         while path:
             node = path[-1]
             if not visited_at[node]:
-                visits += 1
-                visited_at[node] = low[node] = visits
+                turns += 1
+                visited_at[node] = low[node] = turns
                 open_nodes.append(node)
             edge = next_edge[node]
             if edge < offsets[node + 1]:

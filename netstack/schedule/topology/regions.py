@@ -212,12 +212,13 @@ class Regions:
             pairs = min(len(one_subtasks), len(other_subtasks))
             one_region = self._region_of.view[one_subtasks.start : one_subtasks.start + pairs]
             other_region = self._region_of.view[other_subtasks.start : other_subtasks.start + pairs]
-            apart = np.flatnonzero(one_region != other_region)
-            if apart.size:
+            differ = np.flatnonzero(one_region != other_region)
+            if differ.size:
                 vertices = self._topology.job.vertices
                 raise ConfigError(
-                    f"subtask {apart[0]} of {vertices[other].name!r} and of {vertices[vertex].name!r} share co-location"
-                    f" group {name!r} but are in different pipelined regions: connect them by pipelined edges"
+                    f"subtask {differ[0]} of {vertices[other].name!r} and of {vertices[vertex].name!r} share"
+                    f" co-location group {name!r} but are in different pipelined regions: connect them by"
+                    " pipelined edges"
                 )
 
 

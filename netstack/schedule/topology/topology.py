@@ -317,12 +317,12 @@ class Topology:
         """The groups that a partition is in: one for each edge that reads its dataset, in most jobs."""
         dataset = int(self._dataset_of.view[partition])
         index = partition - self.partitions_of(dataset).start
-        found: list[int] = []
+        groups: list[int] = []
         for edge in self._edges_of_dataset[dataset]:
             connection = self._connections[edge]
             if connection is not None:
-                found += connection.of_partition(index)
-        return tuple(found)
+                groups += connection.of_partition(index)
+        return tuple(groups)
 
     def produced_groups(self, subtask: int) -> tuple[int, ...]:
         """The groups of all partitions that a subtask writes."""
@@ -331,23 +331,23 @@ class Topology:
 
     def consumed_by_all(self, subtasks: IndexArray) -> IndexArray:
         """The groups that any of several subtasks reads, each once; `subtasks` ascends."""
-        found = [
+        groups = [
             self.connection(edge).distinct_consumed_by(indices)
             for vertex, indices in self.by_vertex(subtasks)
             for edge in self._inputs[vertex]
         ]
-        return np.concatenate(found) if found else NOTHING
+        return np.concatenate(groups) if groups else NOTHING
 
     def produced_by_all(self, subtasks: IndexArray) -> IndexArray:
         """The groups of what any of several subtasks writes, each once; `subtasks` ascends."""
-        found = [
+        groups = [
             connection.distinct_of_partitions(indices)
             for vertex, indices in self.by_vertex(subtasks)
             for dataset in self._outputs[vertex]
             for edge in self._edges_of_dataset[dataset]
             if (connection := self._connections[edge]) is not None
         ]
-        return np.concatenate(found) if found else NOTHING
+        return np.concatenate(groups) if groups else NOTHING
 
     # ----------------------------------------------------------------------------------------------- progress
 

@@ -23,7 +23,9 @@ from netstack.bench.pair import OnProgress, Progress
 from netstack.bench.processes import MeasurementFailed
 from netstack.errors import LocalProtocolError, RequestRefused
 from netstack.task.invokable import InvokableTask
-from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
+from netstack.taskmanager.config import TaskManagerConfig
+from netstack.taskmanager.runner import open_taskmanager
+from netstack.taskmanager.service import TaskManager
 
 FAST = MeshDeadlines(setup_s=10, stalled_s=5, overall_s=10)
 

@@ -16,7 +16,8 @@ from netstack.bench.mesh.driver import run_over_hosts
 from netstack.bench.mesh.spec import MeshSpec
 from netstack.errors import ConnectionLost, NetstackError
 from netstack.runtime.authentication import Secret
-from netstack.taskmanager.service import TaskManagerConfig, open_taskmanager
+from netstack.taskmanager.config import TaskManagerConfig
+from netstack.taskmanager.runner import open_taskmanager
 
 
 @pytest.fixture(name="secret_file", scope="module")

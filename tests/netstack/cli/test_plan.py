@@ -49,7 +49,7 @@ def test_a_cluster_that_is_partly_taken(capsys: pytest.CaptureFixture[str]) -> N
     told = capsys.readouterr().out
     assert "on 3 TaskManagers with 3 slots each (5 slots taken), load balance tasks" in told
     assert "[taken] [taken] [taken]" in told
-    assert "other jobs have the slots that are told as taken, and keep them" in " ".join(told.split())
+    assert "other jobs have the slots that are listed as taken, and keep them" in " ".join(told.split())
     assert main(["plan", job, *size, "--taken", "3,0,2", "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["slots"]["available"] == 4

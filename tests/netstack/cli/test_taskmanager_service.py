@@ -15,7 +15,7 @@ import pytest
 
 from netstack.cli.taskmanager import taskmanager, taskmanager_config
 from netstack.runtime.authentication import Secret
-from netstack.taskmanager.service import TaskManagerConfig
+from netstack.taskmanager.config import TaskManagerConfig
 
 TOOLS = Path(__file__).parents[3] / "tools"
 

@@ -27,7 +27,9 @@ from netstack.cli import top as _command  # noqa: F401
 from netstack.cli.top_jobs import JobManagerHistory
 from netstack.cli.top_view import TaskManagerHistory
 from netstack.config import NetworkConfig
-from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
+from netstack.taskmanager.config import TaskManagerConfig
+from netstack.taskmanager.runner import open_taskmanager
+from netstack.taskmanager.service import TaskManager
 
 TOP = sys.modules["netstack.cli.top"]
 COMMAND = [sys.executable, "-c", "import sys; from netstack.cli import main; sys.exit(main())", "top"]

@@ -10,20 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.control.codec import TEXT_CHARACTERS, check_plain
+from netstack.control.codec import TEXT_CHARACTERS, Message, check_plain
 from netstack.control.frames import MAX_FRAME_BYTES, pack, unpack
 from netstack.control.messages import (
     CODEC,
     SLICE_BYTES,
     CancelTasks,
-    Message,
     Refused,
     SubmitTasks,
-    TaskFailed,
     blob_parts,
     slices,
     submissions,
 )
+from netstack.control.reports import TaskFailed
 from netstack.documents import MAX_DOCUMENT_DEPTH as MAX_DEPTH
 from netstack.errors import ConfigError, RemoteProtocolError
 
@@ -50,7 +49,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "tuple[bytes, ...]": st.lists(st.binary(max_size=20), max_size=3).map(tuple),
     "tuple[tuple[int, ...], ...]": st.lists(st.lists(INTEGERS, max_size=3).map(tuple), max_size=3).map(tuple),
 }
-KINDS: list[type[Any]] = [*Message.__args__]
+KINDS: list[type[Any]] = [*CODEC.kinds]
 MESSAGES: st.SearchStrategy[Any] = st.sampled_from(KINDS).flatmap(
     lambda kind: st.builds(kind, *(FIELDS[str(field.type)] for field in dataclasses.fields(kind)))
 )

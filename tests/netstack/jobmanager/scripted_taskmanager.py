@@ -14,6 +14,7 @@ import trio
 from netstack.checkpoint.finals import FinalStates
 from netstack.checkpoint.snapshot import TaskSnapshot
 from netstack.checkpoint.storage import CheckpointStorage
+from netstack.control.codec import Message
 from netstack.control.link import CLIENT, TASKMANAGER, ControlLink, dial
 from netstack.control.messages import (
     AbortCheckpoint,
@@ -21,21 +22,22 @@ from netstack.control.messages import (
     Ask,
     AskRefused,
     CancelTasks,
-    CheckpointAcknowledged,
     CheckpointCompleted,
-    CheckpointDeclined,
     CloseJob,
     CommitTasks,
+    OpenJob,
+    SubmitTasks,
+    TriggerCheckpoint,
+)
+from netstack.control.reports import (
+    CheckpointAcknowledged,
+    CheckpointDeclined,
     JobClosed,
     JobOpened,
     JobRefused,
-    Message,
-    OpenJob,
-    SubmitTasks,
     TaskFailed,
     TaskFinished,
     TaskStates,
-    TriggerCheckpoint,
 )
 from netstack.errors import ConnectionLost
 from netstack.events import CheckpointBarrier, decode_event

@@ -22,7 +22,9 @@ from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
 from netstack.schedule.instructions import EndJob
 from netstack.schedule.slots.slot_sharing import FixedPlacement
-from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
+from netstack.taskmanager.config import TaskManagerConfig
+from netstack.taskmanager.runner import open_taskmanager
+from netstack.taskmanager.service import TaskManager
 from netstack.transports.impaired import impairment
 
 NETWORK = NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20)
@@ -103,7 +105,7 @@ async def test_a_job_runs_where_it_is_placed_and_talks_with_its_coordinator() ->
         stale = OperatorEvent(record.stored.job_id, (0, 1, 7), {"stop": "the attempt after the next ones"})
         manager.send(a, stale)  # nobody there has it
         with pytest.raises(RemoteProtocolError, match="was not sent there"):
-            record.master.heard(a, stale)  # nor here
+            record.master.on_message(a, stale)  # nor here
         for subtask in range(3):
             record.master.send_event("talks", subtask, {"stop": subtask})
         master = record.master
@@ -137,7 +139,7 @@ async def test_a_silent_taskmanager_is_lost(autojump_clock: MockClock) -> None:
         assert trio.current_time() - began_s < 4.0
         assert record.end is not None
         assert "said nothing for 3 s: its host is down or cut off" in record.end["reason"]
-        assert "said nothing" in found.gone
+        assert "said nothing" in found.lost_because
         impairment("silent").heal()
 
 

@@ -9,7 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from netstack.control.messages import SLICE_BYTES, BlobKept, FetchBlob, Message
+from netstack.control.codec import Message
+from netstack.control.messages import SLICE_BYTES
+from netstack.control.reports import BlobKept, FetchBlob
 from netstack.errors import ConnectionLost
 from netstack.jobmanager.blobs import BlobServer
 from netstack.jobmanager.store import JobStore

@@ -13,7 +13,8 @@ from played_jobmanager import answering, client_of, goes
 from trio.testing import MockClock
 
 from netstack.control.link import TASKMANAGER, ControlLink
-from netstack.control.messages import SLICE_BYTES, Answer, Ask, JobClosed, Refused
+from netstack.control.messages import SLICE_BYTES, Answer, Ask, Refused
+from netstack.control.reports import JobClosed
 from netstack.errors import ConfigError, ConnectionLost, JobFailed, RemoteProtocolError, RequestRefused
 from netstack.jobmanager.client import JobClient, open_job_client
 from netstack.jobmanager.shipping import zip_package

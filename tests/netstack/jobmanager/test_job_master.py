@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 import trio
 
-from netstack.control.messages import Message
+from netstack.control.codec import Message
 from netstack.errors import LocalProtocolError
 from netstack.jobmanager.datasets import DatasetRecord
 from netstack.jobmanager.job_master import JobMaster

@@ -11,10 +11,10 @@ from scripted_taskmanager import client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
 from netstack.checkpoint.coordinator import CheckpointSettings
-from netstack.control.messages import (
+from netstack.control.codec import Message
+from netstack.control.reports import (
     CheckpointAcknowledged,
     CheckpointDeclined,
-    Message,
     PartitionConsumable,
     SlotEnded,
     TaskFailed,

@@ -8,7 +8,8 @@ from scripted_taskmanager import client, jobmanager
 from trio.testing import MockClock
 
 from netstack.control import link as link_module
-from netstack.taskmanager.service import TaskManagerConfig, open_taskmanager
+from netstack.taskmanager.config import TaskManagerConfig
+from netstack.taskmanager.runner import open_taskmanager
 
 
 async def test_a_taskmanager_of_another_release_comes_when_it_is_upgraded(

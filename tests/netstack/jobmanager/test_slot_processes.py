@@ -10,7 +10,8 @@ import trio
 from scripted_taskmanager import client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
-from netstack.control.messages import AskStacks, SlotBlocked, SlotEnded, Stacks
+from netstack.control.messages import AskStacks
+from netstack.control.reports import SlotBlocked, SlotEnded, Stacks
 from netstack.jobmanager import stacks
 from netstack.jobmanager.stacks import WAITING, flame_tree
 from netstack.schedule.graph.settings import RestartSettings

@@ -9,18 +9,10 @@ from typing import Any, TypeVar
 import trio
 
 from netstack.control.build import own_build
-from netstack.control.codec import Attempt
+from netstack.control.codec import Attempt, Message
 from netstack.control.link import JOBMANAGER, ControlLink, Greeting, full_build
-from netstack.control.messages import (
-    JobOpened,
-    JobProgress,
-    Message,
-    OpenJob,
-    SubmitTasks,
-    TaskFailed,
-    TaskFinished,
-    TaskStates,
-)
+from netstack.control.messages import OpenJob, SubmitTasks
+from netstack.control.reports import JobOpened, JobProgress, TaskFailed, TaskFinished, TaskStates
 from netstack.control.routing import read_route
 from netstack.errors import ConnectionLost
 from netstack.ids import ResultPartitionType

@@ -9,7 +9,8 @@ from typing import final
 import pytest
 import trio
 
-from netstack.control.messages import SLICE_BYTES, FetchBlob
+from netstack.control.messages import SLICE_BYTES
+from netstack.control.reports import FetchBlob
 from netstack.errors import ConfigError
 from netstack.schedule.descriptors.blob_store import BlobError
 from netstack.schedule.descriptors.descriptors import BlobKey

@@ -12,13 +12,8 @@ from trio.testing import MockClock
 
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.checkpoint.storage import CheckpointStorage
-from netstack.control.messages import (
-    AbortCheckpoint,
-    CheckpointAcknowledged,
-    CheckpointCompleted,
-    TaskFinished,
-    TriggerCheckpoint,
-)
+from netstack.control.messages import AbortCheckpoint, CheckpointCompleted, TriggerCheckpoint
+from netstack.control.reports import CheckpointAcknowledged, TaskFinished
 from netstack.events import CheckpointBarrier, encode_event
 from netstack.schedule.descriptors.information import JobInformation, OperatorInformation, TaskInformation
 from netstack.schedule.graph.job_graph import OperatorKind

@@ -312,8 +312,8 @@ async def test_what_a_task_is_told_before_it_runs_is_bounded(
         while not {"TaskFailed", "TaskFinished"} <= {each[0] for each in said}:
             said.append(await next_said(peer))
         (failed,) = (each for each in said if each[0] == "TaskFailed")
-        assert "was told" in str(failed)
-        assert "bytes before it ran, of which 1048576 wait at most" in str(failed)
+        assert "bytes of events before it ran" in str(failed)
+        assert "bytes of events before it ran, of which 1048576 wait at most" in str(failed)
         stream.close()
 
 

@@ -191,7 +191,7 @@ async def test_who_does_not_listen_fails_alone(
             await trio.lowlevel.checkpoint()
         event = await ended(run)
         assert isinstance(event, Failed)
-        assert "hold-0 does not take what it is told: its inbox is full" in event.text
+        assert "hold-0 takes no more events: its inbox is full" in event.text
         run.tell("echo", 0, {"stop": "still here"})
         assert await run.next_event() == Ended("echo", 0, "still here")
         await run.close()

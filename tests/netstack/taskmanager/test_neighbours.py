@@ -17,8 +17,9 @@ from netstack.errors import AuthenticationFailed, ConnectionLost
 from netstack.runtime.authentication import Secret
 from netstack.runtime.dialling import dial_stream
 from netstack.taskmanager import neighbours
+from netstack.taskmanager.config import TaskManagerConfig
 from netstack.taskmanager.neighbours import Neighbours, unsupported
-from netstack.taskmanager.service import TaskManagerConfig, open_taskmanager
+from netstack.taskmanager.runner import open_taskmanager
 from netstack.testing.stream_pairs import receive, send_all
 from netstack.transport import ByteStream, Listener, transport_for
 from netstack.transports import shm

@@ -42,7 +42,8 @@ from netstack.errors import (
     RequestRefused,
 )
 from netstack.runtime.authentication import Secret
-from netstack.taskmanager.service import TaskManagerConfig, open_taskmanager
+from netstack.taskmanager.config import TaskManagerConfig
+from netstack.taskmanager.runner import open_taskmanager
 from netstack.transport import is_private, transport_for
 
 # -------------------------------------------------------------------------------------------------- what is refused

@@ -18,21 +18,23 @@ from trio.testing import MockClock
 from netstack.control.link import TASKMANAGER
 from netstack.control.messages import (
     CancelTasks,
-    CheckpointDeclined,
     CloseJob,
-    FetchBlob,
-    JobClosed,
-    JobProgress,
-    JobRefused,
     OpenJob,
     OperatorEvent,
     ReleasePartitions,
     SubmitTasks,
-    TaskFailed,
-    TaskFinished,
     TriggerCheckpoint,
     UpdateGate,
     blob_parts,
+)
+from netstack.control.reports import (
+    CheckpointDeclined,
+    FetchBlob,
+    JobClosed,
+    JobProgress,
+    JobRefused,
+    TaskFailed,
+    TaskFinished,
 )
 from netstack.events import CheckpointBarrier, encode_event
 from netstack.schedule.descriptors.blob_store import BlobKind, MemoryBlobStore
@@ -71,7 +73,7 @@ async def test_it_registers_and_registers_again_whenever_the_jobmanager_was_lost
             driver.link.close()
             await until(lambda: manager.is_idle)
             assert manager.environments.shared is None, "nothing of the lost link is left"
-            assert manager._registrations == number + 1
+            assert manager.registration.count == number + 1
         assert len(sessions) == 1, "the same process"
 
 
@@ -83,13 +85,13 @@ async def test_memory_that_the_system_does_not_give_refuses_the_job_and_ends_nob
             refused = await driver.next(JobRefused)
             assert "MiB of address space, and the system gave none: lower memory_bytes" in refused.text
         assert manager.is_idle
-        assert manager._registrations == 1
+        assert manager.registration.count == 1
 
 
 async def test_it_dials_for_ever_with_patience(autojump_clock: MockClock) -> None:
     async with settings(jobmanager="memory://late") as manager:
         await trio.sleep(3600)
-        assert manager._registrations == 0
+        assert manager.registration.count == 0
         async with listening("memory://late") as (_, accept):
             began_s = trio.current_time()
             await accept()
@@ -136,7 +138,7 @@ async def test_a_task_that_computes_for_three_heartbeat_timeouts_loses_nothing()
             assert await driver.outcomes((0, 0, 0)) == {(0, 0, 0): "finished"}
             assert time.monotonic() - began_s >= 3
             await echoed(driver, (1, 0, 0))
-            assert ready[0]._registrations == 1
+            assert ready[0].registration.count == 1
             token[0].run_sync_soon(ended.set)
 
 

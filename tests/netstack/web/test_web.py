@@ -11,7 +11,7 @@ from scripted_taskmanager import client, document, jobmanager, taskmanager
 from served_pages import ask, pipeline, running
 
 from netstack.control.details import INPUT_COLUMNS
-from netstack.control.messages import Statistics
+from netstack.control.reports import Statistics
 from netstack.errors import ConfigError
 from netstack.runtime.authentication import Secret
 from netstack.schedule.graph.settings import RestartSettings

@@ -16,7 +16,9 @@ from adopter import Adopter, Ended, Failed, RemoteGate, RemoteJob, RemotePartiti
 from netstack.config import NetworkConfig
 from netstack.runtime.authentication import Secret
 from netstack.taskmanager.client import open_client
-from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
+from netstack.taskmanager.config import TaskManagerConfig
+from netstack.taskmanager.runner import open_taskmanager
+from netstack.taskmanager.service import TaskManager
 
 MEMORY_BYTES = 4 << 20
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20)

@@ -1,0 +1,123 @@
+"""Registers a TaskManager at its JobManager, again after every loss.
+
+Takes: the JobManager's address. Gives: links to it, one at a time, to whoever works for it.
+
+The link has a thread of its own, so that user code that computes for long delays no heartbeat.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, final
+
+import trio
+
+from ..control.codec import Plain
+from ..control.link import JOBMANAGER, TASKMANAGER, MessageLink, dial
+from ..control.threaded import open_threaded
+from ..errors import NetstackError, RequestRefused
+from ..limited_log import LimitedLog
+from ..runtime.authentication import prove_dialler
+from ..runtime.causes import root_cause
+from ..shown import shown_error, shown_text
+from .config import TaskManagerConfig
+from .slot_processes import SlotProcesses
+
+LOGGER: Final = logging.getLogger("netstack.taskmanager")
+
+_LEAST_BACKOFF_S: Final = 0.1
+_MOST_BACKOFF_S: Final = 5.0
+
+
+@final
+class Registration:
+    """At one JobManager; `run` it.
+
+    Args:
+        config: of the TaskManager.
+        facts: the first message to the JobManager.
+        serve_driver: works for the JobManager at the other end of a link, until it is lost.
+        processes: the slots, which have to be there first; None where tasks run in this process.
+
+    Attributes:
+        count: how often it has registered.
+    """
+
+    def __init__(
+        self,
+        config: TaskManagerConfig,
+        facts: Callable[[], Plain],
+        serve_driver: Callable[[MessageLink], Awaitable[None]],
+        processes: SlotProcesses | None,
+    ) -> None:
+        self.count = 0
+        self._config = config
+        self._facts = facts
+        self._serve_driver = serve_driver
+        self._processes = processes
+        self._log = LimitedLog(LOGGER, trio.current_time)
+        self._registered = trio.Event()
+
+    async def run(self, address: str) -> None:
+        """Registers at a JobManager and works for it; when it is lost, again, until cancelled."""
+        backoff_s = _LEAST_BACKOFF_S
+        while True:
+            began_s = trio.current_time()
+            try:
+                await self._work_for(address)
+            except BaseException as error:
+                root = root_cause(error)
+                if not isinstance(root, Exception):
+                    raise
+                if not isinstance(root, NetstackError | OSError):
+                    self._log.log(
+                        logging.ERROR, "jobmanager broke", f"JobManager {address}: a mistake here", error=root
+                    )
+                self._log.log(
+                    logging.WARNING, "jobmanager", f"JobManager {address}: {shown_error(root)}; it is dialled again"
+                )
+            if trio.current_time() - began_s > _MOST_BACKOFF_S:
+                backoff_s = _LEAST_BACKOFF_S
+            await trio.sleep(backoff_s * random.uniform(0.8, 1.2))  # many TaskManagers do not dial at one moment
+            backoff_s = min(2 * backoff_s, _MOST_BACKOFF_S)
+
+    async def wait_first(self) -> None:
+        """Waits until it has registered at its JobManager for the first time. Cancellation: nothing changed."""
+        await self._registered.wait()
+
+    async def _work_for(self, address: str) -> None:
+        """One registration, from dialling to the loss of the JobManager."""
+        secret = self._config.secret
+        connect = partial(
+            dial,
+            address,
+            role=TASKMANAGER,
+            name=self._config.name or socket.gethostname(),
+            facts=self._facts(),
+            prove=None if secret is None else partial(prove_dialler, secret=secret),
+            heartbeat_timeout_s=self._config.heartbeat_timeout_s,
+            connect_timeout_s=self._config.handshake_timeout_s,
+        )
+        if self._processes is not None:
+            await self._processes.wait_ready()
+        elif self._config.link_in_thread:
+            async with open_threaded(connect) as threaded:
+                await self._registered_at(threaded, threaded.greeting.role)
+            return
+        link, greeting = await connect()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            await self._registered_at(link, greeting.role)
+            nursery.cancel_scope.cancel()
+
+    async def _registered_at(self, link: MessageLink, role: str) -> None:
+        if role != JOBMANAGER:
+            raise RequestRefused(f"{link.peer} is no JobManager; give the address of one to --jobmanager")
+        self.count += 1
+        self._registered.set()
+        LOGGER.info("registered at %s", shown_text(link.peer))
+        await self._serve_driver(link)

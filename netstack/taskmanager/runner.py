@@ -1,0 +1,112 @@
+"""Opens a TaskManager's ports and runs it.
+
+Takes: its settings. Gives: `open_taskmanager`, which serves until the block ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Final
+
+import trio
+
+from ..runtime.dialling import connect_stream
+from ..runtime.threads import background_tasks, in_thread
+from ..shuffle.files import remove_leftovers
+from ..transport import Listener, transport_for
+from .config import TaskManagerConfig
+from .job_scope import OnMade
+from .neighbours import Neighbours
+from .service import TaskManager
+from .slot_processes import SlotProcesses
+
+LOGGER: Final = logging.getLogger("netstack.taskmanager")
+
+
+@asynccontextmanager
+async def open_taskmanager(
+    config: TaskManagerConfig,
+    *,
+    metrics_address: str | None = None,
+    processes: SlotProcesses | None = None,
+    on_made: OnMade | None = None,
+) -> AsyncIterator[TaskManager]:
+    """Opens a TaskManager that serves while the block runs.
+
+    Args:
+        config: how it serves.
+        metrics_address: where Prometheus may read `/metrics`: `host:port`, or over TLS `tls+tcp://host:port`; None
+            serves none.
+        processes: the slots, each a process; None runs all tasks here, in this event loop.
+        on_made: takes each task that is made here; None where nobody wants to know.
+
+    Raises:
+        OSError: an address cannot be bound; the text names it.
+        ConfigError: a setting cannot work.
+
+    Cancellation, and the end of the block: every job is closed, every connection ended.
+    """
+    listeners = [await transport_for(config.listen).listen(config.listen)]
+    control: Listener | None = None
+    manager: TaskManager | None = None
+    connect = connect_stream
+    try:
+        if config.control is not None:
+            control = await transport_for(config.control).listen(config.control)
+        if (config.in_slot is not None or processes is not None) and config.shared_memory:
+            neighbours = Neighbours()
+            connect = neighbours.connect
+            near = await neighbours.listen(listeners[0].address)
+            listeners += [] if near is None else [near]
+        manager = TaskManager(config, listeners[0], control, processes, on_made, connect)
+        async with background_tasks() as nursery:
+            if metrics_address is not None:
+                await _serve_metrics(manager, metrics_address, nursery)
+            if config.link_in_thread:  # in virtual time there are no threads
+                nursery.start_soon(_remove_leftovers, config.network.shuffle_directory)
+            nursery.start_soon(manager.environments.run)
+            if processes is not None:
+                nursery.start_soon(processes.run)
+            for listener in listeners:
+                nursery.start_soon(partial(manager.serve, listener, takes_data=True))
+            if control is not None:
+                nursery.start_soon(partial(manager.serve, control, takes_data=False))
+            if config.jobmanager is not None:
+                nursery.start_soon(manager.registration.run, config.jobmanager)
+            yield manager
+    finally:
+        for listener in (*listeners, *(() if control is None else (control,))):
+            listener.close()
+        if manager is not None:
+            manager.close()
+        if processes is not None:  # what slots left that had to be killed at the end
+            with suppress(OSError):
+                remove_leftovers(config.network.shuffle_directory or tempfile.gettempdir())
+
+
+async def _remove_leftovers(folder: str | None) -> None:
+    """What TaskManagers that were killed have left on the disk."""
+    try:
+        for path in await in_thread(partial(remove_leftovers, folder or tempfile.gettempdir())):
+            LOGGER.info("%s was left by a process that is dead, and is removed", path)
+    except OSError as error:
+        LOGGER.warning("what killed processes left cannot be looked for: %s", error)
+
+
+async def _serve_metrics(manager: TaskManager, address: str, nursery: trio.Nursery) -> None:
+    from ..runtime.prometheus import bind_guarded  # needs prometheus_client
+
+    server = await bind_guarded(address, manager.config.secret)
+    manager.metrics_address = server.address
+
+    async def serve() -> None:
+        try:
+            await server.serve(manager.merged_statistics)
+        finally:
+            server.close()
+
+    nursery.start_soon(serve)
