@@ -30,7 +30,7 @@ def play(asked: Iterable[dict[str, Any]], processes: int) -> Iterator[dict[str, 
     The end of the iteration, for whatever reason, ends the processes and removes their files.
     """
     waiting = iter(asked)
-    root = str(Path(__file__).resolve().parent.parent.parent)
+    root = str(Path(__file__).resolve().parents[3])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     started: list[subprocess.Popen[str]] = []
     with (
