@@ -15,6 +15,7 @@ from .errors import ConfigError
 KIB = 1024
 MIB = 1024 * KIB
 NATIVE_DIALECT = "netstack"
+DEFAULT_LATENCY_INTERVAL_S: Final = 0.2
 FLINK_DIALECT = "flink-2.3.0"
 _MAX_COUNT = (1 << 31) - 1
 _COUNTS = (
@@ -301,6 +302,15 @@ class NetworkConfig:
     def has_runs(self) -> bool:
         """Whether there are runs among its records (`record/framing`): not where Flink reads or writes."""
         return self.dialect == NATIVE_DIALECT and not self.as_flink
+
+    def latency_interval_s(self, asked_s: float) -> float:
+        """From one latency marker of a source to the next, in seconds, where its job asks for `asked_s`; 0 is never.
+
+        What behaves as a Flink has none unless a job asks for more than the default, as `metrics.latency.interval` is 0
+        there; nor has what Flink reads or writes.
+        """
+        is_default = asked_s == DEFAULT_LATENCY_INTERVAL_S
+        return 0.0 if self.dialect != NATIVE_DIALECT or (self.as_flink and is_default) else asked_s
 
     @property
     def as_flink(self) -> bool:

@@ -66,6 +66,11 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 (("netstack_output_backpressured_ms_per_second{W}", "{{instance}} {{partition}}"),),
             ),
             Panel(
+                "Latency of edges and from sources, p99",
+                "s",
+                (('netstack_job_latency_seconds{quantile="0.99"}', "{{name}}: {{from}} to {{to}} ({{of}})"),),
+            ),
+            Panel(
                 "Hard back-pressure: inside a record",
                 "ms",
                 (("netstack_output_hard_backpressured_ms_per_second{W}", "{{instance}} {{partition}}"),),

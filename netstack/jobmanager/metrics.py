@@ -16,10 +16,40 @@ import trio
 
 from ..runtime.catalogue import Metric, Scope
 from ..schedule.execution.execution_states import JobState
-from .view import summary
+from .view import job_latencies, summary
 
 if TYPE_CHECKING:
+    from .job_master import JobMaster
     from .service import JobManager
+
+
+MOST_LATENCIES: Final = 100
+"""Of each job, so that a graph of thousands of edges is not thousands of series: the first, from the sources on."""
+
+_QUANTILES: Final = {"0.5": "p50_us", "0.99": "p99_us", "1": "max_us"}
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyStatistics:
+    """How long records take along an edge, or from a source, by the latest markers.
+
+    Attributes:
+        job_id: of the job.
+        job: its name.
+        origin: name of the vertex that sent the marker on (an edge), or in which it began (a source).
+        vertex: name of the one that it reached.
+        of: `edge` or `source`.
+        quantile: 0.5, 0.99, or 1 for the longest.
+        seconds: of that part of the latest markers.
+    """
+
+    job_id: str
+    job: str
+    origin: str
+    vertex: str
+    of: str
+    quantile: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +91,7 @@ class JobManagerStatistics:
         free_slots: that no job has.
         jobs: how many jobs are in each state, those included that have ended and are remembered.
         running: those that have not ended.
+        latencies: of those; `MOST_LATENCIES` of a job at most, each with three quantiles.
     """
 
     taskmanagers: int
@@ -68,6 +99,7 @@ class JobManagerStatistics:
     free_slots: int
     jobs: Mapping[str, int]
     running: tuple[JobStatistics, ...]
+    latencies: tuple[LatencyStatistics, ...] = ()
 
 
 def statistics(manager: JobManager) -> JobManagerStatistics:
@@ -75,10 +107,12 @@ def statistics(manager: JobManager) -> JobManagerStatistics:
     now_s = trio.current_time()
     summaries = [summary(record, manager) for record in manager.jobs.records.values()]
     running = []
+    latencies: list[LatencyStatistics] = []
     for document in summaries:
         master = manager.jobs.running.get(document["job_id"])
         if master is None:
             continue
+        latencies += _latencies(document["job_id"], document["name"], master)
         completed, failed = master.checkpoint_counts
         last = next((report for report in reversed(master.history) if report.is_complete), None)
         running.append(
@@ -104,7 +138,24 @@ def statistics(manager: JobManager) -> JobManagerStatistics:
             **Counter(document["state"] for document in summaries),
         },
         tuple(running),
+        tuple(latencies),
     )
+
+
+def _latencies(job_id: str, job: str, master: JobMaster) -> list[LatencyStatistics]:
+    return [
+        LatencyStatistics(
+            job_id,
+            job,
+            row["from"],
+            vertex,
+            "source" if row["input"] is None else "edge",
+            quantile,
+            row[field] / 1e6,
+        )
+        for vertex, row in job_latencies(master)[:MOST_LATENCIES]
+        for quantile, field in _QUANTILES.items()
+    ]
 
 
 @asynccontextmanager
@@ -133,6 +184,15 @@ _STATE: Final = Scope(
 )
 _JOB: Final = Scope(
     ("job", "name"), "running[i]", lambda statistics: [((job.job_id, job.name), job) for job in statistics.running]
+)
+
+_LATENCY: Final = Scope(
+    ("job", "name", "from", "to", "of", "quantile"),
+    "latencies[i]",
+    lambda statistics: [
+        ((each.job_id, each.job, each.origin, each.vertex, each.of, each.quantile), each)
+        for each in statistics.latencies
+    ],
 )
 
 CATALOGUE: Final[tuple[Metric, ...]] = (
@@ -174,6 +234,13 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         "blocked_s",
         "For how long user code has kept the event loop of a slot from turning: the longest of all slots, from 2 s on;"
         " 0 while all turn.",
+    ),
+    Metric(
+        "netstack_job_latency_seconds",
+        _LATENCY,
+        "seconds",
+        "How long records take along an edge, or from a source to here, back-pressure included: this quantile (1 is the"
+        " longest) of the latest markers, exact. At most 100 edges and sources of a job.",
     ),
     Metric("netstack_job_missing_slots", _JOB, "missing_slots", "Slots that a job waits for."),
 )

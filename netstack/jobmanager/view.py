@@ -272,6 +272,17 @@ def _latencies(progress: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str,
     return {vertex: merged_rows(each) for vertex, each in parts.items()}
 
 
+def job_latencies(master: JobMaster) -> list[tuple[str, dict[str, Any]]]:
+    """The latencies at each vertex that a marker has reached: the vertex's name, and a row of `_named`."""
+    topology = master.scheduler.topology
+    at = _latencies(master.progress)
+    return [
+        (vertex.name, row)
+        for number, vertex in enumerate(topology.job.vertices)
+        for row in _named(at.get(str(number), {}), topology, number)
+    ]
+
+
 def _named(rows: Mapping[str, list[int]], topology: Topology, vertex: int) -> list[dict[str, Any]]:
     """How long records take to one vertex: from the producer of each input, and from each source that is further away.
 

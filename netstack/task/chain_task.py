@@ -33,7 +33,6 @@ from ..checkpoint.finals import FinalStates
 from ..checkpoint.instructions import CheckpointSettings
 from ..checkpoint.snapshot import TaskFile, TaskSnapshot
 from ..checkpoint.storage import CheckpointStorage
-from ..config import NATIVE_DIALECT
 from ..control.codec import Plain
 from ..errors import ConfigError, LocalProtocolError, OperatorFailed, PoolDestroyed, StateMismatch
 from ..events import CheckpointBarrier
@@ -186,7 +185,7 @@ class ChainTask:
         )
         self._latencies = TaskLatencies(
             attempt.vertex,
-            job.latency_interval_s if self._environment.config.dialect == NATIVE_DIALECT else 0.0,
+            self._environment.config.latency_interval_s(job.latency_interval_s),
             self._output.mark,
             has_sources=bool(self._chain.sources),
         )

@@ -16,11 +16,11 @@ from typing import Any, Self, final
 import msgpack
 
 from ...checkpoint.instructions import CheckpointSettings
+from ...config import DEFAULT_LATENCY_INTERVAL_S
 from ...documents import unpack_document
 from ...errors import ConfigError, ErrorCode, RemoteProtocolError
 from ..graph.job_graph import (
     DEFAULT_KEEP,
-    DEFAULT_LATENCY_INTERVAL_S,
     ChainedEdge,
     DistributionPattern,
     JobEdge,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from ...checkpoint.instructions import CheckpointSettings
+from ...config import DEFAULT_LATENCY_INTERVAL_S
 from ...errors import ConfigError
 from ...ids import ResultPartitionType
 
@@ -24,7 +25,6 @@ DEFAULT_FORMAT: Final = "msgpack"
 """Of the records on an edge: any plain data."""
 
 DEFAULT_KEEP: Final = 3
-DEFAULT_LATENCY_INTERVAL_S: Final = 0.2
 """Complete checkpoints that are kept."""
 
 

@@ -16,13 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from ...checkpoint.instructions import CheckpointSettings
-from ...config import NetworkConfig
+from ...config import DEFAULT_LATENCY_INTERVAL_S, NetworkConfig
 from ...errors import ConfigError
 from ...record.formats import FORMATS
 from .job_graph import (
     DEFAULT_FORMAT,
     DEFAULT_KEEP,
-    DEFAULT_LATENCY_INTERVAL_S,
     UNDECIDED,
     UNKNOWN_PROFILE,
     OperatorKind,

@@ -7,12 +7,14 @@ import urllib.request
 from functools import partial
 from pathlib import Path
 
+import pytest
 import trio
 from scripted_taskmanager import client, document, jobmanager, taskmanager
 from served_pages import pipeline
 from trio.testing import MockClock
 
 from netstack.checkpoint.coordinator import CheckpointSettings
+from netstack.jobmanager import metrics
 from netstack.jobmanager.metrics import CATALOGUE, serve_metrics, statistics
 from netstack.runtime.metrics import samples
 from netstack.schedule.graph.stream_builder import StreamEnvironment
@@ -55,6 +57,33 @@ async def test_a_job_is_followed_to_its_end(autojump_clock: MockClock, tmp_path:
             await user.ask("cancel", job_id=job_id)
         after = statistics(manager)
         assert (after.running, after.jobs["canceled"], after.jobs["running"]) == ((), 1, 0)
+
+
+async def test_latencies_are_quantiles_of_each_edge_and_source_and_as_many_as_are_said(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(pipeline(is_chaining_enabled=False))))["job_id"]
+        await trio.sleep(1.0)
+        master = manager.jobs.find(job_id).master
+        assert master is not None
+        master.progress["a"] = {"2": {"records_in": 1, "latencies": {"input 0": [30, 10, 20], "source 0": [50]}}}
+        found = {
+            tuple(sample.labels.values())[2:]: sample.value
+            for sample in samples(statistics(manager), catalogue=CATALOGUE)
+            if sample.metric.name == "netstack_job_latency_seconds"
+        }
+        assert found == {
+            ("map", "sink", "edge", "0.5"): 20e-6,
+            ("map", "sink", "edge", "0.99"): 30e-6,
+            ("map", "sink", "edge", "1"): 30e-6,
+            ("source", "sink", "source", "0.5"): 50e-6,
+            ("source", "sink", "source", "0.99"): 50e-6,
+            ("source", "sink", "source", "1"): 50e-6,
+        }
+        monkeypatch.setattr(metrics, "MOST_LATENCIES", 1)
+        assert len(statistics(manager).latencies) == 3
+        tm.finish()
 
 
 async def test_prometheus_reads_them() -> None:

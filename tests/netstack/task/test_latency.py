@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tasks import SMALL, Run, running
 from trio.testing import MockClock
 
+from netstack.config import DEFAULT_LATENCY_INTERVAL_S, NetworkConfig
 from netstack.events import UserEvent, decode_event
 from netstack.schedule import StreamEnvironment, StreamSettings
 from netstack.task import latency
@@ -54,11 +55,11 @@ class Sink:
         pass
 
 
-async def run(interval_s: float, parallelism: int = 1) -> Run:
+async def run(interval_s: float, parallelism: int = 1, config: NetworkConfig = SMALL) -> Run:
     settings = StreamSettings(is_chaining_enabled=False, latency_interval_s=interval_s)
     job = StreamEnvironment("job", parallelism=parallelism, settings=settings, buffer_timeout_s=0.1)
     job.source(Paced, name="paced").rebalance().process(Slow, name="slow").rebalance().sink(Sink, name="sink")
-    async with running(job, config=SMALL, ticks=trio.current_time) as found:
+    async with running(job, config=config, ticks=trio.current_time) as found:
         await found.wait()
         return found
 
@@ -84,6 +85,16 @@ async def test_without_an_interval_there_are_none(autojump_clock: MockClock) -> 
     assert all(
         partition.statistics().events == 2 for task in found.tasks.values() for partition in task.open_partitions
     )
+
+
+@pytest.mark.usefixtures("_virtual")
+async def test_as_flink_there_are_none_unless_a_job_asks_for_more_than_the_default(autojump_clock: MockClock) -> None:
+    sizes = {"segment_size_bytes": SMALL.segment_size_bytes, "memory_bytes": 8 * SMALL.memory_bytes}
+    flink = NetworkConfig.flink(**sizes)
+    found = await run(DEFAULT_LATENCY_INTERVAL_S, config=flink)
+    assert all(not task.statistics().latencies for task in found.tasks.values())
+    found = await run(0.5, config=flink)
+    assert found.task("sink").statistics().latencies.keys() == {"input 0", "source 0"}
 
 
 @pytest.mark.usefixtures("_virtual")
