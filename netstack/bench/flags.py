@@ -331,6 +331,7 @@ engine_flags = flags(
     flag("--master", None, "Spark's: local[N], spark://HOST:PORT, yarn, k8s://...; else local[2].", metavar="URL"),
     flag("--nodes", COUNT, "TaskManagers on Spark, one an executor; N of local[N], else 2."),
     flag("--parallelism", COUNT, "Sources, and sinks, of each node on Spark.", default=1),
+    click.option("--one-way", is_flag=True, help="Sources on half of Spark's nodes, sinks on the others."),
     flag(
         "--warehouse",
         None,

@@ -40,6 +40,7 @@ _SPARKS: Final = {
     "master": None,
     "nodes": None,
     "parallelism": 1,
+    "one_way": False,
     "warehouse": None,
     "shared_hosts": False,
     "node_ports": None,
@@ -189,6 +190,7 @@ class SparkPlace:
         settings: of the session, as plain values (`SparkSettings`).
         parallelism: sources and sinks of each node.
         relay: records make a round trip.
+        one_way: sources on half of the nodes, sinks on the others.
         warehouse: URL of the tables of all sweeps; None is beside the results folder.
     """
 
@@ -196,6 +198,7 @@ class SparkPlace:
     settings: Mapping[str, Any]
     parallelism: int
     relay: bool
+    one_way: bool
     warehouse: str | None
 
     @property
@@ -208,14 +211,16 @@ class SparkPlace:
         """Implements `Place.on`."""
         from .spark.spec import SparkSpec
 
-        each = {"sources_per_node": self.parallelism, "sinks_per_node": self.parallelism, "relay": self.relay}
-        return grid.with_spec(SparkSpec, nodes=SparkSettings(**self.settings).node_count, **each)
+        nodes, each = SparkSettings(**self.settings).node_count, self.parallelism
+        ways = {"relay": self.relay, "one_way": self.one_way}
+        return grid.with_spec(SparkSpec, nodes=nodes, sources_per_node=each, sinks_per_node=each, **ways)
 
     def show(self, runs: Sequence[PlannedRun], console: Console) -> None:
         """Which nodes, and how many subtasks."""
         if runs:
             spec: Any = runs[0].spec
-            each = f"{spec.sources_per_node} source{'s' if spec.sources_per_node > 1 else ''} and as many sinks"
+            plural = "s" if spec.sources_per_node > 1 else ""
+            each = f"{spec.sources_per_node} source{plural} {'or' if spec.one_way else 'and'} as many sinks"
             console.print(
                 f"starting Spark at {escape(self.settings['master'])}: {spec.nodes} nodes with {each} each",
                 soft_wrap=True,
@@ -291,4 +296,4 @@ def _spark(runners: Runners, asked: Mapping[str, Any]) -> SparkPlace:
         "tables_timeout_s": asked["tables_timeout_s"],
     }
     SparkSettings(**chosen)  # refuses what cannot be before anything starts
-    return SparkPlace(runners, chosen, asked["parallelism"], asked["relay"], asked["warehouse"])
+    return SparkPlace(runners, chosen, asked["parallelism"], asked["relay"], asked["one_way"], asked["warehouse"])

@@ -119,8 +119,7 @@ class SparkEngine:
         settings, matrix = self._settings, Matrix(spec.as_mesh())
         return NodeJob(
             settings=spec.run_settings(),
-            sources=spec.sources_per_node,
-            sinks=spec.sinks_per_node,
+            subtasks=spec.subtasks(),
             relay=spec.relay,
             rows_file=self._workload.packed.name if self._workload else None,
             token=Secret.generate().reveal(),

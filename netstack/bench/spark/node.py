@@ -12,6 +12,7 @@ Rules: nothing depends on cleaning up: Spark ends a cancelled node by SIGKILL. E
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -68,8 +69,7 @@ class NodeJob:
 
     Attributes:
         settings: a `RunSpec`, as plain data.
-        sources: source subtasks of each node.
-        sinks: sink subtasks of each node.
+        subtasks: sources and sinks of each node, by rank.
         relay: whether records make a round trip.
         rows_file: of the user's rows, which Spark has brought; None generates records.
         token: shared by the nodes of this run only, at least 16 bytes.
@@ -83,8 +83,7 @@ class NodeJob:
     """
 
     settings: dict[str, Any]
-    sources: int = 1
-    sinks: int = 1
+    subtasks: tuple[tuple[int, int], ...]
     relay: bool = False
     rows_file: str | None = None
     token: bytes = b""
@@ -111,6 +110,7 @@ def run_node(job: NodeJob, tell: Callable[[list[Any]], None], _: Iterator[Any]) 
     """
     from pyspark import BarrierTaskContext, SparkFiles
 
+    _begin_session()
     if job.rows_file is not None:  # kept by the module that the invokables import, whatever this one is called
         importlib.import_module(_PACKED).keep(job.rows_file, Path(SparkFiles.get(job.rows_file)))
     context = BarrierTaskContext.get()
@@ -121,6 +121,15 @@ def run_node(job: NodeJob, tell: Callable[[list[Any]], None], _: Iterator[Any]) 
     row = trio.run(node.work)
     tell([Ending(job.token, rank, row["error"], node.hosts)])
     yield row
+
+
+def _begin_session() -> None:
+    """Gives a Python worker a session of its own, as the processes of other engines and slots have.
+
+    Linux shares a busy machine's processors among sessions (autogroup): a JVM and its workers would have one share.
+    """
+    with contextlib.suppress(PermissionError):  # Spark has used this worker for a run before
+        os.setsid()
 
 
 @final
@@ -205,7 +214,7 @@ class Node:
             config = TaskManagerConfig(
                 listen=f"tcp://{self._host}:{port}",
                 name=self._host if self._job.needs_distinct_hosts else f"node {self._rank}",
-                slots=max(self._job.sources, self._job.sinks, 1),
+                slots=max(self._job.subtasks[self._rank]),
                 memory_bytes=self._job.memory_bytes,
                 secret=Secret(self._job.token),
                 allow=INVOKABLES,  # what is shipped declares nothing
@@ -285,7 +294,8 @@ class Node:
 
     async def _lead(self, addresses: Sequence[str]) -> dict[str, Any]:
         job = self._job
-        hosts = tuple(f"{address}={job.sources}/{job.sinks}" for address in addresses)
+        counts = zip(addresses, job.subtasks, strict=True)
+        hosts = tuple(f"{address}={sources}/{sinks}" for address, (sources, sinks) in counts)
         spec = MeshSpec(**job.settings, hosts=hosts, relay=job.relay, rows_file=job.rows_file)
         async with open_mesh(
             spec, secret=Secret(job.token), name="node 0", connect_timeout_s=job.setup_timeout_s

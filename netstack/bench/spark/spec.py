@@ -28,6 +28,7 @@ class SparkSpec(RunSpec):
         sources_per_node: source subtasks of each.
         sinks_per_node: sink subtasks of each.
         relay: records make a round trip.
+        one_way: half of the nodes have the sources, the others the sinks, as two processes have.
     """
 
     ENGINE_KIND: ClassVar[str] = "spark"
@@ -39,6 +40,7 @@ class SparkSpec(RunSpec):
     sources_per_node: int = 1
     sinks_per_node: int = 1
     relay: bool = False
+    one_way: bool = False
 
     def __post_init__(self) -> None:
         """Refuses what a mesh cannot do, naming the flag."""
@@ -49,10 +51,20 @@ class SparkSpec(RunSpec):
         ):
             if value < 1:
                 raise ConfigError(f"{flag} {value}: the least is 1")
+        if self.one_way and (self.nodes < 2 or self.relay):
+            raise ConfigError("--one-way needs two nodes, and sinks beside no source: not --nodes 1, not --relay")
         try:
             self.as_mesh()
         except ConfigError as error:
             raise ConfigError(str(error).replace("with --hosts", "with --engine spark")) from None
+
+    def subtasks(self) -> tuple[tuple[int, int], ...]:
+        """Sources and sinks of each node, by rank."""
+        sources, sinks = self.sources_per_node, self.sinks_per_node
+        if not self.one_way:
+            return ((sources, sinks),) * self.nodes
+        half = self.nodes // 2
+        return ((sources, 0),) * half + ((0, sinks),) * (self.nodes - half)
 
     def run_settings(self) -> dict[str, Any]:
         """What every node has to know, as plain data."""
@@ -61,7 +73,7 @@ class SparkSpec(RunSpec):
 
     def as_mesh(self) -> MeshSpec:
         """The same run, over hosts that do not exist."""
-        each = f"={self.sources_per_node}/{self.sinks_per_node}"
-        hosts = tuple(f"node{rank}:{_NOWHERE_PORT}{each}" for rank in range(self.nodes))
+        counts = enumerate(self.subtasks())
+        hosts = tuple(f"node{rank}:{_NOWHERE_PORT}={sources}/{sinks}" for rank, (sources, sinks) in counts)
         rows_file = None if self.input_path is None else _NAMED_LATER
         return MeshSpec(**self.run_settings(), hosts=hosts, relay=self.relay, rows_file=rows_file)

@@ -38,10 +38,11 @@ NODES: Final = "node_runs"
 TIMELINE: Final = "timeline"
 AGGREGATES: Final = "aggregates"
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 """Of all tables; rows of version 1 have no such column.
 
 2. `node_runs.latency_max_us`, `runs.round_trip_latency_us_*`; percentiles of `aggregates` are medians of the runs'.
+3. `runs.settings_one_way`.
 """
 
 _SPARK_COLUMNS: Final = {
@@ -50,6 +51,7 @@ _SPARK_COLUMNS: Final = {
     "settings_sources_per_node": "int",
     "settings_sinks_per_node": "int",
     "settings_relay": "boolean",
+    "settings_one_way": "boolean",
     "spark_master": "string",
     "spark_version": "string",
     "spark_java": "string",

@@ -87,8 +87,19 @@ def test_a_run_gives_the_document_of_every_engine_and_a_row_of_every_node(spark:
     assert [row["rank"] for row in nodes] == [0, 1]
     assert sum(row["records"] for row in nodes) == document["records"]
     assert sum(bucket["n"] for row in nodes for bucket in row["hist"]) == document["latency_samples"]
+    assert [os.getsid(row["pid"]) for row in nodes] == [row["pid"] for row in nodes], "they share the JVM's share"
     frame = node_frame(spark, [{**row, "sweep_id": "s", "repeat": 0} for row in nodes])
     assert frame.columns == [column.split()[0] for column in NODE_SCHEMA.split(", ")]
+
+
+def test_one_way_is_what_two_processes_do(spark: Any) -> None:
+    nodes: list[dict[str, Any]] = []
+    engine = SparkEngine(spark, LOCAL, on_nodes=nodes.extend)
+    document = engine.run_once(SparkSpec(nodes=2, records=3000, one_way=True))
+    assert document["delivered"]
+    assert document["records"] == 3000
+    assert [(row["sources"], row["sinks"], row["records"]) for row in nodes] == [(1, 0, 0), (0, 1, 3000)]
+    assert {name for name, value in document["cpu_s_per_gb"].items() if value} == {"producer", "consumer", "total"}
 
 
 def test_too_few_slots_are_one_sentence_and_the_next_run_works(spark: Any) -> None:

@@ -21,8 +21,7 @@ def job_of(**settings: Any) -> NodeJob:
     names = {
         "build",
         "netstack_build",
-        "sources",
-        "sinks",
+        "subtasks",
         "relay",
         "needs_distinct_hosts",
         "ports",
@@ -30,6 +29,7 @@ def job_of(**settings: Any) -> NodeJob:
         "setup_timeout_s",
     }
     mine = {name: settings.pop(name) for name in names & settings.keys()}
+    mine.setdefault("subtasks", ((1, 1), (1, 1)))
     return NodeJob(settings=SparkSpec(**settings).run_settings(), token=TOKEN, **mine)
 
 

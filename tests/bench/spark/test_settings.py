@@ -70,6 +70,7 @@ def test_the_settings_of_a_run_name_it() -> None:
     assert SparkSpec(nodes=2).run_id == SparkSpec(nodes=2).run_id
     mesh = SparkSpec(nodes=3, sources_per_node=2).as_mesh()
     assert (mesh.sources, mesh.sinks, len(mesh.hosts)) == (6, 3, 3)
+    assert SparkSpec(nodes=3, sources_per_node=2, one_way=True).subtasks() == ((2, 0), (0, 1), (0, 1))
 
 
 @pytest.mark.parametrize(
@@ -80,6 +81,8 @@ def test_the_settings_of_a_run_name_it() -> None:
         ({"nodes": 0}, "--nodes 0"),
         ({"sinks_per_node": 0}, "--parallelism 0"),
         ({"relay": True, "sources_per_node": 2}, "--relay"),
+        ({"one_way": True, "nodes": 1}, "--one-way needs two nodes"),
+        ({"one_way": True, "relay": True}, "not --relay"),
     ],
 )
 def test_what_nodes_cannot_do_is_refused_naming_the_flag(settings: dict[str, object], says: str) -> None:
