@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy.typing as npt
 
+from ..blocking.network_environment import ResultPartition
 from ..blocking.writing import T, VisitingWriter
 from ..errors import NetstackError
 from ..events import Event
+from ..outbound.selector import ChannelSelector
+from ..record.cells import eager
+from ..record.formats import RecordFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +34,18 @@ class RecordWriter(VisitingWriter[T]):
     Cancellation: a call that was cancelled did nothing of what it was for; but what it had begun to write is brought to
     its end by the TaskManager's thread, and the next call waits for that.
     """
+
+    def __init__(
+        self,
+        partition: ResultPartition,
+        *,
+        selector: ChannelSelector | None = None,
+        format: RecordFormat | str = "bytes",
+        buffer_timeout_s: float | None = 0.1,
+    ) -> None:
+        """Takes over the partition; arguments and errors of `netstack.RecordWriter`."""
+        super().__init__(partition, selector=selector, format=format, buffer_timeout_s=buffer_timeout_s)
+        self.emit = eager(self._try_staying, self.emit)  # type: ignore[assignment, method-assign]
 
     async def emit(self, record: T) -> None:
         """Takes a record; awaits room where there is none, and does not suspend otherwise.
