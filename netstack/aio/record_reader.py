@@ -17,7 +17,7 @@ from ..record.cells import Handout
 from ..record.formats import RecordFormat
 
 MOST_SOCKETS: Final = 16
-"""asyncio is told of each socket at each wait: of more, the TaskManager's thread reads."""
+"""asyncio registers each socket at each wait: with more sockets the TaskManager's thread reads them."""
 
 
 @final
@@ -36,7 +36,7 @@ class RecordReader(RecordVisitor[T]):
         self._handout = Handout(self._ready, self._next_element)
 
     def __aiter__(self) -> AsyncIterator[T]:
-        """Goes on where the last one stopped: a reader is read once."""
+        """Continues after the last record: all iterators of a reader share one position."""
         return self._handout
 
     def __anext__(self) -> Awaitable[T]:

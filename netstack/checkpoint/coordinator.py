@@ -22,11 +22,11 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final, final
 
-from ..errors import ConfigError, LocalProtocolError
+from ..errors import LocalProtocolError
 from ..events import CheckpointBarrier
 from .instructions import (
     NS_PER_S,
@@ -41,6 +41,7 @@ from .instructions import (
     Subtask,
     Trigger,
 )
+from .pending import PendingCheckpoint, checked_tasks, connected_tasks
 from .snapshot import TaskFile
 from .statistics import CheckpointState, CheckpointStatistics, CoordinatorStatistics
 
@@ -67,67 +68,6 @@ LONGEST_FINAL_PAUSE_S: Final = 30.0
 
 
 @final
-class _Pending:
-    """One checkpoint that has not ended."""
-
-    __slots__ = (
-        "barrier",
-        "confirms",
-        "files",
-        "is_last",
-        "is_savepoint",
-        "is_storing",
-        "stops",
-        "triggered_s",
-        "waiting",
-    )
-
-    def __init__(
-        self,
-        barrier: CheckpointBarrier,
-        triggered_s: float,
-        *,
-        is_savepoint: bool,
-        stops: bool,
-        confirms: tuple[Subtask, ...],
-        is_last: bool,
-        waiting: set[Subtask],
-    ) -> None:
-        self.barrier = barrier
-        self.confirms = confirms
-        self.is_last = is_last
-        self.triggered_s = triggered_s
-        self.is_savepoint = is_savepoint
-        self.stops = stops
-        self.is_storing = False
-        self.waiting = waiting
-        self.files: dict[Subtask, TaskFile] = {}
-
-    @property
-    def checkpoint_id(self) -> int:
-        return self.barrier.checkpoint_id
-
-    @property
-    def job_goes_on(self) -> bool:
-        return self.is_savepoint and not self.stops
-
-    def statistics(
-        self, state: CheckpointState, duration_s: float | None = None, reason: str = ""
-    ) -> CheckpointStatistics:
-        return CheckpointStatistics(
-            self.checkpoint_id,
-            state,
-            self.is_savepoint,
-            self.triggered_s,
-            duration_s,
-            sum(file.size_bytes for file in self.files.values()),
-            len(self.files),
-            len(self.files) + len(self.waiting),
-            reason,
-        )
-
-
-@final
 class CheckpointCoordinator:
     """The checkpoints of a job, from its first task to its last, whatever restarts in between.
 
@@ -146,7 +86,7 @@ class CheckpointCoordinator:
     def __init__(
         self, tasks: Iterable[JobTask], settings: CheckpointSettings, *, first_id: int = 1, now_s: float
     ) -> None:
-        self._tasks = _checked(tasks)
+        self._tasks = checked_tasks(tasks)
         self._settings = settings
         self._next_id = first_id
         self._next_s = now_s + (settings.interval_s or 0.0)
@@ -155,10 +95,10 @@ class CheckpointCoordinator:
         self._subtasks = frozenset(self._running)
         self._finals: dict[Subtask, None] = {}
         self._awaiting: dict[Subtask, None] = {}  # a checkpoint that begins from now on
-        self._neighbours = _connected(self._tasks)
+        self._neighbours = connected_tasks(self._tasks)
         self._is_covered = False
         self._final_pause_s = 0.0
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, PendingCheckpoint] = {}
         self._requests: deque[tuple[float, bool, bool]] = deque()
         self._is_stopped = False
         self._is_paused = False
@@ -394,7 +334,7 @@ class CheckpointCoordinator:
         self._next_s = now_s + (self._settings.interval_s or 0.0)
         alignment, aligned_timeout_ns = self._settings.alignment(savepoint=savepoint)
         barrier = CheckpointBarrier(checkpoint_id, round(now_s * NS_PER_S), alignment, aligned_timeout_ns)
-        self._pending[checkpoint_id] = _Pending(
+        self._pending[checkpoint_id] = PendingCheckpoint(
             barrier,
             now_s,
             is_savepoint=savepoint,
@@ -436,10 +376,10 @@ class CheckpointCoordinator:
                 instructions.append(Trigger(barrier, reached, pending.is_savepoint, pending.stops))
         return instructions
 
-    def _timeout_s(self, pending: _Pending) -> float:
+    def _timeout_s(self, pending: PendingCheckpoint) -> float:
         return pending.triggered_s + self._settings.timeout_s
 
-    def _describe_wait(self, pending: _Pending) -> str:
+    def _describe_wait(self, pending: PendingCheckpoint) -> str:
         missing = sorted(pending.waiting)
         names = ", ".join(f"{task}-{subtask}" for task, subtask in missing[:5]) + (", ..." if missing[5:] else "")
         return (
@@ -447,7 +387,7 @@ class CheckpointCoordinator:
             f" acknowledged: {names}"
         )
 
-    def _abort(self, pending: _Pending, cause: AbortCause, reason: str, now_s: float) -> list[Instruction]:
+    def _abort(self, pending: PendingCheckpoint, cause: AbortCause, reason: str, now_s: float) -> list[Instruction]:
         self._end(pending, CheckpointState.ABORTED, reason, now_s)
         running = tuple(sorted(self._running))
         instructions: list[Instruction] = [Abort(pending.checkpoint_id, cause, reason, running)]
@@ -469,7 +409,7 @@ class CheckpointCoordinator:
         reason = f"{failures} checkpoints failed in a row, {tolerable} are tolerated; the last, {checkpoint_id}, {why}"
         return [FailJob(reason), *self.pause("too many checkpoints failed", now_s)]
 
-    def _end(self, pending: _Pending, state: CheckpointState, reason: str, now_s: float) -> None:
+    def _end(self, pending: PendingCheckpoint, state: CheckpointState, reason: str, now_s: float) -> None:
         del self._pending[pending.checkpoint_id]
         self._ended_s = now_s
         self._history.append(pending.statistics(state, now_s - pending.triggered_s, reason))
@@ -481,7 +421,7 @@ class CheckpointCoordinator:
                 instructions += self._abort(pending, cause, reason, now_s)
         return instructions
 
-    def _storing(self, checkpoint_id: int) -> _Pending:
+    def _storing(self, checkpoint_id: int) -> PendingCheckpoint:
         pending = self._pending.get(checkpoint_id)
         if pending is None or not pending.is_storing:
             raise LocalProtocolError(f"checkpoint {checkpoint_id} is not being stored; wait for its Complete")
@@ -493,31 +433,3 @@ class CheckpointCoordinator:
                 f"the job has no subtask {task}-{subtask}; see the tasks its coordinator was given"
             )
         return task, subtask
-
-
-def _connected(tasks: Mapping[str, JobTask]) -> dict[str, str]:
-    """For each task one that stands for all that it is connected with, in whatever direction."""
-    found = {name: {name} for name in tasks}
-    for task in tasks.values():
-        for name in task.inputs:
-            joined = found[name] | found[task.name]
-            for each in joined:
-                found[each] = joined
-    return {name: min(group) for name, group in found.items()}
-
-
-def _checked(tasks: Iterable[JobTask]) -> dict[str, JobTask]:
-    by_name: dict[str, JobTask] = {}
-    for task in tasks:
-        if task.name in by_name:
-            raise ConfigError(f"two tasks are called {task.name!r}; give each a name of its own")
-        if task.parallelism < 1:
-            raise ConfigError(f"task {task.name!r} has parallelism {task.parallelism}; give at least 1")
-        by_name[task.name] = task
-    for task in by_name.values():
-        for name in task.inputs:
-            if name not in by_name:
-                raise ConfigError(f"task {task.name!r} reads {name!r}, which is no task of the job")
-    if all(task.inputs for task in by_name.values()):
-        raise ConfigError("the job has no source: give at least one task without inputs")
-    return by_name

@@ -18,7 +18,7 @@ from .log import audit, fatal_traceback
 from .view import job_document, summary, taskmanagers_document
 
 if TYPE_CHECKING:
-    from .jobs import JobRecord
+    from .job_record import JobRecord
     from .service import JobManager
 
 Document: TypeAlias = dict[str, Any]

@@ -31,7 +31,8 @@ from ..errors import ConfigError
 from ..runtime.threads import InThread
 from ..schedule.descriptors.blob_store import CODE_KEY, BlobError, MemoryBlobStore
 from ..schedule.descriptors.descriptors import BlobKey
-from .store import JobStore, JobStoreError
+from .store import JobStore
+from .stored_files import JobStoreError
 
 READERS_AT_ONCE: Final = 2
 """Of one TaskManager that has a blob: so that the number of those that have it doubles or more in each round."""

@@ -54,7 +54,7 @@ from .job_tasks import Cluster, JobCoordinator, JobTasks, TaskCommands, TaskSend
 from .log import ENDED, Failed, FailureHistory, JobLog
 from .slots import slots_needed
 from .stacks import blocked_text
-from .store import until_stored
+from .stored_files import until_stored
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
 

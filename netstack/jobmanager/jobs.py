@@ -15,7 +15,7 @@ import random
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -32,7 +32,7 @@ from ..schedule.descriptors.information import JobInformation
 from ..schedule.execution.execution_states import JobState
 from ..schedule.failover.restart import restart_strategy
 from ..schedule.graph.job_file import job_of
-from ..schedule.graph.job_generator import GeneratedJob, generate_job
+from ..schedule.graph.job_generator import generate_job
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.scheduler import Scheduler, SchedulerSettings
 from ..schedule.slots.slot_pool import SlotPoolSettings
@@ -41,56 +41,17 @@ from ..schedule.strategies.scheduling_types import InputConstraint, SchedulingTy
 from .checkpoints import CheckpointOwners
 from .datasets import readers_of
 from .job_master import JobMaster
+from .job_record import JobRecord
 from .job_tasks import JobCoordinator
 from .log import FailureHistory, failure_documents
 from .savepoints import adopt_savepoint
-from .store import FIRST_PAUSE_S, LONGEST_PAUSE_S, StoredJob, until_stored
+from .store import StoredJob
+from .stored_files import FIRST_PAUSE_S, LONGEST_PAUSE_S, until_stored
 
 if TYPE_CHECKING:
     from .service import JobManager
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
-
-
-@final
-@dataclass(slots=True)
-class JobRecord:
-    """What is known of a job, whether it runs or not.
-
-    Attributes:
-        stored: what was submitted.
-        name: of the job.
-        generated: its vertices, and why; None of one that cannot be read any more.
-        network: settings of a network of its own; None shares that of the TaskManagers.
-        information: what all of its tasks share, packed.
-        storage: of its checkpoints; None takes none.
-        named_folder: of its checkpoints, where the job names one of its own.
-        placement: see `Jobs.submit`.
-        coordinator: see `Jobs.submit`.
-        scheduler: until it runs; then the master's.
-        master: while it runs.
-        end: how it ended.
-        last: its details when it ended.
-        waits_for: why it does not run, or its end is not told, though it has not ended.
-        is_taken_up: whether another JobManager has run it before.
-    """
-
-    stored: StoredJob
-    name: str
-    generated: GeneratedJob | None = None
-    network: dict[str, Any] | None = None
-    information: bytes = b""
-    storage: CheckpointStorage | None = None
-    named_folder: str | None = None
-    placement: FixedPlacement | None = None
-    coordinator: JobCoordinator | None = None
-    scheduler: Scheduler | None = None
-    master: JobMaster | None = None
-    end: Mapping[str, Any] | None = None
-    last: dict[str, Any] | None = None
-    waits_for: str = ""
-    is_taken_up: bool = False
-    ended: trio.Event = field(default_factory=trio.Event)
 
 
 @final

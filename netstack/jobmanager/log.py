@@ -24,7 +24,7 @@ from ..runtime.failure_report import rendered, size_bytes
 from ..shown import shown_text
 
 if TYPE_CHECKING:
-    from .jobs import JobRecord
+    from .job_record import JobRecord
 
 
 REMEMBERED: Final = 1_000

@@ -31,25 +31,23 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TextIO, final
 
 import msgpack
-import trio
 
-from ..errors import ConfigError, NetstackError
+from ..errors import ConfigError
 from ..json_text import json_text
-
-FORMAT: Final = 1
-"""Of the documents; another one is refused."""
+from .stored_files import (
+    FORMAT,
+    JobStoreError,
+    read_document,
+    write_bytes,
+)
 
 _HASH_CHARACTERS: Final = 64
-
-
-class JobStoreError(NetstackError):
-    """Something of the folder cannot be read or written; the message names the file and the reason."""
 
 
 @final
@@ -119,7 +117,7 @@ class JobStore:
 
     def check(self) -> None:
         """Returns if nobody has taken over. Raises as `renew`."""
-        document = None if self._lock is None else _read(self.folder / "life.json")
+        document = None if self._lock is None else read_document(self.folder / "life.json")
         if document is not None and document.get("life") != self.life:
             raise JobStoreFenced(
                 f"another JobManager has taken over {self.folder}, because this one was silent: it ends, and its jobs"
@@ -235,7 +233,7 @@ class JobStore:
                 return digest
         except OSError:
             pass
-        _write_bytes(path, data)
+        write_bytes(path, data)
         return digest
 
     def prune_code(self, used: Collection[str], unused_s: float, most_bytes: int) -> None:
@@ -302,7 +300,7 @@ class JobStore:
 
     def _read_job(self, name: str) -> StoredJob | None:
         path = self._job(name) / "job.json"
-        document = _read(path)
+        document = read_document(path)
         if document is None:
             return None  # its submission was cut short: no client has its answer
         try:
@@ -326,13 +324,13 @@ class JobStore:
 
     def _newest(self, name: str, file: str) -> dict[str, Any] | None:
         """A document of a job; None if it is not there, or of a JobManager from which the job was taken."""
-        newest, taken = _read(self._job(name) / file), _read(self._job(name) / "life.json")
+        newest, taken = read_document(self._job(name) / file), read_document(self._job(name) / "life.json")
         if newest is None or (taken is not None and newest.get("life", taken["life"]) < taken["life"]):
             return None
         return {key: value for key, value in newest.items() if key != "life"}
 
     def _write(self, path: Path, document: Mapping[str, Any]) -> None:
-        _write_bytes(path, json.dumps({**document, "life": self.life}, indent=1, sort_keys=True).encode())
+        write_bytes(path, json.dumps({**document, "life": self.life}, indent=1, sort_keys=True).encode())
         self.check()
 
 
@@ -399,14 +397,14 @@ def _try_lock(file: TextIO) -> bool:
 def _next_life(path: Path) -> int:
     """How many had the folder before, and from now on one more."""
     try:
-        document = _read(path)
+        document = read_document(path)
         life = -1 if document is None else int(document["life"])
     except (JobStoreError, KeyError, TypeError, ValueError) as error:
         raise JobStoreError(
             f"{path} does not say how many JobManagers had the folder; when no TaskManager runs that knew one of them,"
             " remove it"
         ) from error
-    _write_bytes(path, json.dumps({"format": FORMAT, "life": life + 1}).encode())
+    write_bytes(path, json.dumps({"format": FORMAT, "life": life + 1}).encode())
     return life + 1
 
 
@@ -417,63 +415,3 @@ def _read_end(end: dict[str, Any] | None) -> dict[str, Any] | None:
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise JobStoreError(f"its results cannot be read: {error!r}") from error
     return end
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        document = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise JobStoreError(f"{path} cannot be read: {error}; the job is left out until it can") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise JobStoreError(f"{path} is of another format; this release reads format {FORMAT}")
-    return document
-
-
-def _write_bytes(path: Path, data: bytes) -> None:
-    part = path.with_name(f"{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(part, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-        descriptor = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise JobStoreError(f"{path}: {error}; free or replace the disk") from error
-
-
-FIRST_PAUSE_S: Final = 1.0
-LONGEST_PAUSE_S: Final = 30.0
-"""Between two tries of what a disk does not take, or give, now."""
-
-
-async def until_stored(write: Callable[[], Awaitable[None]], waits: Callable[[str], None]) -> None:
-    """Writes until that succeeds.
-
-    Args:
-        write: raises `NetstackError` when it cannot.
-        waits: told why it is not stored yet; told "" when it is.
-
-    Cancellation: a write that has begun ends; it may be stored or not.
-    """
-    pause_s = FIRST_PAUSE_S
-    while True:
-        try:
-            with trio.CancelScope(shield=True):
-                await write()
-        except NetstackError as error:
-            waits(f"{error}; it is tried again in {pause_s:g} s")
-        else:
-            waits("")
-            return
-        await trio.sleep(pause_s)
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

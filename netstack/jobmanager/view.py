@@ -18,7 +18,7 @@ from .log import failure_documents
 from .stacks import blocked_text, place_of
 
 if TYPE_CHECKING:
-    from .jobs import JobRecord
+    from .job_record import JobRecord
     from .service import JobManager
 
 CHECKPOINTS_SHOWN: Final = 20

@@ -25,7 +25,7 @@ from .tuning import bottleneck_of
 from .view import chaining_of, edges_of, job_document, taskmanagers_document
 
 if TYPE_CHECKING:
-    from .jobs import JobRecord
+    from .job_record import JobRecord
     from .service import JobManager
 
 Document = dict[str, Any]

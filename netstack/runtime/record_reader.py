@@ -220,7 +220,7 @@ class RecordReader(_Reader, Generic[T]):
         """Which channel the last element came from."""
 
     def __aiter__(self) -> AsyncIterator[T]:
-        """Goes on where the last one stopped: a reader is read once."""
+        """Continues after the last record: all iterators of a reader share one position."""
         return self._handout
 
     def __anext__(self) -> Awaitable[T]:

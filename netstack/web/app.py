@@ -24,7 +24,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from ..errors import ConfigError, NetstackError
-from ..jobmanager.jobs import JobRecord
+from ..jobmanager.job_record import JobRecord
 from ..jobmanager.log import audit
 from ..jobmanager.service import JobManager
 from ..jobmanager.view import edges_of, job_document, summary, taskmanagers_document

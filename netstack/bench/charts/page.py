@@ -56,7 +56,7 @@ def both_sizes(
     *,
     direct: bool = True,
 ) -> str:
-    """One chart drawn twice; `draw` is told the size, and whether to name lines at their ends, which needs room."""
+    """One chart drawn twice; `draw` takes the size, and whether to name lines at their ends, which needs room."""
     drawn = draw(width=wide[0], height=wide[1], direct_labels=direct)
     small = draw(width=narrow[0], height=narrow[1], direct_labels=False)
     return f'<div class="wide">{drawn}</div><div class="narrow">{small}</div>'

@@ -18,7 +18,7 @@ import trio
 from netstack.config import MIB
 from netstack.jobmanager.checkpoints import CheckpointReport
 from netstack.jobmanager.job_master import JobMaster
-from netstack.jobmanager.jobs import JobRecord
+from netstack.jobmanager.job_record import JobRecord
 from netstack.jobmanager.local import LocalCluster, open_local_cluster
 from netstack.limited_log import quieter
 from netstack.runtime.threads import background_tasks

@@ -18,7 +18,7 @@ import trio
 from netstack.checkpoint.storage import CheckpointStorage
 from netstack.errors import ConfigError, NetstackError
 from netstack.jobmanager.job_master import JobMaster
-from netstack.jobmanager.jobs import JobRecord
+from netstack.jobmanager.job_record import JobRecord
 from netstack.jobmanager.service import JobManager
 from netstack.schedule.commit_phase import COMMITTED
 from netstack.schedule.graph.job_file import write_job

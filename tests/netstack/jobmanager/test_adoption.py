@@ -14,7 +14,7 @@ from netstack.config import NetworkConfig
 from netstack.control.messages import OperatorEvent
 from netstack.errors import ConnectionLost, RemoteProtocolError, RequestRefused
 from netstack.jobmanager.config import JobManagerConfig
-from netstack.jobmanager.jobs import JobRecord
+from netstack.jobmanager.job_record import JobRecord
 from netstack.jobmanager.service import JobManager, open_jobmanager
 from netstack.schedule.execution.execution_states import JobState
 from netstack.schedule.graph.job_file import write_job

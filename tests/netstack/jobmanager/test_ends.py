@@ -16,7 +16,8 @@ from trio.testing import MockClock
 from netstack.checkpoint.coordinator import CheckpointSettings
 from netstack.checkpoint.storage import CheckpointStorage
 from netstack.errors import CheckpointStorageError
-from netstack.jobmanager.store import JobStore, JobStoreError
+from netstack.jobmanager.store import JobStore
+from netstack.jobmanager.stored_files import JobStoreError
 from netstack.schedule.commit_phase import COMMITTED
 from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment

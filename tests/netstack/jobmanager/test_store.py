@@ -15,7 +15,8 @@ from trio.testing import MockClock
 
 from netstack.errors import ConfigError
 from netstack.jobmanager.standby import LEASE_S, keep_folder, wait_for_folder
-from netstack.jobmanager.store import JobStore, JobStoreError, JobStoreFenced, StoredJob, open_job_store
+from netstack.jobmanager.store import JobStore, JobStoreFenced, StoredJob, open_job_store
+from netstack.jobmanager.stored_files import JobStoreError
 
 JOB = StoredJob("0123456789abcdef", {"name": "words", "operators": []}, 17.5, 3, {"pack": "a" * 64}, {"pack": "b"})
 

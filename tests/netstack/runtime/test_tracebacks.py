@@ -138,7 +138,7 @@ async def test_groups_are_flattened_and_cancellations_left_out() -> None:
 
 
 def test_frames_of_ours_are_folded() -> None:
-    from netstack.task.operators import IterableSource
+    from netstack.task.iterable_source import IterableSource
 
     def source() -> Any:
         yield 1

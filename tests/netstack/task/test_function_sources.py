@@ -17,7 +17,7 @@ from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.checkpoint.snapshot import TaskSnapshot
 from netstack.errors import CheckpointError, StateMismatch
 from netstack.schedule import StreamEnvironment, StreamSettings
-from netstack.task import operators
+from netstack.task import iterable_source
 from netstack.task.chain_loop import TURN_S
 
 
@@ -46,7 +46,7 @@ async def sent(folder: Path, job: StreamEnvironment, position: Any) -> None:
 @pytest.fixture
 def ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     CLOCK[0] = 1000.0
-    monkeypatch.setattr(operators, "perf_counter", lambda: CLOCK[0])
+    monkeypatch.setattr(iterable_source, "perf_counter", lambda: CLOCK[0])
 
 
 @pytest.mark.parametrize("record_s", [1e-5, 1e-4])
@@ -76,7 +76,7 @@ async def test_skipping_leaves_turns_to_others_and_takes_checkpoints(
     longest_s = max(late - early for early, late in itertools.pairwise(turns) if early > began_s)
     assert longest_s <= 3 * TURN_S
     lines = [each for each in caplog.messages if "goes through what it gave" in each]
-    assert len(lines) == int(position * record_s / operators.TELL_S)
+    assert len(lines) == int(position * record_s / iterable_source.TELL_S)
     run = await run_to_its_end(job, restore=3)
     assert run.result("sink") == [[*range(position, count)]]
 

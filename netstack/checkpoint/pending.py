@@ -1,0 +1,115 @@
+"""One checkpoint that is under way, and the tasks that checkpoints are of.
+
+Takes: acknowledgements of tasks. Gives: which of them are missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import final
+
+from ..errors import ConfigError
+from ..events import CheckpointBarrier
+from .instructions import (
+    JobTask,
+    Subtask,
+)
+from .snapshot import TaskFile
+from .statistics import CheckpointState, CheckpointStatistics
+
+
+@final
+class PendingCheckpoint:
+    """One checkpoint that has not ended."""
+
+    __slots__ = (
+        "barrier",
+        "confirms",
+        "files",
+        "is_last",
+        "is_savepoint",
+        "is_storing",
+        "stops",
+        "triggered_s",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        barrier: CheckpointBarrier,
+        triggered_s: float,
+        *,
+        is_savepoint: bool,
+        stops: bool,
+        confirms: tuple[Subtask, ...],
+        is_last: bool,
+        waiting: set[Subtask],
+    ) -> None:
+        self.barrier = barrier
+        self.confirms = confirms
+        self.is_last = is_last
+        self.triggered_s = triggered_s
+        self.is_savepoint = is_savepoint
+        self.stops = stops
+        self.is_storing = False
+        self.waiting = waiting
+        self.files: dict[Subtask, TaskFile] = {}
+
+    @property
+    def checkpoint_id(self) -> int:
+        """Its number."""
+        return self.barrier.checkpoint_id
+
+    @property
+    def job_goes_on(self) -> bool:
+        """Whether it is a savepoint behind which the job goes on."""
+        return self.is_savepoint and not self.stops
+
+    def statistics(
+        self, state: CheckpointState, duration_s: float | None = None, reason: str = ""
+    ) -> CheckpointStatistics:
+        """How it is now, or how it ended."""
+        return CheckpointStatistics(
+            self.checkpoint_id,
+            state,
+            self.is_savepoint,
+            self.triggered_s,
+            duration_s,
+            sum(file.size_bytes for file in self.files.values()),
+            len(self.files),
+            len(self.files) + len(self.waiting),
+            reason,
+        )
+
+
+def connected_tasks(tasks: Mapping[str, JobTask]) -> dict[str, str]:
+    """For each task one that stands for all that it is connected with, in whatever direction."""
+    found = {name: {name} for name in tasks}
+    for task in tasks.values():
+        for name in task.inputs:
+            joined = found[name] | found[task.name]
+            for each in joined:
+                found[each] = joined
+    return {name: min(group) for name, group in found.items()}
+
+
+def checked_tasks(tasks: Iterable[JobTask]) -> dict[str, JobTask]:
+    """The tasks by name.
+
+    Raises:
+        ConfigError: two have one name, one has no subtasks, or an input is no task.
+    """
+    by_name: dict[str, JobTask] = {}
+    for task in tasks:
+        if task.name in by_name:
+            raise ConfigError(f"two tasks are called {task.name!r}; give each a name of its own")
+        if task.parallelism < 1:
+            raise ConfigError(f"task {task.name!r} has parallelism {task.parallelism}; give at least 1")
+        by_name[task.name] = task
+    for task in by_name.values():
+        for name in task.inputs:
+            if name not in by_name:
+                raise ConfigError(f"task {task.name!r} reads {name!r}, which is no task of the job")
+    if all(task.inputs for task in by_name.values()):
+        raise ConfigError("the job has no source: give at least one task without inputs")
+    return by_name
