@@ -82,7 +82,7 @@ class VisitingReader:
         return ReaderStatistics(self._parking.is_at_sockets, self._parking.waits)
 
     def __repr__(self) -> str:
-        """Chooses the thread that reads the gate's sockets."""
+        """Names the thread that reads the gate's sockets."""
         way = "directly" if self._parking.is_at_sockets else "through the TaskManager's thread"
         return f"<{type(self).__name__} of {self._gate.channel_count} channels, {way}>"
 
