@@ -15,7 +15,7 @@ import trio
 from trio.lowlevel import current_clock
 
 from .alarm import Alarm
-from .signal import Signal
+from .wakeup import Signal
 
 
 @final

@@ -31,7 +31,7 @@ from ..record.spill import SpillDirectory
 from ..runtime.deserializers import new_deserializer
 from ..runtime.network_environment import NetworkEnvironment, open_network
 from ..runtime.record_reader import TURN_BUFFERS
-from ..signal import Signal
+from ..wakeup import Signal
 from .exchange import (
     CLOSED_EARLY,
     ERROR,

@@ -10,7 +10,7 @@ import trio
 from ..buffer.network_pool import NetworkBufferPool
 from ..buffer.segment import Segment
 from ..errors import InsufficientBuffers, PoolDestroyed
-from ..signal import Signal
+from ..wakeup import Signal
 
 
 async def wait_unpooled(pool: NetworkBufferPool, count: int, purpose: str, *, timeout_s: float) -> list[Segment]:

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, TypeVar, final
 
 import trio
 
-from ..signal import Signal
+from ..wakeup import Signal
 from .pump import Pump
 from .spin import Spinner, offer_processor
 from .staying import Stay

@@ -30,8 +30,8 @@ import trio
 from ..buffer.segment import Segment
 from ..errors import ConnectionLost, NetstackError, RemoteProtocolError
 from ..shown import shown_error, shown_text
-from ..signal import Signal
 from ..transport import ByteStream
+from ..wakeup import Signal
 from ..wire.connection import Connection
 from ..wire.frames import Goodbye
 from ..wire.outgoing_batch import OutgoingBatch

@@ -34,7 +34,7 @@ from ..errors import ConfigError, NetstackError
 from ..outbound.partition import ResultPartition
 from ..record.arrow import PIECE_BYTES, slices
 from ..runtime.record_writer import RecordWriter
-from ..signal import Signal
+from ..wakeup import Signal
 from .stream_request import EpochRequest, Question
 from .stream_schema import StreamSchema, synchronise
 from .stream_state import DEFAULT_CONSUMER, StreamState, check_consumer

@@ -25,7 +25,7 @@ from .. import blocking
 from ..errors import ConfigError, ConnectionLost, NetstackError
 from ..ids import ChannelDescriptor
 from ..runtime.record_reader import RecordReader
-from ..signal import Signal
+from ..wakeup import Signal
 from .consumer import StreamLocation
 from .stream_request import Question
 

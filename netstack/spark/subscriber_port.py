@@ -34,8 +34,8 @@ from ..runtime.control_port import Answers, ControlPort, answer_questions
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.record_reader import RecordReader
 from ..shown import shown
-from ..signal import Signal
 from ..transport import Listener
+from ..wakeup import Signal
 from .epoch_folder import Attempt, EpochFolder
 
 LOGGER: Final = logging.getLogger("netstack.spark")

@@ -27,7 +27,7 @@ from ..runtime.network_environment import NetworkEnvironment
 from ..schedule.descriptors.descriptors import GateDescriptor, InputGateDescriptor, MaybeOffloaded, PartitionDescriptor
 from ..schedule.descriptors.information import OutputInformation
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
-from ..signal import Signal
+from ..wakeup import Signal
 
 
 @final

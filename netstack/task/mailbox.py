@@ -15,7 +15,7 @@ from typing import Any, final
 
 import trio
 
-from ..signal import Signal
+from ..wakeup import Signal
 
 
 @final

@@ -25,8 +25,8 @@ from ..outbound.selector import records_of
 from ..record.formats import format_named
 from ..runtime.record_writer import RecordWriter
 from ..schedule.descriptors.information import OutputInformation
-from ..signal import Signal
 from ..waits import WaitMeter
+from ..wakeup import Signal
 from .fused import Records, Target
 from .mailbox import Mailbox
 from .permanent import operator_failed

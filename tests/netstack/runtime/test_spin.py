@@ -26,7 +26,7 @@ from netstack.runtime.spin import (
     WORKING_LIMIT_S,
     Spinner,
 )
-from netstack.signal import Signal
+from netstack.wakeup import Signal
 
 LIMIT_S = 0.002
 LOOK_S = 0.000_002
