@@ -127,7 +127,6 @@ class Progress:
             self.tracker,
             self.locations,
             offloader,
-            connections=settings.connections,
             is_lazy=isinstance(self.strategy, LazyScheduling),
             only_finished=settings.hybrid is HybridConsumption.ONLY_FINISHED_PRODUCERS,
             builds=settings.builds,

@@ -36,14 +36,13 @@ class SchedulerSettings:
             for jobs that are not dynamic.
         constraint: how many inputs a subtask needs before it is deployed, when the next stage waits for output.
         speculation: when a task is slow, and gets a second attempt; None: no task does.
-        connections: how many connections consumers open to a TaskManager; each dataset uses one of them.
         step_budget: how much is done in one step, in units of `work.COSTS`, about 10 microseconds each.
         builds: told to TaskManagers: of the packages that the job's functions are in, by their names.
         code: told to TaskManagers: packages that were sent with the job, and the blobs they are in.
         life: how many JobManagers had the job before, who counted attempts from 0 as well.
 
     Raises:
-        ConfigError: no connection, or steps that do nothing.
+        ConfigError: steps that do nothing.
     """
 
     mode: LoadBalanceMode = LoadBalanceMode.NONE
@@ -55,16 +54,14 @@ class SchedulerSettings:
     scheduling: SchedulingType | None = None
     constraint: InputConstraint = InputConstraint.ANY
     speculation: SpeculationSettings | None = None
-    connections: int = 1
     step_budget: int = 1000
     builds: Mapping[str, str] = field(default_factory=dict)
     code: tuple[tuple[str, str], ...] = ()
     life: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("connections", "step_budget"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)}; give at least 1")
+        if self.step_budget < 1:
+            raise ConfigError(f"step_budget={self.step_budget}; give at least 1")
         if self.placement is not None and self.mode is LoadBalanceMode.TASKS:
             raise ConfigError(
                 "tasks that are placed one by one cannot be spread in mode `tasks` as well; leave one out"

@@ -21,8 +21,8 @@ uint32 = st.integers(0, UNKNOWN - 1)
 texts = st.text(max_size=8)
 types = st.sampled_from(ResultPartitionType)
 shared = st.binary(max_size=8) | texts.map(BlobKey)
-rows = st.lists(st.tuples(uint32, uint32, uint32, st.integers(0, 3) | st.just(UNKNOWN), uint32), max_size=20)
-partitions = st.builds(PartitionDescriptor, texts, uint32, types, texts, uint32, uint32)
+rows = st.lists(st.tuples(uint32, uint32, uint32, st.integers(0, 3) | st.just(UNKNOWN)), max_size=20)
+partitions = st.builds(PartitionDescriptor, texts, uint32, types, texts, uint32)
 gates = st.builds(
     InputGateDescriptor,
     texts,
@@ -30,6 +30,7 @@ gates = st.builds(
     uint32,
     st.lists(st.tuples(uint32, uint32, uint32, uint32), max_size=3).map(tuple),
     st.lists(shared, max_size=3).map(tuple),
+    st.booleans(),
 )
 tasks = st.builds(
     TaskDeploymentDescriptor,
@@ -44,8 +45,8 @@ tasks = st.builds(
 LOCATIONS = tuple(TaskManagerLocation(f"tm-{number}", f"tcp://tm-{number}:1", "h") for number in range(4))
 
 
-def described(found: list[tuple[int, int, int, int, int]]) -> ShuffleDescriptors:
-    index, partition, attempt, taskmanager, connection = np.array(found, np.uint32).reshape(-1, 5).T
+def described(found: list[tuple[int, int, int, int]]) -> ShuffleDescriptors:
+    index, partition, attempt, taskmanager = np.array(found, np.uint32).reshape(-1, 4).T
     return ShuffleDescriptors.of(
         "job",
         "words",
@@ -54,21 +55,19 @@ def described(found: list[tuple[int, int, int, int, int]]) -> ShuffleDescriptors
         partition=partition,
         attempt=attempt,
         taskmanager=taskmanager,
-        connection=connection,
     )
 
 
 @given(rows)
-def test_shuffle_descriptors_come_back(found: list[tuple[int, int, int, int, int]]) -> None:
+def test_shuffle_descriptors_come_back(found: list[tuple[int, int, int, int]]) -> None:
     before = described(found)
     after = ShuffleDescriptors.decompress(compress(before.serialised()))
     assert len(after) == len(found)
-    for row, (index, partition, attempt, taskmanager, connection) in enumerate(found):
+    for row, (index, partition, attempt, taskmanager) in enumerate(found):
         descriptor = after.descriptor(row)
         assert after.index[row] == index
         assert descriptor.partition == f"job/words/{partition}.{attempt}"
         assert descriptor.location == (None if taskmanager == UNKNOWN else LOCATIONS[taskmanager])
-        assert descriptor.connection == connection
 
 
 @given(tasks)
@@ -78,7 +77,7 @@ def test_task_deployment_descriptors_come_back(task: TaskDeploymentDescriptor) -
 
 @given(tasks, rows, st.data())
 def test_damage_is_refused_or_harmless(
-    task: TaskDeploymentDescriptor, found: list[tuple[int, int, int, int, int]], data: st.DataObject
+    task: TaskDeploymentDescriptor, found: list[tuple[int, int, int, int]], data: st.DataObject
 ) -> None:
     for whole, parse in (
         (task.pack(), TaskDeploymentDescriptor.parse),

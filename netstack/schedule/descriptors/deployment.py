@@ -48,7 +48,6 @@ class _Output:
     type: ResultPartitionType
     subpartitions: list[int]
     max_parallelism: int
-    connection: int
 
     def partition(self, position: int, index: int, attempt: int) -> PartitionDescriptor:
         return PartitionDescriptor(
@@ -57,7 +56,6 @@ class _Output:
             self.type,
             self.dataset,
             self.max_parallelism,
-            self.connection,
         )
 
 
@@ -72,7 +70,6 @@ class Deployment:
         tracker: where partitions are.
         locations: of places, by the numbers that `tracker` uses; it grows.
         offloader: where large parts go.
-        connections: between two TaskManagers there are so many, and each dataset uses one.
         only_finished: of hybrid results only what is finished is announced.
         is_lazy: whether consumers may be deployed before some of their pipelined producers.
         builds: of the packages that the job's functions are in, by their names.
@@ -89,7 +86,6 @@ class Deployment:
         locations: Sequence[TaskManagerLocation],
         offloader: Offloader,
         *,
-        connections: int,
         only_finished: bool,
         is_lazy: bool = False,
         builds: Mapping[str, str] | None = None,
@@ -103,7 +99,6 @@ class Deployment:
         self._tracker = tracker
         self._locations = locations
         self._offloader = offloader
-        self._connections = connections
         self._only_finished = only_finished
         self.cache = DescriptorCache(offloader)
         job = topology.job
@@ -210,7 +205,6 @@ class Deployment:
             job.datasets[dataset].type,
             self._topology.subpartition_counts(dataset)[indices].tolist(),
             max(limits, default=1),
-            dataset % self._connections,
         )
 
     def _gates(self, edge: int, indices: IndexArray) -> Iterator[InputGateDescriptor]:
@@ -314,5 +308,4 @@ class Deployment:
             attempt=self._executions.attempts[producers],
             # Both sides are uint32: since NumPy 2.5 an int32 array no longer takes a number of 32 bits beside it.
             taskmanager=np.where(is_known, self._tracker.places[partitions].astype(np.uint32), np.uint32(UNKNOWN)),
-            connection=np.full(positions.size, dataset % self._connections),
         )

@@ -62,7 +62,6 @@ class PartitionDescriptor:
         type: how it is kept and consumed.
         dataset: the dataset it is a part of.
         max_parallelism: number of key groups of its consumers.
-        connection: index of the connection that consumers use.
     """
 
     name: str
@@ -70,7 +69,6 @@ class PartitionDescriptor:
     type: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED
     dataset: str = ""
     max_parallelism: int = 128
-    connection: int = 0
 
 
 @final
@@ -250,14 +248,13 @@ def _plain_partition(partition: PartitionDescriptor) -> tuple[object, ...]:
         _TYPE_NUMBERS[partition.type],
         partition.dataset,
         partition.max_parallelism,
-        partition.connection,
     )
 
 
 def _partition(
-    name: str, subpartitions: int, type_number: int, dataset: str, max_parallelism: int, connection: int
+    name: str, subpartitions: int, type_number: int, dataset: str, max_parallelism: int
 ) -> PartitionDescriptor:
-    return PartitionDescriptor(name, subpartitions, _TYPES[type_number], dataset, max_parallelism, connection)
+    return PartitionDescriptor(name, subpartitions, _TYPES[type_number], dataset, max_parallelism)
 
 
 def _plain_gate(gate: InputGateDescriptor) -> tuple[object, ...]:

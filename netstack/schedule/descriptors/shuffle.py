@@ -3,7 +3,7 @@
 Takes: arrays over the partitions of a ConsumedPartitionGroup. Gives: one compressed block of bytes that all consumers
 of the group share, and the columns again on the other side.
 
-Rules: a known descriptor names the producer's TaskManager, its address, the connection index, the partition and the
+Rules: a known descriptor names the producer's TaskManager, its address, the partition and the
 producer's attempt; an unknown one only the partition. The columns are cut into byte planes before deflate: neighbours
 then differ in one plane in four, and 10,000 descriptors take a few KiB.
 """
@@ -32,7 +32,7 @@ UNKNOWN: Final = 0xFFFF_FFFF
 """In the column of TaskManagers: the partition's place is not known yet."""
 
 _PARTITION_NAME: Final = re.compile(r"([^/]*)/(.*)/(\d+)\.(\d+)", re.DOTALL)
-_COLUMNS: Final = ("index", "partition", "attempt", "taskmanager", "connection")
+_COLUMNS: Final = ("index", "partition", "attempt", "taskmanager")
 _WIDTH: Final = 4
 MAX_SERIALISED_BYTES: Final = 1 << 28
 """More than any list has; what inflates to more is not one."""
@@ -136,12 +136,10 @@ class ShuffleDescriptor:
     Attributes:
         partition: its name.
         location: of its TaskManager; None when it is not known.
-        connection: index of the connection to it.
     """
 
     partition: PartitionId
     location: TaskManagerLocation | None
-    connection: int = 0
 
 
 @final
@@ -157,7 +155,6 @@ class ShuffleDescriptors:
         partition: number of the partition in its dataset.
         attempt: of its producer.
         taskmanager: index into `locations`, or `UNKNOWN`.
-        connection: index of the connection to that TaskManager.
     """
 
     execution: str
@@ -167,7 +164,6 @@ class ShuffleDescriptors:
     partition: Uint32s
     attempt: Uint32s
     taskmanager: Uint32s
-    connection: Uint32s
 
     def __len__(self) -> int:
         """How many descriptors."""
@@ -184,7 +180,6 @@ class ShuffleDescriptors:
         partition: npt.ArrayLike,
         attempt: npt.ArrayLike,
         taskmanager: npt.ArrayLike,
-        connection: npt.ArrayLike | None = None,
     ) -> ShuffleDescriptors:
         """Makes a list from arrays; of `locations` only those that occur are kept.
 
@@ -193,10 +188,7 @@ class ShuffleDescriptors:
         """
         taskmanagers = np.asarray(taskmanager, np.uint32)
         indices, partitions, attempts = (np.asarray(column, np.uint32) for column in (index, partition, attempt))
-        connections = (
-            np.zeros(len(taskmanagers), np.uint32) if connection is None else np.asarray(connection, np.uint32)
-        )
-        lengths = {len(column) for column in (indices, partitions, attempts, taskmanagers, connections)}
+        lengths = {len(column) for column in (indices, partitions, attempts, taskmanagers)}
         if len(lengths) != 1:
             raise ConfigError(f"shuffle descriptors of {dataset!r}: columns of lengths {sorted(lengths)}; give one")
         used, renumbered = np.unique(taskmanagers, return_inverse=True)
@@ -205,14 +197,14 @@ class ShuffleDescriptors:
             raise ConfigError(f"shuffle descriptors of {dataset!r}: no location for TaskManager {used[-1]}")
         compact = np.where(taskmanagers == UNKNOWN, np.uint32(UNKNOWN), renumbered.astype(np.uint32))
         kept = tuple(locations[number] for number in used.tolist())
-        return cls(execution, dataset, kept, indices, partitions, attempts, compact, connections)
+        return cls(execution, dataset, kept, indices, partitions, attempts, compact)
 
     def descriptor(self, row: int) -> ShuffleDescriptor:
         """A view of one."""
         name = partition_name(self.execution, self.dataset, int(self.partition[row]), int(self.attempt[row]))
         where = int(self.taskmanager[row])
         location = None if where == UNKNOWN else self.locations[where]
-        return ShuffleDescriptor(name, location, int(self.connection[row]))
+        return ShuffleDescriptor(name, location)
 
     def channel(
         self, row: int, subpartition: int, subpartitions: int = 1, is_prompt: bool = False
@@ -243,8 +235,8 @@ class ShuffleDescriptors:
             cut = np.frombuffer(planes, np.uint8).reshape(len(_COLUMNS), _WIDTH, count).transpose(0, 2, 1)
             columns = np.ascontiguousarray(cut).view("<u4").reshape(len(_COLUMNS), count).astype(np.uint32, copy=False)
             places = tuple(TaskManagerLocation(str(name), str(url), str(host)) for name, url, host in locations)
-            index, partition, attempt, taskmanager, connection = columns
-            descriptors = cls(str(execution), str(dataset), places, index, partition, attempt, taskmanager, connection)
+            index, partition, attempt, taskmanager = columns
+            descriptors = cls(str(execution), str(dataset), places, index, partition, attempt, taskmanager)
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"no list of shuffle descriptors: {error}") from error
         if np.any((descriptors.taskmanager >= len(places)) & (descriptors.taskmanager != UNKNOWN)):

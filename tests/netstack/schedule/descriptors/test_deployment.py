@@ -57,7 +57,6 @@ class Setting:
             self.tracker,
             LOCATIONS,
             Offloader(self.store, "run-1", "me", rule),
-            connections=3,
             only_finished=only_finished,
         )
 
@@ -111,7 +110,7 @@ def test_a_producer_is_told_what_it_writes_and_where_it_begins() -> None:
     assert (descriptor.allocation, descriptor.restore, descriptor.gates) == ("tm-0/3", 17, ())
     (partition,) = descriptor.partitions
     assert (partition.name, partition.subpartitions, partition.max_parallelism) == ("run-1/words/2.0", 4, 64)
-    assert (partition.type, partition.connection) == (ResultPartitionType.PIPELINED_BOUNDED, 0)
+    assert partition.type is ResultPartitionType.PIPELINED_BOUNDED
 
 
 def test_pointwise_consumers_have_a_list_each() -> None:
@@ -236,7 +235,6 @@ def test_a_skewed_input_is_read_in_pieces() -> None:
         tracker,
         LOCATIONS,
         Offloader(setting.store, "run-1", "me"),
-        connections=1,
         only_finished=False,
     )
     one, other = setting.sent(2, 3)

@@ -40,8 +40,8 @@ def descriptor(*groups: bytes | BlobKey) -> TaskDeploymentDescriptor:
         b"job information",
         BlobKey("task-0"),
         5,
-        (PartitionDescriptor("counts/7.1", 4, TYPE, "counts", 64, 1),),
-        (InputGateDescriptor("words", TYPE, 2, ((0, 2, 3, 5),), groups),),
+        (PartitionDescriptor("counts/7.1", 4, TYPE, "counts", 64),),
+        (InputGateDescriptor("words", TYPE, 2, ((0, 2, 3, 5),), groups, is_prompt=True),),
     )
 
 
@@ -59,6 +59,7 @@ def test_what_is_kept_is_read_through_a_channel_for_each_partition() -> None:
         ("job/words/0.0", 3, 2),
         ("job/words/1.0", 3, 2),
     ]
+    assert all(channel.is_prompt for channel in channels)
 
 
 def test_a_gate_has_a_channel_for_each_partition_and_subpartition() -> None:
@@ -72,6 +73,7 @@ def test_a_gate_has_a_channel_for_each_partition_and_subpartition() -> None:
         ("job/words/1.0", 4),
     ]
     assert {channel.address for channel in channels} == {"tcp://a:1"}
+    assert all(channel.is_prompt for channel in channels)
 
 
 def test_what_was_offloaded_is_loaded_before_it_is_read() -> None:

@@ -38,7 +38,6 @@ def four(taskmanager: list[int] | None = None) -> ShuffleDescriptors:
         partition=[4, 5, 6, 7],
         attempt=[0, 1, 0, 2],
         taskmanager=[3, 1, UNKNOWN, 3] if taskmanager is None else taskmanager,
-        connection=[0, 1, 0, 1],
     )
 
 
@@ -51,7 +50,7 @@ def test_only_locations_that_occur_are_kept() -> None:
 def test_a_row_is_a_view() -> None:
     descriptors = four()
     second = descriptors.descriptor(1)
-    assert (second.partition, second.location, second.connection) == ("job/words/5.1", LOCATIONS[1], 1)
+    assert (second.partition, second.location) == ("job/words/5.1", LOCATIONS[1])
     assert descriptors.descriptor(2).location is None
     assert descriptors.channel(3, 9) == ChannelDescriptor("tcp://10.0.0.3:6121", "job/words/7.2", 9)
     assert descriptors.channel(2, 9) == ChannelDescriptor("", "job/words/6.0", 9)
@@ -61,7 +60,7 @@ def test_bytes_and_back() -> None:
     descriptors = four()
     again = ShuffleDescriptors.decompress(compress(descriptors.serialised()))
     assert (again.dataset, again.locations, len(again)) == ("words", descriptors.locations, 4)
-    for column in ("index", "partition", "attempt", "taskmanager", "connection"):
+    for column in ("index", "partition", "attempt", "taskmanager"):
         np.testing.assert_array_equal(getattr(again, column), getattr(descriptors, column))
 
 
