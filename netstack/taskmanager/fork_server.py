@@ -257,7 +257,7 @@ class _Server:
             for pidfd in self._slots:
                 os.close(pidfd)
             os.setsid()
-            _die_with_parent(server)
+            die_with_parent(server)
             for number in _HANDLED:
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as every Python process has it
@@ -271,7 +271,7 @@ class _Server:
             _leave(code)
 
 
-def _die_with_parent(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """The kernel kills this process when its parent dies; at once if it is dead already."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -19,7 +19,7 @@ from netstack.runtime.authentication import Secret
 from netstack.spark.classic import ClassicDriver
 from netstack.spark.failures import spark_errors
 from netstack.spark.settings import SparkSettings
-from netstack.units import format_duration, format_size
+from netstack.units import format_count, format_duration
 
 from ..mesh.matrix import Matrix
 from ..processes import MeasurementFailed
@@ -69,6 +69,7 @@ class SparkEngine:
         self._version = str(spark.version)
         self._build = build()
         self._jobs = 0
+        self._last_rate = ""
         self._endings = self._driver.collected_lists()
         self.is_usable = True
 
@@ -99,6 +100,7 @@ class SparkEngine:
             self.is_usable = not hopeless
             raise PlaceUnusable(failure) if hopeless else MeasurementFailed(failure)
         workload = self._workload
+        self._last_rate = f"; the run before: {format_count(document['records_per_s'])} records/s"
         return {
             **document,
             "settings": {**spec.as_dict(), **({"record_bytes": workload.record_bytes} if workload else {})},
@@ -144,8 +146,9 @@ class SparkEngine:
             rows: list[Row] = stage.mapPartitions(partial(run_node, job, self._endings.add)).collect()
             return rows
 
-        timeout = format_duration(spec.buffer_timeout_s)
-        title = f"netstack-bench of {socket.gethostname()}: {format_size(spec.record_bytes)}, timeout {timeout}"
+        # Spark's pages show it beside the job. It is fixed when the job begins, so a rate can only be the last one's.
+        cell = f"{spec.rows}, {spec.channels} channels, timeout {format_duration(spec.buffer_timeout_s)}"
+        title = f"netstack-bench of {socket.gethostname()}, run {self._jobs}: {cell}{self._last_rate}"
         try:
             with self._driver.archives_first():
                 rows = run_job(context, group, title, work, deadline_s=deadline_s, tick=watch.look)

@@ -34,6 +34,7 @@ from netstack.errors import NetstackError
 from netstack.runtime.authentication import Secret
 from netstack.runtime.causes import cause_text, is_secondary, root_cause
 from netstack.taskmanager.config import TaskManagerConfig
+from netstack.taskmanager.fork_server import die_with_parent
 from netstack.taskmanager.runner import open_taskmanager
 from netstack.taskmanager.service import TaskManager
 
@@ -130,6 +131,7 @@ def _begin_session() -> None:
     """
     with contextlib.suppress(PermissionError):  # Spark has used this worker for a run before
         os.setsid()
+    die_with_parent(os.getppid())  # Spark's daemon signals its own session when it ends
 
 
 @final

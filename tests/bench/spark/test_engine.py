@@ -92,6 +92,18 @@ def test_a_run_gives_the_document_of_every_engine_and_a_row_of_every_node(spark:
     assert frame.columns == [column.split()[0] for column in NODE_SCHEMA.split(", ")]
 
 
+def test_sparks_pages_tell_which_run_a_job_is_and_how_fast_the_last_one_was(spark: Any) -> None:
+    engine = SparkEngine(spark, LOCAL)
+    for _ in range(2):
+        engine.run_once(SparkSpec(nodes=2, records=2000, buffer_timeout_s=0.01))
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)  # the newest first
+    newer, older = (jobs.apply(index).description().get() for index in range(2))
+    assert re.search(r", run 1: 8 B records, 1 channels, timeout 10ms$", older)
+    assert re.search(
+        r", run 2: 8 B records, 1 channels, timeout 10ms; the run before: [0-9.]+ ?[kM]? records/s$", newer
+    )
+
+
 def test_one_way_is_what_two_processes_do(spark: Any) -> None:
     nodes: list[dict[str, Any]] = []
     engine = SparkEngine(spark, LOCAL, on_nodes=nodes.extend)
