@@ -67,8 +67,8 @@ def busy_warnings(timeline: Sequence[Mapping[str, Any]] | None) -> list[str]:
         name: statistics.fmean(float(sample[name]) for sample in timeline if sample.get(name) is not None)
         for name in (QUEUED, STOLEN)
     }
-    taken = f", and the host took {mean[STOLEN]:.0f} ms" if mean[STOLEN] >= 1 else ""
     return [
         f"the machine was busy in {busy} of {every} slices of the run: tasks were ready and had no processor for"
-        f" {mean[QUEUED]:.0f} ms of each second{taken}; figures would be better on a quiet one"
+        f" {mean[QUEUED]:.0f} ms of each second, and the host took {mean[STOLEN]:.0f} ms; figures would be better on a"
+        " quiet one"
     ]

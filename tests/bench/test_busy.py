@@ -13,6 +13,7 @@ import pytest
 from netstack.bench.bottleneck import bottleneck
 from netstack.bench.busy import QUEUED, STOLEN, busy_times, busy_warnings, is_busy, lost_s
 from netstack.bench.spec import RunSpec
+from netstack.bench.words import told_once
 
 
 def timeline(queued: list[float], stolen: float = 0.0) -> list[dict[str, Any]]:
@@ -48,7 +49,7 @@ def test_a_few_busy_slices_are_flagged_and_many_make_a_warning() -> None:
     assert (is_busy(few), busy_warnings(few)) == (False, [])
     (told,) = busy_warnings(many)
     assert told.startswith("the machine was busy in 2 of 5 slices of the run: ")
-    assert "had no processor for 244 ms of each second;" in told
+    assert "had no processor for 244 ms of each second, and the host took 0 ms;" in told
 
 
 def test_time_that_the_host_takes_counts_too() -> None:
@@ -66,3 +67,8 @@ def test_the_link_is_not_blamed_for_a_busy_machine() -> None:
     waits = {"backpressured_ms_per_s": {"soft": 400.0, "hard": 0.0}, "idle_ms_per_s": 500.0}
     assert "the link" in bottleneck({**waits, "timeline": timeline([0, 0])}, RunSpec())
     assert "busy" in bottleneck({**waits, "timeline": timeline([800, 800])}, RunSpec())
+
+
+def test_runs_with_and_without_a_host_that_took_some_have_one_warning_in_a_report() -> None:
+    rows = [{"warnings": busy_warnings(timeline([900, 900], stolen=stolen))} for stolen in (0.0, 8.0)]
+    assert [count for _, count in told_once(rows)] == [2]

@@ -230,6 +230,32 @@ class TestReal:
         }
         assert found == {each: {"buffer_timeout_ms": each, "unknown": [], **memory} for each in (20, 0, -1)}
 
+    def test_checkpoints_and_memory_are_axes_on_both_sides(self, tmp_path: Path) -> None:
+        grid = (
+            "--record-sizes",
+            "1KiB",
+            "--timeouts",
+            "100ms",
+            "--channels",
+            "1",
+            "--seconds",
+            "3",
+            "--memory",
+            "8MiB",
+        )
+        slow = ("--consume-rate", "2k", "--warmup", "1s", "--latency-seconds", "0")
+        taken = ("--checkpoints", "aligned,unaligned", "--checkpoint-interval", "200ms")
+        bench("sweep", "--peer", "flink", *grid, *slow, *taken, "--output", tmp_path)
+        rows = {(row["settings_checkpoints"], row.get("engine_kind") == "flink"): row for row in read_rows(tmp_path)}
+        assert len(rows) == 2 * 2
+        for is_flink in (True, False):
+            aligned, unaligned = rows["aligned", is_flink], rows["unaligned", is_flink]
+            assert min(aligned["checkpoints_complete"], unaligned["checkpoints_complete"]) >= 1
+            assert aligned["checkpoints_channel_state_bytes_p50"] == 0
+            assert unaligned["checkpoints_channel_state_bytes_p50"] > 300_000, "what is queued in front of the sink"
+            assert aligned["checkpoints_start_delay_ms_p50"] > 100, "behind what is queued"
+        assert "persisted in flight" in (tmp_path / "report.html").read_text()
+
     def test_a_small_grid_is_measured_on_flink_and_compared(self, tmp_path: Path) -> None:
         grid = ("--record-sizes", "8B", "--timeouts", "100ms", "--channels", "1,3", "--seconds", "1")
         document = bench("sweep", "--peer", "flink", *grid, "--output", tmp_path)
