@@ -50,6 +50,11 @@ def test_a_rate_is_a_multiple_of_the_others_and_a_latency_a_fraction() -> None:
     told = told_row(latency, found)["builds"]
     assert [told[kind]["is_met"] for kind in BUILDS] == [True, False]
 
+    held = next(row for row in ROWS if row.text == "p50 at 1,000/s, timeout 1ms, trio: pyzmq + 1ms")
+    assert held.other is not None
+    found = {(held.ours, "compiled"): {0: result(1.0, p50=510.0)}, (held.other, ""): {0: result(1.0, p50=20.0)}}
+    assert told_row(held, found)["builds"]["compiled"]["figure"] == 0.5, "a record may wait for the timeout"
+
 
 def test_the_other_may_be_the_same_build_under_other_settings() -> None:
     row = next(row for row in ROWS if "timeout 0:" in row.text)

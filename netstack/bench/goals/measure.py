@@ -81,7 +81,8 @@ def values_of(row: Row, measured: Measured, build: str, rounds: Rounds) -> dict[
     """What a row reads off one of its two measurements, by round."""
     results = rounds.get((measured, build if build in measured.builds else ""), {})
     values = {number: row.figure(result) for number, result in results.items()}
-    return {number: value for number, value in values.items() if value is not None}
+    more = row.allowance if measured == row.other else 0.0
+    return {number: value + more for number, value in values.items() if value is not None}
 
 
 def _measure_once(each: Measured, build: str, seconds: float) -> dict[str, Any]:

@@ -64,6 +64,7 @@ class Row:
         figure: which number of a result.
         shown: the number with its unit.
         is_less_better: for times.
+        allowance: is added to the figure of `other`: what ours gives away by its settings.
     """
 
     text: str
@@ -73,6 +74,7 @@ class Row:
     figure: Figure
     shown: Callable[[float], str]
     is_less_better: bool = False
+    allowance: float = 0.0
 
 
 def rows_with(words: Sequence[str]) -> list[Row]:
@@ -154,12 +156,16 @@ def _rate_row(text: str, ours: RunSpec | Measured, other: Measured | None, goals
 
 
 def _latency_rows(text: str, ours: RunSpec, rate: int, timeout_s: float, goals: tuple[float, float]) -> list[Row]:
-    """The quantiles of one open loop, as multiples of those of pyzmq, which sends each message at once."""
+    """The quantiles of one open loop, as multiples of those of pyzmq, which sends each message at once.
+
+    A record may wait for the buffer timeout, so this is added to them.
+    """
     measured = Measured(replace(ours, rate_per_s=float(rate), buffer_timeout_s=timeout_s), seconds=2)
     other = Measured(replace(_RECORD, rate_per_s=float(rate), buffer_timeout_s=0.0), "zmq", seconds=2)
-    what = f"at {rate:,}/s, timeout {format_duration(timeout_s)}, {text}: pyzmq"
+    timeout = format_duration(timeout_s)
+    what = f"at {rate:,}/s, timeout {timeout}, {text}: pyzmq{timeout_s and f' + {timeout}' or ''}"
     return [
-        Row(f"{name} {what}", measured, other, goals, _quantile(key), format_latency, True)
+        Row(f"{name} {what}", measured, other, goals, _quantile(key), format_latency, True, timeout_s * 1e6)
         for name, key in _QUANTILES.items()
     ]
 
