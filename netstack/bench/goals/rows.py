@@ -163,7 +163,7 @@ def _latency_rows(text: str, ours: RunSpec, rate: int, timeout_s: float, goals: 
     measured = Measured(replace(ours, rate_per_s=float(rate), buffer_timeout_s=timeout_s), seconds=2)
     other = Measured(replace(_RECORD, rate_per_s=float(rate), buffer_timeout_s=0.0), "zmq", seconds=2)
     timeout = format_duration(timeout_s)
-    what = f"at {rate:,}/s, timeout {timeout}, {text}: pyzmq{timeout_s and f' + {timeout}' or ''}"
+    what = f"at {rate:,}/s, timeout {timeout}, {text}: pyzmq{f' + {timeout}' if timeout_s else ''}"
     return [
         Row(f"{name} {what}", measured, other, goals, _quantile(key), format_latency, True, timeout_s * 1e6)
         for name, key in _QUANTILES.items()
