@@ -44,6 +44,7 @@ class JobRecord:
         last: its details when it ended.
         waits_for: why it does not run, or its end is not told, though it has not ended.
         is_taken_up: whether another JobManager has run it before.
+        is_canceled: whether it is never taken up, though its end may not be stored yet.
     """
 
     stored: StoredJob
@@ -61,4 +62,5 @@ class JobRecord:
     last: dict[str, Any] | None = None
     waits_for: str = ""
     is_taken_up: bool = False
+    is_canceled: bool = False
     ended: trio.Event = field(default_factory=trio.Event)

@@ -186,7 +186,7 @@ class Jobs:
     async def _take_up(self, record: JobRecord) -> None:
         await self._in_thread(partial(self._manager.store.put_taken_up, record.stored.job_id))
         restore = await self._newest(record)
-        if record.end is not None:  # canceled meanwhile
+        if record.is_canceled:  # meanwhile
             self._disown(record)
             return
         await self._start(record, record.stored.restore if restore is None else restore)
@@ -199,7 +199,7 @@ class Jobs:
         while True:
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            if record.end is not None:  # canceled meanwhile
+            if record.is_canceled:  # meanwhile
                 return
             try:
                 await self._take_up(record)
@@ -223,9 +223,11 @@ class Jobs:
         """Has a job stop, and waits until it has. Cancellation: it stops all the same."""
         if record.master is not None:
             record.master.cancel()
-        elif record.end is None and record.last is None:  # it waits to be taken up again, not for its end to be stored
+        elif record.end is None and record.last is None and not record.is_canceled:  # it waits to be taken up again
+            record.is_canceled = True
             self._disown(record)
-            await self._put_end(record, JobState.CANCELED, "it was canceled before it was taken up again", {})
+            reason = "it was canceled before it was taken up again"
+            self._nursery.start_soon(self._put_end, record, JobState.CANCELED, reason, {})
         await record.ended.wait()
 
     def packages(self) -> set[str]:

@@ -151,6 +151,19 @@ def test_a_job_waits_for_a_full_disk_when_its_jobmanager_comes_back() -> None:
     assert any("is taken up again" in event for event in outcome.events)
 
 
+def test_a_job_that_is_canceled_while_it_waits_for_a_full_disk_never_runs_again() -> None:
+    """There was room for it to be taken up before there was for its end: it ran, and committed, beside the next job."""
+    faults = (
+        Fault(at_s=0.72, kind="disk full", host="jobmanager", for_s=3.515),
+        Fault(at_s=1.18, kind="stop", host="jobmanager", for_s=1.46),
+    )
+    scenario = replace(SMALL, slots=2, parallelism=(1, 1, 1, 1), faults=faults, acts=(Act(at_s=0.925, kind=CANCEL),))
+    outcome = simulate(scenario)
+    assert not outcome.failure, "\n".join((*outcome.events, outcome.line))
+    assert any("canceled before it was taken up again" in event for event in outcome.events)
+    assert not any("is taken up again" in event for event in outcome.events), "\n".join(outcome.events)
+
+
 # ------------------------------------------------------------------------------------------------------- what users do
 
 CALM = replace(SMALL, faults=(), taskmanagers=3, parallelism=(2, 2, 2, 2))
@@ -313,6 +326,14 @@ def test_the_clock_jumps_to_deadlines_and_stops_what_has_no_end() -> None:
     clock = JumpingClock(why.append)
     assert trio.run(main, clock=clock) == 3600.0
     assert "no end" in why[-1]
+
+
+def test_most_scenarios_are_small_and_some_are_big() -> None:
+    found = [random_scenario(seed) for seed in range(2_000)]
+    big = [each for each in found if each.records > 200 and each.taskmanagers > 1]
+    assert 20 < len(big) < 200
+    assert sum(max(each.parallelism) <= 2 and each.taskmanagers <= 3 for each in found) > 1_600
+    assert {each.taskmanagers for each in found} == {1, 2, 3, 4}
 
 
 def test_every_smaller_scenario_is_another_and_can_be_written_down() -> None:

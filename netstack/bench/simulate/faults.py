@@ -102,9 +102,10 @@ class Faults:
             case kinds.REPEAT:
                 said = [each for each in self._heard if each[0].startswith(fault.host)]
                 await trio.sleep(fault.for_s)
-                for taskmanager, master, message in said[-5:]:
-                    if master.end is None:
-                        master.on_message(taskmanager, message)
+                with self._hosts[JOBMANAGER].asked():  # what comes of it happens there, on its disk
+                    for taskmanager, master, message in said[-5:]:
+                        if master.end is None:
+                            master.on_message(taskmanager, message)
         self._check()
 
     def _link_of(self, fault: Fault) -> tuple[str, ...]:

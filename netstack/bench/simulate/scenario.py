@@ -202,18 +202,62 @@ def takes_checkpoints(scenario: Scenario) -> bool:
     return scenario.movement in (STREAMING, CHECKED)
 
 
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """From what the sizes of scenarios are drawn, each as often as it stands there.
+
+    Attributes:
+        taskmanagers: how many there are.
+        slots: of each.
+        width: the largest parallelism.
+        stages: how many a job has.
+        records: of each source subtask.
+        lasts_s: for how long a source has records.
+    """
+
+    taskmanagers: tuple[int, ...]
+    slots: tuple[int, ...]
+    width: int
+    stages: tuple[int, ...]
+    records: tuple[int, ...]
+    lasts_s: tuple[float, ...]
+
+
+SMALL: Final = Size(
+    taskmanagers=(1, 2, 2, 3),
+    slots=(1, 1, 2),
+    width=2,
+    stages=(0, 0, 1, 1, 2),
+    records=(20, 20, 60, 100),
+    lasts_s=(0.0, 0.3, 1.0, 2.0),
+)
+BIG: Final = Size(
+    taskmanagers=(1, 2, 3, 4),
+    slots=(1, 2, 3),
+    width=3,
+    stages=(0, 1, 2),
+    records=(20, 100, 200, 400, 800),
+    lasts_s=(0.0, 0.3, 2.0, 4.0),
+)
+BIG_SHARE: Final = 0.1
+"""Small ones find as many planted bugs for the same work, in more and shorter stories; what needs many buffers or hosts
+is found by big ones alone."""
+
+
 def random_scenario(seed: int) -> Scenario:
     """The scenario of a seed; the same one in every process."""
     chance = random.Random(seed)
-    records = chance.choice((20, 20, 60, 60, 100, 200, 400))
+    size = BIG if chance.random() < BIG_SHARE else SMALL
+    records = chance.choice(size.records)
     batch = max(chance.choice((1, 8, 40)), records // 25)
     movement = chance.choice((*(STREAMING,) * 4, BLOCKING, HYBRID, SELECTIVE, ADAPTIVE, CHECKED))
-    stages = () if movement == CHECKED else tuple(chance.choice(STAGES) for _ in range(chance.randint(0, 2)))
-    taskmanagers = chance.randint(1, 4)
-    slots = chance.randint(1, 3)
-    most = min(3, taskmanagers * slots)
+    stages = () if movement == CHECKED else tuple(chance.choice(STAGES) for _ in range(chance.choice(size.stages)))
+    taskmanagers = chance.choice(size.taskmanagers)
+    slots = chance.choice(size.slots)
+    most = min(size.width, taskmanagers * slots)
     hosts = [JOBMANAGER, *(f"tm-{number}" for number in range(taskmanagers))]
-    lasts_s = chance.choice((0.0, 0.3, 2.0, 4.0))
+    lasts_s = chance.choice(size.lasts_s)
     storm_s = _CALM_S + 1.5 * lasts_s
     is_placed = movement == STREAMING and chance.random() < 0.4
 

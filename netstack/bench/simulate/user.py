@@ -71,6 +71,7 @@ class User:
         self._world = world
         self._tell = tell
         self._widths = scenario.parallelism
+        self._stopped_for: tuple[int, ...] = ()  # with which parallelism it is to go on when it has stopped
         self._savepoint: str | None = None
         self._is_known = False  # whether the last of `jobs` is the present one
 
@@ -86,6 +87,8 @@ class User:
                 break
             await self._do(act)
         record = await self._follow(began_s + LONGEST_S)
+        if self._stopped_for and await self._go_on(self._stopped_for, _LOOK_S):  # its end was told late
+            record = await self._follow(began_s + LONGEST_S)
         if record is None:
             raise AssertionError(f"the job has not ended after {LONGEST_S:g} s: {self._state()}")
         self._check(record, history)
@@ -104,7 +107,7 @@ class User:
         if report is not None:
             happened("savepoints")
         if act.kind == RESCALE:
-            await self._go_on(act.widths)
+            self._stopped_for = () if await self._go_on(act.widths, 0.5) else act.widths
 
     async def _saved(self, manager: JobManager, *, stop: bool) -> object:
         master = manager.jobs.records[self._job_id].master
@@ -125,17 +128,18 @@ class User:
         happened("cancelled jobs that begin again from a checkpoint" if found else "cancelled jobs that begin anew")
         self._is_known = False
 
-    async def _go_on(self, widths: tuple[int, ...]) -> None:
-        """A job that has stopped with a savepoint goes on from there; one that has not goes on as it is."""
-        record = await self._follow(trio.current_time() + 0.5)
+    async def _go_on(self, widths: tuple[int, ...], patience_s: float) -> bool:
+        """Whether a job has stopped with a savepoint: then it goes on from there."""
+        record = await self._follow(trio.current_time() + patience_s)
         if record is None or record.end is None or record.end["state"] != "finished" or record.end["results"].get(SINK):
-            return
+            return False
         found = CheckpointStorage(self._checkpoints).newest()
         assert found is not None, "the job has stopped, and its savepoint is not there"
         self._savepoint = found.path
         self._widths = widths
         self._is_known = False
         happened("jobs that go on from a savepoint with another parallelism")
+        return True
 
     @property
     def _job_id(self) -> str:
