@@ -46,6 +46,7 @@ MODULES: Final = (
         "outbound.staging",
         "outbound.emitter",
         "outbound.writer",
+        "outbound.shares",
         "outbound.slices",
     ),
     *("outbound.partition", "outbound.subpartition"),

@@ -59,9 +59,12 @@ class Lines:
             file.seek(max(0, first - 1))
             if first:
                 file.readline()  # to the end of the line that began before
-            while (start := file.tell()) < last and len(lines) < LINES_AT_ONCE:
+            start = file.tell()
+            while start < last and len(lines) < LINES_AT_ONCE:
+                line = file.readline()
                 self.starts.append(start)
-                lines.append(file.readline().decode(errors="replace"))
+                lines.append(line.decode(errors="replace"))
+                start += len(line)
             part[0] = start
         return lines
 

@@ -29,6 +29,7 @@ from ..keygroups import (
     owner_array,
     stable_hash,
 )
+from ..record.cells import key_slots
 from ..record.formats import byte_rows, rows_as_bytes
 from ..shown import shown
 
@@ -307,6 +308,8 @@ class KeyGroupSelector(ChannelSelector):
         """The owners of the records' key groups; None where a key is not of the type that it is said to be."""
         key = self._key
         keys = records if key is None else [key(record) for record in records]
+        if key_slots is not None:
+            return key_slots(keys, self._key_type, self._owners, self._owner_of)
         types = set(map(type, keys))
         if self._key_type is not None and types != {self._key_type}:
             return None
@@ -319,6 +322,9 @@ class KeyGroupSelector(ChannelSelector):
         if self.channels == 1:
             return 0
         return owner_array(self._hashes(array), self._owner_array)
+
+    def _owner_of(self, key: Any) -> int:
+        return self._known[canonical_key(key)]
 
     def _check_type(self, key: Any) -> None:
         """What counts as a value of the type, such as a number of numpy's, is one."""

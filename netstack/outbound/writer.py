@@ -22,7 +22,7 @@ import numpy.typing as npt
 from ..buffer.lent import LentBuffer
 from ..errors import LocalProtocolError, RecordError
 from ..events import Event
-from ..record.cells import emitter
+from ..record.cells import emitter, write_shares
 from ..record.formats import RecordFormat, kind_of
 from ..record.framing import (
     LENGTH,
@@ -31,7 +31,6 @@ from ..record.framing import (
     FramedBatch,
     check_record_bytes,
     framed_whole,
-    head_of,
     packer,
     template,
 )
@@ -43,6 +42,7 @@ from .flush_rounds import FlushRounds
 from .open_buffers import OpenBuffers
 from .partition import ResultPartition
 from .selector import ChannelSelector
+from .shares import Shares
 from .staging import FROM_CHANNELS, Staging
 
 LEND_BYTES: Final = 8 * 1024
@@ -294,72 +294,63 @@ class PartitionWriter:
         most = self.partition.pool.segment_size_bytes // SHARE * self._count
         return self.fixed_slot is None and array.nbytes < most and array.nbytes <= WHOLE_BYTES
 
-    def plan_shares(self, array: npt.NDArray[Any]) -> Iterator[tuple[int, int, bytes, memoryview]]:
-        """(slot, records, head, body) in the order of writing, equal to emitting each record alone.
-
-        A slot may come more than once. Head and body together are framed: a run's head and its payloads, or nothing and
-        cells. The bytes are nobody else's.
-        """
+    def plan_shares(self, array: npt.NDArray[Any]) -> Iterator[Shares]:
+        """What each slot gets, in the order of writing, equal to emitting each record alone; the bytes are copied."""
         self.settle()
         rows = self.rows_of_batch(array)
-        count, width = rows.shape
+        count = len(rows)
         if not count:
             return
         self.buffers.switch(0)
         channels = self._count
-        has_runs = self._has_runs(width)
-        share = width if has_runs else width + PREFIX_BYTES
         if self.selector.is_round_robin:
             first = self.selector.advance(count)
             whole = count // channels
+            slots = [*range(first, channels), *range(first)]
             if whole:
-                body = self._body(turned(rows[: whole * channels], channels))
-                head = head_of(whole, width) if has_runs else b""
-                size = whole * share
-                for step in range(channels):
-                    yield (first + step) % channels, whole, head, body[step * size : (step + 1) * size]
-            body = self._body(rows[whole * channels :])
-            head = head_of(1, width) if has_runs else b""
-            for step in range(count - whole * channels):
-                yield (first + step) % channels, 1, head, body[step * share : (step + 1) * share]
+                yield self._shares(slots, [whole] * channels, turned(rows[: whole * channels], channels))
+            left = count - whole * channels
+            yield self._shares(slots[:left], [1] * left, rows[whole * channels :])
             return
         chosen = self.selector.select_batch(array)
         if isinstance(chosen, int):
-            yield chosen, count, head_of(count, width) if has_runs else b"", self._body(rows)
+            yield self._shares([chosen], [count], rows)
             return
-        body = self._body(rows.take(np.argsort(chosen, kind="stable"), 0))
-        start = 0
-        for slot, records in enumerate(np.bincount(chosen, minlength=channels).tolist()):
-            if records:
-                end = start + records * share
-                yield slot, records, head_of(records, width) if has_runs else b"", body[start:end]
-                start = end
+        counts: list[int] = np.bincount(chosen, minlength=channels).tolist()
+        yield self._shares([*range(channels)], counts, rows.take(np.argsort(chosen, kind="stable"), 0))
 
-    def _body(self, rows: Rows) -> memoryview:
-        """What of some records is shared out: payloads if there are runs, else cells."""
-        return rows.reshape(-1).data if self._has_runs(rows.shape[1]) else framed_whole(rows)
+    def _shares(self, slots: list[int], counts: list[int], rows: Rows) -> Shares:
+        has_runs = self._has_runs(rows.shape[1])
+        return Shares(slots, counts, rows.shape[1], has_runs, rows.reshape(-1).data if has_runs else framed_whole(rows))
 
-    def try_share(self, slot: int, head: bytes, body: memoryview, records: int) -> bool:
-        """Writes framed records into the open buffer of a slot, all of them or none; see `try_emit`."""
-        builder = self._builders[slot]
-        builder.settle()
-        if builder.position + len(head) + len(body) >= builder.limit:
-            return False
-        builder.write(body, head)
-        self._counters.counted += records
-        return True
+    def write_shares(self, shares: Shares) -> bool:
+        """Writes shares as long as there is room in the open buffers; returns whether that is all; see `try_emit`."""
+        builders, pens = self._builders, self.buffers.pens
+        slots, counts, width, has_runs = shares.slots, shares.counts, shares.width, shares.has_runs
+        while True:
+            shares.index, shares.offset = write_shares(
+                pens, slots, counts, shares.index, shares.body, shares.offset, width, has_runs
+            )
+            if shares.index == len(slots):
+                return True
+            builder = builders[slots[shares.index]]
+            builder.settle()
+            if builder.position + shares.next_bytes >= builder.limit:
+                return False
+            builder.pen.begin(builder.position, builder.limit)
 
-    def emission_of_share(self, slot: int, head: bytes, body: memoryview, records: int) -> Emission:
-        """The emission that writes framed records with waits."""
-        framed = b"".join((head, body)) if head else body
+    def emission_of_share(self, shares: Shares) -> tuple[int, int, Emission]:
+        """(slot, records, emission) of the share whose turn it is, which the caller writes, with waits."""
+        slot, records = shares.slots[shares.index], shares.counts[shares.index]
+        framed = shares.take()
+        total = len(framed)
 
         def write(start: int, stop: int, out: memoryview) -> None:
             out[:] = framed[start:stop]
 
-        total = len(framed)
-        if head:
-            return Emission(self.buffers, slot, total, total, write, None, None, unit_records=records)
-        return Emission(self.buffers, slot, total, total // records, write, None, None)
+        if shares.has_runs:
+            return slot, records, Emission(self.buffers, slot, total, total, write, None, None, unit_records=records)
+        return slot, records, Emission(self.buffers, slot, total, total // records, write, None, None)
 
     def rows_of_batch(self, array: npt.NDArray[Any]) -> Rows:
         """The records of a batch as rows of bytes.

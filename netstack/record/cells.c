@@ -10,6 +10,8 @@
 #include <string.h>
 
 #define PREFIX_BYTES 4
+#define RUN_HEAD_BYTES 8
+#define RUN_FLAG 0x80000000u
 
 typedef enum { NO_KIND, BYTES, STR, INT64, FLOAT64 } Kind;
 
@@ -29,6 +31,12 @@ kind_named(PyObject *name)
     }
     return NO_KIND;
 }
+
+typedef struct {
+    PyTypeObject *pen, *emitter, *ready, *next, *handout, *eager;
+} State;
+
+static struct PyModuleDef cells_module;
 
 static inline void
 store_length(unsigned char *at, Py_ssize_t length)
@@ -157,6 +165,23 @@ pen_open(Pen *self, PyObject *args)
 }
 
 static PyObject *
+pen_begin(Pen *self, PyObject *args)
+{
+    Py_ssize_t start, limit;
+    if (!PyArg_ParseTuple(args, "nn:begin", &start, &limit)) {
+        return NULL;
+    }
+    if (start < 0 || limit > self->memory.len) {
+        PyErr_Format(PyExc_ValueError, "bytes [%zd, %zd) of a buffer of %zd bytes", start, limit, self->memory.len);
+        return NULL;
+    }
+    self->start = self->at = start;
+    self->limit = limit;
+    self->records = self->most = 0;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
 pen_put(Pen *self, PyObject *args)
 {
     PyObject *payload;
@@ -184,6 +209,7 @@ pen_written(Pen *self, void *Py_UNUSED(closure))
 }
 
 static PyMethodDef pen_methods[] = {
+    {"begin", (PyCFunction)pen_begin, METH_VARARGS, NULL},
     {"open", (PyCFunction)pen_open, METH_VARARGS, NULL},
     {"put", (PyCFunction)pen_put, METH_VARARGS, NULL},
     {"settle", (PyCFunction)pen_settle, METH_NOARGS, NULL},
@@ -1033,13 +1059,206 @@ cells_within(PyObject *Py_UNUSED(module), PyObject *args)
     return Py_BuildValue("nn", start, count);
 }
 
+/* ------------------------------------------------------------------------------------------- Batches, and their keys */
+
+/* Whether the number at `index` of a list is there and not negative. */
+static inline int
+number_at(PyObject *list, Py_ssize_t index, Py_ssize_t *number)
+{
+    PyObject *found = PyList_GET_ITEM(list, index);
+    *number = PyLong_CheckExact(found) ? PyLong_AsSsize_t(found) : -1;
+    return *number >= 0;
+}
+
+static PyObject *
+write_shares(PyObject *module, PyObject *args)
+{
+    PyTypeObject *pen_type = ((State *)PyModule_GetState(module))->pen;
+    PyObject *pens, *slots, *counts, *body;
+    Py_ssize_t index, offset, width, slot, count;
+    int has_runs;
+    if (!PyArg_ParseTuple(args, "O!O!O!nOnnp:write_shares", &PyList_Type, &pens, &PyList_Type, &slots, &PyList_Type,
+                          &counts, &index, &body, &offset, &width, &has_runs)) {
+        return NULL;
+    }
+    Py_ssize_t shares = PyList_GET_SIZE(slots), unit = has_runs ? width : PREFIX_BYTES + width;
+    Py_buffer view;
+    if (PyObject_GetBuffer(body, &view, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
+    int is_right = index >= 0 && index <= shares && offset >= 0 && offset <= view.len && width >= has_runs &&
+                   width <= INT32_MAX && PyList_GET_SIZE(counts) == shares;
+    for (; is_right && index < shares; index++) {
+        if (!number_at(slots, index, &slot) || !number_at(counts, index, &count) || count > INT32_MAX ||
+            slot >= PyList_GET_SIZE(pens) || count > (view.len - offset) / unit) {
+            is_right = 0;
+            break;
+        }
+        if (!count) {
+            continue;
+        }
+        Pen *pen = (Pen *)PyList_GET_ITEM(pens, slot);
+        Py_ssize_t size = count * unit, head = !has_runs ? 0 : count == 1 ? PREFIX_BYTES : RUN_HEAD_BYTES;
+        if (!Py_IS_TYPE((PyObject *)pen, pen_type) || pen->limit - pen->at <= head + size) {
+            break;
+        }
+        unsigned char *place = (unsigned char *)pen->memory.buf + pen->at;
+        if (head) {
+            store_length(place, head == PREFIX_BYTES ? width : (Py_ssize_t)(RUN_FLAG | (uint32_t)count));
+            store_length(place + head - PREFIX_BYTES, width);
+        }
+        memcpy(place + head, (const char *)view.buf + offset, size);
+        pen->at += head + size;
+        pen->records += count;
+        offset += size;
+    }
+    PyBuffer_Release(&view);
+    if (!is_right) {
+        PyErr_Clear();
+        PyErr_SetString(PyExc_ValueError, "give a slot and a number of records for each share, and their bytes");
+        return NULL;
+    }
+    return Py_BuildValue("nn", index, offset);
+}
+
+static PyObject *
+copy_runs(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *memory, *rows;
+    Py_ssize_t position, width, row, count = 0;
+    Py_buffer from, into;
+    if (!PyArg_ParseTuple(args, "OnnOn:copy_runs", &memory, &position, &width, &rows, &row) ||
+        PyObject_GetBuffer(memory, &from, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
+    if (PyObject_GetBuffer(rows, &into, PyBUF_WRITABLE) < 0) {
+        PyBuffer_Release(&from);
+        return NULL;
+    }
+    int is_right = width > 0 && position >= 0 && position <= from.len && row >= 0 && row <= into.len / width;
+    while (is_right && from.len - position >= RUN_HEAD_BYTES) {
+        const unsigned char *head = (const unsigned char *)from.buf + position;
+        Py_ssize_t run = (Py_ssize_t)load_length(head) - (Py_ssize_t)RUN_FLAG;
+        if (run <= 0 || load_length(head + PREFIX_BYTES) != width ||
+            run > (from.len - position - RUN_HEAD_BYTES) / width || run > into.len / width - row - count) {
+            break;
+        }
+        memcpy((char *)into.buf + (row + count) * width, head + RUN_HEAD_BYTES, run * width);
+        position += RUN_HEAD_BYTES + run * width;
+        count += run;
+    }
+    PyBuffer_Release(&into);
+    PyBuffer_Release(&from);
+    if (!is_right) {
+        PyErr_SetString(PyExc_ValueError, "no such place in the memory, or among the rows");
+        return NULL;
+    }
+    return Py_BuildValue("nn", position, count);
+}
+
+/* `keygroups.murmur`. */
+static inline uint32_t
+murmur(uint32_t x)
+{
+    x *= 0xCC9E2D51u;
+    x = (x << 15 | x >> 17) * 0x1B873593u;
+    x = ((x << 13 | x >> 19) * 5 + 0xE6546B64u) ^ 4;
+    x = (x ^ x >> 16) * 0x85EBCA6Bu;
+    x = (x ^ x >> 13) * 0xC2B2AE35u;
+    x ^= x >> 16;
+    return x < 0x80000000u ? x : (0u - x) & 0x7FFFFFFFu;
+}
+
+/* `keygroups.stable_hash` of a key that is exactly text, bytes, an int of 64 bits or None; 0 if it is none of these. */
+static inline int
+hash_of(PyObject *key, uint32_t *hash)
+{
+    uint32_t value = 0;
+    if (PyUnicode_CheckExact(key)) {
+        Py_ssize_t length = PyUnicode_GET_LENGTH(key);
+        if (PyUnicode_READY(key) < 0) {
+            return 0;
+        }
+        const void *data = PyUnicode_DATA(key);
+        int kind = PyUnicode_KIND(key);
+        if (kind == PyUnicode_1BYTE_KIND) {
+            for (Py_ssize_t i = 0; i < length; i++) {
+                value = 31 * value + ((const Py_UCS1 *)data)[i];
+            }
+        } else {
+            for (Py_ssize_t i = 0; i < length; i++) {
+                Py_UCS4 character = PyUnicode_READ(kind, data, i);
+                if (character > 0xFFFF) { /* two units of UTF-16 */
+                    value = 31 * value + Py_UNICODE_HIGH_SURROGATE(character);
+                    character = Py_UNICODE_LOW_SURROGATE(character);
+                }
+                value = 31 * value + character;
+            }
+        }
+    } else if (PyLong_CheckExact(key)) {
+        int overflow;
+        int64_t number = PyLong_AsLongLongAndOverflow(key, &overflow);
+        if (overflow) {
+            return 0;
+        }
+        value = (uint32_t)number;
+        if (number < INT32_MIN || number > INT32_MAX) {
+            value ^= (uint32_t)((uint64_t)number >> 32);
+        }
+    } else if (PyBytes_CheckExact(key)) {
+        const signed char *data = (const signed char *)PyBytes_AS_STRING(key);
+        value = 1;
+        for (Py_ssize_t i = 0; i < PyBytes_GET_SIZE(key); i++) {
+            value = 31 * value + (uint32_t)(int32_t)data[i];
+        }
+    } else if (key != Py_None) {
+        return 0;
+    }
+    *hash = value;
+    return 1;
+}
+
+static PyObject *
+key_slots(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *keys, *type, *owners, *slowly;
+    if (!PyArg_ParseTuple(args, "O!OO!O:key_slots", &PyList_Type, &keys, &type, &PyList_Type, &owners, &slowly)) {
+        return NULL;
+    }
+    Py_ssize_t count = PyList_GET_SIZE(keys), groups = PyList_GET_SIZE(owners);
+    if (!groups) {
+        PyErr_SetString(PyExc_ValueError, "there are no key groups");
+        return NULL;
+    }
+    PyObject *slots = PyList_New(count);
+    for (Py_ssize_t i = 0; slots != NULL && i < count; i++) {
+        uint32_t hash;
+        PyObject *slot = NULL, *key = i < PyList_GET_SIZE(keys) ? Py_NewRef(PyList_GET_ITEM(keys, i)) : Py_NewRef(Py_None);
+        if (type != Py_None && (PyObject *)Py_TYPE(key) != type) {
+            Py_DECREF(key);
+            Py_DECREF(slots);
+            Py_RETURN_NONE;
+        }
+        if (hash_of(key, &hash)) {
+            slot = Py_NewRef(PyList_GET_ITEM(owners, murmur(hash) % (uint32_t)groups));
+        } else {
+            slot = PyObject_CallOneArg(slowly, key); /* runs Python code */
+            if (slot != NULL && PyList_GET_SIZE(owners) != groups) {
+                Py_CLEAR(slot);
+                PyErr_SetString(PyExc_RuntimeError, "the owners of key groups changed");
+            }
+        }
+        Py_DECREF(key);
+        if (slot == NULL) {
+            Py_CLEAR(slots);
+        } else {
+            PyList_SET_ITEM(slots, i, slot);
+        }
+    }
+    return slots;
+}
+
 /* ------------------------------------------------------------------------------------------------------- Module */
-
-typedef struct {
-    PyTypeObject *pen, *emitter, *ready, *next, *handout, *eager;
-} State;
-
-static struct PyModuleDef cells_module;
 
 static PyObject *
 emitter(PyObject *module, PyObject *args)
@@ -1163,6 +1382,9 @@ cells_clear(PyObject *module)
 static PyMethodDef cells_methods[] = {
     {"eager", eager, METH_VARARGS, NULL},
     {"emitter", emitter, METH_VARARGS, NULL},
+    {"copy_runs", copy_runs, METH_VARARGS, NULL},
+    {"key_slots", key_slots, METH_VARARGS, NULL},
+    {"write_shares", write_shares, METH_VARARGS, NULL},
     {"cells_within", cells_within, METH_VARARGS, NULL},
     {"framed_cells", framed_cells, METH_VARARGS, NULL},
     {"split_cells", split_cells, METH_VARARGS, NULL},

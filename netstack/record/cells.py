@@ -14,7 +14,7 @@ from itertools import repeat
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, final
 
-from .framing import LENGTH, PREFIX_BYTES, packer, prefix_of
+from .framing import LENGTH, PREFIX_BYTES, head_of, packer, prefix_of
 
 T = TypeVar("T")
 
@@ -29,6 +29,16 @@ the head of a run, or at a record that is none of its kind. In Python array oper
 split_run: Callable[[bytes | memoryview, int, int, str, list[Any]], int] | None = None
 """In machine code: `split_run(memory, position, width, kind, elements)` does so for the payloads of a run, as many as
 `memory` holds."""
+
+copy_runs: Callable[[memoryview, int, int, memoryview, int], tuple[int, int]] | None = None
+"""In machine code: `copy_runs(memory, position, width, rows, row)` copies the payloads of the runs from `position` on
+to the places of rows of `width` bytes from `row` on. Returns where it stopped, and how many rows they are. It stops at
+the end, at what is no run of that width, and at a run that is not whole or does not fit."""
+
+key_slots: Callable[[list[Any], type | None, list[int], Callable[[Any], int]], list[int] | None] | None = None
+"""In machine code: `key_slots(keys, key_type, owners, slowly)` is the owner of the key group of each key
+(`keygroups.key_group`), of which there are `len(owners)`. It asks `slowly` for a key that is not text, bytes, None or
+an int of 64 bits. None: a key is not exactly of `key_type`, unless that is None."""
 
 
 @final
@@ -96,6 +106,30 @@ class Pen:
             return True
         self._limit = -1
         return False
+
+    def begin(self, start: int, limit: int) -> None:
+        """Opens it for shares at byte `start`, as `open` without a record; single records ask `put` first."""
+        if start < 0 or limit > len(self._memory):
+            raise ValueError(f"bytes [{start}, {limit}) of a buffer of {len(self._memory)} bytes")
+        self._start = self._at = start
+        self._limit = limit
+        self._count = 0
+        self.most = 0
+
+    def write_share(self, head: bytes, payloads: memoryview, records: int) -> bool:
+        """Writes framed records behind what it wrote; for `write_shares`. Returns False where they do not fit."""
+        if self.run:
+            self._join()
+        start = self._at + len(head)
+        end = start + len(payloads)
+        if end >= self._limit:
+            return False
+        self._memory[self._at : start] = head
+        self._memory[start:end] = payloads
+        self._at = end
+        self._count += records
+        self.most = 0  # there is less room now
+        return True
 
     def put(self, payload: bytes | bytearray | memoryview, most: int) -> bool:
         """Writes one more record. Returns False if it does not fit or the pen is closed; `most` as in `open`."""
@@ -297,6 +331,50 @@ def cells_within(data: bytes, start: int, stop: int) -> tuple[int, int]:
         start += PREFIX_BYTES + size
         count += 1
     return start, count
+
+
+def write_shares(
+    pens: list[Pen],
+    slots: list[int],
+    counts: list[int],
+    index: int,
+    body: bytes | memoryview,
+    offset: int,
+    width: int,
+    has_runs: bool,
+) -> tuple[int, int]:
+    """Writes the shares of a batch, one after the other, as long as their pens are open and have room.
+
+    Args:
+        pens: by slot.
+        slots: of each share.
+        counts: the number of its records; of none nothing is written.
+        index: the first share that is written.
+        body: the payloads of all shares; or their cells.
+        offset: where those of the first share that is written begin.
+        width: bytes of each payload.
+        has_runs: whether a share is a run, and `body` has payloads.
+
+    Returns:
+        The share that was not written, and where its bytes begin; the number of shares after the last one.
+
+    Raises:
+        ValueError: there is no such share, slot or record.
+    """
+    view = memoryview(body)
+    unit = width if has_runs else width + PREFIX_BYTES
+    if not (0 <= index <= len(slots) == len(counts) and 0 <= offset <= len(view) and width >= has_runs):
+        raise ValueError("give a slot and a number of records for each share, and their bytes")
+    for share in range(index, len(slots)):
+        slot, count = slots[share], counts[share]
+        end = offset + count * unit
+        if not (0 <= slot < len(pens) and offset <= end <= len(view)):
+            raise ValueError("give a slot and a number of records for each share, and their bytes")
+        if count:
+            if not pens[slot].write_share(head_of(count, width) if has_runs else b"", view[offset:end], count):
+                return share, offset
+            offset = end
+    return len(slots), offset
 
 
 def eager(

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import ConfigError, LocalProtocolError, RecordError
 from .blocks import BlockCache
+from .cells import copy_runs
 from .framing import (
     BULK_LIMIT_BYTES,
     FEW_CELLS,
@@ -120,10 +121,15 @@ class RowDeserializer:
         position = 0
         same = self._template
         cell = same.cell_bytes
+        copies_runs = copy_runs is not None and self._accepts_runs and same.record_bytes > 0
         while position < end:
             if self._rest:
                 position = self._copy(memory, position, end)
-            elif self._head or memory[position : position + PREFIX_BYTES] != same.prefix:
+            elif self._head:
+                position = self._read_head(memory, position, end)
+            elif copies_runs and memory[position] & 0x80:  # a head's top bit
+                position = self._copy_runs(memory, position, end)
+            elif memory[position : position + PREFIX_BYTES] != same.prefix:
                 position = self._read_head(memory, position, end)
             else:
                 whole = (end - position) // cell
@@ -202,6 +208,17 @@ class RowDeserializer:
             self._refuse(found, "the head of its run")
         self._rest = records * width
         return position + RUN_HEAD_BYTES - have
+
+    def _copy_runs(self, memory: memoryview, position: int, end: int) -> int:
+        """Takes whole runs as far as they fit, and at least the head of one; returns the position after them."""
+        if self._block is None:
+            self._new_block()
+        assert copy_runs is not None
+        position, records = copy_runs(memory, position, self._template.record_bytes, self._memory, self._row)
+        if not records:
+            return self._read_head(memory, position, end)
+        self._add(records)
+        return position
 
     def _copy(self, memory: memoryview, position: int, end: int) -> int:
         """Takes payload of the cell or run as far as `memory` and the block go; returns the position after it."""

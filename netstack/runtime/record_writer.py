@@ -310,9 +310,10 @@ class RecordWriter(Generic[T]):
     async def _share_out(self, batch: npt.NDArray[Any]) -> None:
         """A batch of little for each of many subpartitions: framed as a whole."""
         core = self._core
-        for slot, count, head, body in core.plan_shares(batch):
-            if not core.try_share(slot, head, body, count):
-                await self._drive(slot, core.emission_of_share(slot, head, body, count))
+        for shares in core.plan_shares(batch):
+            while not core.write_shares(shares):
+                slot, count, emission = core.emission_of_share(shares)
+                await self._drive(slot, emission)
                 self._partition.counters.counted += count
                 core.buffers.after_write(slot)
 

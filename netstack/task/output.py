@@ -288,8 +288,11 @@ class Edge:
         format = format_named(told.format)
         self._takes_arrays = format.name == "bytes" or format.numpy_dtype is not None
         self.arrays: list[npt.NDArray[Any]] = []
-        push = self.slices.records.append if self.slices.takes_records else self._push
-        self.target = Target(push, self._push_batch)
+        records = self.slices.records
+        if self.slices.takes_records:
+            self.target = Target(records.append, self._push_batch, extend=records.extend)
+        else:
+            self.target = Target(self._push, self._push_batch)
 
     @property
     def is_empty(self) -> bool:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from netstack import build, compiled
 from netstack.errors import RecordError
+from netstack.keygroups import key_group
 from netstack.record.deserializer import RecordDeserializer
 from netstack.record.formats import RecordFormat, format_named
 from netstack.record.framing import LENGTH, RUN, RUN_FLAG, frame
@@ -337,6 +338,93 @@ def test_a_record_that_is_cut_anywhere_stays_in_the_memory(machine: ModuleType, 
             whole = size // len(cell)
             assert split((cell * 3)[:size], 0, most_bytes, kind, found) == whole * len(cell)
             assert len(found) == whole
+
+
+# Batches, and their keys.
+
+places_in_memory = st.tuples(st.integers(0, MEMORY_BYTES), st.integers(-1, MEMORY_BYTES))
+
+
+@given(
+    st.lists(places_in_memory, min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(-1, 3), st.integers(-1, 4)), max_size=6),
+    st.integers(0, 3),
+    st.booleans(),
+    st.binary(min_size=20, max_size=60),
+    st.tuples(st.integers(-1, 3), st.integers(-1, 9)),
+)
+def test_shares_are_written_alike(
+    machine: ModuleType,
+    places: list[tuple[int, int]],
+    shares: list[tuple[int, int]],
+    width: int,
+    has_runs: bool,
+    body: bytes,
+    first: tuple[int, int],
+) -> None:
+    slots, counts = [slot for slot, _ in shares], [count for _, count in shares]
+    seen = []
+    for module in (machine, PYTHON):
+        memories = [memoryview(bytearray(MEMORY_BYTES)) for _ in places]
+        pens = [module.Pen(memory) for memory in memories]
+        for pen, (start, limit) in zip(pens, places, strict=True):
+            pen.begin(start, limit)
+        for index, offset in (first, (0, 0)):
+            found = outcome(module.write_shares, pens, slots, counts, index, body, offset, width, has_runs)
+            told = [(pen.records, pen.written) for pen in pens]
+            seen.append((found, told, [bytes(memory) for memory in memories]))
+    assert seen[:2] == seen[2:]
+
+
+@given(streams(), st.sampled_from([1, 3, 8]), st.integers(0, 99), st.integers(0, 30))
+def test_runs_are_copied_as_other_records(
+    machine: ModuleType, stream: bytes, width: int, row: int, position: int
+) -> None:
+    rows = memoryview(bytearray(width * 64))
+    if position > len(stream) or row > 64:
+        with pytest.raises(ValueError, match="no such place"):
+            machine.copy_runs(stream, position, width, rows, row)
+        return
+    end, count = machine.copy_runs(stream, position, width, rows, row)
+    wanted, at = [], position
+    while len(stream) - at >= 8:
+        records, found = RUN.unpack_from(stream, at)
+        records -= RUN_FLAG
+        whole = at + 8 + records * width
+        if records < 1 or found != width or whole > len(stream) or row + len(wanted) + records > 64:
+            break
+        wanted += [stream[at + 8 + i * width : at + 8 + (i + 1) * width] for i in range(records)]
+        at = whole
+    assert (end, count) == (at, len(wanted))
+    assert bytes(rows) == bytes(width * row) + b"".join(wanted) + bytes(width * (64 - row - count))
+
+
+int64s = st.integers(-(2**63), 2**63 - 1)
+keys = st.one_of(records, st.text(), int64s, st.tuples(st.text(max_size=2), st.integers(0, 9)))
+
+
+@given(st.lists(st.one_of(keys, st.just("\ud800"))), st.sampled_from([None, str, int]), st.integers(1, 300))
+def test_keys_have_the_same_owner_together(
+    machine: ModuleType, given: list[Any], key_type: type | None, groups: int
+) -> None:
+    owners = [(group * 7) % 5 for group in range(groups)]
+
+    def owner(key: Any) -> int:
+        return owners[key_group(key, groups)]
+
+    asked: list[Any] = []
+
+    def slowly(key: Any) -> int:
+        asked.append(key)
+        return owner(key)
+
+    found = outcome(machine.key_slots, given, key_type, owners, slowly)
+    if any(type(key) is not key_type for key in given) and key_type is not None:
+        assert found == ("gave", None) or found[0] is RecordError
+    else:
+        assert found[:2] == outcome(lambda: [owner(key) for key in given])[:2]
+    plain = [type(key) in (str, bytes, type(None)) for key in asked]
+    assert not any(plain)
 
 
 # Handing out.

@@ -146,12 +146,15 @@ def read_words(path: str, subtask: int, queues: list[Any], barrier: Any) -> None
         file.seek(max(0, first - 1))
         if first:
             file.readline()
-        while file.tell() < last:
+        start = file.tell()
+        while start < last:
             lists: list[list[str]] = [[] for _ in queues]
             for _ in range(LINES_AT_ONCE):
-                if file.tell() >= last:
+                if start >= last:
                     break
-                for word in split(file.readline().decode(errors="replace")):
+                line = file.readline()
+                start += len(line)
+                for word in split(line.decode(errors="replace")):
                     owner = owners.get(word)
                     if owner is None:
                         owner = owners[word] = stable_hash(word) % SIDE

@@ -16,8 +16,9 @@ from netstack.outbound.selector import (
     BroadcastSelector,
     CustomSelector,
 )
+from netstack.outbound.shares import Shares
 from netstack.outbound.writer import LEND_BYTES, rows_of
-from netstack.record.framing import frame, head_of
+from netstack.record.framing import frame
 
 # Framing into buffers.
 
@@ -420,9 +421,12 @@ def test_whatever_follows_a_run_comes_behind_it(way: str, size: int) -> None:
             assert stage.writer.try_write(0, payload)
         elif way == "longer":
             stage.emit(payload)
-        elif way == "emission" or not stage.writer.try_share(0, head_of(1, 1), memoryview(payload), 1):
-            assert stage.writer.emission_of_share(0, head_of(1, 1), memoryview(payload), 1).advance()
-            stage.writer.buffers.after_write(0)
+        else:
+            shares = Shares([0], [1], 1, True, memoryview(payload))
+            if way == "emission" or not stage.writer.write_shares(shares):
+                _, _, emission = stage.writer.emission_of_share(shares)
+                assert emission.advance()
+                stage.writer.buffers.after_write(0)
         written += frame(payload)
     stage.writer.flush()
     assert stage.read() == written
