@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -69,11 +69,15 @@ class Operators:
             push = _call(self.function(name, kind), kind, push)
         return push
 
-    def fused(self) -> tuple[Target, list[BoundOperator]]:
+    def fused(self, can_extend: bool) -> tuple[Target, list[BoundOperator]]:
         def sink(record: int) -> None:
             self.log.append(("end", record))
 
-        target = Target(sink, lambda records: None)
+        def extend(records: Iterable[int]) -> None:
+            for record in records:
+                sink(record)
+
+        target = Target(sink, lambda records: None, extend=extend if can_extend else None)
         bound = []
         for name, kind in reversed(self.operators):
             function = self.function(name, kind)
@@ -115,14 +119,15 @@ def failure_of(call: Callable[[], Any]) -> Exception | None:
     st.integers(0, 60),
     st.booleans(),
     st.booleans(),
+    st.booleans(),
 )
 def test_fused_operators_do_what_calls_do(
-    kinds: list[OperatorKind], records: list[int], fails_at: int, is_stop: bool, is_list: bool
+    kinds: list[OperatorKind], records: list[int], fails_at: int, is_stop: bool, is_list: bool, can_extend: bool
 ) -> None:
     wanted, found = Operators(kinds, fails_at, is_stop), Operators(kinds, fails_at, is_stop)
     each = wanted.reference()
     expected = failure_of(lambda: [each(record) for record in records])
-    target, bound = found.fused()
+    target, bound = found.fused(can_extend)
     error = failure_of(lambda: target.push_batch(records) if is_list else [target.push(record) for record in records])
     assert found.log == wanted.log, "the same calls in the same order, up to the error"
     assert repr(error) == repr(expected)
@@ -130,6 +135,19 @@ def test_fused_operators_do_what_calls_do(
         named = blamed(error, bound)
         assert isinstance(named, OperatorFailed)
         assert named.operator == wanted.log[-1][0]
+
+
+def test_what_a_generator_gave_before_it_failed_is_staged() -> None:
+    def parts(record: int) -> Iterator[int]:
+        yield from range(record)
+        raise Said
+
+    staged: list[int] = []
+    target = fused(
+        FusedOperator("parts", OperatorKind.FLAT_MAP, parts), Target(staged.append, staged.extend, extend=staged.extend)
+    )
+    assert isinstance(failure_of(lambda: target.push(3)), Said)
+    assert staged == [0, 1, 2]
 
 
 def test_a_function_without_a_frame_is_named_by_its_line() -> None:
