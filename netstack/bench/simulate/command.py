@@ -30,14 +30,14 @@ from .situations import LEAST_SEEDS, SITUATIONS, missing
 
 _SHRINK_ATTEMPTS: Final = 200
 
-_TOLD_WHOLE: Final = 100
+_KEPT_WHOLE: Final = 100
 """Failures that are kept with all that led to them; of later ones the line and the scenario."""
 
 _BRIEF: Final = ("seed", "line", "failure", "scenario")
 
-_TOLD_LEAST: Final = 100
-_TOLD_PARTS: Final = 100
-"""How often a campaign tells how far it is."""
+_PROGRESS_LEAST: Final = 100
+_PROGRESS_PARTS: Final = 100
+"""How often a campaign prints its progress."""
 
 
 @final
@@ -63,17 +63,17 @@ class Campaign:
         self._next = first
         self._beyond: set[int] = set()  # were played before some that are lower
 
-    def add(self, told: dict[str, Any]) -> None:
+    def add(self, outcome: dict[str, Any]) -> None:
         """One more has been played."""
         self.played += 1
-        self.situations.update(told["situations"])
-        self._faults += told["faults"]
-        self._deaths += told["deaths"]
-        self._clock_s += told["clock_s"]
-        if told["failure"]:
-            is_whole = len(self.failed) < _TOLD_WHOLE
-            self.failed.append(told if is_whole else {name: told[name] for name in _BRIEF})
-        self._beyond.add(told["seed"])
+        self.situations.update(outcome["situations"])
+        self._faults += outcome["faults"]
+        self._deaths += outcome["deaths"]
+        self._clock_s += outcome["clock_s"]
+        if outcome["failure"]:
+            is_whole = len(self.failed) < _KEPT_WHOLE
+            self.failed.append(outcome if is_whole else {name: outcome[name] for name in _BRIEF})
+        self._beyond.add(outcome["seed"])
         while self._next in self._beyond:
             self._beyond.remove(self._next)
             self._next += 1
@@ -143,7 +143,7 @@ def simulate(seeds: int, first: int, file: Path | None, shrink: int, processes: 
             line = each["line"]
             if each["failure"]:
                 print_failure(each, errors)
-            elif campaign.played % max(_TOLD_LEAST, seeds // _TOLD_PARTS) == 0:
+            elif campaign.played % max(_PROGRESS_LEAST, seeds // _PROGRESS_PARTS) == 0:
                 rate = campaign.played / (time.monotonic() - began_s)
                 errors.print(f"{campaign.played} of {seeds}, {len(campaign.failed)} failed, {rate:.1f}/s")
     except KeyboardInterrupt:

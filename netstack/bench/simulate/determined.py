@@ -65,7 +65,7 @@ def determined(seed: int, clock: trio.abc.Clock | None = None) -> Iterator[None]
 
     Args:
         seed: decides.
-        clock: of the run, so that who asks trio for the time asks it; None: trio looks for the run each time.
+        clock: of the run, which then gives the time without a look for the run; None: trio looks for it.
     """
     chance = random.Random(seed)
     with contextlib.ExitStack() as stack:

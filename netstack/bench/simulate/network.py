@@ -80,7 +80,7 @@ class _Direction:
     def __init__(self, route: _Route, call_at: CallAt) -> None:
         self.route = route
         self._call_at = call_at
-        self._told_s = -math.inf
+        self._woken_s = -math.inf
         self.flight: deque[tuple[float, bytes]] = deque()
         self.size = 0
         self.ends_at = math.inf
@@ -100,18 +100,18 @@ class _Direction:
         arrival_s = max(last, now_s + self.route.delay_s)
         self.flight.append((arrival_s, data))
         self.size += len(data)
-        self._tell_at(arrival_s)
+        self._wake_at(arrival_s)
 
     def end(self) -> None:
         if self.ends_at == math.inf:
             last = self.flight[-1][0] if self.flight else 0.0
             self.ends_at = max(last, trio.current_time() + self.route.delay_s)
-            self._tell_at(self.ends_at)
+            self._wake_at(self.ends_at)
 
-    def _tell_at(self, arrival_s: float) -> None:
-        """Who reads learns of it when it is there."""
-        if arrival_s > self._told_s:
-            self._told_s = arrival_s
+    def _wake_at(self, arrival_s: float) -> None:
+        """The reader is woken then."""
+        if arrival_s > self._woken_s:
+            self._woken_s = arrival_s
             self._call_at(arrival_s, self.changed.unpark_all)
 
 
