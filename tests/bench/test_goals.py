@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from netstack.bench.cli import main
+from netstack.bench.goals import rows as rows_module
 from netstack.bench.goals.command import markdown, told_row
 from netstack.bench.goals.jobs import measure_job, write_words
 from netstack.bench.goals.measure import Rounds
-from netstack.bench.goals.rows import BUILDS, ROWS, measured_once
+from netstack.bench.goals.rows import BUILDS, ROWS, installed, measured_once
 from netstack.bench.peers import peer_spec
 from netstack.bench.taskmanagers import TaskManagers
+from netstack.errors import ConfigError
 
 
 def test_everything_is_measured_once_and_can_be() -> None:
@@ -100,6 +102,16 @@ def test_a_row_that_does_not_exist_is_bad_usage(capsys: pytest.CaptureFixture[st
     assert "async for" in capsys.readouterr().err
 
 
+def test_a_row_whose_peer_is_missing_is_left_out_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_module, "find_spec", lambda name: None if name == "bytewax" else name)
+    reported: list[str] = []
+    left = installed(ROWS, reported.append)
+    assert reported == ["left out, bytewax is not installed: word count, a user's job: Bytewax"]
+    assert len(left) == len(ROWS) - 1
+    with pytest.raises(ConfigError, match="more-peers"):
+        installed([row for row in ROWS if "Bytewax" in row.text], reported.append)
+
+
 @pytest.mark.parametrize(
     ("count", "parallelism", "hosts"),
     [
@@ -116,8 +128,10 @@ def test_subtasks_are_shared_out_among_taskmanagers(count: int, parallelism: int
 
 
 @pytest.mark.leaves("multiprocessing keeps a process for its semaphores until this one ends")
-@pytest.mark.parametrize("engine", ["loop", "queue"])
+@pytest.mark.parametrize("engine", ["loop", "queue", "bytewax"])
 def test_the_text_of_the_word_count_is_counted_right(engine: str, tmp_path: Path) -> None:
+    if engine == "bytewax":
+        pytest.importorskip("bytewax", reason="pip install netstack[more-peers]")
     path = tmp_path / "words"
     counts = write_words(path, 40_000)
     assert Counter(path.read_text().split()) == counts

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
+from rich.markup import escape
 
 from netstack import build
 from netstack.cli.values import COUNT, LENGTH
@@ -24,7 +25,7 @@ from ..flags import flag, flags, json_flag
 from ..host import host_facts, version
 from ..interval import Interval
 from .measure import Rounds, figures, measure, medians, values_of
-from .rows import BUILDS, Row, measured_once, rows_with
+from .rows import BUILDS, Row, installed, measured_once, rows_with
 
 REPEATS: Final = 5
 
@@ -44,13 +45,13 @@ def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[st
 
     Exit code 1 when something that was sent did not arrive whole, in order and once, or could not be measured.
     """
-    rows = rows_with(words)
+    errors = console.err()
+    rows = installed(rows_with(words), lambda text: errors.print(f"[yellow]{escape(text)}[/]", soft_wrap=True))
     if repeats < 1 or not seconds > 0:
         raise ConfigError("--repeats and --seconds: give more than 0")
     asked = builds or BUILDS
     if "compiled" in asked and build.kind != "compiled":
         raise ConfigError(f"netstack runs {build.describe()}: run `make compiled`, or give --build python")
-    errors = console.err()
     wanted = measured_once(rows)
     began = time.monotonic()
     rounds = measure(wanted, asked, repeats, seconds, lambda text: errors.print(text, soft_wrap=True, markup=False))

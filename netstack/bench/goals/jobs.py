@@ -3,8 +3,8 @@
 Takes: which, what is set for its processes, how long about. Gives: a result with a rate.
 
 Word count: the example, two subtasks of each step, by `netstack run`. `loop` is one process with a dict; `queue` is two
-readers and two counters in processes of their own, with a list of words a `put`. Chain: six operators that do next to
-nothing; `loop` is `map` of the same functions.
+readers and two counters in processes of their own, with a list of words a `put`; `bytewax` is two processes of its own.
+Chain: six operators that do next to nothing; `loop` is `map` of the same functions.
 
 `sparse edge` is two processes (`sparse`): prompt as netstack, on the connection of bulk as `shared`.
 
@@ -40,6 +40,9 @@ SIDE: Final = 2
 """Readers, and counters."""
 
 _OPERATORS: Final = 6
+_BYTEWAX_SHARE: Final = 8
+"""It counts a part of the words, since it takes so much longer; neither its start nor imports are measured."""
+
 _LINE_WORDS: Final = 10
 _VOCABULARY: Final = 20_000
 
@@ -135,6 +138,24 @@ def _word_queue(scratch: Path, environment: Mapping[str, str], seconds: float) -
     return wanted.total() / taken_s
 
 
+def _word_bytewax(scratch: Path, environment: Mapping[str, str], seconds: float) -> float:
+    path = scratch / "words"
+    wanted = write_words(path, int(WORDS_A_SECOND * seconds / _BYTEWAX_SHARE))
+    lines = path.read_bytes().splitlines(keepends=True)
+    for part in range(SIDE):
+        first, last = (len(lines) * (part + step) // SIDE for step in (0, 1))
+        (scratch / f"part-{part}").write_bytes(b"".join(lines[first:last]))
+    flow = f"netstack.bench.goals.bytewax_words:flow({str(scratch)!r})"
+    command = [sys.executable, "-m", "bytewax.testing", flow, "-p", str(SIDE), "-w", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended_s = time.monotonic()
+    if done.returncode:
+        raise JobFailed(f"Bytewax: exit code {done.returncode}: {done.stderr[-1000:]}")
+    counts = (line.split() for line in (scratch / "counts").read_text().splitlines())
+    _check({word: int(count) for word, count in counts}, wanted)
+    return wanted.total() / (ended_s - max(float(each.read_text()) for each in scratch.glob("began-*")))
+
+
 def read_words(path: str, subtask: int, queues: list[Any], barrier: Any) -> None:
     """One of the readers: lines that begin in its half, as lists of words to the owner of each word."""
     owners: dict[str, int] = {}
@@ -201,6 +222,7 @@ _MEASURES: Final[Mapping[tuple[str, str], Callable[[Path, Mapping[str, str], flo
     ("word count", "netstack"): _word_count,
     ("word count", "loop"): _word_loop,
     ("word count", "queue"): _word_queue,
+    ("word count", "bytewax"): _word_bytewax,
     ("chain", "netstack"): _chain,
     ("chain", "loop"): _chain_loop,
 }

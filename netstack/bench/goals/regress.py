@@ -31,7 +31,7 @@ from ..host import host_facts, version
 from ..interval import ENOUGH_REPEATS, JUDGED, Interval
 from ..store import reason, replace_file
 from .measure import figures, measure
-from .rows import BUILDS, Row, measured_once, rows_with
+from .rows import BUILDS, Row, installed, measured_once, rows_with
 
 SCHEMA: Final = 1
 _MACHINE: Final = ("name", "cpu", "cores_usable", "kernel", "python")
@@ -91,9 +91,9 @@ def regress(
     """
     if repeats < ENOUGH_REPEATS or not seconds > 0:
         raise ConfigError(f"--repeats and --seconds: give {ENOUGH_REPEATS} rounds at least, of more than 0 seconds")
-    rows = rows_with(words)
-    stored = read_baseline(baseline) if baseline.exists() and not save else None
     errors = console.err()
+    rows = installed(rows_with(words), lambda text: errors.print(escape(text), soft_wrap=True))
+    stored = read_baseline(baseline) if baseline.exists() and not save else None
     builds = BUILDS if build.kind == "compiled" else ("python",)
     found = measure(
         measured_once(rows), builds, repeats, seconds, lambda text: errors.print(text, soft_wrap=True, markup=False)

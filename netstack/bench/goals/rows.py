@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from types import MappingProxyType
 from typing import Any, Final, final
 
 from netstack.config import KIB
@@ -20,6 +22,9 @@ from netstack.units import format_duration, format_latency, three_digits
 from ..spec import RunSpec
 
 BUILDS: Final = ("compiled", "python")
+
+_PACKAGES: Final[Mapping[str, str]] = MappingProxyType({"zmq": "zmq", "flight": "pyarrow", "bytewax": "bytewax"})
+"""What a peer is imported from."""
 
 Result = Mapping[str, Any]
 Figure = Callable[[Result], float | None]
@@ -33,7 +38,7 @@ class Measured:
     Attributes:
         spec: its settings, without a length.
         engine: `netstack`, which is measured in both builds, or a peer.
-        job: which of `jobs` it is instead; its peers are `loop`, `queue` and `shared`, and of `spec`
+        job: which of `jobs` it is instead; its peers are `loop`, `queue`, `bytewax` and `shared`, and of `spec`
             nothing counts.
         taskmanagers: it is an all-to-all on so many of them; 0 for two processes.
         seconds: how long, in the unit of the command's `--seconds`.
@@ -87,6 +92,24 @@ def rows_with(words: Sequence[str]) -> list[Row]:
     if not rows:
         raise ConfigError(f"--only {', '.join(words)}: no row contains it; there are {'; '.join(r.text for r in ROWS)}")
     return rows
+
+
+def installed(rows: Sequence[Row], report: Callable[[str], None]) -> list[Row]:
+    """The rows whose peers are installed; the others are reported.
+
+    Raises:
+        ConfigError: none is left.
+    """
+    left = []
+    for row in rows:
+        package = "" if row.other is None else _PACKAGES.get(row.other.engine, "")
+        if package and find_spec(package) is None:
+            report(f"left out, {package} is not installed: {row.text}")
+        else:
+            left.append(row)
+    if not left:
+        raise ConfigError("no peer of these rows is installed: pip install netstack[peers,more-peers]")
+    return left
 
 
 def measured_once(rows: Sequence[Row]) -> list[Measured]:
@@ -227,6 +250,7 @@ def _rows() -> tuple[Row, ...]:
     for text, job, engine, goals in (
         ("word count, a user's job: a loop in one process", "word count", "loop", (0.6, 0.5)),
         ("word count, a user's job: multiprocessing.Queue", "word count", "queue", (0.6, 0.5)),
+        ("word count, a user's job: Bytewax", "word count", "bytewax", (6, 4)),
         ("six operators in a chain: a loop in one process", "chain", "loop", (0.9, 0.9)),
     ):
         ours, peer = (Measured(_RECORD, each, job, seconds=4) for each in ("netstack", engine))
