@@ -21,6 +21,7 @@ from typing import Final, final
 from ..errors import LocalProtocolError
 from ..events import DataType
 from ..record.cells import Pen
+from ..record.framing import PREFIX_BYTES
 from .buffer import Buffer
 from .local_pool import LocalBufferPool
 from .segment import Segment
@@ -43,6 +44,7 @@ class BufferBuilder:
         "_subpartition",
         "capacity",
         "finished",
+        "is_pen_open",
         "limit",
         "memory",
         "pen",
@@ -57,6 +59,8 @@ class BufferBuilder:
         self.memory = segment.memory
         self.position = 0
         self.pen = Pen(segment.memory)
+        self.is_pen_open = False
+        """Whether the pen may have written since it was settled last."""
         self.records = 0
         """How many records the pen wrote, those it has not settled not counted."""
         self.capacity = self.limit = len(segment.memory)
@@ -76,6 +80,8 @@ class BufferBuilder:
     @property
     def written_bytes(self) -> int:
         """What is in it, with what the pen wrote."""
+        if not self.is_pen_open:
+            return self.position
         written: int = self.pen.written
         return self.position + written
 
@@ -108,10 +114,27 @@ class BufferBuilder:
         self.memory[start:end] = framed
         self.position = end
 
+    def open_pen(self, payload: bytes | bytearray | memoryview, granted: int) -> bool:
+        """Commits what the pen wrote, and has it write one more record, which must end below `limit`.
+
+        Args:
+            payload: of the record.
+            granted: how many records may be written until `Pen.put` is asked again.
+
+        Returns:
+            Whether the record fitted. If not, the pen is closed.
+        """
+        self.settle()
+        if self.position + PREFIX_BYTES + len(payload) >= self.limit:
+            return False
+        self.is_pen_open = self.pen.open(payload, granted, self.position, self.limit)
+        return self.is_pen_open
+
     def settle(self) -> None:
-        """Commits what the pen wrote."""
-        records: int = self.pen.records
-        if records:
+        """Commits what the pen wrote, and closes it."""
+        if self.is_pen_open:
+            self.is_pen_open = False
+            records: int = self.pen.records
             self.position += self.pen.settle()
             self.records += records
 

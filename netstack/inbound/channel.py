@@ -17,7 +17,7 @@ from ..errors import ChannelFailed, RemoteProtocolError
 from ..events import Alignment, CheckpointBarrier, DataType
 from ..wire.codec import Inflate
 from .capture import InputCapture
-from .channel_buffers import ChannelBuffers
+from .channel_buffers import NO_QUEUE, ChannelBuffers
 from .gate import SingleInputGate
 from .in_band import (
     EVENT_OVERHEAD_BYTES,
@@ -38,9 +38,6 @@ TRICKLE_BYTES: Final = 256
 """A buffer of so little, and nothing waiting behind it: its reader comes for more at once, so its credit waits
 for that. Told before the record is handed out it would wake the producer first, which holds the record up."""
 
-_NO_QUEUE: Final[deque[Buffer]] = deque(maxlen=0)
-"""Stands where nothing has come yet: an empty deque takes 760 bytes, more than all the rest of an idle channel."""
-
 
 @final
 class RemoteInputChannel(ChannelBuffers):
@@ -55,17 +52,12 @@ class RemoteInputChannel(ChannelBuffers):
         "_expected_sequence",
         "_gate",
         "_has_compressed",
-        "_is_trickle",
-        "_link",
         "_priority_count",
-        "_queue",
-        "announcements",
         "backlog_announcements",
         "index",
         "is_enqueued",
         "is_finished",
         "is_first",
-        "number",
         "partition_id",
         "peer",
         "subpartition",
@@ -103,7 +95,6 @@ class RemoteInputChannel(ChannelBuffers):
         """
         super().__init__(exclusive, pool, network, credit_based=credit_based)
         self.index = index
-        self.number = -1  # given by the receiver
         self.is_enqueued = False
         self.is_first = False
         self.is_finished = False
@@ -111,12 +102,8 @@ class RemoteInputChannel(ChannelBuffers):
         self.partition_id = partition_id
         self.subpartition = subpartition
         self.subpartitions = subpartitions
-        self.announcements = 0
         self.backlog_announcements = 0
         self._gate = gate
-        self._link: ChannelLink | None = None
-        self._is_trickle = False
-        self._queue: deque[Buffer] = _NO_QUEUE
         self._priority_count = 0
         self._capture: InputCapture | None = None
         self._has_compressed = False
@@ -155,10 +142,16 @@ class RemoteInputChannel(ChannelBuffers):
         if sequence != self._expected_sequence:
             raise out_of_sequence(self._expected_sequence, sequence, self)
         is_floating = bool(self._floating)
-        free = self._take_free(sequence)
+        if is_floating:
+            free = self._floating.pop()
+        elif self._exclusive:
+            free = self._exclusive.pop()
+        else:
+            raise without_credit(sequence, self)
         memory = segment.memory
-        buffer = Buffer(memory if length == len(memory) else memory[:length], length, _DATA, self, segment, is_floating)
-        self._take(buffer, sequence, backlog)
+        self._take(
+            memory if length == len(memory) else memory[:length], length, segment, is_floating, sequence, backlog
+        )
         return free
 
     def on_small_buffer(self, sequence: int, backlog: int, payload: bytes) -> None:
@@ -170,20 +163,27 @@ class RemoteInputChannel(ChannelBuffers):
         if sequence != self._expected_sequence:
             raise out_of_sequence(self._expected_sequence, sequence, self)
         is_floating = bool(self._floating)
-        free = self._take_free(sequence)
-        self._take(Buffer(memoryview(payload), len(payload), _DATA, self, free, is_floating), sequence, backlog)
+        if is_floating:
+            free = self._floating.pop()
+        elif self._exclusive:
+            free = self._exclusive.pop()
+        else:
+            raise without_credit(sequence, self)
+        self._take(memoryview(payload), len(payload), free, is_floating, sequence, backlog)
 
-    def _take(self, buffer: Buffer, sequence: int, backlog: int) -> None:
-        """Puts a data buffer, whose place was taken, in the queue."""
-        length = buffer.length
+    def _take(
+        self, memory: memoryview, length: int, segment: Segment, is_floating: bool, sequence: int, backlog: int
+    ) -> None:
+        """Puts data in the queue, whose place, `segment`, was taken."""
+        buffer = Buffer(memory, length, _DATA, self, segment, is_floating)
         self._expected_sequence = (sequence + 1) & 0xFFFFFFFF  # it travels as 32 bits
         self._buffers += 1
         self._bytes += length
         buffer.sequence = sequence
         if self._capture is not None and self._capture.is_open:
-            self._capture.add(buffer.memory)
+            self._capture.add(memory)
         queue = self._queue
-        if queue is _NO_QUEUE:
+        if queue is NO_QUEUE:
             queue = self._queue = deque()
         queue.append(buffer)
         if len(queue) == 1:
@@ -196,10 +196,10 @@ class RemoteInputChannel(ChannelBuffers):
         wanted = backlog if backlog > self._expected else self._expected
         required = self._required = wanted + self._initial_credit
         self._is_trickle = not wanted and length <= TRICKLE_BYTES
-        if not self._waiting and len(self._exclusive) + len(self._floating) < required:
-            self.on_backlog(backlog)
         if self.credit.use() and self._link is not None:
             self._link.want_announcement(self)
+        if not self._waiting and len(self._exclusive) + len(self._floating) < required:
+            self.on_backlog(backlog)
 
     def on_parts(
         self, sequence: int, backlog: int, body: memoryview, sizes: tuple[int, ...], inflate: Inflate | None
@@ -231,7 +231,7 @@ class RemoteInputChannel(ChannelBuffers):
         if self._capture is not None and self._capture.is_open:
             self._capture.add(whole.memory)
         if made:
-            if self._queue is _NO_QUEUE:
+            if self._queue is NO_QUEUE:
                 self._queue = deque()
             was_empty = not self._queue
             self._queue.extend(made)
@@ -257,7 +257,7 @@ class RemoteInputChannel(ChannelBuffers):
             raise too_many_events(self)
         buffer = Buffer(memoryview(payload), len(payload), data_type, None)
         buffer.sequence = sequence
-        if self._queue is _NO_QUEUE:
+        if self._queue is NO_QUEUE:
             self._queue = deque()
         if isinstance(event, CheckpointBarrier):
             self._note_barrier(event, sequence)
@@ -363,7 +363,7 @@ class RemoteInputChannel(ChannelBuffers):
         if self.is_released:
             return
         self.is_released = True
-        queue, self._queue = self._queue, _NO_QUEUE
+        queue, self._queue = self._queue, NO_QUEUE
         for buffer in queue:
             buffer.recycle()
         self._return_all()
@@ -411,17 +411,6 @@ class RemoteInputChannel(ChannelBuffers):
             if self._has_compressed:
                 raise compressed_checkpoint(self)
             self._captured().on_barrier(barrier.checkpoint_id, sequence)
-
-    def _announce(self, count: int) -> None:
-        due = self.credit.add(count)
-        if self._link is not None:
-            if due:
-                self._link.want_announcement(self)
-            else:
-                self._link.hold_announcement(self)
-            waiting = len(self._queue)
-            if self.credit.is_scheduled and self.credit.unannounced > waiting and (waiting or not self._is_trickle):
-                self._link.announce_now()
 
     def _inflated(self, compressed: CompressedBuffer) -> Buffer:
         try:

@@ -13,14 +13,89 @@ buffers only for what waits: while it is blocked it gives all of them back, and 
 
 from __future__ import annotations
 
-import abc
+from collections import deque
+from typing import Final, final
 
 from ..buffer.buffer import Buffer
 from ..buffer.local_pool import BufferListener, LocalBufferPool
 from ..buffer.network_pool import NetworkBufferPool
 from ..buffer.segment import Segment
-from ..wire.credit import MAX_CREDIT, ReceiveCredit
-from .in_band import without_credit
+from ..wire.credit import MAX_CREDIT
+from .link import ChannelLink
+
+NO_QUEUE: Final[deque[Buffer]] = deque(maxlen=0)
+"""Stands where nothing has come yet: an empty deque takes 760 bytes, more than all the rest of an idle channel."""
+
+
+@final
+class ReceiveCredit:
+    """What a receiver has reserved but not yet announced, and whether an announcement is due.
+
+    An announcement is due when more is unannounced than the sender still has. So a sender that uses its credit hears of
+    more before it runs out; while both sides are busy it gets large portions (each announcement wakes it, which costs
+    as much as sending 100 KiB); and a sender that has none left gets some as soon as half of what it sent was consumed.
+    A consumer that runs out of data tells the rest to every sender that may soon be out of credit (`is_short_for`).
+    """
+
+    __slots__ = ("_scheduled", "announced", "unannounced", "used")
+
+    def __init__(self, initial: int) -> None:
+        self.announced = initial
+        """Announced so far, the initial credit included, without what was forgotten."""
+        self.unannounced = 0
+        """Reserved, part of the next announcement."""
+        self.used = 0
+        """Data buffers that came: credit the sender has spent."""
+        self._scheduled = False
+
+    def add(self, count: int) -> bool:
+        """More buffers were reserved. Returns whether an announcement must be scheduled now."""
+        unannounced = self.unannounced = self.unannounced + count
+        if self._scheduled or unannounced <= self.announced - self.used:
+            return False
+        self._scheduled = True
+        return True
+
+    def use(self) -> bool:
+        """A data buffer came. Returns whether an announcement must be scheduled now."""
+        self.used += 1
+        if self._scheduled or self.unannounced <= self.announced - self.used:
+            return False
+        self._scheduled = True
+        return True
+
+    def is_short_for(self, backlog: int) -> bool:
+        """Whether a sender with `backlog` buffers waiting may soon be out of credit although there is some to announce.
+
+        Soon: as much is waiting there as it may still send, and that is not far more than would be news. A slow stream,
+        of which nothing waits, gets credit when more than half of its credit would be news (`add`, `use`), not after
+        every record, which would wake both ends.
+        """
+        if not self.unannounced or self._scheduled:
+            return False
+        left = self.announced - self.used
+        return 0 < backlog >= left <= 4 * self.unannounced
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether an announcement is due and not yet taken."""
+        return self._scheduled
+
+    def schedule(self) -> None:
+        """An announcement is scheduled although none was due."""
+        self._scheduled = True
+
+    def forget(self) -> None:
+        """What was announced and not used, and what was not announced yet, is void; see `SendCredit.forget`."""
+        self.unannounced = 0
+        self.announced = self.used
+
+    def take(self) -> int:
+        """Everything unannounced, which is announced with this."""
+        count, self.unannounced = self.unannounced, 0
+        self.announced += count
+        self._scheduled = False
+        return count
 
 
 class ChannelBuffers:
@@ -32,13 +107,18 @@ class ChannelBuffers:
         "_expected",
         "_floating",
         "_initial_credit",
+        "_is_trickle",
+        "_link",
         "_network",
         "_on_demand",
         "_pool",
+        "_queue",
         "_required",
         "_waiting",
+        "announcements",
         "credit",
         "is_released",
+        "number",
     )
 
     def __init__(
@@ -57,10 +137,11 @@ class ChannelBuffers:
         self._expected = 0
         self._on_demand = credit_based and not exclusive
         self._waiting = False
-
-    @abc.abstractmethod
-    def _announce(self, count: int) -> None:
-        """So many buffers more were reserved: announces them to the producer, now or later."""
+        self.number = -1  # given by the receiver
+        self.announcements = 0
+        self._link: ChannelLink | None = None
+        self._queue: deque[Buffer] = NO_QUEUE
+        self._is_trickle = False
 
     @property
     def initial_credit(self) -> int:
@@ -110,13 +191,6 @@ class ChannelBuffers:
         while credit.unannounced and self._floating and self.free_buffers > self._required:
             credit.unannounced -= 1
             self._pool.recycle(self._floating.pop())
-
-    def _take_free(self, sequence: int) -> Segment:
-        if self._floating:
-            return self._floating.pop()
-        if self._exclusive:
-            return self._exclusive.pop()
-        raise without_credit(sequence, self)
 
     # From a receiver without credits.
 
@@ -182,6 +256,21 @@ class ChannelBuffers:
     def on_pool_destroyed(self) -> None:
         """The gate is closing."""
         self._waiting = False
+
+    def _announce(self, count: int) -> None:
+        """So many buffers more were reserved: announces them to the producer, now or later."""
+        credit, link = self.credit, self._link
+        is_due = credit.add(count)
+        if link is None:
+            return
+        if not credit.is_scheduled:
+            link.hold_announcement(self)
+            return
+        if is_due:
+            link.want_announcement(self)
+        waiting = len(self._queue)
+        if credit.unannounced > waiting and (waiting or not self._is_trickle):
+            link.announce_now()
 
     def _give_up_floating(self) -> None:
         """The channel is blocked: its floating buffers serve others, until it is resumed and announces a backlog."""

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from .channel import RemoteInputChannel
+    from .channel_buffers import ChannelBuffers
 
 
 class ChannelLink(Protocol):
     """The receiver of a connection, as its channels see it."""
 
-    def want_announcement(self, channel: RemoteInputChannel) -> None:
+    def want_announcement(self, channel: ChannelBuffers) -> None:
         """The channel has credit to announce."""
 
     def announce_now(self) -> None:
         """Half of what the producer could send was consumed: it should hear of it before the rest is."""
 
-    def hold_announcement(self, channel: RemoteInputChannel) -> None:
+    def hold_announcement(self, channel: ChannelBuffers) -> None:
         """The channel has credit that need not be announced while data keeps coming."""
 
     def want_resume(self, channel: RemoteInputChannel) -> None:

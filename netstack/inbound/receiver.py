@@ -40,6 +40,7 @@ from ..wire.frames import (
 from ..wire.greeting import FEATURE_CHECKSUM
 from ..wire.outgoing_batch import OutgoingBatch
 from .channel import RemoteInputChannel
+from .channel_buffers import ChannelBuffers
 
 CREDIT_PAIRS_A_FRAME = 1024  # 8 KiB of payload: half of what a control frame may carry
 
@@ -91,8 +92,8 @@ class ChannelReceiver:
         self._retrying: set[int] = set()
         self._channels: dict[int, RemoteInputChannel] = {}
         self._next_number = 0
-        self._to_announce: list[RemoteInputChannel] = []
-        self._held: dict[RemoteInputChannel, None] = {}
+        self._to_announce: list[ChannelBuffers] = []
+        self._held: dict[ChannelBuffers, None] = {}
         self._sizes: dict[int, int] = {}
         self._checksum = False
         self._closed: Exception | None = None
@@ -246,14 +247,14 @@ class ChannelReceiver:
 
     # From the channels.
 
-    def want_announcement(self, channel: RemoteInputChannel) -> None:
+    def want_announcement(self, channel: ChannelBuffers) -> None:
         """The channel has credit to announce (called once until it was collected)."""
         if channel.number in self._channels:
             self._to_announce.append(channel)
             if len(self._to_announce) == 1:
                 self._on_write_wanted()
 
-    def hold_announcement(self, channel: RemoteInputChannel) -> None:
+    def hold_announcement(self, channel: ChannelBuffers) -> None:
         """The channel has credit that need not be announced while data keeps coming."""
         self._held[channel] = None
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from ..record.cells import RUN_LIMIT_BYTES
 from ..record.formats import kind_of
+from ..record.framing import PREFIX_BYTES
 from .emission import Payload
 from .staging import Staging
 
@@ -67,16 +68,17 @@ class SlowEmitter:
     def emit(self, record: Any, payload: Payload, slot: int, /) -> bool:
         """Writes a record, whole or not at all; `PartitionWriter.try_emit` says what it raises."""
         builder = self._builders[slot]
-        if builder.pen.put(payload, self._granted):
-            is_written = True
+        size = len(payload)
+        if builder.is_pen_open:
+            is_written = builder.pen.put(payload, self._granted) or builder.open_pen(payload, self._granted)
+        elif builder.position + PREFIX_BYTES + size < builder.limit:
+            is_written = builder.open_pen(payload, self._granted)
         else:
-            builder.settle()
-            is_written = builder.pen.open(payload, self._granted, builder.position, builder.limit)
+            is_written = False
         if is_written:
             if self._flush_always:
                 self._look()
             return True
-        size = len(payload)
         if self._writer.try_emit_slowly(slot, payload, size):
             return True
         self._writer.refused[:] = [(record, slot)]

@@ -65,6 +65,7 @@ class OpenBuffers:
         ends_record: whether segments are taken beyond the quota, and beyond the pool's size, to end what was begun.
         waits_early: whether nothing is written while the pool has no segment at hand, as by Flink's writers; ours fill
             the open buffer.
+        is_broadcasting: whether the broadcast builder is the one that may be open.
         rounds: of flushes, of a writer that stages records.
         next_kick: with a timeout of 0: from when on (in the host's ticks) a record asks the connections to send.
         on_lent_back: told when memory lent by a batch was sent.
@@ -72,7 +73,6 @@ class OpenBuffers:
 
     __slots__ = (
         "_broadcast_slot",
-        "_broadcasting",
         "_counters",
         "_due",
         "_due_at",
@@ -87,6 +87,7 @@ class OpenBuffers:
         "_unkicked",
         "builders",
         "ends_record",
+        "is_broadcasting",
         "next_kick",
         "on_lent_back",
         "partition",
@@ -107,7 +108,7 @@ class OpenBuffers:
         self.pens: list[Pen] = [_NONE.pen] * slots
         self.waits_early = partition.as_flink and partition.store is None
         self._open_slots = 0
-        self._broadcasting = False
+        self.is_broadcasting = False
         self._times: FlushTimes | None = None
         if buffer_timeout_s:
             self._times = (
@@ -267,7 +268,7 @@ class OpenBuffers:
                     self._await(slot, due)
             elif self._flush_always:
                 for subpartition in self.targets(slot):
-                    subpartition.flush()
+                    subpartition.flush(is_written=True)
                 if self._ticks() >= self.next_kick:
                     self.flush_connections()
         if self._unkicked:
@@ -278,9 +279,9 @@ class OpenBuffers:
     def switch(self, slot: int) -> None:
         """Goes over between the subpartitions' builders and the broadcast builder: finishes the other kind."""
         broadcasting = slot == self._broadcast_slot
-        if broadcasting is not self._broadcasting:
+        if broadcasting is not self.is_broadcasting:
             self.finish_all()
-            self._broadcasting = broadcasting
+            self.is_broadcasting = broadcasting
 
     def finish_all(self, *, by_event: bool = False) -> None:
         """Finishes every open buffer."""
@@ -293,13 +294,13 @@ class OpenBuffers:
 
         A mark of the same slot that still waits stays alone.
         """
-        if self._broadcasting:
+        if self.is_broadcasting:
             slot = self._broadcast_slot
         if slot in self._marks:
             return
         self._marks[slot] = event
         builder = self.builders[slot]
-        if self.rounds is not None and self.rounds.is_active and not self._broadcasting:
+        if self.rounds is not None and self.rounds.is_active and not self.is_broadcasting:
             return  # it leaves in the next round
         if self._due_at[slot] in self._due:
             return

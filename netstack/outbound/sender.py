@@ -240,11 +240,10 @@ class ChannelSender:
                 continue
             credit = channel.credit
             if buffer.data_type is _DATA or buffer.data_type is _STORED:
-                try:
-                    credit.spend()
-                except LocalProtocolError:
+                if credit.available <= 0:
                     buffer.recycle()
-                    raise
+                    raise credit.exceeded()
+                credit.available -= 1
                 channel.buffers += 1
             if buffer.more_available:
                 if credit.available > 0 or buffer.next_is_event:

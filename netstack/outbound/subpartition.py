@@ -206,12 +206,16 @@ class ResultSubpartition:
         if not self._flush_requested and not self.is_blocked and self._finished_elements() == 1:
             self._notify_reader()
 
-    def flush(self) -> bool:
-        """Makes the bytes of an unfinished last buffer available too. Returns whether they were not before."""
+    def flush(self, *, is_written: bool = False) -> bool:
+        """Makes the bytes of an unfinished last buffer available too. Returns whether they were not before.
+
+        Args:
+            is_written: whether its writer knows that it has bytes that were not taken.
+        """
         if self._flush_requested or not self._queue:
             return False
         alone = len(self._queue) == 1
-        new_data = alone and self._queue[0].has_data()
+        new_data = alone and (is_written or self._queue[0].has_data())
         self._flush_requested = new_data or not alone
         if new_data and not self.is_blocked:
             self._notify_reader()
@@ -272,11 +276,12 @@ class ResultSubpartition:
         queue = self._queue
         while queue:
             head = queue[0]
+            is_finished = head.is_finished
             buffer = head.build()
             waiting = len(queue)
             if waiting == 1:
                 self._flush_requested = False
-            if head.is_finished:
+            if is_finished:
                 queue.popleft()
                 head.close()
                 waiting -= 1
@@ -306,7 +311,7 @@ class ResultSubpartition:
             self._end_of_data_taken = True
         if not head.is_data and buffer.data_type.blocks_upstream:
             self.is_blocked = True
-        elif waiting and (waiting > 1 or self._flush_requested or queue[0].is_finished):
+        elif is_finished and waiting and (waiting > 1 or self._flush_requested or queue[0].is_finished):
             buffer.more_available = True
             buffer.next_is_event = not queue[0].is_data
             # As `backlog_buffers`, for a queue that is neither blocked nor empty.

@@ -163,7 +163,7 @@ class PartitionWriter:
         self.refused.clear()
 
     def try_emit_slowly(self, slot: int, payload: Payload, size: int) -> bool:
-        """Writes an encoded record to a slot like `try_emit`, whatever is in the way."""
+        """Writes an encoded record to a slot, whose buffer is settled, like `try_emit`, whatever is in the way."""
         if self.is_emitting or (self._torn is not None and not self.complete_torn()):
             return False
         self.partition.check_writable()
@@ -173,9 +173,9 @@ class PartitionWriter:
             buffers.flush_connections()
             if not self._can_begin(0):
                 return False
-        buffers.switch(slot)
-        builder = self._builders[slot]
-        builder.settle()
+        if (slot == self._count) is not buffers.is_broadcasting:
+            buffers.switch(slot)
+        builder = self._builders[slot]  # settled by the caller
         start = builder.position
         end = start + size + PREFIX_BYTES
         if builder.capacity < end <= len(builder.memory):

@@ -287,7 +287,7 @@ class NetworkEndpoint:
         pump = Pump(
             stream,
             connect,
-            on_dirty=self._mark_dirty,
+            unsent=self.unsent,
             on_closed=self._on_pump_closed,
             on_mistake=self._log_mistake,
             on_continue=None if self._sessions is None else self._sessions.hand_over,
@@ -335,9 +335,6 @@ class NetworkEndpoint:
         self._dialler.discard(pump)
         if self._closing and not self._pumps:
             self._all_closed.set()
-
-    def _mark_dirty(self, pump: Pump) -> None:
-        self.unsent[pump] = None
 
     def _hello(self, is_prompt: bool = False) -> Hello:
         asked = FEATURE_CHECKSUM if self._config.checksum else 0

@@ -81,7 +81,7 @@ class Pump:
         stream: ByteStream,
         connect: Callable[[Callable[[], None]], Connection],
         *,
-        on_dirty: Callable[[Pump], None],
+        unsent: dict[Pump, None],
         on_closed: Callable[[Pump, Exception | None], None],
         on_mistake: Callable[[str, Exception], None] = _log_mistake,
         on_continue: Callable[[Pump], None] | None = None,
@@ -93,7 +93,7 @@ class Pump:
         Args:
             stream: owned from now on.
             connect: makes the connection, given what to call when there is something to write.
-            on_dirty: told when there is something to write.
+            unsent: the connections with something to write; it puts itself in.
             on_closed: told once, when the connection is over.
             on_mistake: told of an error that is neither the peer's nor the stream's.
             on_continue: told when the stream carries another session from now on, to take it away; then the pump ends.
@@ -108,7 +108,7 @@ class Pump:
         self.error: Exception | None = None
         self.landing: list[Segment] = []
         """The segments payloads landed in, once the connection is over; whoever lent them takes them back."""
-        self._on_dirty = on_dirty
+        self._unsent = unsent
         self._on_closed = on_closed
         self._on_mistake = on_mistake
         self.readers = 0
@@ -159,8 +159,10 @@ class Pump:
         if self._visits.is_inside and not self.is_plain:  # more than a socket: the loop's
             self._work.wake()
             return
-        self.is_dirty = False
-        if self._is_writing or self._is_full or self._outgoing in _SENDS_NOTHING:
+        if self._is_writing or self._is_full:
+            return
+        if self._outgoing in _SENDS_NOTHING:
+            self.is_dirty = False
             return
         self._is_writing = True
         connection = self.connection
@@ -169,19 +171,21 @@ class Pump:
             while True:
                 batch = self._batch
                 if batch is None:
-                    # Kept before the stream may fail: whoever closes the pump recycles its buffers.
+                    self.is_dirty = False
+                    # Kept before the stream may fail: closing the pump recycles its buffers.
                     batch = self._batch = connection.collect()
                     if batch is None:
                         break
                 sent = stream.try_send(batch.pieces)
                 connection.bytes_sent += sent
                 connection.sends += 1
-                if batch.take(sent):
-                    self._batch = None
-                    continue
-                self._is_full = True
-                self._work.wake()
-                break
+                if not batch.take(sent):
+                    self._is_full = True
+                    self._work.wake()
+                    break
+                self._batch = None
+                if batch.has_room and not self.is_dirty:
+                    break  # it was all there is
         except ConnectionLost as error:
             self._stop_writing(error)
         except NetstackError as error:
@@ -248,7 +252,11 @@ class Pump:
                     return 0
                 received = count
                 is_full = count >= self._read_bytes
-                self._adapt(count, connection.control_frames - frames)
+                frames = connection.control_frames - frames
+                if frames > FRAMES_A_READ:  # the next read takes in less
+                    self._read_bytes = max(MIN_READ_BYTES, count * FRAMES_A_READ // frames)
+                elif frames < FRAMES_A_READ // 2 and is_full:
+                    self._read_bytes = 2 * count
                 if (count < SHORT_READ_BYTES and not is_full) or self._is_paused:
                     break  # there is no more, or readiness will tell: asking once more costs as much as reading
                 if is_full:
@@ -394,13 +402,6 @@ class Pump:
 
     # Inside.
 
-    def _adapt(self, count: int, frames: int) -> None:
-        """How much the next read takes in: less when it is control frames, ever more when it is not."""
-        if frames > FRAMES_A_READ:
-            self._read_bytes = max(MIN_READ_BYTES, count * FRAMES_A_READ // frames)
-        elif frames < FRAMES_A_READ // 2 and count >= self._read_bytes:
-            self._read_bytes = 2 * count
-
     def _contain(self, error: Exception, doing: str) -> None:
         """A mistake of ours, whatever it is, ends this connection and no other."""
         text = f"{doing} {shown_text(self.stream.peer)} failed: {shown_error(error)}"
@@ -427,7 +428,7 @@ class Pump:
     def _write_wanted(self) -> None:
         if not self.is_dirty:
             self.is_dirty = True
-            self._on_dirty(self)
+            self._unsent[self] = None
         if not self._is_reading and not self._visits.is_inside:  # they write when they are done, or come again
             self._work.wake()
 

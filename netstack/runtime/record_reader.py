@@ -62,6 +62,7 @@ class _Waiter:
 
     def __init__(self, gate: Gate, parking: Parking | None) -> None:
         self.gate = gate
+        self.single = gate if isinstance(gate, SingleInputGate) else None
         self.parking: Parking = TaskParking() if parking is None else parking
         self._turn = 0
         self._resume: int | None = None
@@ -294,11 +295,16 @@ class RecordReader(_Reader, Generic[T]):
             event = waiter.event_of(buffer)
             return [] if event is None else [event]  # type: ignore[list-item]  # only who sends events has them
         try:
-            elements = self._deserializers[channel].feed(buffer.contiguous())
+            memory = buffer.memory if buffer.pieces is None else buffer.contiguous()
+            elements = self._deserializers[channel].feed(memory)
         finally:
             buffer.recycle()
         if elements:
-            waiter.gate.count_records(channel, len(elements))
+            gate = waiter.single
+            if gate is None:
+                waiter.gate.count_records(channel, len(elements))
+            else:
+                gate.records += len(elements)
         return elements
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Credit as a type: what a sender may send, what a receiver promised.
+"""Credit as a type: what a sender may send. What a receiver promised is `ReceiveCredit` in `inbound.channel_buffers`.
 
-Takes: counts of buffers. Gives: `SendCredit` to the sender, `ReceiveCredit` to the input channels.
+Takes: counts of buffers. Gives: `SendCredit` to the sender.
 
 Unit: network buffers. Every method is O(1); going below zero raises. The law both sides keep, per channel:
 sender's credit + announcements in flight + unannounced + data buffers in flight = free buffers reserved at the
@@ -51,81 +51,14 @@ class SendCredit:
             LocalProtocolError: there is no credit for it.
         """
         if self.available <= 0:
-            raise LocalProtocolError(f"a buffer without credit: {self.granted} were granted, and all are spent")
+            raise self.exceeded()
         self.available -= 1
+
+    def exceeded(self) -> LocalProtocolError:
+        """The error of a sender that has no credit for what it sends."""
+        return LocalProtocolError(f"a buffer without credit: {self.granted} were granted, and all are spent")
 
     def forget(self) -> None:
         """What is left is void: while the channel was blocked, its receiver gave the buffers to others."""
         self.granted -= self.available
         self.available = 0
-
-
-@final
-class ReceiveCredit:
-    """What a receiver has reserved but not yet announced, and whether an announcement is due.
-
-    An announcement is due when more is unannounced than the sender still has. So a sender that uses its credit hears of
-    more before it runs out; while both sides are busy it gets large portions (each announcement wakes it, which costs
-    as much as sending 100 KiB); and a sender that has none left gets some as soon as half of what it sent was consumed.
-    A consumer that runs out of data tells the rest to every sender that may soon be out of credit (`is_short_for`).
-    """
-
-    __slots__ = ("_scheduled", "announced", "unannounced", "used")
-
-    def __init__(self, initial: int) -> None:
-        self.announced = initial
-        """Announced so far, the initial credit included, without what was forgotten."""
-        self.unannounced = 0
-        """Reserved, part of the next announcement."""
-        self.used = 0
-        """Data buffers that came: credit the sender has spent."""
-        self._scheduled = False
-
-    def add(self, count: int) -> bool:
-        """More buffers were reserved. Returns whether an announcement must be scheduled now."""
-        unannounced = self.unannounced = self.unannounced + count
-        if self._scheduled or unannounced <= self.announced - self.used:
-            return False
-        self._scheduled = True
-        return True
-
-    def use(self) -> bool:
-        """A data buffer came. Returns whether an announcement must be scheduled now."""
-        self.used += 1
-        if self._scheduled or self.unannounced <= self.announced - self.used:
-            return False
-        self._scheduled = True
-        return True
-
-    def is_short_for(self, backlog: int) -> bool:
-        """Whether a sender with `backlog` buffers waiting may soon be out of credit although there is some to announce.
-
-        Soon: as much is waiting there as it may still send, and that is not far more than would be news. A slow stream,
-        of which nothing waits, gets credit when more than half of its credit would be news (`add`, `use`), not after
-        every record, which would wake both ends.
-        """
-        if not self.unannounced or self._scheduled:
-            return False
-        left = self.announced - self.used
-        return 0 < backlog >= left <= 4 * self.unannounced
-
-    @property
-    def is_scheduled(self) -> bool:
-        """Whether an announcement is due and not yet taken."""
-        return self._scheduled
-
-    def schedule(self) -> None:
-        """An announcement is scheduled although none was due."""
-        self._scheduled = True
-
-    def forget(self) -> None:
-        """What was announced and not used, and what was not announced yet, is void; see `SendCredit.forget`."""
-        self.unannounced = 0
-        self.announced = self.used
-
-    def take(self) -> int:
-        """Everything unannounced, which is announced with this."""
-        count, self.unannounced = self.unannounced, 0
-        self.announced += count
-        self._scheduled = False
-        return count

@@ -24,13 +24,15 @@ class OutgoingBatch:
     Attributes:
         pieces: for the socket, in order.
         total_bytes: over all pieces.
+        has_room: whether another frame may be added.
     """
 
-    __slots__ = ("_buffers", "_ends", "_taken", "pieces", "total_bytes")
+    __slots__ = ("_buffers", "_ends", "_taken", "has_room", "pieces", "total_bytes")
 
     def __init__(self) -> None:
         self.pieces: list[bytes | memoryview] = []
         self.total_bytes = 0
+        self.has_room = True
         self._buffers: list[Buffer] = []
         self._ends: list[int] = []
         self._taken = 0
@@ -38,7 +40,9 @@ class OutgoingBatch:
     def add_control(self, frame: bytes) -> None:
         """A control frame."""
         self.pieces.append(frame)
-        self.total_bytes += len(frame)
+        total = self.total_bytes = self.total_bytes + len(frame)
+        if total >= GATHER_BYTES:
+            self.has_room = False
 
     def add_buffer(self, header: bytes, buffer: Buffer) -> bool:
         """A buffer; its reference belongs to the batch now. Returns whether there is room for another."""
@@ -51,7 +55,8 @@ class OutgoingBatch:
         total = self.total_bytes = self.total_bytes + len(header) + buffer.length
         self._buffers.append(buffer)
         self._ends.append(total)
-        return total < GATHER_BYTES and len(self._ends) < GATHER_FRAMES
+        self.has_room = total < GATHER_BYTES and len(self._ends) < GATHER_FRAMES
+        return self.has_room
 
     def add_pieces(self, pieces: list[bytes | memoryview], buffer: Buffer) -> bool:
         """A frame in pieces, over a buffer whose reference belongs to the batch now. See `add_buffer`."""
@@ -59,12 +64,8 @@ class OutgoingBatch:
         total = self.total_bytes = self.total_bytes + sum(map(len, pieces))
         self._buffers.append(buffer)
         self._ends.append(total)
-        return total < GATHER_BYTES and len(self._ends) < GATHER_FRAMES
-
-    @property
-    def has_room(self) -> bool:
-        """Whether another frame may be added."""
-        return self.total_bytes < GATHER_BYTES and len(self._buffers) < GATHER_FRAMES
+        self.has_room = total < GATHER_BYTES and len(self._ends) < GATHER_FRAMES
+        return self.has_room
 
     def take(self, count: int) -> bool:
         """The socket took `count` more bytes: buffers that are through are recycled. Returns whether all are."""

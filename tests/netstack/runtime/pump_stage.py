@@ -135,10 +135,10 @@ class Stage:
     def __init__(self, *, answers: bool = True) -> None:
         self.stream = ScriptedStream()
         self.endpoint = FakeEndpoint()
-        self.dirty = 0
+        self.unsent: dict[Pump, None] = {}
         self.closed: list[Exception | None] = []
         self.wanted: Callable[[], None]
-        self.pump = Pump(self.stream, self.connect, on_dirty=self.on_dirty, on_closed=self.on_closed, answers=answers)
+        self.pump = Pump(self.stream, self.connect, unsent=self.unsent, on_closed=self.on_closed, answers=answers)
 
     def connect(self, on_write_wanted: Callable[[], None]) -> Connection:
         self.wanted = on_write_wanted
@@ -151,9 +151,6 @@ class Stage:
             on_write_wanted=on_write_wanted,
             now=0.0,
         )
-
-    def on_dirty(self, pump: Pump) -> None:
-        self.dirty += 1
 
     def on_closed(self, pump: Pump, error: Exception | None) -> None:
         self.closed.append(error)

@@ -21,7 +21,7 @@ def stage() -> Stage:
 
 
 async def test_a_hello_is_wanted_from_the_start_and_sent_first(stage: Stage) -> None:
-    assert (stage.pump.is_dirty, stage.dirty) == (True, 1)
+    assert (stage.pump.is_dirty, list(stage.unsent)) == (True, [stage.pump])
     stage.pump.write_now()
     assert stage.told() == [HELLO]
     assert not stage.pump.is_dirty

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from netstack.wire.credit import MAX_CREDIT, ReceiveCredit, SendCredit
+from netstack.inbound.channel_buffers import ReceiveCredit
+from netstack.wire.credit import MAX_CREDIT, SendCredit
 
 
 @pytest.mark.parametrize("count", [0, -1, MAX_CREDIT, 2**32 - 1])
