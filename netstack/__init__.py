@@ -51,14 +51,11 @@ if TYPE_CHECKING:
         UserEvent,
     )
     from .ids import ChannelDescriptor, PartitionId, ResultPartitionType
-    from .inbound.gate import SingleInputGate
     from .inbound.statistics import GateStatistics
-    from .inbound.union import UnionInputGate
     from .jobmanager.client import JobClient, JobResult, open_job_client, wait_for_job
     from .jobmanager.config import JobManagerConfig
     from .jobmanager.local import LocalCluster, open_local_cluster, run_job
     from .outbound.adaptive import AdaptiveRebalanceSelector
-    from .outbound.partition import ResultPartition
     from .outbound.selector import (
         BroadcastSelector,
         ChannelSelector,
@@ -74,6 +71,7 @@ if TYPE_CHECKING:
     from .outbound.statistics import ResultPartitionStatistics
     from .record.formats import RecordFormat
     from .runtime.authentication import Secret
+    from .runtime.handles import InputGate, ResultPartition, UnionInputGate
     from .runtime.network_environment import NetworkEnvironment, open_network
     from .runtime.record_reader import ArrayReader, RecordReader
     from .runtime.record_writer import RecordWriter
@@ -127,6 +125,7 @@ __all__ = [
     "GateStatistics",
     "GlobalExchangeMode",
     "GlobalSelector",
+    "InputGate",
     "InsufficientBuffers",
     "JobClient",
     "JobFailed",
@@ -173,7 +172,6 @@ __all__ = [
     "Secret",
     "ShuffleSelector",
     "ShuffleStorageError",
-    "SingleInputGate",
     "SliceWriter",
     "SpeculationSettings",
     "SpillError",
@@ -245,9 +243,7 @@ _HOMES: Final = {
         "PartitionId",
         "ResultPartitionType",
     ),
-    "inbound.gate": ("SingleInputGate",),
     "inbound.statistics": ("GateStatistics",),
-    "inbound.union": ("UnionInputGate",),
     "jobmanager.client": (
         "JobClient",
         "JobResult",
@@ -261,7 +257,6 @@ _HOMES: Final = {
         "run_job",
     ),
     "outbound.adaptive": ("AdaptiveRebalanceSelector",),
-    "outbound.partition": ("ResultPartition",),
     "outbound.selector": (
         "BroadcastSelector",
         "ChannelSelector",
@@ -276,6 +271,7 @@ _HOMES: Final = {
     "outbound.statistics": ("ResultPartitionStatistics",),
     "outbound.slices": ("SliceWriter",),
     "record.formats": ("RecordFormat",),
+    "runtime.handles": ("InputGate", "ResultPartition", "UnionInputGate"),
     "runtime.authentication": ("Secret",),
     "runtime.network_environment": (
         "NetworkEnvironment",

@@ -33,23 +33,19 @@ class DataType(enum.IntEnum):
     STORED_DATA = 14
     """Never on the wire: data buffers as they lie in a file (`buffer.stored`), for the codec to send them so."""
 
-    @property
-    def is_data(self) -> bool:
-        """Whether it is a data buffer: costs credit, counts in the backlog."""
-        return self is DataType.DATA
+    # Attributes and not properties: they are looked up for every event, and a property of an enum costs a call.
 
-    @property
-    def has_priority(self) -> bool:
-        """Whether it overtakes data."""
-        return self is DataType.PRIORITY_EVENT or self is DataType.ANNOUNCEMENT
+    is_data: bool
+    """Whether it is a data buffer: costs credit, counts in the backlog."""
+    has_priority: bool
+    """Whether it overtakes data."""
+    blocks_upstream: bool
+    """Whether the subpartition stops after it until it is resumed."""
 
-    @property
-    def blocks_upstream(self) -> bool:
-        """Whether the subpartition stops after it until it is resumed."""
-        return self in _BLOCKING
-
-
-_BLOCKING = frozenset({DataType.ALIGNED_BARRIER, DataType.TIMEOUTABLE_ALIGNED_BARRIER, DataType.BLOCKING_EVENT})
+    def __init__(self, value: int) -> None:
+        self.is_data = value == 1
+        self.has_priority = value in (3, 6)
+        self.blocks_upstream = value in (4, 5, 12)
 
 
 class Alignment(enum.IntEnum):

@@ -13,7 +13,7 @@ from typing import final
 from ..blocking import network_environment as blocking
 from ..config import NetworkConfig
 from ..ids import ChannelDescriptor, ResultPartitionType
-from ..inbound import gate as inbound
+from ..runtime import handles
 from ..runtime.authentication import Secret
 from ..runtime.statistics import NetworkStatistics
 from .door import through
@@ -49,7 +49,7 @@ class NetworkEnvironment:
         """
         return self._inner.create_partition(name, subpartitions=subpartitions, kind=kind)
 
-    async def open_gate(self, descriptors: Sequence[ChannelDescriptor]) -> blocking.SingleInputGate:
+    async def open_gate(self, descriptors: Sequence[ChannelDescriptor]) -> blocking.InputGate:
         """Opens one input gate; arguments and errors of `netstack.NetworkEnvironment.open_gate`.
 
         Cancellation: nothing stays open; subpartitions that were asked for already count as consumed.
@@ -58,11 +58,11 @@ class NetworkEnvironment:
         manager = portal.inside
         wanted = tuple(descriptors)
 
-        async def open_inside() -> inbound.SingleInputGate:
+        async def open_inside() -> handles.InputGate:
             return await manager.open_gate(wanted)
 
         what = f"opening a gate of {len(wanted)} channels"
-        return blocking.SingleInputGate(portal, await through(portal, open_inside, what))
+        return blocking.InputGate(portal, await through(portal, open_inside, what))
 
     def release_partition(self, name: str) -> None:
         """Drops a partition and everything in it; unknown names are ignored."""

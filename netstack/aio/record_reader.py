@@ -10,7 +10,7 @@ from typing import Any, Final, final
 
 import numpy.typing as npt
 
-from ..blocking.network_environment import SingleInputGate
+from ..blocking.network_environment import InputGate
 from ..blocking.record_reader import ArrayVisitor, RecordVisitor, T, is_small, is_trickle
 from ..config import NetworkConfig
 from ..record.cells import Handout
@@ -29,7 +29,7 @@ class RecordReader(RecordVisitor[T]):
     """
 
     def __init__(
-        self, gate: SingleInputGate, *, format: RecordFormat | str = "bytes", config: NetworkConfig | None = None
+        self, gate: InputGate, *, format: RecordFormat | str = "bytes", config: NetworkConfig | None = None
     ) -> None:
         """Takes over the gate; arguments of `netstack.RecordReader`."""
         super().__init__(gate, format, config, MOST_SOCKETS)
@@ -69,9 +69,7 @@ class RecordReader(RecordVisitor[T]):
 class ArrayReader(ArrayVisitor):
     """Iterates over fixed-width records as arrays: `async for array in aio.ArrayReader(gate, "<i8"): ...`."""
 
-    def __init__(
-        self, gate: SingleInputGate, dtype: npt.DTypeLike | None = None, *, record_bytes: int | None = None
-    ) -> None:
+    def __init__(self, gate: InputGate, dtype: npt.DTypeLike | None = None, *, record_bytes: int | None = None) -> None:
         """Takes over the gate; arguments and errors of `netstack.ArrayReader`."""
         super().__init__(gate, dtype, record_bytes, MOST_SOCKETS)
 

@@ -19,10 +19,9 @@ from netstack import (
     RecordWriter,
     open_network,
 )
-from netstack.inbound.gate import SingleInputGate
-from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import ChannelSelector, CustomSelector
 from netstack.record.formats import format_named
+from netstack.runtime.handles import InputGate, ResultPartition
 
 from .arrivals import warm_ns
 from .blocking_engine import consume_blocking, produce_blocking
@@ -132,7 +131,7 @@ async def emit_all(spec: RunSpec, io: Spans, writer: RecordWriter) -> None:
         await _produce_batches(spec, io, writer)
 
 
-async def take_all(spec: RunSpec, verifier: Taker, gate: SingleInputGate) -> None:
+async def take_all(spec: RunSpec, verifier: Taker, gate: InputGate) -> None:
     """Reads a gate to its end into a verifier, the way the settings ask for.
 
     Cancellation: what was read and not handed on yet is lost.
@@ -180,7 +179,7 @@ async def _produce_batches(spec: RunSpec, io: Spans, writer: RecordWriter) -> No
             await writer.emit_batch(source.array(*span))
 
 
-async def _consume_arrays(spec: RunSpec, verifier: Taker, gate: SingleInputGate, throttle: Throttle | None) -> None:
+async def _consume_arrays(spec: RunSpec, verifier: Taker, gate: InputGate, throttle: Throttle | None) -> None:
     feed: Any = getattr(verifier, "feed_array")  # noqa: B009 - only the verifier of generated records has it
     reader = ArrayReader(gate, record_bytes=spec.record_bytes)
     async for array in reader:
@@ -190,7 +189,7 @@ async def _consume_arrays(spec: RunSpec, verifier: Taker, gate: SingleInputGate,
             await _feed_in_turn(throttle, feed, reader.channel_index, array)
 
 
-async def _consume_columns(spec: RunSpec, verifier: Taker, gate: SingleInputGate, throttle: Throttle | None) -> None:
+async def _consume_columns(spec: RunSpec, verifier: Taker, gate: InputGate, throttle: Throttle | None) -> None:
     feed = verifier.feed_arrow
     reader = RecordReader(gate, format="arrow")
     async for batch in reader:
@@ -211,7 +210,7 @@ async def _feed_in_turn(throttle: Throttle, feed: Callable[[int, Any], None], ch
         feed(channel, part)
 
 
-async def _consume_stamped(verifier: Taker, gate: SingleInputGate, throttle: Throttle | None) -> None:
+async def _consume_stamped(verifier: Taker, gate: InputGate, throttle: Throttle | None) -> None:
     """Each record gets an arrival time of its own."""
     feed = verifier.feed
     reader = RecordReader(gate)
@@ -221,7 +220,7 @@ async def _consume_stamped(verifier: Taker, gate: SingleInputGate, throttle: Thr
         feed(reader.channel_index, (record,), clock_ns())
 
 
-async def _consume_records(verifier: Taker, gate: SingleInputGate) -> None:
+async def _consume_records(verifier: Taker, gate: InputGate) -> None:
     """One by one; handed to the verifier a few hundred at a time, per channel."""
     feed = verifier.feed
     reader = RecordReader(gate)
@@ -238,7 +237,7 @@ async def _consume_records(verifier: Taker, gate: SingleInputGate) -> None:
         feed(channel, taken)
 
 
-async def _consume_buffers(verifier: Taker, gate: SingleInputGate) -> None:
+async def _consume_buffers(verifier: Taker, gate: InputGate) -> None:
     """The records of a buffer at once."""
     feed = verifier.feed
     reader = RecordReader[bytes](gate)
@@ -296,9 +295,7 @@ def _producer_facts(
     )
 
 
-def _consumer_facts(
-    spec: RunSpec, manager: NetworkEnvironment, gate: SingleInputGate, observation: Observation
-) -> Facts:
+def _consumer_facts(spec: RunSpec, manager: NetworkEnvironment, gate: InputGate, observation: Observation) -> Facts:
     statistics = gate.statistics()
     return Facts(
         buffers=sum(channel.buffers for channel in statistics.channels),

@@ -32,19 +32,19 @@ from typing import Any
 from trio import WouldBlock
 
 from ..renamed import warn_renamed
-from .network_environment import NetworkEnvironment, ResultPartition, SingleInputGate, open_network
+from .network_environment import InputGate, NetworkEnvironment, ResultPartition, open_network
 from .record_reader import ArrayReader, ReaderStatistics, RecordReader
 from .record_writer import RecordWriter
 from .writing import WriterStatistics
 
 __all__ = [
     "ArrayReader",
+    "InputGate",
     "NetworkEnvironment",
     "ReaderStatistics",
     "RecordReader",
     "RecordWriter",
     "ResultPartition",
-    "SingleInputGate",
     "WouldBlock",
     "WriterStatistics",
     "open_network",

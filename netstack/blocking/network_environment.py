@@ -11,10 +11,9 @@ from typing import Any, TypeVar, final
 
 from ..config import NetworkConfig
 from ..ids import ChannelDescriptor, PartitionId, ResultPartitionType
-from ..inbound import gate as inbound
 from ..inbound.statistics import GateStatistics
-from ..outbound import partition as outbound
 from ..outbound.statistics import ResultPartitionStatistics
+from ..runtime import handles
 from ..runtime import network_environment as runtime
 from ..runtime.authentication import Secret
 from ..runtime.interrupts import INTERRUPTS
@@ -35,12 +34,12 @@ class ResultPartition:
         subpartitions: how many consumers it has.
     """
 
-    def __init__(self, portal: Manager, inner: outbound.ResultPartition) -> None:
+    def __init__(self, portal: Manager, inner: handles.ResultPartition) -> None:
         """Called by `NetworkEnvironment.create_partition`."""
         self.portal = portal
         self.inner = inner
         self.partition_id: PartitionId = inner.partition_id
-        self.subpartitions = len(inner.subpartitions)
+        self.subpartitions = inner.subpartition_count
 
     def statistics(self) -> ResultPartitionStatistics:
         """A snapshot; what a `RecordWriter` has taken and not written yet is not in it."""
@@ -56,14 +55,14 @@ class ResultPartition:
 
 
 @final
-class SingleInputGate:
+class InputGate:
     """All channels of one input, for a `RecordReader` or an `ArrayReader`.
 
     Attributes:
         channel_count: number of channels.
     """
 
-    def __init__(self, portal: Manager, inner: inbound.SingleInputGate) -> None:
+    def __init__(self, portal: Manager, inner: handles.InputGate) -> None:
         """Called by `NetworkEnvironment.open_gate`."""
         self.portal = portal
         self.inner = inner
@@ -130,7 +129,7 @@ class NetworkEnvironment:
         inner = _do(self.portal, lambda: manager.create_partition(name, subpartitions=subpartitions, kind=kind))
         return ResultPartition(self.portal, inner)
 
-    def open_gate(self, descriptors: Sequence[ChannelDescriptor], *, timeout_s: float | None = None) -> SingleInputGate:
+    def open_gate(self, descriptors: Sequence[ChannelDescriptor], *, timeout_s: float | None = None) -> InputGate:
         """Opens one input gate; arguments and errors of `netstack.NetworkEnvironment.open_gate`.
 
         Raises:
@@ -139,11 +138,11 @@ class NetworkEnvironment:
         manager = self.portal.inside
         wanted = tuple(descriptors)
 
-        async def open_inside() -> inbound.SingleInputGate:
+        async def open_inside() -> handles.InputGate:
             return await manager.open_gate(wanted)
 
         what = f"opening a gate of {len(wanted)} channels"
-        return SingleInputGate(self.portal, self.portal.call(open_inside, timeout_s=timeout_s, what=what))
+        return InputGate(self.portal, self.portal.call(open_inside, timeout_s=timeout_s, what=what))
 
     def release_partition(self, name: str) -> None:
         """Drops a partition and everything in it; unknown names are ignored."""

@@ -26,7 +26,7 @@ from ..events import CancelCheckpointMarker, CheckpointBarrier, UserEvent
 from ..record.cells import Ready
 from ..record.formats import RecordFormat
 from ..runtime import record_reader as runtime
-from .network_environment import SingleInputGate
+from .network_environment import InputGate
 from .portal import check_timeout
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class ReaderStatistics:
 class VisitingReader:
     """What readers of threads and of asyncio share: where they wait, one call at a time."""
 
-    def __init__(self, gate: SingleInputGate, most_sockets: int, *, direct: bool | None = None) -> None:
+    def __init__(self, gate: InputGate, most_sockets: int, *, direct: bool | None = None) -> None:
         self._portal = gate.portal
         self._gate = gate.inner
         self._is_busy = False
@@ -139,7 +139,7 @@ class RecordVisitor(VisitingReader, Generic[T]):
 
     def __init__(
         self,
-        gate: SingleInputGate,
+        gate: InputGate,
         format: RecordFormat | str,
         config: NetworkConfig | None,
         most_sockets: int,
@@ -168,7 +168,7 @@ class ArrayVisitor(VisitingReader):
 
     def __init__(
         self,
-        gate: SingleInputGate,
+        gate: InputGate,
         dtype: npt.DTypeLike | None,
         record_bytes: int | None,
         most_sockets: int,
@@ -218,7 +218,7 @@ class RecordReader(RecordVisitor[T]):
 
     def __init__(
         self,
-        gate: SingleInputGate,
+        gate: InputGate,
         *,
         format: RecordFormat | str = "bytes",
         config: NetworkConfig | None = None,
@@ -272,7 +272,7 @@ class ArrayReader(ArrayVisitor):
 
     def __init__(
         self,
-        gate: SingleInputGate,
+        gate: InputGate,
         dtype: npt.DTypeLike | None = None,
         *,
         record_bytes: int | None = None,

@@ -143,7 +143,7 @@ class VisitingWriter(Generic[T]):
                     self._check()
                     is_written = self._try_emit(record)
                     if listens and not is_written:
-                        listen = self._partition.inner.listen
+                        listen = self._partition.inner.engine.listen
                         if listen is not None:
                             listen()
                         is_written = self._try_emit(record)
@@ -273,7 +273,7 @@ class VisitingWriter(Generic[T]):
         if isinstance(error, RecordError) or self._failure is not None:
             return error
         inner = self._partition.inner
-        if self._visits.is_over or (self._portal.inside.is_closed and inner.failure is None):
+        if self._visits.is_over or (self._portal.inside.is_closed and inner.engine.failure is None):
             error = LocalProtocolError(self._name("the TaskManager was closed with an open writer of"))
         elif not (inner.is_released or inner.is_finished):
             return error

@@ -21,7 +21,6 @@ from ..config import NetworkConfig
 from ..errors import ChannelFailed, ConfigError, NetstackError, RecordError
 from ..events import DataType, UserEvent, decode_event
 from ..ids import ChannelDescriptor
-from ..inbound.gate import SingleInputGate
 from ..record.deserializer import RecordDeserializer
 from ..record.flink import StreamElementFormat, StreamRecord, Watermark, value_format_named
 from ..record.flink_rows import FlinkRows, row_payloads
@@ -30,7 +29,7 @@ from ..record.formats import BytesFormat
 from ..record.spill import SpillDirectory
 from ..runtime.deserializers import new_deserializer
 from ..runtime.network_environment import NetworkEnvironment, open_network
-from ..runtime.record_reader import TURN_BUFFERS
+from ..runtime.record_reader import TURN_BUFFERS, Engine
 from ..wakeup import Signal
 from .exchange import (
     CLOSED_EARLY,
@@ -223,11 +222,11 @@ class Consumption:
             [ChannelDescriptor(plan.address, plan.partition_id, index) for index in plan.subpartitions]
         )
         try:
-            self.outcome = FINISHED if await self._read(gate) else CLOSED_EARLY
+            self.outcome = FINISHED if await self._read(gate.engine) else CLOSED_EARLY
         finally:
             gate.close()
 
-    async def _read(self, gate: SingleInputGate) -> bool:
+    async def _read(self, gate: Engine) -> bool:
         """Returns whether every channel has ended."""
         plan = self._plan
         signal = Signal()

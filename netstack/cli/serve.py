@@ -152,11 +152,10 @@ class Serving:
     async def _exchange(self) -> None:
         plan = self._plan
         async with open_network(plan.listen, plan.config) as manager:
-            partition = manager.create_partition(plan.partition_id, subpartitions=plan.subpartitions, kind=plan.type)
+            handle = manager.create_partition(plan.partition_id, subpartitions=plan.subpartitions, kind=plan.type)
+            partition = handle.engine
             partition.on_task_event = self._take_task_event
-            writer = RecordWriter(
-                partition, format=value_format_named(plan.kind), buffer_timeout_s=plan.buffer_timeout_s
-            )
+            writer = RecordWriter(handle, format=value_format_named(plan.kind), buffer_timeout_s=plan.buffer_timeout_s)
             wake_writer = partition.on_acknowledged
             assert wake_writer is not None
 
@@ -196,7 +195,7 @@ class Serving:
         self._is_written = True
 
     async def _end(self, writer: RecordWriter, manager: NetworkEnvironment) -> None:
-        partition = writer.partition
+        partition = writer.engine
         self.outcome = FINISHED
         self._count_event(EndOfData())
         if not self._writing.cancelled_caught:

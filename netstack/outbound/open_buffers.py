@@ -218,6 +218,7 @@ class OpenBuffers:
         self._open_slots -= 1
         counters = self._counters
         counters.buffers += 1
+        targets = self.targets(slot)
         written = builder.finish()
         counters.counted += builder.records
         counters.bytes += written
@@ -227,11 +228,13 @@ class OpenBuffers:
         else:
             counters.flushes_full += 1
         builder.close()
-        for subpartition in self.targets(slot):
+        for subpartition in targets:
             subpartition.on_buffer_finished()
         if self._marks:
             self._follow(slot)
-        self.count_unkicked()
+        self._unkicked += 1
+        if self._unkicked >= KICK_BUFFERS:
+            self.flush_connections()
 
     def count_unkicked(self, buffers: int = 1) -> None:
         """Buffers were finished: every few of them the connections are asked to send."""
@@ -286,8 +289,9 @@ class OpenBuffers:
     def finish_all(self, *, by_event: bool = False) -> None:
         """Finishes every open buffer."""
         if self._open_slots:
-            for slot in range(len(self.builders)):
-                self.finish(slot, by_event=by_event)
+            for slot, builder in enumerate(self.builders):
+                if builder is not _NONE:
+                    self.finish(slot, by_event=by_event)
 
     def mark(self, slot: int, event: bytes) -> None:
         """Has an event travel as a record would that is written now: behind what is written, at its time.

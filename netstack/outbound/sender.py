@@ -261,7 +261,7 @@ class ChannelSender:
                     has_room = batch.add_pieces(pieces, buffer)
                     continue
                 header, payload = self._codec.encode_event(
-                    channel.number, buffer.data_type, buffer.sequence, buffer.backlog, bytes(buffer.contiguous())
+                    channel.number, buffer.data_type, buffer.sequence, buffer.backlog, bytes(buffer.memory)
                 )
                 buffer.recycle()
                 batch.add_control(header)
@@ -287,9 +287,10 @@ class ChannelSender:
         view = channel.view
         if view is None or self._closed:
             return
+        is_first = view.has_priority
         if view.is_released or view.is_available(has_credit=channel.credit.available > 0):
             channel.is_registered = True
-            channel.is_first = view.has_priority
+            channel.is_first = is_first
             (self._first if channel.is_first else self._ready).append(channel)
             self._on_write_wanted()
         elif channel.credit.is_on_demand and channel.credit.available <= 0 and view.backlog_buffers():

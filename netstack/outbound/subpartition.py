@@ -203,7 +203,7 @@ class ResultSubpartition:
 
     def on_buffer_finished(self) -> None:
         """The last element was finished by its writer: announce it, if that made something available."""
-        if not self._flush_requested and not self.is_blocked and self._finished_elements() == 1:
+        if not self._flush_requested and not self.is_blocked and len(self._queue) == 1:
             self._notify_reader()
 
     def flush(self, *, is_written: bool = False) -> bool:

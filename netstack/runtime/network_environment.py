@@ -23,7 +23,7 @@ from ..ids import ChannelDescriptor, ResultPartitionType, partition_id
 from ..inbound.channel import RemoteInputChannel
 from ..inbound.gate import InputChannel, SingleInputGate
 from ..inbound.receiver import ChannelReceiver
-from ..outbound.partition import ResultPartition
+from ..outbound import partition as outbound
 from ..shuffle.files import SealedFiles
 from ..transport import ByteStream, Listener, transport_for
 from .admission import Admission
@@ -33,6 +33,7 @@ from .debloating import GateDebloating
 from .dialling import connect_stream
 from .endpoint import NetworkEndpoint
 from .gate_names import GateNames
+from .handles import InputGate, ResultPartition
 from .kept import KeptPartitions, KeptTogether
 from .local_channels import is_same_address, open_local_channel
 from .memory_watch import MemoryWatch
@@ -157,7 +158,7 @@ class NetworkEnvironment:
             )
             self._registry.add(kept)
             self._memory_watch.check(self._pool.statistics())
-            return kept
+            return ResultPartition(kept)
         config = self.config
         required, maximum = partition_buffers(kind, subpartitions, config)
         pool = self._pool.create_pool(
@@ -168,7 +169,7 @@ class NetworkEnvironment:
             max_overdraft=config.max_overdraft_buffers_per_partition,
             purpose=f"partition {name!r} with {subpartitions} subpartitions",
         )
-        partition = ResultPartition(
+        partition = outbound.ResultPartition(
             checked,
             kind,
             subpartitions,
@@ -182,7 +183,7 @@ class NetworkEnvironment:
         partition.listen = self._endpoint.listen
         self._registry.add(partition)
         self._memory_watch.check(self._pool.statistics())
-        return partition
+        return ResultPartition(partition)
 
     def take_over(self, name: str, sealed: SealedFiles) -> None:
         """Serves a partition that another process has written and sealed, until `release_partition`.
@@ -208,7 +209,7 @@ class NetworkEnvironment:
         )
         self._registry.add(partition)
 
-    async def open_gate(self, descriptors: Sequence[ChannelDescriptor]) -> SingleInputGate:
+    async def open_gate(self, descriptors: Sequence[ChannelDescriptor]) -> InputGate:
         """Opens one input gate over any number of channels, local and remote.
 
         Args:
@@ -318,16 +319,17 @@ class NetworkEnvironment:
         finally:
             if exclusive:
                 self._pool.recycle_unpooled(exclusive)
-        return gate
+        return InputGate(gate)
 
-    def park_reader(self, gate: SingleInputGate, *, most_sockets: int) -> ThreadParking:
+    def park_reader(self, gate: InputGate, *, most_sockets: int) -> ThreadParking:
         """Where a thread that reads a gate waits: at its sockets, if they are no more, else until the loop wakes it.
 
         It can where all connections are plain sockets that no other gate reads from, and credit is used: what nobody
         reads may then wait. Another gate that comes to read from one takes it back. What goes on after a cut
         (`resume_grace_s`) is more than a socket.
         """
-        producers = self._gates.get(gate)
+        engine = gate.engine
+        producers = self._gates.get(engine) if isinstance(engine, SingleInputGate) else None
         pumps = () if producers is None or not producers.only_sockets else producers.pumps
         if len(pumps) > most_sockets or not self.config.credit_based or self.config.resume_grace_s:
             pumps = ()
@@ -339,7 +341,7 @@ class NetworkEnvironment:
 
     def park_writer(self, partition: ResultPartition) -> ThreadParking:
         """Where a thread that writes a partition waits: at its consumers' sockets; for the disk at nothing."""
-        return ThreadParking(self.visits, lambda: self._endpoint.consumers if partition.store is None else ())
+        return ThreadParking(self.visits, lambda: self._endpoint.consumers if partition.engine.store is None else ())
 
     @property
     def is_closed(self) -> bool:

@@ -30,6 +30,7 @@ from ..record.rows import DEFAULT_BLOCK_BYTES, RowDeserializer
 from ..record.spill import SpillDirectory
 from ..record.stream_records import HEAD_BYTES, without_heads
 from .deserializers import new_deserializer
+from .handles import InputGate
 from .parking import Parking, TaskParking
 
 if TYPE_CHECKING:
@@ -54,13 +55,13 @@ LEAST_BLOCK_BYTES: Final = 32 * 1024
 _BUSY: Final = "another task reads from this reader; give each task a gate of its own"
 _DATA: Final = DataType.DATA
 
-Gate = SingleInputGate | UnionInputGate
+Engine = SingleInputGate | UnionInputGate
 
 
 class _Waiter:
     """What both readers share: the next buffer, with as few waits as possible."""
 
-    def __init__(self, gate: Gate, parking: Parking | None) -> None:
+    def __init__(self, gate: Engine, parking: Parking | None) -> None:
         self.gate = gate
         self.single = gate if isinstance(gate, SingleInputGate) else None
         self.parking: Parking = TaskParking() if parking is None else parking
@@ -195,7 +196,7 @@ class RecordReader(_Reader, Generic[T]):
 
     def __init__(
         self,
-        gate: Gate,
+        gate: InputGate,
         *,
         format: RecordFormat | str = "bytes",
         config: NetworkConfig | None = None,
@@ -210,8 +211,8 @@ class RecordReader(_Reader, Generic[T]):
                 None is that of the NetworkEnvironment that opened the gate.
             parking: where it waits; None is in its event loop.
         """
-        settings = config or gate.config or NetworkConfig()
-        self._waiter = _Waiter(gate, parking)
+        settings = config or gate.engine.config or NetworkConfig()
+        self._waiter = _Waiter(gate.engine, parking)
         made = format_named(format) if isinstance(format, str) else format
         spill = SpillDirectory(None if settings.spill_directory is None else [settings.spill_directory])
         self._deserializers = [new_deserializer(made, spill, settings) for _ in range(gate.channel_count)]
@@ -336,7 +337,7 @@ class ArrayReader(_Reader):
 
     def __init__(
         self,
-        gate: Gate,
+        gate: InputGate,
         dtype: npt.DTypeLike | None = None,
         *,
         record_bytes: int | None = None,
@@ -361,10 +362,10 @@ class ArrayReader(_Reader):
         width = record_bytes if self._dtype is None else self._dtype.itemsize
         if not width or width < 1:
             raise ConfigError(f"records of {width} bytes cannot be read as arrays")
-        self._waiter = _Waiter(gate, parking)
+        self._waiter = _Waiter(gate.engine, parking)
         # One of few channels may gather much at a time; many together would take a gigabyte for every thousand.
         block_bytes = max(LEAST_BLOCK_BYTES, min(DEFAULT_BLOCK_BYTES, GATHERED_BYTES // max(1, gate.channel_count)))
-        config = gate.config or NetworkConfig()
+        config = gate.engine.config or NetworkConfig()
         self._has_heads = config.as_flink
         width += HEAD_BYTES if self._has_heads else 0
         self._rows = [

@@ -17,14 +17,15 @@ import trio
 from ..buffer.lent import LentBuffer
 from ..errors import ConfigError, PoolDestroyed, RecordError
 from ..events import Event
+from ..outbound import partition as outbound
 from ..outbound.emission import Emission, Payload
-from ..outbound.partition import ResultPartition
 from ..outbound.selector import ChannelSelector, RebalanceSelector
 from ..outbound.slices import SliceWriter
 from ..outbound.writer import PartitionWriter
 from ..record.cells import eager
 from ..record.formats import RecordFormat, format_named, rows_as_bytes
 from ..waits import WaitMeter
+from .handles import ResultPartition
 from .parking import Parking, TaskParking
 
 if TYPE_CHECKING:
@@ -82,24 +83,26 @@ class RecordWriter(Generic[T]):
         """
         if buffer_timeout_s is not None and buffer_timeout_s < 0:
             raise ConfigError(f"buffer_timeout_s={buffer_timeout_s}; give 0, seconds above 0, or None")
-        if partition.store is not None:
+        engine = partition.engine
+        if engine.store is not None:
             buffer_timeout_s = None  # nobody reads what is not full
         self._core = PartitionWriter(
-            partition,
+            engine,
             selector=RebalanceSelector() if selector is None else selector,
             format=format_named(format) if isinstance(format, str) else format,
             buffer_timeout_s=buffer_timeout_s,
             refuse=trio.WouldBlock,
         )
-        self._partition = partition
-        self._pool = partition.pool
-        self._now = partition.host.now
+        self._handle = partition
+        self._partition = engine
+        self._pool = engine.pool
+        self._now = engine.host.now
         self._is_back = False
         self._parking: Parking = TaskParking() if parking is None else parking
-        partition.pool.on_available = self._on_back
+        engine.pool.on_available = self._on_back
         self._core.buffers.on_lent_back = self._on_back
-        partition.on_acknowledged = self._parking.wake
-        partition.on_release = self._core.abandon
+        engine.on_acknowledged = self._parking.wake
+        engine.on_release = self._core.abandon
         self._try_emit = self._core.try_emit
         self.emit = eager(self._try_emit, self.emit)  # type: ignore[assignment, method-assign]
         self.try_emit = self._core.try_emit
@@ -124,6 +127,11 @@ class RecordWriter(Generic[T]):
     @property
     def partition(self) -> ResultPartition:
         """What it writes to."""
+        return self._handle
+
+    @property
+    def engine(self) -> outbound.ResultPartition:
+        """What is behind the partition; netstack's own."""
         return self._partition
 
     async def emit(self, record: T) -> None:

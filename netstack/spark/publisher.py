@@ -31,8 +31,8 @@ import trio
 
 from .. import blocking
 from ..errors import ConfigError, NetstackError
-from ..outbound.partition import ResultPartition
 from ..record.arrow import PIECE_BYTES, slices
+from ..runtime.handles import ResultPartition
 from ..runtime.record_writer import RecordWriter
 from ..wakeup import Signal
 from .stream_request import EpochRequest, Question

@@ -11,15 +11,15 @@ from typing import Any, Final, TypeAlias, final
 
 from ..errors import ConfigError, LocalProtocolError, StateMismatch
 from ..ids import ChannelDescriptor
-from ..inbound.gate import SingleInputGate
 from ..keygroups import key_group, operator_index, original_key
+from ..runtime.handles import InputGate
 from ..shown import shown
 from .keyed_state import KeyedState, MixedKeyedState, stored_state
 
 _WIDER: Final = frozenset({("bool", "int"), ("bool", "float"), ("int", "float")})
 """Types of numbers that stay right when they are taken for the other."""
 
-OpenGate: TypeAlias = Callable[[Sequence[ChannelDescriptor]], Awaitable[SingleInputGate]]
+OpenGate: TypeAlias = Callable[[Sequence[ChannelDescriptor]], Awaitable[InputGate]]
 
 
 @final
@@ -131,7 +131,7 @@ class OperatorContext:
             state.restore(restored)
         return state
 
-    async def open_gate(self, channels: Sequence[ChannelDescriptor]) -> SingleInputGate:
+    async def open_gate(self, channels: Sequence[ChannelDescriptor]) -> InputGate:
         """A gate beside those of the job's edges, on partitions that other jobs have left. Its reader closes it.
 
         Raises:

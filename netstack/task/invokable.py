@@ -21,7 +21,8 @@ from ..errors import ConfigError
 from ..events import CheckpointBarrier
 from ..ids import ChannelDescriptor
 from ..inbound.gate import SingleInputGate
-from ..outbound.partition import ResultPartition
+from ..outbound import partition as outbound
+from ..runtime.handles import InputGate, ResultPartition
 from ..runtime.network_environment import NetworkEnvironment
 from ..schedule.descriptors.descriptors import PartitionDescriptor, TaskDeploymentDescriptor
 from ..schedule.descriptors.information import TaskInformation
@@ -87,7 +88,7 @@ class InvokableTask:
     def __str__(self) -> str:
         return f"{self.name}-{self.subtask}"
 
-    async def open_gate(self, index: int = 0) -> SingleInputGate:
+    async def open_gate(self, index: int = 0) -> InputGate:
         """Opens one of its gates; it is closed when the task ends.
 
         Raises:
@@ -99,7 +100,9 @@ class InvokableTask:
         if not 0 <= index < len(self._gates):
             raise ConfigError(f"task {self} has {len(self._gates)} gates, so none of index {index}")
         gate = await self.environment.open_gate(self._gates[index])
-        self._open.append(gate)
+        engine = gate.engine
+        assert isinstance(engine, SingleInputGate)
+        self._open.append(engine)
         return gate
 
     def send(self, event: Plain) -> None:
@@ -144,8 +147,8 @@ class InvokableTask:
         self._reports.initializing()
         self._reports.running()
         result = await function(self)
-        produced = tuple(partition.bytes_per_subpartition for partition in self.partitions)
-        return TaskOutcome(produced, {self._operator: result}, kept=kept_bytes(self.partitions))
+        produced = tuple(partition.bytes_per_subpartition for partition in self.open_partitions)
+        return TaskOutcome(produced, {self._operator: result}, kept=kept_bytes(self.open_partitions))
 
     def operator_event(self, event: Plain) -> None:
         """Takes what the coordinator says."""
@@ -177,7 +180,7 @@ class InvokableTask:
         """Closes its gates; fails partitions that are unfinished; those that are finished live until consumed."""
         for gate in self._open:
             gate.close()
-        for partition in self.partitions:
+        for partition in self.open_partitions:
             if partition.is_finished:
                 partition.close()
             else:
@@ -186,7 +189,7 @@ class InvokableTask:
 
     def statistics(self) -> TaskStatistics:
         """How far it is."""
-        return TaskStatistics(0, sum(partition.counters.records for partition in self.partitions))
+        return TaskStatistics(0, sum(partition.counters.records for partition in self.open_partitions))
 
     def code(self) -> list[list[Any]]:
         """Of a benchmark nobody asks."""
@@ -201,6 +204,6 @@ class InvokableTask:
         return self._open
 
     @property
-    def open_partitions(self) -> Sequence[ResultPartition]:
+    def open_partitions(self) -> Sequence[outbound.ResultPartition]:
         """What it produces."""
-        return self.partitions
+        return tuple(partition.engine for partition in self.partitions)

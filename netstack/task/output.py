@@ -94,7 +94,7 @@ class TaskOutput:
             mailbox: whom to wake when there is room.
             now: monotonic seconds.
         """
-        self.partitions: tuple[ResultPartition, ...] = tuple(writer.partition for writer in writers)
+        self.partitions: tuple[ResultPartition, ...] = tuple(writer.engine for writer in writers)
         self._writers = tuple(writers)
         for writer in writers:
             writer.overdraw()
@@ -159,7 +159,7 @@ class TaskOutput:
             self.backpressured.end(self._now())
 
     async def _drain(self, edge: Edge) -> None:
-        partition = edge.writer.partition
+        partition = edge.writer.engine
         while not edge.flush():
             while not edge.arrays and not partition.pool.is_available:  # the writer would call it soft
                 partition.hard_backpressured.begin(partition.host.now())
@@ -202,7 +202,7 @@ class TaskOutput:
         """
         if not self._is_finished and self.is_flushed:
             for writer in self._writers:
-                writer.mark(self._turn % len(writer.partition.subpartitions), event)
+                writer.mark(self._turn % len(writer.engine.subpartitions), event)
             self._turn += 1
 
     @property

@@ -20,9 +20,9 @@ from netstack.config import NetworkConfig
 from netstack.errors import NetstackError
 from netstack.events import UserEvent
 from netstack.ids import ChannelDescriptor
-from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.selector import BroadcastSelector, RebalanceSelector
 from netstack.outbound.writer import LEND_BYTES
+from netstack.runtime.handles import InputGate
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
@@ -244,7 +244,7 @@ def test_a_gate_whose_opening_is_cancelled_leaves_nothing_open(ticks: int) -> No
             open_network(f"memory://c{number}", CONFIG) as consumer,
         ):
             producer.create_partition("p", subpartitions=2)
-            gate: SingleInputGate | None = None
+            gate: InputGate | None = None
             async with trio.open_nursery() as nursery:
                 scope = trio.CancelScope()
 

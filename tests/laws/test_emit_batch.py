@@ -37,6 +37,7 @@ from netstack.outbound.selector import (
     records_of,
 )
 from netstack.outbound.writer import LEND_BYTES
+from netstack.runtime.handles import ResultPartition as Handle
 from netstack.runtime.record_writer import RecordWriter
 from netstack.testing.scripted import VirtualHost
 
@@ -82,7 +83,9 @@ class Stage:
             on_released=lambda partition: None,
             host=self.host,
         )
-        self.writer = RecordWriter(self.partition, selector=selector, format=format, buffer_timeout_s=buffer_timeout_s)
+        self.writer = RecordWriter(
+            Handle(self.partition), selector=selector, format=format, buffer_timeout_s=buffer_timeout_s
+        )
         self.received = [bytearray() for _ in range(subpartitions)]
         self.views = [self.partition.create_view(index, nothing) for index in range(subpartitions)]
 

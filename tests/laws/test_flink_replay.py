@@ -348,7 +348,7 @@ async def produce_by_library(vector: Vector, address: str) -> None:
                 else:
                     await writer.flush()
                     writer.close()
-                    for subpartition in partition.subpartitions:
+                    for subpartition in partition.engine.subpartitions:
                         subpartition.add(EventBuffer(encode_event(event), data_type))
                     manager.flush_connections()
             if index == fail_at:
@@ -360,7 +360,7 @@ async def produce_by_library(vector: Vector, address: str) -> None:
             if flush_every and (index + 1) % flush_every == 0:
                 await writer.flush()
                 await trio.sleep(0.06)
-        if partition.store is not None:
+        if partition.engine.store is not None:
             await writer.finish()
             await trio.sleep(5)
             return
@@ -368,8 +368,8 @@ async def produce_by_library(vector: Vector, address: str) -> None:
             await writer.broadcast_event(EndOfData(drain=end == "drain"))
         if "--await-ack" in words:
             await writer.wait_consumed()
-        partition.finish()
-        partition.close()
+        partition.engine.finish()
+        partition.engine.close()
         manager.flush_connections()
         await trio.sleep(5)
 

@@ -24,9 +24,8 @@ from netstack.errors import ConnectionLost, RemoteProtocolError
 from netstack.events import Alignment, CheckpointBarrier, Event, UserEvent
 from netstack.ids import ChannelDescriptor
 from netstack.inbound.channel import RemoteInputChannel
-from netstack.inbound.gate import SingleInputGate
-from netstack.inbound.union import UnionInputGate
 from netstack.outbound.partition import ResultPartition
+from netstack.runtime.handles import InputGate
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
@@ -70,7 +69,7 @@ async def produce(partition: ResultPartition, items: list[Item], rng: random.Ran
     await writer.wait_consumed()
 
 
-async def open_patiently(consumer: NetworkEnvironment, wanted: list[ChannelDescriptor]) -> SingleInputGate:
+async def open_patiently(consumer: NetworkEnvironment, wanted: list[ChannelDescriptor]) -> InputGate:
     """A line that is cut before both ends know the session answers nobody, as ever. All go over one connection, else
     what was asked for over the first would be consumed when the second is cut."""
     while True:
@@ -78,7 +77,7 @@ async def open_patiently(consumer: NetworkEnvironment, wanted: list[ChannelDescr
             return await consumer.open_gate(wanted)
 
 
-async def consume(gate: SingleInputGate | UnionInputGate, into: list[list[Item]], rng: random.Random) -> None:
+async def consume(gate: InputGate, into: list[list[Item]], rng: random.Random) -> None:
     reader = RecordReader(gate, format="bytes")
     async for item in reader:
         if isinstance(item, CheckpointBarrier):
@@ -88,11 +87,11 @@ async def consume(gate: SingleInputGate | UnionInputGate, into: list[list[Item]]
             await trio.sleep(rng.random())
 
 
-def check_credit(producer: NetworkEnvironment, gates: list[SingleInputGate]) -> None:
+def check_credit(producer: NetworkEnvironment, gates: list[InputGate]) -> None:
     """Nothing is under way: what the producer may send, and what it was not told yet, is what is free for it."""
     accepted = producer.statistics().accepted
     granted = {channel.partition_id: channel.credit for each in accepted for channel in each.channels}
-    for channel in (channel for gate in gates for channel in gate.channels):
+    for channel in (channel for gate in gates for channel in gate.engine.channels):
         assert isinstance(channel, RemoteInputChannel)
         assert granted[channel.partition_id] + channel.credit.unannounced == channel.free_buffers, channel
 

@@ -28,7 +28,7 @@ from netstack import (
     RecordWriter,
     open_network,
 )
-from netstack.inbound.gate import SingleInputGate
+from netstack.runtime.handles import InputGate
 
 SEGMENT = 1024
 CONFIG = NetworkConfig(
@@ -175,7 +175,7 @@ async def write(manager: NetworkEnvironment, name: str, records: list[bytes]) ->
     await writer.wait_consumed()
 
 
-async def read(gate: SingleInputGate) -> list[bytes]:
+async def read(gate: InputGate) -> list[bytes]:
     with contextlib.closing(gate):
         return [item async for item in RecordReader(gate)]
 
@@ -205,7 +205,7 @@ async def victim(config: NetworkConfig = CONFIG) -> AsyncIterator[NetworkEnviron
         await until(lambda: lent(manager) == lent(honest) == 0)
 
 
-async def _check_delivery(gate: SingleInputGate) -> None:
+async def _check_delivery(gate: InputGate) -> None:
     assert await read(gate) == RECORDS
 
 

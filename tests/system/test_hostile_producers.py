@@ -66,8 +66,8 @@ from netstack import (
     open_network,
 )
 from netstack.events import encode_event
-from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.in_band import EVENT_OVERHEAD_BYTES, MAX_WAITING_EVENT_BYTES
+from netstack.runtime.handles import InputGate
 
 pytestmark = pytest.mark.usefixtures("every_descriptor_back")
 
@@ -77,7 +77,7 @@ class Attacked(NamedTuple):
 
     raw: Raw
     manager: NetworkEnvironment
-    gate: SingleInputGate
+    gate: InputGate
     reader: RecordReader
     address: str
 
@@ -101,7 +101,7 @@ class Attacked(NamedTuple):
 async def attacked(config: NetworkConfig = CONFIG, features: int = 1) -> AsyncIterator[Attacked]:
     async with victim(config) as manager, server() as hostile:
         before = lent(manager)
-        gates: list[SingleInputGate] = []
+        gates: list[InputGate] = []
 
         async def open_gate() -> None:
             gates.append(
@@ -161,10 +161,10 @@ async def test_a_sequence_gap(second: int, data_type: int) -> None:
 
 async def test_sequence_numbers_wrap() -> None:
     async with attacked() as rig:
-        rig.gate.channels[0]._expected_sequence = 2**32 - 1  # type: ignore[attr-defined]  # 4 billion buffers later
+        rig.gate.engine.channels[0]._expected_sequence = 2**32 - 1  # type: ignore[attr-defined]  # 4 billion buffers later
         await rig.raw.send(buffer(0, 2**32 - 1, record(b"last")), buffer(0, 0, record(b"first")))
         assert [await rig.record_of(0) for _ in range(2)] == [b"last", b"first"]
-        rig.gate.channels[1]._expected_sequence = 2**32 - 1  # type: ignore[attr-defined]
+        rig.gate.engine.channels[1]._expected_sequence = 2**32 - 1  # type: ignore[attr-defined]
         event = encode_event(UserEvent("x"))
         await rig.raw.send(buffer(1, 2**32 - 1, event, EVENT), buffer(1, 0, event, EVENT))
         assert [await rig.record_of(1) for _ in range(2)] == [UserEvent("x")] * 2

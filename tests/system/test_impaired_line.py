@@ -20,7 +20,7 @@ from netstack import (
     RecordWriter,
     open_network,
 )
-from netstack.inbound.gate import SingleInputGate
+from netstack.runtime.handles import InputGate
 from netstack.transports.impaired import Impairment, impairment
 
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024, heartbeat_interval_s=None)
@@ -104,7 +104,7 @@ async def test_a_cut_in_the_middle_is_a_lost_connection_and_leaves_nothing(autoj
                 await writer.emit(bytes(100))
                 await trio.lowlevel.checkpoint()
 
-        async def consume(gate: SingleInputGate, lab: Impairment) -> None:
+        async def consume(gate: InputGate, lab: Impairment) -> None:
             nonlocal count
             async for record in RecordReader(gate):
                 assert record == bytes(100)

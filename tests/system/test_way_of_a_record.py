@@ -133,16 +133,21 @@ async def way_of_a_barrier() -> Trace:
 in_python = pytest.mark.skipif(build.kind == "compiled", reason="compiled functions are not seen by sys.setprofile")
 
 
+def shortest(way: Callable[[], Awaitable[Trace]]) -> Trace:
+    """Of three: what else happens meanwhile, as a heartbeat, is no part of the way."""
+    return min((trio.run(way) for _ in range(3)), key=lambda trace: trace.returns)
+
+
 @in_python
 def test_the_way_of_a_record_is_short() -> None:
-    trace = trio.run(way_of_a_record)
-    assert trace.returns < 60, trace
+    trace = shortest(way_of_a_record)
+    assert trace.returns < 25, trace
 
 
 @in_python
 def test_the_way_of_a_barrier_is_short() -> None:
-    trace = trio.run(way_of_a_barrier)
-    assert trace.returns < 60, trace
+    trace = shortest(way_of_a_barrier)
+    assert trace.returns < 40, trace
 
 
 if __name__ == "__main__":

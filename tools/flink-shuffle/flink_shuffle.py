@@ -78,7 +78,7 @@ class TaskOutput:
             name = (await self._take(length)).decode()
             partition = self._manager.create_partition(name, subpartitions=subpartitions)
             self._taken = 0
-            partition.on_barrier = lambda subpartition, checkpoint, overtaken: self._answer(
+            partition.engine.on_barrier = lambda subpartition, checkpoint, overtaken: self._answer(
                 OVERTAKEN, checkpoint, subpartition, overtaken
             )
             writer = netstack.RecordWriter(
@@ -105,7 +105,7 @@ class TaskOutput:
             self._stream.socket.close()
 
     async def _write(self, writer: netstack.RecordWriter, nursery: trio.Nursery) -> None:
-        partition = writer.partition
+        partition = writer.engine
         frames = 0
         while True:
             if len(self._received) < FRAME.size or frames >= TURN_FRAMES:

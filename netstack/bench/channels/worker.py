@@ -135,8 +135,8 @@ async def consume(io: PairIo) -> dict[str, Any]:
 
 async def _first_arrival(gate: SingleInputGate) -> None:
     arrived = trio.Event()
-    gate.on_available = arrived.set
-    if not gate.is_available:
+    gate.engine.on_available = arrived.set
+    if not gate.engine.is_available:
         await arrived.wait()
 
 

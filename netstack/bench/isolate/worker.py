@@ -94,7 +94,7 @@ class _Producing:
 
     def backpressured_s(self, now_s: float) -> float:
         """How long its writer has waited for buffers, between records and inside of them, the present wait included."""
-        partition = self.writer.partition
+        partition = self.writer.engine
         return partition.soft_backpressured.total_s(now_s) + partition.hard_backpressured.total_s(now_s)
 
 

@@ -26,8 +26,8 @@ import numpy.typing as npt
 import trio
 
 from netstack import ArrayReader, RecordReader, RecordWriter
-from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.selector import ChannelSelector
+from netstack.runtime.handles import InputGate
 from netstack.task.invokable import InvokableTask
 
 from ..arrivals import Int64s, warm_ns
@@ -92,7 +92,7 @@ async def relay(task: InvokableTask) -> dict[str, Any]:
     selector = BackSelector()
     writer = RecordWriter(partition, selector=selector, buffer_timeout_s=spec.buffer_timeout_s)
     start_ns = int((await _go(task))["start_ns"])
-    meter = Meter(start_ns, lambda: partition.counters.records, partition=partition, gate=gate)
+    meter = Meter(start_ns, lambda: partition.engine.counters.records, partition=partition, gate=gate)
     async with telling(task, meter):
         if spec.emit == "batch" and spec.rows_file is None:
             await _relay_arrays(spec, gate, selector, writer)
@@ -229,14 +229,14 @@ class BackSelector(ChannelSelector):
         return self.target
 
 
-async def _relay_arrays(spec: MeshSpec, gate: SingleInputGate, selector: BackSelector, writer: RecordWriter) -> None:
+async def _relay_arrays(spec: MeshSpec, gate: InputGate, selector: BackSelector, writer: RecordWriter) -> None:
     reader = ArrayReader(gate, record_bytes=spec.record_bytes)
     async for array in reader:
         selector.target = reader.channel_index
         await writer.emit_batch(array)
 
 
-async def _relay_records(gate: SingleInputGate, selector: BackSelector, writer: RecordWriter) -> None:
+async def _relay_records(gate: InputGate, selector: BackSelector, writer: RecordWriter) -> None:
     """Copies records as bytes: a columnar batch is one record."""
     reader = RecordReader(gate)
     async for record in reader:

@@ -13,8 +13,7 @@ from typing import Any, Final, final
 
 import trio
 
-from netstack.inbound.gate import SingleInputGate
-from netstack.outbound.partition import ResultPartition
+from netstack.runtime.handles import InputGate, ResultPartition
 from netstack.task.invokable import InvokableTask
 
 from ..busy import lost_s
@@ -45,7 +44,7 @@ class Meter:
         records: Callable[[], int],
         *,
         partition: ResultPartition | None = None,
-        gate: SingleInputGate | None = None,
+        gate: InputGate | None = None,
     ) -> None:
         self._start_ns = start_ns
         self._records = records
@@ -61,7 +60,7 @@ class Meter:
         """
         usage = 0.0
         if self._partition is not None:
-            usage = self._partition.pool.statistics().usage
+            usage = self._partition.engine.pool.statistics().usage
         elif self._gate is not None:
             usage = self._gate.statistics().in_pool_usage
         waited = {name: value - self._before[name] for name, value in self._waited().items()}
@@ -80,11 +79,11 @@ class Meter:
     def _waited(self) -> dict[str, float]:
         waits = {}
         if self._partition is not None:
-            now_s = self._partition.host.now()
-            waits["soft_s"] = self._partition.soft_backpressured.total_s(now_s)
-            waits["hard_s"] = self._partition.hard_backpressured.total_s(now_s)
+            now_s = self._partition.engine.host.now()
+            waits["soft_s"] = self._partition.engine.soft_backpressured.total_s(now_s)
+            waits["hard_s"] = self._partition.engine.hard_backpressured.total_s(now_s)
         if self._gate is not None:
-            waits["idle_s"] = self._gate.idle.total_s(self._gate.now())
+            waits["idle_s"] = self._gate.engine.idle.total_s(self._gate.engine.now())
         return waits
 
 

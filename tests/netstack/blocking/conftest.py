@@ -23,7 +23,7 @@ class Pair:
         self.consumer = blocking.open_network("tcp://127.0.0.1:0", config)
         self._names = iter(range(1 << 30))
 
-    def join(self, subpartitions: int = 1) -> tuple[blocking.ResultPartition, blocking.SingleInputGate]:
+    def join(self, subpartitions: int = 1) -> tuple[blocking.ResultPartition, blocking.InputGate]:
         """A new partition, and one gate over all of it."""
         name = f"p{next(self._names)}"
         partition = self.producer.create_partition(name, subpartitions=subpartitions)

@@ -30,7 +30,7 @@ SMALL = NetworkConfig(segment_size_bytes=4096)
 BIG = bytes(100_000)
 
 
-def read_all(gate: blocking.SingleInputGate, format: str) -> list[Any]:
+def read_all(gate: blocking.InputGate, format: str) -> list[Any]:
     return list(blocking.RecordReader(gate, format=format))
 
 

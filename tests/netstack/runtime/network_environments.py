@@ -12,8 +12,7 @@ import trio.testing
 
 from netstack.config import NetworkConfig
 from netstack.ids import ChannelDescriptor
-from netstack.inbound.gate import SingleInputGate
-from netstack.inbound.union import UnionInputGate
+from netstack.runtime.handles import InputGate
 from netstack.runtime.network_environment import NetworkEnvironment
 from netstack.runtime.record_reader import RecordReader
 from netstack.transports.shm import unsupported
@@ -43,7 +42,7 @@ async def settle() -> None:
     await trio.testing.wait_all_tasks_blocked()
 
 
-async def read_all(gate: SingleInputGate | UnionInputGate, into: list[list[Any]]) -> None:
+async def read_all(gate: InputGate, into: list[list[Any]]) -> None:
     reader = RecordReader(gate)
     while (records := await reader.next_records()) is not None:
         into[reader.channel_index] += records

@@ -21,7 +21,7 @@ from netstack.errors import (
     RemoteProtocolError,
 )
 from netstack.ids import ChannelDescriptor
-from netstack.inbound.gate import SingleInputGate
+from netstack.runtime.handles import InputGate
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
@@ -45,7 +45,7 @@ async def test_all_channels_to_one_address_share_a_connection(
 ) -> None:
     for name in ("a", "b"):
         producer.create_partition(name, subpartitions=2)
-    gates: list[SingleInputGate] = []
+    gates: list[InputGate] = []
 
     async def open_one(name: str) -> None:
         gates.append(await consumer.open_gate([ChannelDescriptor(producer.address, name, index) for index in (0, 1)]))
@@ -89,7 +89,7 @@ async def test_a_gate_opened_while_the_last_channel_leaves_gets_a_connection(
     for name in ("a", "b"):
         producer.create_partition(name, subpartitions=1)
     first = await consumer.open_gate([ChannelDescriptor(producer.address, "a")])
-    second: list[SingleInputGate] = []
+    second: list[InputGate] = []
 
     async def open_second() -> None:
         second.append(await consumer.open_gate([ChannelDescriptor(producer.address, "b")]))

@@ -18,9 +18,9 @@ from netstack.errors import (
     RemoteProtocolError,
 )
 from netstack.ids import ChannelDescriptor
-from netstack.inbound.gate import SingleInputGate
 from netstack.runtime.admission import Admission, AdmissionStatistics
 from netstack.runtime.authentication import Secret
+from netstack.runtime.handles import InputGate
 from netstack.runtime.network_environment import NetworkEnvironment, network_environment_on, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
@@ -32,7 +32,7 @@ SECRET = Secret(b"a secret of all who belong")
 OTHER = Secret(b"a secret of somebody else")
 
 
-async def read_one(producer: NetworkEnvironment, consumer: NetworkEnvironment, name: str = "p") -> SingleInputGate:
+async def read_one(producer: NetworkEnvironment, consumer: NetworkEnvironment, name: str = "p") -> InputGate:
     """A record from one to the other; the gate is still open."""
     writer = RecordWriter(producer.create_partition(name, subpartitions=1), buffer_timeout_s=0)
     gate = await consumer.open_gate([ChannelDescriptor(producer.address, name)])

@@ -12,9 +12,9 @@ from trio_runs import run_virtual
 
 from netstack.config import NetworkConfig
 from netstack.ids import ChannelDescriptor
-from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.selector import BroadcastSelector
 from netstack.runtime.catalogue import CATALOGUE
+from netstack.runtime.handles import InputGate
 from netstack.runtime.metrics import TaskTimes, as_dict, samples
 from netstack.runtime.network_environment import open_network
 from netstack.runtime.record_reader import RecordReader
@@ -38,7 +38,7 @@ async def run_a_little(name: str) -> tuple[NetworkStatistics, NetworkStatistics]
             producer.create_partition("p", subpartitions=3), selector=BroadcastSelector(), buffer_timeout_s=0.01
         )
 
-        async def read(gate: SingleInputGate) -> None:
+        async def read(gate: InputGate) -> None:
             async for _ in RecordReader(gate):
                 await trio.sleep(0.01)  # time in which there is something to read
 

@@ -23,6 +23,7 @@ from netstack.inbound.local_channel import LocalInputChannel
 from netstack.inbound.union import UnionInputGate
 from netstack.outbound.subpartition import ResultSubpartition
 from netstack.record.framing import LENGTH, frame
+from netstack.runtime.handles import InputGate
 from netstack.runtime.record_reader import TURN_BUFFERS, ArrayReader, RecordReader
 
 
@@ -80,7 +81,7 @@ async def test_elements_come_in_order_with_their_channel(autojump_clock: MockClo
     stage.put(frame(b"c")[3:] + frame(b""), 1)
     stage.end(0)
     stage.end(1)
-    reader = RecordReader(stage.gate)
+    reader = RecordReader(InputGate(stage.gate))
     found = [(reader.channel_index, element) async for element in reader]
     assert [element for channel, element in found if channel == 0] == [b"a", b"b", UserEvent("x")]
     assert [element for channel, element in found if channel == 1] == [b"c", b""]
@@ -95,7 +96,7 @@ async def test_next_records_gives_a_buffer_at_a_time_and_never_nothing(autojump_
     stage = Stage()
     stage.put(frame(b"abc")[:5])
     stage.put(frame(b"abc")[5:] + frame(b"d"))
-    reader = RecordReader(stage.gate)
+    reader = RecordReader(InputGate(stage.gate))
     assert await reader.next_records() == [b"abc", b"d"]
     stage.put_event(UserEvent("x"))
     assert await reader.next_records() == [UserEvent("x")]
@@ -105,7 +106,7 @@ async def test_next_records_gives_a_buffer_at_a_time_and_never_nothing(autojump_
 
 async def test_a_reader_waits_and_is_woken(autojump_clock: MockClock) -> None:
     stage = Stage()
-    reader = RecordReader(stage.gate)
+    reader = RecordReader(InputGate(stage.gate))
     got: list[Any] = []
 
     async def read() -> None:
@@ -133,7 +134,7 @@ async def test_a_reader_that_never_waits_lets_others_run(autojump_clock: MockClo
         nonlocal ran
         ran = True
 
-    reader = RecordReader(stage.gate)
+    reader = RecordReader(InputGate(stage.gate))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(other)
         for _ in range(2 * TURN_BUFFERS):
@@ -146,7 +147,7 @@ async def test_a_barrier_holds_its_channel_until_the_next_element_is_asked_for(a
     barrier = CheckpointBarrier(1)
     stage.put_event(barrier)
     stage.put(frame(b"a"))
-    reader = RecordReader(stage.gate)
+    reader = RecordReader(InputGate(stage.gate))
     assert await reader.__anext__() == barrier
     assert stage.subpartitions[0].is_blocked
     assert await reader.__anext__() == b"a"
@@ -159,7 +160,7 @@ async def test_a_stream_that_ends_in_a_record_is_told_apart_from_one_that_ends(a
     stage.put(frame(b"torn")[:6], 1)
     stage.end(0)
     stage.end(1)
-    reader = RecordReader(stage.gate)
+    reader = RecordReader(InputGate(stage.gate))
     assert await reader.__anext__() == b"whole"
     with pytest.raises(RecordError, match="channel 1 ended in the middle of a record, 6 bytes into it"):
         await reader.__anext__()
@@ -169,7 +170,7 @@ async def test_a_stream_that_ends_in_a_record_is_told_apart_from_one_that_ends(a
 async def test_bytes_that_are_no_record_give_their_buffer_back(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.put(frame(b"seven"))
-    reader = RecordReader(stage.gate, format="int64")
+    reader = RecordReader(InputGate(stage.gate), format="int64")
     with pytest.raises(RecordError, match="int64"):
         await reader.__anext__()
     stage.assert_all_home()
@@ -177,7 +178,7 @@ async def test_bytes_that_are_no_record_give_their_buffer_back(autojump_clock: M
 
 async def test_a_closed_gate_ends_the_reader(autojump_clock: MockClock) -> None:
     stage = Stage()
-    reader = RecordReader(stage.gate)
+    reader = RecordReader(InputGate(stage.gate))
     reader.close()
     reader.close()
     assert stage.log == ["consumed 0", "closed"]
@@ -194,7 +195,7 @@ async def test_a_large_record_goes_through_a_file_that_does_not_outlive_the_read
     stage = Stage()
     record = bytes(range(256)) * 800
     stage.gate.config = config if from_gate else NetworkConfig(spill_directory="/nowhere")
-    reader = RecordReader(stage.gate, config=None if from_gate else config)
+    reader = RecordReader(InputGate(stage.gate), config=None if from_gate else config)
     stage.put(LENGTH.pack(len(record)) + record[:150_000])
     with trio.move_on_after(1):
         await reader.__anext__()
@@ -209,7 +210,7 @@ async def test_a_large_record_goes_through_a_file_that_does_not_outlive_the_read
 
 async def test_next_records_is_a_checkpoint_whether_it_waits_or_not(autojump_clock: MockClock) -> None:
     stage = Stage()
-    reader = RecordReader(stage.gate)
+    reader = RecordReader(InputGate(stage.gate))
     stage.put(frame(b"a"))
     with trio.testing.assert_checkpoints():
         assert await reader.next_records() == [b"a"]
@@ -226,7 +227,7 @@ async def test_next_records_is_a_checkpoint_whether_it_waits_or_not(autojump_clo
 
 async def test_next_records_nowait_gives_what_has_come(autojump_clock: MockClock) -> None:
     stage = Stage()
-    reader = RecordReader(stage.gate)
+    reader = RecordReader(InputGate(stage.gate))
     with trio.testing.assert_no_checkpoints():
         with pytest.raises(trio.WouldBlock):
             reader.next_records_nowait()
@@ -247,7 +248,9 @@ async def test_next_records_nowait_gives_what_has_come(autojump_clock: MockClock
 @pytest.mark.parametrize("arrays", [False, True])
 async def test_two_tasks_on_one_reader_are_told_so(autojump_clock: MockClock, arrays: bool) -> None:
     stage = Stage()
-    reader: Any = ArrayReader(stage.gate, "<i8") if arrays else RecordReader(stage.gate, format="int64")
+    reader: Any = (
+        ArrayReader(InputGate(stage.gate), "<i8") if arrays else RecordReader(InputGate(stage.gate), format="int64")
+    )
     got: list[Any] = []
 
     async def read() -> None:
@@ -283,7 +286,7 @@ async def test_arrays_hold_whole_records_of_one_channel(autojump_clock: MockCloc
         for at in range(0, len(stream), 9):
             stage.put(stream[at : at + 9], index)
         stage.end(index)
-    reader = ArrayReader(stage.gate, "<i4")
+    reader = ArrayReader(InputGate(stage.gate), "<i4")
     parts: list[list[Any]] = [[], []]
     async for array in reader:
         assert array.dtype == np.dtype("<i4")
@@ -295,7 +298,7 @@ async def test_arrays_hold_whole_records_of_one_channel(autojump_clock: MockCloc
 
 async def test_an_array_belongs_to_whoever_got_it(autojump_clock: MockClock) -> None:
     stage = Stage()
-    reader = ArrayReader(stage.gate, record_bytes=2)
+    reader = ArrayReader(InputGate(stage.gate), record_bytes=2)
     kept = []
     for number in range(40):
         stage.put(frame(bytes([number, number])) * 20)
@@ -309,7 +312,7 @@ async def test_events_are_kept_aside_and_the_end_is_the_end(autojump_clock: Mock
     stage.put_event(UserEvent("x"))
     stage.put(frame(b"cd"))
     stage.end()
-    reader = ArrayReader(stage.gate, record_bytes=2)
+    reader = ArrayReader(InputGate(stage.gate), record_bytes=2)
     assert [array.tobytes() async for array in reader] == [b"ab", b"cd"]
     assert reader.events == [(0, UserEvent("x"))]
     assert stage.log == ["acknowledged 0", "consumed 0"]
@@ -318,7 +321,7 @@ async def test_events_are_kept_aside_and_the_end_is_the_end(autojump_clock: Mock
 async def test_what_came_before_a_record_of_another_width_is_still_handed_out(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.put(frame(b"ab") + frame(b"cd") + frame(b"wide"))
-    reader = ArrayReader(stage.gate, record_bytes=2)
+    reader = ArrayReader(InputGate(stage.gate), record_bytes=2)
     assert (await reader.__anext__()).tobytes() == b"abcd"
     with pytest.raises(RecordError, match="record"):
         await reader.__anext__()
@@ -329,7 +332,7 @@ async def test_arrays_of_a_stream_that_ends_in_a_record(autojump_clock: MockCloc
     stage = Stage()
     stage.put(frame(b"ab") + frame(b"cd")[:5])
     stage.end()
-    reader = ArrayReader(stage.gate, record_bytes=2)
+    reader = ArrayReader(InputGate(stage.gate), record_bytes=2)
     assert (await reader.__anext__()).tobytes() == b"ab"
     with pytest.raises(RecordError, match="channel 0 ended in the middle of a record"):
         await reader.__anext__()
@@ -338,7 +341,7 @@ async def test_arrays_of_a_stream_that_ends_in_a_record(autojump_clock: MockCloc
 
 
 def test_settings_of_arrays_that_cannot_work() -> None:
-    gate = Stage().gate
+    gate = InputGate(Stage().gate)
     for arguments in (
         {},
         {"dtype": "<i8", "record_bytes": 8},
@@ -357,7 +360,7 @@ def test_settings_of_arrays_that_cannot_work() -> None:
 
 async def test_a_reader_is_idle_while_its_gate_is_empty(autojump_clock: MockClock) -> None:
     stage = Stage()
-    reader = RecordReader(stage.gate)
+    reader = RecordReader(InputGate(stage.gate))
     async with trio.open_nursery() as nursery:
 
         @nursery.start_soon
@@ -379,7 +382,7 @@ async def test_a_reader_is_idle_while_its_gate_is_empty(autojump_clock: MockCloc
 async def test_a_cancelled_wait_is_over(autojump_clock: MockClock) -> None:
     stage = Stage()
     with trio.move_on_after(3):
-        await RecordReader(stage.gate).next_records()
+        await RecordReader(InputGate(stage.gate)).next_records()
     await trio.sleep(7)
     assert stage.gate.statistics().idle.total_s == pytest.approx(3)
 
@@ -387,7 +390,7 @@ async def test_a_cancelled_wait_is_over(autojump_clock: MockClock) -> None:
 async def test_the_gates_of_a_union_are_idle_together(autojump_clock: MockClock) -> None:
     stages = [Stage(), Stage(2)]
     union = UnionInputGate([stage.gate for stage in stages])
-    reader = ArrayReader(union, record_bytes=1)
+    reader = ArrayReader(InputGate(union), record_bytes=1)
     async with trio.open_nursery() as nursery:
 
         @nursery.start_soon

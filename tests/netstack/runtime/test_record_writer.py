@@ -18,6 +18,7 @@ from netstack.events import DataType, EndOfData, UserEvent, decode_event
 from netstack.ids import PartitionId, ResultPartitionType
 from netstack.outbound.partition import ResultPartition
 from netstack.record.framing import frame
+from netstack.runtime.handles import ResultPartition as Handle
 from netstack.runtime.record_writer import LEND_GRACE_S, RecordWriter
 
 SIZE = 64
@@ -52,7 +53,7 @@ class Stage:
             on_released=lambda partition: None,
             host=self.host,
         )
-        self.writer = RecordWriter(self.partition, **options)
+        self.writer = RecordWriter(Handle(self.partition), **options)
         self.views = [self.partition.create_view(index, lambda: None) for index in range(subpartitions)]
 
     def read(self, subpartition: int = 0, limit: int = 1000) -> bytes:
@@ -294,7 +295,7 @@ async def test_settings_that_cannot_work(autojump_clock: MockClock) -> None:
 
 async def test_the_writer_knows_its_partition(autojump_clock: MockClock) -> None:
     stage = Stage()
-    assert stage.writer.partition is stage.partition
+    assert stage.writer.engine is stage.partition
 
 
 # Back-pressure: which kind, and how long.
