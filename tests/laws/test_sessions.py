@@ -25,7 +25,7 @@ from netstack.events import Alignment, CheckpointBarrier, Event, UserEvent
 from netstack.ids import ChannelDescriptor
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.outbound.partition import ResultPartition
-from netstack.runtime.handles import InputGate
+from netstack.runtime.handles import InputGate, UnionInputGate
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
