@@ -25,7 +25,7 @@ from netstack import NetworkEnvironment, RecordWriter
 from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics
 from netstack.events import Alignment, CheckpointBarrier
 from netstack.inbound.gate import SingleInputGate
-from netstack.outbound.partition import ResultPartition
+from netstack.runtime.handles import InputGate, ResultPartition
 from netstack.schedule.descriptors.information import EdgeId, InputInformation
 from netstack.task.input import TaskInput
 from netstack.task.mailbox import Mailbox
@@ -66,7 +66,7 @@ class Coordinator:
         self._overtaken: list[bytes] = []
         self._seen: list[Seen] = []
         writer.overdraw()  # a record that was begun is finished, so that a barrier need not wait for it
-        partition.on_barrier = self._on_barrier
+        partition.engine.on_barrier = self._on_barrier
 
     async def emit(self, record: Any) -> None:
         """Writes a record that finds no room: barriers may go in front of it, none goes inside. See `RecordWriter`."""
@@ -143,7 +143,7 @@ class _Answers:
 
 
 async def take_between_barriers(
-    spec: RunSpec, feed: Feed, gate: SingleInputGate, manager: NetworkEnvironment, scratch: Path
+    spec: RunSpec, feed: Feed, gate: InputGate, manager: NetworkEnvironment, scratch: Path
 ) -> None:
     """Reads a gate to its end as a task does, with a checkpoint's part of the work between two records.
 
@@ -159,9 +159,11 @@ async def take_between_barriers(
     mailbox, task = Mailbox(), _Answers()
     inputs = [InputInformation(_EDGE, format="bytes")]
     unaligned = spec.checkpoints == "unaligned"
+    engine = gate.engine
+    assert isinstance(engine, SingleInputGate)
     read = TaskInput(
         "consumer",
-        {0: gate},
+        {0: engine},
         inputs,
         [_EDGE],
         mailbox,

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import trio
 
-from netstack import ChannelDescriptor, CustomSelector, RecordReader, RecordWriter, SingleInputGate, open_network
+from netstack import ChannelDescriptor, CustomSelector, InputGate, RecordReader, RecordWriter, open_network
 
 from ..pacing import clock_ns
 from ..pair_io import PairIo, serve
@@ -133,7 +133,7 @@ async def consume(io: PairIo) -> dict[str, Any]:
     }
 
 
-async def _first_arrival(gate: SingleInputGate) -> None:
+async def _first_arrival(gate: InputGate) -> None:
     arrived = trio.Event()
     gate.engine.on_available = arrived.set
     if not gate.engine.is_available:

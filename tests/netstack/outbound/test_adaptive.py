@@ -18,9 +18,9 @@ from netstack import (
     ArrayReader,
     ChannelDescriptor,
     ConfigError,
+    InputGate,
     RecordReader,
     RecordWriter,
-    SingleInputGate,
     open_network,
 )
 from netstack.buffer.elements import EventBuffer
@@ -99,7 +99,7 @@ async def test_a_slow_consumer_gets_less_and_nothing_is_lost(autojump_clock: Moc
     got: Counter[int] = Counter()
     counts = [0, 0]
 
-    async def read(gate: SingleInputGate, index: int, pause_s: float) -> None:
+    async def read(gate: InputGate, index: int, pause_s: float) -> None:
         if batches:
             async for array in ArrayReader(gate, np.dtype("<i8")):
                 got.update(array.tolist())
