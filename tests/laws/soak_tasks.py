@@ -241,7 +241,7 @@ class Consumer:
     def check_wait(self) -> None:
         """Everybody waits: whether this reader does so beside something to read."""
         if self.is_calling:
-            assert not self.gate.engine.is_available, f"the reader of {self.gate.name!r} was not woken"
+            assert not self.gate.engine.is_available, f"the reader of {self.gate.engine.name!r} was not woken"
 
 
 class Region:
