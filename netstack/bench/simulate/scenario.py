@@ -240,7 +240,7 @@ BIG: Final = Size(
     records=(20, 100, 200, 400, 800),
     lasts_s=(0.0, 0.3, 2.0, 4.0),
 )
-BIG_SHARE: Final = 0.1
+BIG_SHARE: Final = 0.25
 """Small ones find as many planted bugs for the same work, in more and shorter stories; what needs many buffers or hosts
 is found by big ones alone."""
 
