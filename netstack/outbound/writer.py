@@ -337,6 +337,7 @@ class PartitionWriter:
             builder.settle()
             if builder.position + shares.next_bytes >= builder.limit:
                 return False
+            builder.is_pen_open = True
             builder.pen.begin(builder.position, builder.limit)
 
     def emission_of_share(self, shares: Shares) -> tuple[int, int, Emission]:
