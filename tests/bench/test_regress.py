@@ -14,7 +14,7 @@ from netstack.bench.goals import regress as module
 from netstack.bench.goals.measure import Rounds, figures
 from netstack.bench.goals.rows import ROWS, Measured
 
-FLAGS = ["--only", "async for", "--only", "p50", "--json"]
+FLAGS = ["--only", "async for", "--only", "p50 at", "--json"]
 
 
 class Machine:

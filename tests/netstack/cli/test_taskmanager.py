@@ -34,7 +34,7 @@ from netstack import RecordReader, RecordWriter
 async def write(task):
     assert await task.receive() == {"go": 1}
     writer = RecordWriter(task.partitions[0], format="str", buffer_timeout_s=0)
-    for _ in task.partitions[0].subpartitions:
+    for _ in range(task.partitions[0].subpartition_count):
         await writer.emit("a word")
     task.send({"wrote": 1})
     await trio.sleep_forever()

@@ -161,6 +161,7 @@ async def test_failed_dials_leave_no_descriptor_behind() -> None:
         open_network(url("tcp"), other_size) as different,
     ):
         producer.create_partition("p", subpartitions=1)
+        await trio.testing.wait_all_tasks_blocked()  # each has its timer
         before = len(os.listdir("/proc/self/fd"))
         async with open_network(url("tcp"), CONFIG) as gone:
             nowhere = gone.address

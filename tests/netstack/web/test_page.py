@@ -271,9 +271,9 @@ async def test_failures_are_drawn_as_text(chromium: str) -> None:
 async def test_nobody_is_asked_while_nobody_looks() -> None:
     async with cluster() as (manager, taskmanagers, _):
         await at_rest(taskmanagers)
-        assert not manager.watch._told
+        assert not manager.watch._details
         manager.watch.want()
-        while not manager.watch._told:  # noqa: ASYNC110  # told over a connection
+        while not manager.watch._details:  # noqa: ASYNC110  # told over a connection
             await trio.sleep(0.05)
         edge = manager.watch.snapshot()["jobs"][0]["edges"][0]
         assert edge["channel_count"] == len(edge["channels"]) == 4
@@ -281,5 +281,5 @@ async def test_nobody_is_asked_while_nobody_looks() -> None:
         networks = manager.watch.snapshot()["jobs"][0]["networks"]
         assert [each["is_prompt"] for network in networks for each in network["connections"]] == [True, True]
         manager.watch._looked_s -= 100.0  # it is long ago
-        while manager.watch._told:  # noqa: ASYNC110
+        while manager.watch._details:  # noqa: ASYNC110
             await trio.sleep(0.05)
