@@ -87,7 +87,9 @@ def regress(
 ) -> int:
     """Measures the rows of `goals` shortly and tells which differ from the baseline by more than the noise.
 
-    It only tells, unless --fail-on worse is given. Latencies with a buffer timeout are left out. The default takes about three minutes.
+    It only tells, unless --fail-on worse is given. Latencies with a buffer timeout are left out.
+
+    The default takes about three minutes.
     """
     if repeats < ENOUGH_REPEATS or not seconds > 0:
         raise ConfigError(f"--repeats and --seconds: give {ENOUGH_REPEATS} rounds at least, of more than 0 seconds")
