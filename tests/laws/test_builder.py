@@ -66,8 +66,7 @@ def test_what_is_built_is_what_was_appended_and_the_segment_returns_once(script:
                     fits = len(written) + size + PREFIX_BYTES < builder.limit
                     is_written = builder.pen.put(record, most)
                     if not is_written:
-                        builder.settle()
-                        is_written = builder.pen.open(record, most, builder.position, builder.limit)
+                        is_written = builder.open_pen(record, most)
                     assert is_written == fits
                     if not fits:
                         break
