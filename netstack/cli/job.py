@@ -157,7 +157,7 @@ def _as_graph(name: str, job: Any, parameters: Mapping[str, str]) -> StreamGraph
         arguments = _arguments(name, job, parameters)
         try:
             job = job(**arguments)
-        except Exception as error:  # likewise
+        except Exception as error:  # the user's function may raise what it likes, too
             raise _not_built(name, error) from error
     elif parameters:
         raise ConfigError(f"{name!r} is no function, so it takes no parameters ({', '.join(parameters)})")

@@ -397,7 +397,7 @@ class Jobs:
         finally:
             try:
                 record.last = job_document(record, self._manager)
-            except Exception:  # whoever describes a job ends nothing
+            except Exception:  # a job that cannot be described must not end the JobManager
                 LOGGER.exception("job %s (%s): its details are not kept", job_id, record.name)
                 record.last = {"state": "running", "tasks": {}, "restarts": 0, "checkpoints_completed": 0}
             record.master = None

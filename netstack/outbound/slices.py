@@ -153,7 +153,7 @@ class SliceWriter:
         try:
             assert self._encode_many is not None
             self._payloads += self._encode_many(records)
-        except Exception:  # likewise
+        except Exception:  # raised by `flush`, as above
             for record in records:
                 self._payloads.append(self._encode(record))
 

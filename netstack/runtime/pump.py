@@ -338,7 +338,7 @@ class Pump:
             pass
         except NetstackError as error:
             self._fail(error)
-        except Exception as error:  # likewise; else it would end the nursery of all connections
+        except Exception as error:  # it ends this connection, not the nursery of all
             self._contain(error, "the task that serves")
 
     async def _writer(self) -> None:

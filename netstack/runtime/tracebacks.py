@@ -171,7 +171,7 @@ def _frame_of(traceback: TracebackType) -> dict[str, Any]:
     code, line = traceback.tb_frame.f_code, traceback.tb_lineno or 0
     try:  # the module's globals lead to a source inside a zip file, too
         source = linecache.getline(code.co_filename, line, traceback.tb_frame.f_globals)
-    except Exception:  # a loader of the user's module may raise anything; the frame is told without its line then
+    except Exception:  # a loader of the user's module may raise anything; the frame then has no line
         source = ""
     return _frame(code.co_filename, line, code.co_qualname, source)
 

@@ -241,7 +241,7 @@ class _ImpairedStream(ByteStream):
                 raise
 
     async def wait_readable(self) -> None:
-        """Waits until something has come: stamps what comes, until something is due."""
+        """Waits until bytes are due, and notes when each arrived meanwhile."""
         await trio.lowlevel.checkpoint()
         line = self.line
         while self._is_whole():

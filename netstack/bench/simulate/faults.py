@@ -102,7 +102,7 @@ class Faults:
             case kinds.REPEAT:
                 said = [each for each in self._heard if each[0].startswith(fault.host)]
                 await trio.sleep(fault.for_s)
-                with self._hosts[JOBMANAGER].asked():  # what comes of it happens there, on its disk
+                with self._hosts[JOBMANAGER].asked():  # the effects are on the JobManager's host and disk
                     for taskmanager, master, message in said[-5:]:
                         if master.end is None:
                             master.on_message(taskmanager, message)

@@ -87,7 +87,7 @@ class User:
                 break
             await self._do(act)
         record = await self._follow(began_s + LONGEST_S)
-        if self._stopped_for and await self._go_on(self._stopped_for, _LOOK_S):  # its end was told late
+        if self._stopped_for and await self._go_on(self._stopped_for, _LOOK_S):  # its end was reported late
             record = await self._follow(began_s + LONGEST_S)
         if record is None:
             raise AssertionError(f"the job has not ended after {LONGEST_S:g} s: {self._state()}")
