@@ -1,0 +1,24 @@
+"""The documents for developers name modules that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("document", ["netstack/DESIGN.md", "CONTRIBUTING.md", "netstack/bench/METHOD.md"])
+def test_modules_that_a_document_names_exist(document: str) -> None:
+    text = re.sub(r"```.*?```", "", (ROOT / document).read_text(), flags=re.DOTALL)
+    named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+)/?`", text))
+    assert named
+    places = {name: [ROOT / "netstack" / name, ROOT / "netstack/bench" / name, ROOT / name] for name in named}
+    missing = [
+        name
+        for name, paths in places.items()
+        if not any(path.exists() or path.with_suffix(".py").exists() for path in paths)
+    ]
+    assert not missing, f"{document} names modules that do not exist: {', '.join(sorted(missing))}"
