@@ -148,6 +148,18 @@ class ConnectionLost(NetstackError):
     """The byte stream to a peer ended or broke; every channel on it fails with this as its cause."""
 
 
+class ProducerUnreachable(ConnectionLost):
+    """No connection to the TaskManager of a producer could be opened. Flink's name: PartitionConnectionException.
+
+    Attributes:
+        partition: the id of the partition that the channel was to read.
+    """
+
+    def __init__(self, text: str, partition: str) -> None:
+        super().__init__(text)
+        self.partition = partition
+
+
 class Refusal(enum.Enum):
     """Why a peer was not let in; the values are for statistics and people."""
 

@@ -83,7 +83,8 @@ class TaskFailed(Message):
         kind: the error's class.
         text: what it says; names the operator where user code raised.
         is_secondary: whether the cause lies with somebody else: a connection or a producer was lost.
-        missing_partition: the partition that a producer does not have (any more); empty: that is not the cause.
+        missing_partition: the partition that its producer no longer has, or whose producer cannot be reached; empty:
+            neither is the cause.
         is_recoverable: whether another attempt may end otherwise.
         report: where it was raised, and why (`runtime.failure_report`); empty where no error of Python is the cause.
     """

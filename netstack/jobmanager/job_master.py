@@ -556,7 +556,7 @@ class JobMaster:
         where = self._taskmanagers.get(taskmanager) or TaskManagerLocation(taskmanager, "")
         failure, reported = self._driver.failed(where, message, now_s)
         self._reported[failure.subtask, failure.attempt] = reported
-        if message.is_secondary and failure.missing_partition is None and self._driver.is_current(message.attempt):
+        if message.is_secondary and self._driver.is_current(message.attempt):
             self._inbox.hold(failure)
             self._cluster.ask_for_life(self._taskmanagers)
             return

@@ -190,7 +190,7 @@ class Dialler:
                     await self._attempt(entry)
                     break
                 except (NetstackError, OSError) as error:
-                    if trio.current_time() + pause_s > until_s or not _may_come_back(error):
+                    if trio.current_time() + pause_s > until_s or not may_come_back(error):
                         raise
                 await trio.sleep(pause_s)
                 pause_s *= 2
@@ -322,8 +322,8 @@ async def _give_up(pump: Pump, error: Exception) -> None:
     pump.abort(error)
 
 
-def _may_come_back(error: Exception) -> bool:
-    """Whether nobody listened, or who answered ended the connection before a hello."""
+def may_come_back(error: Exception) -> bool:
+    """Whether no process listened at the address, or the connection ended before the peer's hello."""
     if isinstance(error, RemoteProtocolError):
         return error.code is ErrorCode.TRUNCATED_STREAM
     if isinstance(error, AuthenticationFailed):

@@ -18,7 +18,7 @@ from ..buffer.requirements import gate_buffers, partition_buffers
 from ..buffer.statistics import NetworkBufferPoolStatistics
 from ..config import NATIVE_DIALECT, NetworkConfig
 from ..deadlines import Deadlines
-from ..errors import ConfigError, LocalProtocolError, NetstackError
+from ..errors import ConfigError, LocalProtocolError, NetstackError, ProducerUnreachable
 from ..ids import ChannelDescriptor, ResultPartitionType, partition_id
 from ..inbound.channel import RemoteInputChannel
 from ..inbound.gate import InputChannel, SingleInputGate
@@ -30,7 +30,7 @@ from .admission import Admission
 from .authentication import Secret
 from .buffers import wait_unpooled
 from .debloating import GateDebloating
-from .dialling import connect_stream
+from .dialling import connect_stream, may_come_back
 from .endpoint import NetworkEndpoint
 from .gate_names import GateNames
 from .handles import InputGate, ResultPartition
@@ -217,7 +217,7 @@ class NetworkEnvironment:
                 now.
 
         Raises:
-            ConnectionLost: a producer cannot be reached.
+            ProducerUnreachable: no connection to a producer can be opened.
             AuthenticationFailed: a producer does not prove the secret, or does not take our proof.
             RemoteProtocolError: whoever answers is no netstack, or not one of our version and segment size.
             InsufficientBuffers: the buffers of the gate are not free.
@@ -286,7 +286,12 @@ class NetworkEnvironment:
                 route = descriptor.address, descriptor.is_prompt and not config.as_flink
                 pump, receiver = dialled.get(route, (None, None))
                 if pump is None or receiver is None or pump.is_closed:
-                    pump, receiver = dialled[route] = await self._endpoint.dial(*route)
+                    try:
+                        pump, receiver = dialled[route] = await self._endpoint.dial(*route)
+                    except NetstackError as error:
+                        if may_come_back(error):
+                            raise ProducerUnreachable(str(error), wanted) from error
+                        raise
                     pump.readers += 1
                     pump.leave_to_thread(False)
                     producers.add(pump, receiver)

@@ -117,7 +117,7 @@ class TaskFailed:
         subtask: which.
         attempt: of it.
         cause: error and text.
-        missing_partition: the partition that it could not read, when that was the cause.
+        missing_partition: the partition whose loss, or whose unreachable producer, caused the failure; else None.
         missing_attempt: the attempt of its producer.
         is_recoverable: False fails the job, whatever the restart strategy says.
     """

@@ -20,7 +20,7 @@ from ..control.codec import Attempt, Plain, readable
 from ..control.link import packed
 from ..control.messages import OperatorEvent
 from ..control.reports import CheckpointAcknowledged, CheckpointDeclined, PartitionConsumable, TaskFailed, TaskFinished
-from ..errors import LocalProtocolError, NetstackError, OperatorFailed, PartitionNotFound
+from ..errors import LocalProtocolError, NetstackError, OperatorFailed, PartitionNotFound, ProducerUnreachable
 from ..runtime.causes import cause_text, is_secondary, root_cause
 from ..runtime.tracebacks import describe
 from ..schedule.descriptors.descriptors import TaskDeploymentDescriptor
@@ -224,7 +224,7 @@ class TaskAttempt:
 
     def _fail(self, root: BaseException, report: Plain) -> None:
         self.state = FAILED
-        missing = root.partition if isinstance(root, PartitionNotFound) else ""
+        missing = root.partition if isinstance(root, PartitionNotFound | ProducerUnreachable) else ""
         kind, text = type(root).__name__, error_text(root)
         if isinstance(root, OperatorFailed):
             cause = root_cause(root.cause)

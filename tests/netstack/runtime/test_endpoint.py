@@ -18,6 +18,7 @@ from netstack.errors import (
     ConfigError,
     ConnectionLost,
     InsufficientBuffers,
+    ProducerUnreachable,
     RemoteProtocolError,
 )
 from netstack.ids import ChannelDescriptor
@@ -130,8 +131,9 @@ async def test_a_failed_attempt_is_not_remembered(autojump_clock: MockClock) -> 
     async with open_network(url(), CONFIG) as consumer:
         address = url()
         for _ in range(2):
-            with pytest.raises(ConnectionLost, match=address):
+            with pytest.raises(ProducerUnreachable, match=address) as caught:
                 await consumer.open_gate([ChannelDescriptor(address, "p")])
+            assert caught.value.partition == "p"
             assert_nothing_left(consumer)
         async with open_network(address, CONFIG) as producer:
             producer.create_partition("p", subpartitions=1)
@@ -291,7 +293,7 @@ async def test_a_stream_that_ends_in_the_middle_of_the_hello_is_a_typed_error(au
         await trio.sleep_forever()
 
     async with peer(stop_short) as (address, _), open_network(url(), CONFIG) as consumer:
-        with pytest.raises((RemoteProtocolError, ConnectionLost), match=address):
+        with pytest.raises(ProducerUnreachable, match=f"TRUNCATED_STREAM: {address}"):
             await consumer.open_gate([ChannelDescriptor(address, "p")])
         await settle()
         assert_nothing_left(consumer)

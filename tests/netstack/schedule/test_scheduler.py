@@ -48,6 +48,7 @@ from netstack.schedule.graph.job_graph import (
     ResourceProfile,
     SlotSharingGroup,
 )
+from netstack.schedule.graph.settings import SpeculationSettings
 from netstack.schedule.instructions import (
     Continue,
     Deploy,
@@ -323,6 +324,25 @@ def test_finished_producers_survive_a_loss_that_nobody_notices() -> None:
     said = play.fail(2, missing_partition=0, missing_attempt=0)
     assert canceled(said) == [3]
     play.report(ExecutionInput.CANCELED, 3)
+    assert deployed(play.give(TimerDue(play.now_s, timer(said).timer))) == [0]
+
+
+@pytest.mark.parametrize("reporter", ["current", "rival"])
+def test_a_lost_producer_runs_again_although_another_attempt_of_its_consumer_runs(reporter: str) -> None:
+    speculation = SpeculationSettings(baseline_lower_bound_s=1.0, baseline_ratio=0.0)
+    play = Play(
+        two_vertices(1, BLOCKING), restart=FixedDelay(1, 1.0), settings=SchedulerSettings(speculation=speculation)
+    )
+    play.start()
+    play.finish(0)
+    before = play.attempts[1]
+    assert deployed(play.give(Tick(play.now_s + 2.0))) == [1], "the consumer is slow, and gets a second attempt"
+    if reporter == "current":
+        play.attempts[1] = before
+    said = play.fail(1, missing_partition=0, missing_attempt=0)
+    assert canceled(said) == [1]
+    play.attempts[1] = 1 - play.attempts[1]
+    play.report(ExecutionInput.CANCELED, 1)
     assert deployed(play.give(TimerDue(play.now_s, timer(said).timer))) == [0]
 
 

@@ -256,6 +256,14 @@ async def test_a_partition_that_is_not_there_is_named_and_a_lost_producer_is_not
         await driver.outcomes((1, 0, 0))
         missing = driver.failure((1, 0, 0))
         assert (missing.missing_partition, missing.kind) == (f"{JOB}/words/5.3", "PartitionNotFound")
+        driver.submit(task("count", (1, 2, 0), gates=reads("memory://lost", (0, 6, 2))))
+        await driver.outcomes((1, 2, 0))
+        lost = driver.failure((1, 2, 0))
+        assert (lost.missing_partition, lost.kind, lost.is_secondary) == (
+            f"{JOB}/words/6.2",
+            "ProducerUnreachable",
+            True,
+        )
         producer, consumer = (0, 0, 0), (1, 1, 0)
         driver.submit(
             task("fail_when_told", producer, partitions=produces(producer)),
@@ -264,7 +272,7 @@ async def test_a_partition_that_is_not_there_is_named_and_a_lost_producer_is_not
         await driver.running(producer, consumer)
         driver.link.send(OperatorEvent(JOB, producer, {}))
         await driver.outcomes(producer, consumer)
-        failures = [each for each in driver.heard if isinstance(each, TaskFailed)][1:]
+        failures = [each for each in driver.heard if isinstance(each, TaskFailed)][2:]
         assert [each.attempt for each in failures] == [producer, consumer], "the root is told first"
         assert [each.is_secondary for each in failures] == [False, True]
         assert failures[1].missing_partition == ""
