@@ -9,6 +9,7 @@ deliveries, or changes the length of one, is found. Of a sixteenth: every index 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 EVERY: Final = 16
 """Of so many deliveries one is looked at whole."""
 
+_INDEX: Final = struct.Struct("<Q")
+_LOG_AT_ONCE: Final = 4096
+"""Deliveries that are logged together: numpy arrays for each one would cost more than reading it."""
+
 
 @final
 class SampledVerifier(Verifier):
@@ -34,6 +39,7 @@ class SampledVerifier(Verifier):
         """Like `Verifier`; records are not paced, because a latency of each would need each record's index."""
         super().__init__(record_bytes=record_bytes, channels=channels, order=order)
         self._deliveries = 0
+        self._unlogged: list[tuple[int, int, int]] = []
         self._filler_sum = word_sum(filler(record_bytes))
         self.verified = f"1 in {EVERY}"
 
@@ -52,12 +58,15 @@ class SampledVerifier(Verifier):
         """Implements `Verifier.feed_array`."""
         count = len(array)
         if count:
-            first, last = (
-                int.from_bytes(array[at : at + 1 or None].tobytes()[:INDEX_BYTES], "little") for at in (0, -1)
-            )
-            if self._is_sampled() or array.nbytes != count * self._record_bytes:
+            width = self._record_bytes
+            if array.nbytes != count * width:
+                self._look(super().feed_array, channel, array, int.from_bytes(array[:1].tobytes(), "little"), now_ns)
+                return
+            (first,) = _INDEX.unpack_from(array.data)
+            if self._is_sampled():
                 self._look(super().feed_array, channel, array, first, now_ns)
             else:
+                (last,) = _INDEX.unpack_from(array.data, (count - 1) * width)
                 self._take_ends(channel, first, last, count, now_ns)
 
     def feed_arrow(self, channel: int, batch: pa.RecordBatch, now_ns: int | None = None) -> None:
@@ -83,7 +92,7 @@ class SampledVerifier(Verifier):
         """Looks at a whole delivery, and compares the sum of its bytes with that of the records it must be."""
         before, came = self._checksum, self.received_records
         feed(channel, rows, now_ns)
-        self.finish()
+        super().finish()
         count = self.received_records - came
         wanted = count * first + self._step * count * (count - 1) // 2 + count * self._filler_sum
         if (self._checksum - before - wanted) & MASK:
@@ -95,4 +104,17 @@ class SampledVerifier(Verifier):
         if last != first + (count - 1) * self._step:
             self._problem(f"channel {channel}: {count} records from {first} on end with {last}")
         self._take_run(channel, first, count)
-        self.arrivals.log(self.sample_keys(column((first,))), column((count,)), column((now,)))
+        self._unlogged.append((first, count, now))
+        if len(self._unlogged) == _LOG_AT_ONCE:
+            self._log_ends()
+
+    def finish(self) -> None:
+        """Implements `Verifier.finish`."""
+        super().finish()
+        self._log_ends()
+
+    def _log_ends(self) -> None:
+        if self._unlogged:
+            firsts, counts, times = (column(values) for values in zip(*self._unlogged, strict=True))
+            self._unlogged.clear()
+            self.arrivals.log(self.sample_keys(firsts), counts, times)
