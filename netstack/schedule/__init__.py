@@ -1,7 +1,7 @@
-"""From a job graph to a plan, and from events to instructions: pure functions and state machines, no I/O, no clock.
+"""The scheduler of one job: graphs, plans, and a state machine from events to instructions. No I/O, no clock.
 
-Here is what writes and plans a job. Who runs one takes `Scheduler` from `scheduler`, how it is set from
-`scheduler_settings`, its input from `events`, its output from `instructions`, when it restarts from
+This package exports what writes and plans a job. A program that runs a job takes `Scheduler` from `scheduler`, its
+settings from `scheduler_settings`, its input from `events`, its output from `instructions`, restart strategies from
 `failover.restart`.
 """
 

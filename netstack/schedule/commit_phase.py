@@ -1,9 +1,7 @@
-"""When the tasks of a region commit what they have prepared, in a job that takes no checkpoints.
+"""The commit at the end of a job that takes no checkpoints: the tasks of a pipelined region commit together.
 
-Takes: which attempts wait, what tasks end. Gives: `CommitTasks`, once for each region.
-
-Rules: a region commits when each of its tasks has finished or waits, so that no failure of a task that still works can
-have it run again. What has begun to commit never runs again: a failure that reaches it ends the job.
+Rules: a region commits when each of its tasks has finished or waits for the order. Until then a failure may restart it.
+A region that has begun to commit never restarts: a failure that reaches it fails the job.
 """
 
 from __future__ import annotations
@@ -18,14 +16,12 @@ from .instructions import CommitTasks
 from .progress import Progress
 from .structures.arrays import IndexArray, index_array
 
-COMMITTED: Final = (
-    "what its sinks had written was being committed, so it cannot run again: a job with checkpoints goes on there"
-)
+COMMITTED: Final = "its sinks were committing, so it cannot restart; a job with checkpoints resumes from the last one"
 
 
 @final
 class CommitPhase:
-    """The end of a job without checkpoints: its tasks commit together.
+    """Sends `CommitTasks` once for each region.
 
     Args:
         progress: of the job's tasks.
@@ -37,13 +33,13 @@ class CommitPhase:
         self._committing: set[int] = set()
 
     def wait(self, event: TasksWaiting) -> int:
-        """These attempts wait; returns how many of them are over."""
+        """Notes attempts that wait for the order to commit; returns how many of them are not current."""
         current = self._progress.executions.current(event.subtasks, event.attempts)
         self._waiting |= dict(zip(event.subtasks[current].tolist(), event.attempts[current].tolist(), strict=True))
         return int(np.count_nonzero(~current))
 
     def step(self) -> None:
-        """Has regions commit that are ready, in the instructions of this step."""
+        """Orders regions that are ready to commit, as instructions of this step."""
         if not self._waiting:
             return
         progress = self._progress
@@ -60,7 +56,7 @@ class CommitPhase:
                     del self._waiting[subtask]
 
     def has_begun(self, subtasks: IndexArray) -> bool:
-        """Whether one of these is in a region that has begun to commit."""
+        """Whether the region of one of these subtasks has begun to commit."""
         return bool(self._committing) and not self._committing.isdisjoint(
             self._progress.regions.of_subtasks(subtasks).tolist()
         )

@@ -1,9 +1,8 @@
-"""The input of a scheduler: frozen events, each with the time at which it is handed over.
+"""The input of a scheduler: frozen events.
 
-Takes: nothing. Gives: classes to `scheduler` and to whoever drives one.
-
-Rules: times are seconds of one monotonic clock of the caller's and never go back. Subtasks and partitions are the
-numbers of `topology`. What a TaskManager reports names the attempt it is about: of another attempt it is stale.
+Rules: `now_s` is the time at which the event is handed over, in seconds of one monotonic clock of the caller; it never
+goes back. Subtasks and partitions are the numbers of `topology`; arrays of subtasks ascend without repetition and
+`attempts` has the attempt of each. A report about an attempt that is not current is stale.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .structures.arrays import IndexArray
 @final
 @dataclass(frozen=True, slots=True)
 class StartJob:
-    """Begin to schedule."""
+    """Start scheduling."""
 
     now_s: float
 
@@ -32,11 +31,11 @@ class StartJob:
 @final
 @dataclass(frozen=True, slots=True)
 class TaskManagerRegistered:
-    """A TaskManager is there; it offers its slots next.
+    """A TaskManager has registered; `SlotsOffered` follows.
 
     Attributes:
-        now_s: when.
-        location: its name, which no other TaskManager has, and its address.
+        now_s: the time.
+        location: its unique name and its address.
     """
 
     now_s: float
@@ -46,13 +45,13 @@ class TaskManagerRegistered:
 @final
 @dataclass(frozen=True, slots=True)
 class SlotsOffered:
-    """A TaskManager gives slots to the job, which keeps them until it says `ReturnSlots` or ends.
+    """A TaskManager offers slots; the job keeps them until it sends `ReturnSlots` or ends.
 
     Attributes:
-        now_s: when.
-        taskmanager: its name. Of an unknown one it means nothing: it was lost meanwhile.
-        slots: which of its slots.
-        profile: of each of them.
+        now_s: the time.
+        taskmanager: its name. The offer of an unknown TaskManager, one that was lost meanwhile, is ignored.
+        slots: indices of the slots.
+        profile: resource profile of each of them.
     """
 
     now_s: float
@@ -64,7 +63,7 @@ class SlotsOffered:
 @final
 @dataclass(frozen=True, slots=True)
 class TaskManagerLost:
-    """A TaskManager has disconnected, or was silent for too long. Of an unknown one it means nothing."""
+    """A TaskManager has disconnected or missed its heartbeat timeout. An unknown name is ignored."""
 
     now_s: float
     taskmanager: str
@@ -74,13 +73,13 @@ class TaskManagerLost:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class TasksReported:
-    """Tasks have got on: a TaskManager's report about any number of them.
+    """A TaskManager reports that tasks have changed their state.
 
     Attributes:
-        now_s: when.
+        now_s: the time.
         what: `INITIALIZE`, `RUN`, `FINISH` or `CANCELED`.
-        subtasks: ascending; none twice.
-        attempts: the attempt of each.
+        subtasks: numbers.
+        attempts: one each.
         produced_bytes: with `FINISH` in an adaptive job: the bytes of each subpartition, by partition.
     """
 
@@ -94,11 +93,11 @@ class TasksReported:
 @final
 @dataclass(frozen=True, slots=True)
 class PartitionConsumable:
-    """A partition has its first buffer; only a job whose stages wait for the first output wants to know.
+    """A partition has its first buffer. Only `NEXT_STAGE_ON_FIRST_OUTPUT` uses this event.
 
     Attributes:
-        now_s: when.
-        partition: which.
+        now_s: the time.
+        partition: its number.
         attempt: of its producer.
     """
 
@@ -110,16 +109,16 @@ class PartitionConsumable:
 @final
 @dataclass(frozen=True, slots=True)
 class TaskFailed:
-    """A task has ended with an error.
+    """A task has failed.
 
     Attributes:
-        now_s: when.
-        subtask: which.
-        attempt: of it.
-        cause: error and text.
+        now_s: the time.
+        subtask: its number.
+        attempt: which attempt of it.
+        cause: class and text of the error.
         missing_partition: the partition whose loss, or whose unreachable producer, caused the failure; else None.
-        missing_attempt: the attempt of its producer.
-        is_recoverable: False fails the job, whatever the restart strategy says.
+        missing_attempt: the attempt of that partition's producer.
+        is_recoverable: False fails the job, whatever the restart strategy decides.
     """
 
     now_s: float
@@ -134,13 +133,13 @@ class TaskFailed:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class TasksLost:
-    """The process in which these tasks were has ended: one failure, however many tasks.
+    """The process of a slot has ended, and all its tasks with it. That counts as one failure.
 
     Attributes:
-        now_s: when.
-        subtasks: ascending; none twice.
-        attempts: the attempt of each.
-        cause: how it ended.
+        now_s: the time.
+        subtasks: numbers.
+        attempts: one each.
+        cause: how the process ended.
     """
 
     now_s: float
@@ -152,12 +151,12 @@ class TasksLost:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class TasksWaiting:
-    """These attempts have sent their last event, and wait for the order to commit; in a job that takes no checkpoints.
+    """Attempts have sent their last event and wait for the order to commit; only in a job that takes no checkpoints.
 
     Attributes:
-        now_s: when.
-        subtasks: ascending; none twice.
-        attempts: the attempt of each.
+        now_s: the time.
+        subtasks: numbers.
+        attempts: one each.
     """
 
     now_s: float
@@ -168,7 +167,7 @@ class TasksWaiting:
 @final
 @dataclass(frozen=True, slots=True)
 class GlobalFailure:
-    """Something failed that concerns all of the job: every subtask restarts."""
+    """A failure that concerns the whole job: every subtask restarts."""
 
     now_s: float
     cause: str
@@ -177,7 +176,7 @@ class GlobalFailure:
 @final
 @dataclass(frozen=True, slots=True)
 class CheckpointStored:
-    """A checkpoint is complete; tasks deployed from now on begin with it."""
+    """A checkpoint is complete; tasks that are deployed from now on restore it."""
 
     now_s: float
     checkpoint_id: int
@@ -186,7 +185,7 @@ class CheckpointStored:
 @final
 @dataclass(frozen=True, slots=True)
 class CancelJob:
-    """The user wants the job to stop."""
+    """The user cancels the job."""
 
     now_s: float
 
@@ -194,7 +193,7 @@ class CancelJob:
 @final
 @dataclass(frozen=True, slots=True)
 class TimerDue:
-    """The time of a `StartTimer` has come."""
+    """The delay of a `StartTimer` has passed."""
 
     now_s: float
     timer: int
@@ -203,7 +202,7 @@ class TimerDue:
 @final
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """`Scheduler.next_deadline` has come."""
+    """The time of `Scheduler.next_deadline` has come."""
 
     now_s: float
 
@@ -211,7 +210,7 @@ class Tick:
 @final
 @dataclass(frozen=True, slots=True)
 class Proceed:
-    """The answer to `Continue`: go on with the next piece of work."""
+    """The answer to `Continue`: do the next piece of work."""
 
     now_s: float
 

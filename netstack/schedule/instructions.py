@@ -1,9 +1,8 @@
-"""What a scheduler wants done: frozen instructions.
+"""The output of a scheduler: frozen instructions.
 
-Takes: nothing. Gives: classes from `scheduler` to whoever drives it.
-
-Rules: instructions are carried out in order, and before the next event is handed over, as far as they look into the
-scheduler (`Deploy` does); sending may take its time. Those that are about many subtasks hold arrays.
+Rules: the caller carries out instructions in order. Before it hands over the next event, it reads from the scheduler
+what an instruction refers to (`Deploy` does); sending may take longer. In instructions about many subtasks, `attempts`
+and `slots` have one element for each subtask.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .structures.arrays import IndexArray
 @final
 @dataclass(frozen=True, slots=True)
 class RequireSlots:
-    """So many slots are wanted and not there; replaces what was said before."""
+    """The job lacks this many slots; replaces the previous number."""
 
     missing: int
 
@@ -30,7 +29,7 @@ class RequireSlots:
 @final
 @dataclass(frozen=True, slots=True)
 class ReturnSlots:
-    """Nobody has wanted these for a while: give them back to their TaskManagers."""
+    """Return idle slots to their TaskManagers."""
 
     slots: tuple[PhysicalSlot, ...]
 
@@ -38,7 +37,7 @@ class ReturnSlots:
 @final
 @dataclass(frozen=True, slots=True)
 class BlockTaskManagers:
-    """New slots of these TaskManagers are not wanted for now; replaces what was said before."""
+    """Request no new slots of these TaskManagers for now; replaces the previous list."""
 
     taskmanagers: tuple[str, ...]
 
@@ -46,14 +45,14 @@ class BlockTaskManagers:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Deploy:
-    """Send these subtasks to their slots; `Scheduler.descriptors` makes what to send.
+    """Send these subtasks to their slots; `Scheduler.descriptors` makes the deployment descriptors.
 
     Attributes:
         subtasks: ascending.
         attempts: one each.
         slots: one each.
-        restore: the checkpoint that they begin with; None is empty.
-        is_speculative: whether these run beside other attempts of the same subtasks.
+        restore: the checkpoint to restore; None: the tasks begin empty.
+        is_speculative: whether these are further attempts of subtasks that already run.
     """
 
     subtasks: IndexArray
@@ -66,14 +65,14 @@ class Deploy:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class UpdateGate:
-    """Tell deployed consumers where partitions are that were unknown when they were sent.
+    """Send deployed consumers the locations of partitions that were unknown at their deployment.
 
     Attributes:
-        subtasks: which.
+        subtasks: the consumers.
         attempts: one each.
-        slots: where each is.
-        gate: which of their gates, in the order of their descriptors.
-        descriptors: a compressed list (`ShuffleDescriptors`) that overrides what they know.
+        slots: one each.
+        gate: the index of the input gate, in the order of their descriptors.
+        descriptors: a compressed list (`ShuffleDescriptors`) that overrides what the consumers have.
     """
 
     subtasks: IndexArray
@@ -86,14 +85,9 @@ class UpdateGate:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Cancel:
-    """Tell TaskManagers to stop these tasks, and report `CANCELED`: also of a task that they have never heard of.
+    """Have TaskManagers cancel these tasks and report `CANCELED`, also for a task that they do not know.
 
-    What a task did last may cross this on the way: its report that it has finished or failed is as good.
-
-    Attributes:
-        subtasks: which.
-        attempts: one each.
-        slots: where each is.
+    A report that the task has finished or failed may cross this order; it counts as well.
     """
 
     subtasks: IndexArray
@@ -104,13 +98,7 @@ class Cancel:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class CommitTasks:
-    """Tell these tasks, which wait, to commit what they have prepared, and to end. Their job never does so twice.
-
-    Attributes:
-        subtasks: which.
-        attempts: one each.
-        slots: where each is.
-    """
+    """Have these waiting tasks commit and end. The job sends this once per region."""
 
     subtasks: IndexArray
     attempts: npt.NDArray[np.uint32]
@@ -120,10 +108,10 @@ class CommitTasks:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ReleasePartitions:
-    """Nobody will read these any more: have their TaskManagers drop them.
+    """Have TaskManagers drop partitions that no consumer will read.
 
     Attributes:
-        partitions: their numbers.
+        partitions: numbers.
         attempts: the attempt of each producer.
         taskmanagers: the name of the TaskManager of each.
     """
@@ -136,7 +124,7 @@ class ReleasePartitions:
 @final
 @dataclass(frozen=True, slots=True)
 class StartTimer:
-    """Hand over `TimerDue` with this number after this time."""
+    """Hand over `TimerDue` with this number after this delay."""
 
     timer: int
     delay_s: float
@@ -145,7 +133,7 @@ class StartTimer:
 @final
 @dataclass(frozen=True, slots=True)
 class EndJob:
-    """The job has ended; nothing of it runs any more, but attempts that lost and have not stopped yet. Given once.
+    """The job has ended; only losing speculative attempts may still run. Sent once.
 
     Attributes:
         state: FINISHED, CANCELED or FAILED.
@@ -159,7 +147,7 @@ class EndJob:
 @final
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """There is more to do: hand over `Proceed`, after the events that wait."""
+    """More work is left: hand over `Proceed` after the events that are already queued."""
 
 
 Instruction: TypeAlias = (

@@ -1,9 +1,7 @@
-"""How a job gets on while nothing fails: what is scheduled, gets slots, is deployed, and what comes after that.
+"""The part of a scheduler that runs without failures: schedules subtasks, gets slots, deploys, releases.
 
-Takes: batches to schedule, subtasks that have ended, slots. Gives: instructions.
-
-Rules: states, attempts and numbers change at once; what takes time for many subtasks is queued (`work`) and done in
-pieces. The topology of a dynamic job grows before each decision about what is scheduled.
+Rules: states, attempts and numbers change at once. Work that takes long for many subtasks is queued (`work`) and done
+in pieces. The topology of a dynamic job grows before each scheduling decision.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ from .work import MATCHES_PER_UNIT, WorkKind, WorkQueue
 
 @final
 class Progress:
-    """The parts of a scheduler that need no failure.
+    """The failure-free part of a scheduler.
 
     Args:
         job: the job.
@@ -64,23 +62,23 @@ class Progress:
 
     Attributes:
         topology: the subtasks, partitions and groups so far.
-        regions: of that.
-        executions: the state of each subtask.
-        versions: of each subtask.
-        tracker: where partitions are.
-        allocation: slots.
+        regions: its pipelined regions.
+        executions: state and attempt of each subtask.
+        versions: version of each subtask.
+        tracker: locations of partitions.
+        allocation: slots of subtasks.
         deployment: makes descriptors.
-        release: what is not needed any more.
-        work: what is still to be done.
-        strategy: says what is scheduled when.
-        taskmanagers: the places of each TaskManager that is there, by name: one, or one for each slot.
-        locations: of all places that ever were, by number.
+        release: decides which partitions are no longer needed.
+        work: queued work.
+        strategy: decides which subtasks are scheduled when.
+        taskmanagers: by name of each registered TaskManager, its places in `locations`: one, or one for each slot.
+        locations: every place so far, by number.
         out: instructions of this step.
         now_s: the time of this step.
-        on_released: called with subtasks that have given back their slots; `recovery` waits for that.
-        deployed_s: by subtask, when its current attempt was sent.
-        took_s: by subtask that has finished, how long that took from there.
-        deployed: attempts sent so far.
+        on_released: called with subtasks whose slots were returned; set by `recovery`.
+        deployed_s: by subtask, when its current attempt was deployed.
+        took_s: by finished subtask, seconds from deployment to its end.
+        deployed: attempts deployed so far.
         steps: pieces of work done so far.
     """
 
@@ -141,7 +139,7 @@ class Progress:
             if settings.scheduling is not None:
                 raise ConfigError(
                     f"job {topology.job.name!r} is dynamic, so its subtasks are scheduled one by one; leave"
-                    f" scheduling={settings.scheduling.value} out"
+                    f" out scheduling={settings.scheduling.value}"
                 )
             return VertexwiseScheduling(topology, settings.hybrid)
         if settings.scheduling is None:
@@ -158,7 +156,7 @@ class Progress:
         return len(self.topology.initialised) == len(self.topology.job.vertices)
 
     def grow(self) -> None:
-        """Initialises the vertices of a dynamic job that can be, and lets everybody know."""
+        """Initialises the vertices of a dynamic job that are ready, and extends every table to the new subtasks."""
         added = () if self._dynamic is None else self._dynamic.grow()
         if not added:
             return
@@ -169,10 +167,10 @@ class Progress:
         self._extend_tables()
 
     def record_sizes(self, produced_bytes: Mapping[int, npt.NDArray[np.int64]], finished: IndexArray) -> None:
-        """What these subtasks wrote into each subpartition, by partition; only a dynamic job wants to know.
+        """Records the bytes that finished subtasks wrote into each subpartition, by partition; only in a dynamic job.
 
         Raises:
-            LocalProtocolError: it is not said of one of their partitions.
+            LocalProtocolError: the sizes of one of their partitions are missing.
         """
         if self._dynamic is None:
             return
@@ -180,14 +178,14 @@ class Progress:
             sizes = produced_bytes.get(partition)
             if sizes is None:
                 raise LocalProtocolError(
-                    f"partition {partition} of an adaptive job is finished, and its sizes are missing: report FINISH"
+                    f"partition {partition} of an adaptive job is finished but its sizes are missing: report FINISH"
                     " with produced_bytes"
                 )
             dataset = int(self.topology.dataset_of_partition[partition])
             self._dynamic.record(dataset, partition - self.topology.partitions_of(dataset).start, sizes)
 
     def forget_partitions(self, partitions: IndexArray) -> None:
-        """These will be written again."""
+        """Forgets locations and sizes of partitions that will be written again."""
         self.tracker.forget(partitions)
         if self._dynamic is not None:
             for partition in partitions.tolist():
@@ -204,7 +202,6 @@ class Progress:
         self.tracker.grow(self.topology.partition_count - len(self.tracker))
 
     def _groups_of(self, vertices: tuple[int, ...]) -> ExecutionSlotSharingGroups:
-        """Who shares slots, now that these vertices are there too."""
         job = self.topology.job
         if self._settings.placement is not None:
             return self._settings.placement.groups(job)
@@ -224,18 +221,18 @@ class Progress:
         return replace(decision, explanation=explain(inputs, adaptive, max_parallelism, decision, source))
 
     def explanation(self, vertex: int) -> ParallelismExplanation | None:
-        """Why a vertex has so many subtasks; None if that was not decided while the job ran."""
+        """Why a vertex has its parallelism; None unless it was decided while the job ran."""
         return None if self._dynamic is None else self._dynamic.explanations.get(vertex)
 
     # --------------------------------------------------------------------------------------------- scheduling
 
     def start(self) -> None:
-        """The job begins."""
+        """Schedules the first subtasks."""
         self.grow()
         self.schedule(self.strategy.start())
 
     def first_output(self, partition: int, attempt: int) -> bool:
-        """A partition may be consumed from now on; False when it is of another attempt."""
+        """Handles the first buffer of a partition; returns False for the report of another attempt."""
         producer = self.topology.producer_of_partition[partition : partition + 1]
         if not self.executions.current(producer, np.array([attempt], np.uint32)).all():
             return False
@@ -244,13 +241,13 @@ class Progress:
         return True
 
     def schedule(self, batches: Batches) -> None:
-        """Each batch is a bulk: its slots are asked for together, and it is deployed when it has all."""
+        """Schedules bulks: a bulk requests its slots together, and is deployed when it has all of them."""
         self.executions.apply(batches.subtasks, ExecutionInput.SCHEDULE)
         self.allocation.open(batches)
         self.work.add(WorkKind.ALLOCATE, batches.subtasks)
 
     def step(self, checkpoint: int | None, *, is_proceeding: bool) -> None:
-        """Works until the budget is used up or nothing is left; does nothing while a `Proceed` is on its way."""
+        """Works until the budget is used up or nothing is left; does nothing while a `Proceed` is outstanding."""
         if is_proceeding:
             self._is_continuing = False
         if self._is_continuing:
@@ -284,11 +281,11 @@ class Progress:
             self.out.append(RequireSlots(self._required))
 
     def ended(self, subtasks: IndexArray, *, keeps_slot: bool = False) -> None:
-        """Subtasks have become terminal: their slots go back; those that finished may wake others.
+        """Returns the slots of subtasks that became terminal, and queues what the end of finished ones makes possible.
 
         Args:
-            subtasks: which.
-            keeps_slot: another attempt has still to stop there; the caller adds the release.
+            subtasks: numbers.
+            keeps_slot: another attempt has yet to stop in the slot; the caller queues the release.
         """
         self._is_releasing.view[subtasks] = True
         if not keeps_slot:
@@ -298,7 +295,7 @@ class Progress:
         self.work.add(WorkKind.FINISH, finished)
 
     def place(self, subtask: int, slot: PhysicalSlot) -> None:
-        """What the current attempt of a subtask writes is in this place."""
+        """Records that the current attempt of a subtask writes its partitions in this slot."""
         number = index_array([subtask])
         partitions = self.partitions_of(number)
         places = [self._place_of(slot, int(dataset)) for dataset in self.topology.dataset_of_partition[partitions]]
@@ -307,7 +304,7 @@ class Progress:
         )
 
     def add_taskmanager(self, location: TaskManagerLocation) -> None:
-        """A TaskManager is there: each of its data ports is a place for partitions, its own one the last."""
+        """Adds a TaskManager: each of its data ports is a place for partitions, its own port the last one."""
         first = len(self.locations)
         self.locations += [
             replace(location, address=address) for address in (*location.slot_addresses, location.address)
@@ -315,17 +312,17 @@ class Progress:
         self.taskmanagers[location.name] = range(first, len(self.locations))
 
     def _place_of(self, slot: PhysicalSlot, dataset: int) -> int:
-        """The place of what tasks in a slot write: the slot itself, or the TaskManager, which serves what is sealed."""
+        """The place of a result: the slot's port, or the TaskManager's own port for blocking results."""
         places = self.taskmanagers[slot.location.taskmanager]
         return places[-1 if len(places) == 1 or self.topology.job.datasets[dataset].type.is_blocking else slot.index]
 
     def occupying(self, subtasks: IndexArray) -> FlagArray:
-        """For each, whether it has not ended, or still has its slot: then it cannot be scheduled again."""
+        """For each subtask, whether it has not ended or still has its slot; it cannot be scheduled again before."""
         occupying: FlagArray = ~self.executions.terminal(subtasks) | self._is_releasing.view[subtasks]
         return occupying
 
     def _queue_complete(self) -> None:
-        """Bulks that have all their slots: their partitions have places now, and their tasks may be sent."""
+        """Queues the deployment of bulks that have all their slots; their partitions have places from now on."""
         subtasks = self.allocation.take_complete()
         if not subtasks.size:
             return
@@ -340,7 +337,7 @@ class Progress:
         self.work.add(WorkKind.DEPLOY, subtasks)
 
     def _update_gates(self) -> None:
-        """Tells deployed consumers of partitions that have got a place since."""
+        """Sends deployed consumers the partitions that have got a place since."""
         for group, descriptors in self.deployment.updates():
             edge = int(self.topology.groups.edge[group])
             consumers = np.sort(self.topology.groups.consumers_of(group))
@@ -360,7 +357,7 @@ class Progress:
             self.out.append(Deploy(subtasks, self.executions.attempts[subtasks], slots, checkpoint))
 
     def _follow(self, subtasks: IndexArray) -> None:
-        """What the end of subtasks makes possible: consumers are scheduled, inputs are released."""
+        """Handles what the end of subtasks makes possible: schedules consumers, releases inputs."""
         for subtask in subtasks.tolist():
             self.topology.finish(subtask)
             self.grow()
@@ -375,7 +372,7 @@ class Progress:
         self.deployment.produced(subtasks)
 
     def _move_hybrid(self, subtasks: IndexArray) -> None:
-        """Hybrid results that are complete are where blocking ones are from the beginning: at the TaskManager."""
+        """Moves complete hybrid results to the TaskManager's port, where blocking results are from the beginning."""
         if not self._has_hybrid:
             return
         for partition in self.tracker.tracked(self.partitions_of(subtasks)).tolist():
@@ -397,7 +394,7 @@ class Progress:
         return np.concatenate(partitions) if partitions else index_array([])
 
     def release_partitions(self, partitions: IndexArray) -> None:
-        """Has those that are still there dropped where they are."""
+        """Releases those of the partitions that still exist."""
         tracked = self.tracker.tracked(partitions)
         if tracked.size:
             numbers = self.tracker.places[tracked].tolist()
@@ -406,7 +403,7 @@ class Progress:
             self.tracker.release(tracked)
 
     def drop_written(self, subtask: int, attempt: int, slot: PhysicalSlot) -> None:
-        """Has what an attempt wrote dropped that had finished before it heard that nobody wants it any more."""
+        """Releases what an attempt wrote that finished before its cancellation reached it."""
         datasets = self.topology.job.datasets
         kept = [
             partition
@@ -419,7 +416,7 @@ class Progress:
             self.out.append(ReleasePartitions(index_array(kept), attempts, names))
 
     def release_results(self) -> None:
-        """The job has ended: releases what is left of its results, but those that outlive it."""
+        """Releases the remaining results at the end of the job, except persistent ones."""
         is_ours = np.array(
             [
                 dataset.type.is_released_by_scheduler and not dataset.type.is_persistent

@@ -1,14 +1,13 @@
-"""What a failure costs: which subtasks run again, when, and when the job gives up.
-
-Takes: failed tasks and global failures. Gives: cancellations and timers, later restarts.
+"""Failover: decides which subtasks restart, when they restart, and when the job fails.
 
 Rules:
-- The restart strategy is asked once for each failure; tasks that were to be canceled anyway are none, nor is that of
-  one attempt while another of its subtask can go on (`speculation`).
-- What is to restart is superseded at once: its versions are bumped, so whatever waits for it is stale; what it wrote
-  is void, and no descriptor tells of it any more. Its tasks are canceled.
-- It is reset and scheduled again when all of its tasks have stopped and given back their slots, and the delay has
-  passed. A subtask that is caught by another failure meanwhile restarts with that.
+- The restart strategy decides once per failure. The failure of a task that is being canceled does not count, nor that
+  of one attempt while another attempt of the subtask can continue (`speculation`). A failure that names a lost
+  partition always counts: its producer has to restart.
+- Subtasks that restart are superseded at once: their versions are bumped, so whatever waits for them is stale; their
+  partitions are void and leave the descriptors; their tasks are canceled.
+- They are reset and scheduled again when all of the tasks have stopped and returned their slots, and the delay has
+  passed. A subtask that another failure reaches meanwhile restarts with that one.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from .progress import Progress
 from .speculation.speculation import Speculation
 from .structures.arrays import IndexArray, index_array
 
-PERMANENT: Final = RestartDecision(None, "trying again cannot help")
-"""About a failure that is not recoverable."""
+PERMANENT: Final = RestartDecision(None, "a restart cannot help")
+"""The decision about a failure that is not recoverable."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A root failure, and what was decided.
+    """A root failure and the decision about it.
 
     Attributes:
-        cause: error and text.
-        decision: restart or not.
+        cause: class and text of the error.
+        decision: of the restart strategy.
     """
 
     cause: str
@@ -48,20 +47,20 @@ class Failure:
 
 @final
 class Recovery:
-    """The parts of a scheduler that deal with failures.
+    """Handles the failures of one job.
 
     Args:
-        progress: the other parts.
-        speculation: the second attempts.
+        progress: the failure-free part.
+        speculation: the speculative attempts.
         status: of the job.
         strategy: decides about failures.
-        commits: knows what never runs again.
+        commits: which regions never restart.
 
     Attributes:
-        failures: that the strategy was asked about.
-        restarts: that it answered with.
+        failures: failures that the strategy decided about.
+        restarts: failures that it answered with a restart.
         restarted: subtasks that were reset.
-        stale: what came for something that was superseded.
+        stale: reports, timers and restarts about something superseded.
     """
 
     def __init__(
@@ -87,12 +86,12 @@ class Recovery:
         self._news: list[Failure] = []
 
     def drain_events(self) -> list[Failure]:
-        """The root failures since the last call, each with what was decided."""
+        """The root failures since the last call, each with the decision."""
         news, self._news = self._news, []
         return news
 
     def task_failed(self, event: TaskFailed) -> None:
-        """A TaskManager's report."""
+        """Handles a TaskManager's failure report."""
         executions, tracker = self._progress.executions, self._progress.tracker
         subtask = index_array([event.subtask])
         missing = event.missing_partition
@@ -109,7 +108,7 @@ class Recovery:
         self.fail_tasks(subtask, event.cause, missing=missing, is_recoverable=event.is_recoverable)
 
     def tasks_lost(self, event: TasksLost) -> None:
-        """The process of a slot has ended."""
+        """Handles the end of a slot's process."""
         executions = self._progress.executions
         is_current = executions.current(event.subtasks, event.attempts)
         for subtask, attempt in zip(
@@ -122,7 +121,7 @@ class Recovery:
     def fail_tasks(
         self, subtasks: IndexArray, cause: str, *, missing: int | None = None, is_recoverable: bool = True
     ) -> None:
-        """These tasks are gone; those that have ended already are skipped."""
+        """Fails these tasks; those that have ended already are skipped."""
         executions = self._progress.executions
         live = subtasks[~executions.terminal(subtasks)]
         if missing is None and is_recoverable:
@@ -137,13 +136,13 @@ class Recovery:
     def fail(
         self, failed: IndexArray | None, cause: str, *, missing: int | None = None, is_recoverable: bool = True
     ) -> None:
-        """Restarts what has to be, or gives up.
+        """Restarts the subtasks that a failure affects, or fails the job.
 
         Args:
-            failed: the subtasks that failed; None is all of the job.
+            failed: the subtasks that failed; None: the whole job.
             cause: why.
             missing: a partition that could not be read.
-            is_recoverable: False gives up.
+            is_recoverable: False fails the job.
         """
         if self._status.is_in(JobState.CANCELLING, JobState.FAILING):
             return
@@ -169,12 +168,12 @@ class Recovery:
         self._begin(self._progress.executions.not_in_state(subtasks, ExecutionState.CREATED), decision.delay_s)
 
     def due(self, timer: int) -> None:
-        """The delay of a restart has passed."""
+        """Handles the end of a restart's delay."""
         if not self._restarts.due(timer):
             self.stale += 1
 
     def restart_ready(self) -> None:
-        """Carries out the restarts whose tasks have all stopped, with their slots, and whose delay is over."""
+        """Carries out the restarts whose delay is over and whose tasks have stopped and returned their slots."""
         progress = self._progress
         for recorded in self._restarts.take_ready():
             current = progress.versions.current(recorded)
@@ -186,18 +185,18 @@ class Recovery:
             progress.schedule(progress.strategy.restart(current))
 
     def stop_all(self) -> None:
-        """Nothing runs again; everything that does is canceled."""
+        """Cancels everything that runs; nothing restarts."""
         everything = index_array(np.arange(self._progress.topology.subtask_count))
         self._restarts.clear()
         self._progress.versions.bump(everything)
         self._cancel(everything)
 
     def _begin(self, subtasks: IndexArray, delay_s: float) -> None:
-        """Supersedes these subtasks, cancels them, and has them restart."""
+        """Supersedes these subtasks, cancels them, and begins their restart."""
         progress = self._progress
         recorded = progress.versions.bump(subtasks)
         written = progress.partitions_of(subtasks)
-        # The others are dropped by their TaskManagers, together with the task.
+        # TaskManagers drop the partitions of the other subtasks together with the task.
         progress.release_partitions(
             progress.partitions_of(progress.executions.in_state(subtasks, ExecutionState.FINISHED))
         )
@@ -211,12 +210,12 @@ class Recovery:
         progress.out.append(StartTimer(timer, delay_s))
 
     def _released(self, subtasks: IndexArray) -> None:
-        """Subtasks have ended, and given back their slots."""
+        """Continues restarts when subtasks have returned their slots."""
         self._restarts.ended(subtasks)
         self.restart_ready()
 
     def _cancel(self, subtasks: IndexArray) -> None:
-        """Tells those on TaskManagers to stop; the others stop at once."""
+        """Cancels tasks on their TaskManagers; subtasks that are not deployed are canceled at once."""
         executions = self._progress.executions
         self._speculation.cancel(subtasks)
         live = executions.allowed(subtasks, ExecutionInput.CANCEL)

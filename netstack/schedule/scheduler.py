@@ -1,13 +1,11 @@
-"""Runs one job: told what happens, it says what is to be done.
-
-Takes: a job graph, and events. Gives: instructions, in order.
+"""The scheduler of one job: a synchronous state machine that turns events into instructions.
 
 Rules:
-- It never waits, and has neither clock nor chance: events carry the time, strategies get their jitter from outside. So
-  a job on a thousand TaskManagers runs in one test.
-- What comes late is recognised: reports by their attempt, whatever was waited for by the version of its subtasks.
-- No step is long: work on many subtasks is cut, and goes on with `Proceed` after the events that wait.
-- How the job gets on is in `progress`, what failures do in `recovery`; here is which of them returns what.
+- It never blocks and has no clock and no randomness: events carry the time, strategies get their jitter as an argument.
+  So a test can run a job on a thousand simulated TaskManagers.
+- Late input is recognised: a report by its attempt, everything that waits by the version of its subtasks.
+- No step is long: work on many subtasks is cut and continues with `Proceed` after the queued events.
+- `progress` is the failure-free part, `recovery` handles failures; `Scheduler` dispatches events to them.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ from .topology.topology import Topology
 __all__ = ["Scheduler", "SchedulerSettings", "SchedulerStatistics"]
 
 NO_SLOT: Final = "got no slot within"
-"""What the cause of a failure says when slots were missing: whoever knows the cluster can say more."""
+"""A part of the cause when slots were missing: the JobManager then adds what it knows of the cluster."""
 
 _REPORTABLE: Final = frozenset(
     {ExecutionInput.INITIALIZE, ExecutionInput.RUN, ExecutionInput.FINISH, ExecutionInput.CANCELED}
@@ -67,9 +65,9 @@ class Scheduler:
     Args:
         job: the job.
         job_id: of this execution; a part of the keys of blobs, so no two executions share one.
-        restart: decides about failures; None never restarts.
-        store: where large parts of descriptors go; None keeps them in memory.
-        settings: how it is run.
+        restart: the restart strategy; None never restarts.
+        store: the blob store for large parts of descriptors; None keeps them in memory.
+        settings: of the scheduler.
 
     Raises:
         ConfigError: the job cannot be run.
@@ -97,16 +95,16 @@ class Scheduler:
 
     @property
     def state(self) -> JobState:
-        """Where the job stands."""
+        """The state of the job."""
         return self._status.state
 
     @property
     def topology(self) -> Topology:
-        """The subtasks, partitions and groups so far; nobody else changes it."""
+        """The subtasks, partitions and groups so far; only the scheduler changes it."""
         return self._progress.topology
 
     def execution_state(self, subtask: int) -> ExecutionState:
-        """Where the current execution of a subtask stands."""
+        """The state of the current attempt of a subtask."""
         return self._progress.executions.state(subtask)
 
     def count(self, *states: ExecutionState) -> int:
@@ -114,32 +112,32 @@ class Scheduler:
         return self._progress.executions.count(*states)
 
     def attempt(self, subtask: int) -> int:
-        """Which attempt that is, from 0."""
+        """The number of the current attempt of a subtask, from 0."""
         return int(self._progress.executions.attempts[subtask])
 
     def rivals(self, subtask: int) -> tuple[Rival, ...]:
-        """Its attempts beside that one; nobody else changes them."""
+        """The attempts of a subtask beside the current one; only the scheduler changes them."""
         return self._speculation.rivals_of(subtask)
 
     def drain_events(self) -> list[tuple[int, str]]:
-        """What has become of second attempts since the last call, in words, each about a subtask."""
+        """What speculation did since the last call: (subtask, text)."""
         return self._speculation.drain_events()
 
     @property
     def execution(self) -> str:
-        """What the names of its partitions begin with."""
+        """The prefix of the names of its partitions."""
         return self._progress.deployment.execution
 
     def explanation(self, vertex: int) -> ParallelismExplanation | None:
-        """Why a vertex has so many subtasks; None if that was not decided while the job ran."""
+        """Why a vertex has its parallelism; None unless it was decided while the job ran."""
         return self._progress.explanation(vertex)
 
     def take_failures(self) -> list[Failure]:
-        """The root failures since the last call, each with what was decided about it."""
+        """The root failures since the last call, each with the decision."""
         return self._recovery.drain_events()
 
     def persistent(self) -> dict[int, list[tuple[int, int, TaskManagerLocation]]]:
-        """What outlives the job: by dataset its partitions, each with its attempt and place; lost ones are left out."""
+        """Partitions that outlive the job, by dataset: each with its attempt and location. Lost ones are left out."""
         topology, tracker = self._progress.topology, self._progress.tracker
         return {
             number: [
@@ -168,32 +166,32 @@ class Scheduler:
         )
 
     def descriptors(self, deploy: Deploy) -> Iterator[tuple[int, bytes]]:
-        """What a `Deploy` sends: each subtask with its serialised task deployment descriptor, one by one.
+        """The subtasks of a `Deploy`, each with its serialised task deployment descriptor, one by one.
 
         Raises:
-            BlobError: a part cannot be offloaded, and has to be; hand over `GlobalFailure`.
+            BlobError: a part must be offloaded and cannot be; hand over `GlobalFailure`.
         """
         return self._progress.deployment.descriptors(deploy)
 
     def slot_wish(self) -> SlotWish:
-        """The slots that are missing and those that are there, for whoever grants them."""
+        """The slots that the job lacks and those that it has, for the JobManager that grants slots."""
         return self._progress.allocation.wish()
 
     def next_deadline(self) -> float | None:
-        """When to hand over `Tick`, unless something else happens before; None is never."""
+        """When to hand over `Tick` unless another event comes first; None: never."""
         if self._status.state.is_terminal:
             return None
         deadlines = [self._progress.allocation.next_deadline_s(), self._speculation.next_deadline_s()]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Takes one event.
+        """Handles one event.
 
         Returns:
-            What is to be done. After the job has ended: nothing.
+            Instructions; none after the job has ended.
 
         Raises:
-            LocalProtocolError: the event makes no sense in this state, such as a second `StartJob`.
+            LocalProtocolError: the event is illegal in this state, such as a second `StartJob`.
         """
         if self._status.state.is_terminal:
             return []
@@ -246,7 +244,7 @@ class Scheduler:
 
     def _register(self, location: TaskManagerLocation) -> None:
         if location.name in self._progress.taskmanagers:
-            raise LocalProtocolError(f"TaskManager {location.name!r} is registered; say TaskManagerLost first")
+            raise LocalProtocolError(f"TaskManager {location.name!r} is already registered; lose it first")
         self._progress.add_taskmanager(location)
 
     def _offered(self, event: SlotsOffered) -> None:
@@ -260,7 +258,7 @@ class Scheduler:
         self._progress.allocation.offer(event.taskmanager, slots, event.now_s)
 
     def _lose(self, taskmanager: str, reason: str) -> None:
-        """All its slots and partitions are gone. Tasks that had finished there stay finished."""
+        """Drops all slots and partitions of a TaskManager. Tasks that had finished there stay finished."""
         places = self._progress.taskmanagers.pop(taskmanager, None)
         if places is None:
             self._recovery.stale += 1
@@ -294,9 +292,9 @@ class Scheduler:
         ):
             self._recovery.stale -= self._speculation.reported(event, subtask, attempt)
         if event.what is ExecutionInput.CANCELED:
-            # Nobody asked the others to: they gave up by themselves, which is a failure like any other.
+            # The others were not asked to cancel: that is a failure like any other.
             self._recovery.fail_tasks(
-                executions.not_in_state(subtasks, ExecutionState.CANCELING), "the task has canceled itself"
+                executions.not_in_state(subtasks, ExecutionState.CANCELING), "the task canceled itself"
             )
             subtasks = executions.in_state(subtasks, ExecutionState.CANCELING)
         if event.what is ExecutionInput.FINISH:

@@ -1,7 +1,4 @@
-"""How a scheduler runs its job, and what it tells about itself.
-
-Takes: values. Gives: frozen settings and statistics.
-"""
+"""Settings and statistics of a scheduler."""
 
 from __future__ import annotations
 
@@ -27,22 +24,22 @@ class SchedulerSettings:
 
     Attributes:
         mode: how tasks are spread over TaskManagers.
-        placement: which TaskManager each subtask runs on; None leaves that to `mode`. With one the mode is not TASKS.
-        slots: how long to wait for slots.
+        placement: the TaskManager of each subtask; None leaves that to `mode`. Cannot be combined with mode TASKS.
+        slots: timeouts of slots.
         offload: which parts of descriptors go to the blob store.
         adaptive: how the parallelism of a dynamic job is decided.
         hybrid: when hybrid results of a dynamic job count as consumable.
-        scheduling: None schedules pipelined regions, and a dynamic job subtask by subtask; else one of the older ways,
+        scheduling: None schedules pipelined regions, and a dynamic job subtask by subtask; else one of the older types,
             for jobs that are not dynamic.
-        constraint: how many inputs a subtask needs before it is deployed, when the next stage waits for output.
-        speculation: when a task is slow, and gets a second attempt; None: no task does.
-        step_budget: how much is done in one step, in units of `work.COSTS`, about 10 microseconds each.
-        builds: told to TaskManagers: of the packages that the job's functions are in, by their names.
-        code: told to TaskManagers: packages that were sent with the job, and the blobs they are in.
-        life: how many JobManagers had the job before, who counted attempts from 0 as well.
+        constraint: with `NEXT_STAGE_ON_FIRST_OUTPUT`, how many inputs of a subtask must be consumable.
+        speculation: when a task counts as slow and gets a speculative attempt; None: never.
+        step_budget: the most work of one step, in units of `work.COSTS`, about 10 microseconds each.
+        builds: sent to TaskManagers: the build of each package that has functions of the job, by name.
+        code: sent to TaskManagers: packages that were sent with the job, and their blobs.
+        life: how many JobManagers ran the job before; each counted attempts from 0.
 
     Raises:
-        ConfigError: steps that do nothing.
+        ConfigError: a step budget below 1, or a placement with mode TASKS.
     """
 
     mode: LoadBalanceMode = LoadBalanceMode.NONE
@@ -64,21 +61,21 @@ class SchedulerSettings:
             raise ConfigError(f"step_budget={self.step_budget}; give at least 1")
         if self.placement is not None and self.mode is LoadBalanceMode.TASKS:
             raise ConfigError(
-                "tasks that are placed one by one cannot be spread in mode `tasks` as well; leave one out"
+                "placement fixes the TaskManager of each task, so mode `tasks` cannot spread them; leave one out"
             )
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class SpeculationStatistics:
-    """What second attempts have brought.
+    """Counters of speculative execution.
 
     Attributes:
         slow: attempts that were found to be slow.
-        started: attempts that were sent beside another.
-        won: of these, how many finished first, or took the place of one that failed.
+        started: speculative attempts that were deployed.
+        won: of these, how many finished first or replaced a failed attempt.
         failed: how many failed or were lost.
-        blocked: TaskManagers that get nothing new, and until when.
+        blocked: TaskManagers that get no new tasks, and until when.
     """
 
     slow: int
@@ -91,19 +88,19 @@ class SpeculationStatistics:
 @final
 @dataclass(frozen=True, slots=True)
 class SchedulerStatistics:
-    """What a scheduler has seen and done.
+    """A snapshot of a scheduler.
 
     Attributes:
         state: of the job.
-        executions: how many subtasks are in each state.
-        deployed: attempts that were sent to TaskManagers.
-        failures: that the restart strategy was asked about.
-        restarts: that it answered with.
+        executions: number of subtasks in each state.
+        deployed: attempts that were deployed.
+        failures: failures that the restart strategy decided about.
+        restarts: failures that it answered with a restart.
         restarted: subtasks that were reset for another attempt.
-        stale: reports, requests and timers that came for something that was superseded.
-        steps: pieces of cut work.
+        stale: reports, requests and timers about something superseded.
+        steps: pieces of queued work.
         descriptors: the cache of shuffle descriptors.
-        speculation: what second attempts have brought; None where there are none.
+        speculation: None where it is off.
     """
 
     state: JobState

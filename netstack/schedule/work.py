@@ -1,9 +1,7 @@
-"""Work that is cut into pieces, so that no step takes long: what is still to be done, in order.
+"""The work queue of a scheduler: work on many subtasks is cut into pieces, so that no step takes long.
 
-Takes: jobs on many subtasks, with the versions that the subtasks had then. Gives: pieces of bounded cost, without the
-subtasks that have been superseded meanwhile.
-
-Rules: first in, first out; a piece is never larger than what is left of the step's budget, but always makes progress.
+Rules: first in, first out. A piece fits the rest of the step's budget but makes progress in any case. Subtasks that
+were superseded since their work was queued are skipped.
 """
 
 from __future__ import annotations
@@ -18,22 +16,22 @@ from .structures.arrays import IndexArray
 
 
 class WorkKind(enum.Enum):
-    """What is to be done with subtasks; the value is the cost of one, relative to the others."""
+    """What to do with subtasks."""
 
     RELEASE = "release"
-    """Return their shares of slots."""
+    """Return their logical slots."""
     ALLOCATE = "allocate"
-    """Ask for their slots."""
+    """Request their slots."""
     DEPLOY = "deploy"
     """Send them to their slots."""
     FINISH = "finish"
-    """Handle what their end makes possible."""
+    """Schedule their consumers and release their inputs."""
 
 
 COSTS: Final = {WorkKind.RELEASE: 2, WorkKind.ALLOCATE: 4, WorkKind.DEPLOY: 3, WorkKind.FINISH: 8}
-"""Measured: one unit is about 10 microseconds, with what is done to carry out the instructions."""
+"""Cost of one subtask. Measured: a unit is about 10 microseconds, including the execution of the instructions."""
 MATCHES_PER_UNIT: Final = 3
-"""Slots that come after their requests are matched at once, however many: so much less is done in the same step."""
+"""Slots that arrive after their requests are matched at once; so many matches use one unit of the step's budget."""
 
 
 @final
@@ -46,7 +44,7 @@ class _Item:
 
 @final
 class WorkQueue:
-    """The work of one scheduler.
+    """The queued work of one scheduler.
 
     Args:
         versions: of the subtasks.
@@ -57,18 +55,18 @@ class WorkQueue:
         self._items: deque[_Item] = deque()
 
     def __len__(self) -> int:
-        """How many jobs are not done."""
+        """Items that are not done."""
         return len(self._items)
 
     def add(self, kind: WorkKind, subtasks: IndexArray) -> None:
-        """More to do; nothing for no subtasks."""
+        """Queues work on subtasks, if there are any."""
         if subtasks.size:
             self._items.append(_Item(kind, self._versions.record(subtasks)))
 
     def take(self, budget: int) -> tuple[WorkKind, IndexArray, int]:
-        """The next piece, and what is left of the budget. There must be work.
+        """The next piece and the remaining budget. The queue must not be empty.
 
-        A piece of RELEASE has all its subtasks, of whatever version: a share is returned exactly once.
+        A piece of RELEASE keeps superseded subtasks too: a share of a slot is returned exactly once.
         """
         item = self._items[0]
         stop = item.done + max(1, budget // COSTS[item.kind])
@@ -78,7 +76,3 @@ class WorkQueue:
             self._items.popleft()
         left = budget - COSTS[item.kind] * piece.subtasks.size
         return item.kind, piece.subtasks if item.kind is WorkKind.RELEASE else self._versions.current(piece), left
-
-    def clear(self) -> None:
-        """Drops everything: the job has ended."""
-        self._items.clear()

@@ -266,7 +266,7 @@ def test_what_cannot_get_better_is_not_tried_again(tmp_path: Path, how: str, why
     _, err = finished(start(tmp_path, "cluster_jobs:failing", "-p", f"how={how}", "--taskmanagers", "1"), 1)
     said = err.splitlines()[-1]
     assert f": {why}" in said
-    assert said.endswith(" (trying again cannot help)")
+    assert said.endswith(" (a restart cannot help)")
     assert "next in" not in err
     assert time.monotonic() - began_s < 60.0, "the delay before the first restart"
 

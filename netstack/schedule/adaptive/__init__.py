@@ -1,1 +1,1 @@
-"""How many subtasks a batch job's vertices get, and which data each of them reads."""
+"""Adaptive batch: the parallelism of vertices, and which data each subtask reads."""

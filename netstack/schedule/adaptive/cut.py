@@ -1,12 +1,10 @@
-"""Cuts a row of sizes into stretches for subtasks: as many as fit a volume each, or as many as are allowed.
-
-Takes: sizes in order, the volume per subtask, the least and most stretches. Gives: where each stretch starts.
+"""Cuts a row of sizes into stretches for subtasks: each of a volume, or as many as are allowed.
 
 Rules:
-- A stretch grows while its bytes stay within the limit; it always takes its first element. More bytes per stretch never
-  give more stretches, so the limit for a wanted number is found by bisection.
-- The sizes of a dataset are what its producers counted. A producer that is reset is forgotten until its next attempt
-  has finished. Once nobody needs the sizes one by one, `compact` keeps their sums only; nothing changes after that.
+- A stretch grows while its bytes stay within the limit; it always takes its first element. A larger limit never gives
+  more stretches, so the limit for a wanted number is found by bisection.
+- The sizes of a dataset are those that its producers reported. A producer that is reset is forgotten until its next
+  attempt has finished. When single sizes are no longer needed, `compact` keeps only their sums.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ class DatasetSizes:
 
     Args:
         name: of the dataset, for messages.
-        partitions: how many producers it has.
+        partitions: number of its producers.
         subpartitions: of each partition.
     """
 
@@ -46,7 +44,7 @@ class DatasetSizes:
 
     @property
     def recorded(self) -> int:
-        """How many producers' reports are counted; after `compact`, all of them."""
+        """Number of producers whose reports are counted; after `compact`, all of them."""
         return self.partitions if self._is_compact else len(self._of_partition)
 
     @property
@@ -56,15 +54,15 @@ class DatasetSizes:
 
     @property
     def total_bytes(self) -> int:
-        """Everything that was reported and not forgotten."""
+        """The sum of all recorded sizes."""
         return int(self._sums.sum())
 
     def record(self, partition: int, bytes_written: ArrayLike) -> None:
-        """A producer has finished.
+        """Records the sizes of a finished producer, in place of an earlier attempt's.
 
         Args:
             partition: its index.
-            bytes_written: into each subpartition. An earlier attempt's numbers are replaced.
+            bytes_written: into each subpartition.
 
         Raises:
             ConfigError: there is no such partition, or it has another number of subpartitions.
@@ -81,13 +79,13 @@ class DatasetSizes:
             self._sums += sizes
 
     def forget(self, partition: int) -> None:
-        """A producer runs again, or its partition is lost."""
+        """Forgets a producer that restarts, or whose partition is lost."""
         sizes = self._of_partition.pop(partition, None)
         if sizes is not None:
             self._sums -= sizes
 
     def by_subpartition(self) -> ByteArray:
-        """The bytes of each subpartition, all partitions together."""
+        """The bytes of each subpartition, summed over all partitions."""
         return self._sums.copy()
 
     def by_partition(self) -> ByteArray:
@@ -98,20 +96,20 @@ class DatasetSizes:
         """
         if len(self._of_partition) != self.partitions:
             raise LocalProtocolError(
-                f"dataset {self._name!r}: the sizes of {len(self._of_partition)} of {self.partitions} partitions are"
-                " known; ask when all producers have finished, and before they are compacted"
+                f"dataset {self._name!r}: the sizes of only {len(self._of_partition)} of {self.partitions} partitions"
+                " are known; call this after all producers have finished, and before `compact`"
             )
         return np.stack([self._of_partition[partition] for partition in range(self.partitions)])
 
     def compact(self) -> None:
-        """Keeps the sums only: every consumer has been initialised. Does nothing while a producer is missing."""
+        """Keeps only sums: every consumer has been initialised. Does nothing while a producer's report is missing."""
         if self.is_complete:
             self._is_compact = True
             self._of_partition.clear()
 
 
 class Row(Protocol):
-    """Something in order that can be cut between any two of its elements."""
+    """A sequence that can be cut between any two elements."""
 
     smallest_bytes: int
     """Size of the smallest element."""
@@ -121,12 +119,12 @@ class Row(Protocol):
     def __len__(self) -> int: ...
 
     def cut(self, limit_bytes: int) -> list[int]:
-        """The first element of each stretch, when none but a single element may exceed the limit."""
+        """The first element of each stretch; only single elements may exceed the limit."""
 
 
 @final
 class PlainRow:
-    """Elements of which each adds its own size.
+    """A row whose elements each add their own size.
 
     Args:
         sizes: in bytes.
@@ -160,10 +158,10 @@ class PlainRow:
 
 @final
 class PairedRow:
-    """Elements that combine pieces of several inputs; a piece counts once in a stretch, however often it comes up.
+    """A row of combinations of pieces of several inputs; a piece counts once per stretch, however often it occurs.
 
-    What a stretch has of one column is all combinations of some pieces of each input: with any less, a subtask would
-    read two pieces together that are another's to combine.
+    The elements of one column in a stretch must be all combinations of some pieces of each input: otherwise a subtask
+    would read two pieces together whose combination belongs to another subtask.
 
     Args:
         columns: the column (subpartition) of each element, ascending; pieces of different columns are different.
@@ -198,13 +196,13 @@ class PairedRow:
         return starts
 
     def _stop(self, start: int, limit_bytes: int) -> int:
-        """Where the longest stretch from an element on ends."""
+        """The end of the longest stretch that starts at an element."""
         stop, total, column, combined = start, 0, -1, 0
         here: list[set[int]] = [set() for _ in self._sizes]
         for at in range(start, min(start + self._longest, len(self))):
             if self._columns[at] != column:
                 if stop != at:
-                    break  # the last column is not all combinations, and never will be
+                    break  # the last column will never have all combinations
                 column, combined, here = self._columns[at], 0, [set() for _ in self._sizes]
             for piece, sizes, known in zip(self._elements[at], self._sizes, here, strict=True):
                 total += 0 if piece in known else sizes[piece]
@@ -218,11 +216,11 @@ class PairedRow:
 
 
 def cut_by_size(row: Row, volume_bytes: int, least: int, most: int) -> list[int] | None:
-    """Cuts a row into stretches of a volume each, or where that gives an illegal number, as near to it as possible.
+    """Cuts a row into stretches of a volume each; if their number is illegal, of the nearest legal limit.
 
     Args:
         row: at least one element.
-        volume_bytes: what a subtask should have.
+        volume_bytes: wanted bytes per subtask.
         least: fewest stretches.
         most: most stretches.
 
@@ -242,14 +240,14 @@ def cut_by_size(row: Row, volume_bytes: int, least: int, most: int) -> list[int]
 
 
 def cut_by_number(elements: int, stretches: int) -> list[int] | None:
-    """Cuts a row into a number of stretches of about equally many elements; None if there are too few."""
+    """Cuts a row into stretches of about equally many elements; None if there are too few elements."""
     if elements < stretches:
         return None
     return [stretch * elements // stretches for stretch in range(stretches)]
 
 
 def _largest(low: int, high: int, is_legal: Callable[[int], bool]) -> int:
-    """The largest legal number of [low, high], where whatever is below a legal one is legal; low - 1 if none is."""
+    """The largest legal number of [low, high], if legality ends once; low - 1 if none is legal."""
     while low <= high:
         middle = (low + high) // 2
         if is_legal(middle):
@@ -260,7 +258,7 @@ def _largest(low: int, high: int, is_legal: Callable[[int], bool]) -> int:
 
 
 def _smallest(low: int, high: int, is_legal: Callable[[int], bool]) -> int:
-    """The smallest legal number of [low, high], where whatever is above a legal one is legal; high + 1 if none is."""
+    """The smallest legal number of [low, high], if legality begins once; high + 1 if none is legal."""
     while low <= high:
         middle = (low + high) // 2
         if is_legal(middle):

@@ -1,13 +1,11 @@
-"""The adaptive part of a batch job: which vertices get subtasks when, and how many.
-
-Takes: a topology of a dynamic job, a decider, and what finished tasks wrote. Gives: vertices as they are initialised.
+"""The dynamic graph of an adaptive batch job: which vertices are initialised when, with which parallelism.
 
 Rules:
-- `grow` is called before anything is scheduled: at the start, and after tasks have finished. A vertex whose parallelism
-  is known is initialised as soon as everything it reads from is, even before there is any data. Any other waits until
-  all of its inputs are complete; then the decider says.
+- `grow` is called before every scheduling decision: at the start, and after tasks have finished. A vertex of known
+  parallelism is initialised as soon as its producers are, even before they have written data. Any other vertex waits
+  until all its inputs are complete; then the decider sets its parallelism.
 - Vertices joined by forward edges form a group: once one of them has a parallelism, the others get the same.
-- The number of subpartitions is settled when their producer is initialised, by what is known of the consumers then.
+- The number of subpartitions is fixed when the producer is initialised, by what is known of its consumers then.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from .parallelism import Decision, ParallelismExplanation
 from .skew import VertexInput
 
 Decider: TypeAlias = Callable[[Sequence[VertexInput], int, SourceSize | None], Decision]
-"""Decides one vertex: its inputs, all complete; the most subtasks it can have; what it reads if it is a source."""
+"""Decides a vertex by its complete inputs, its largest possible parallelism, and the size of a source."""
 
 _BINDS_INPUTS: Final = frozenset({"hash", "custom"})
 _BINDS_KEYS: Final = frozenset({"hash", "custom", "global", "forward"})
@@ -34,11 +32,11 @@ _BINDS_KEYS: Final = frozenset({"hash", "custom", "global", "forward"})
 
 @final
 class DynamicGraph:
-    """Vertices of a dynamic job that are still to come.
+    """The vertices of a dynamic job that are not initialised yet.
 
     Args:
-        topology: of the job; only this adds to it.
-        decide: for vertices whose parallelism nobody knows.
+        topology: of the job; only this class adds to it.
+        decide: decides vertices of unknown parallelism.
 
     Raises:
         ConfigError: vertices joined by forward edges have different parallelisms.
@@ -51,10 +49,10 @@ class DynamicGraph:
         self._group_of, self._groups = forward_groups(self._job)
         self._sizes: dict[int, DatasetSizes] = {}
         self.explanations: dict[int, ParallelismExplanation] = {}
-        """Of the vertices that were decided here."""
+        """By vertex that was decided at run time."""
 
     def grow(self) -> tuple[int, ...]:
-        """Initialises every vertex that can be, and returns their indices, in topological order."""
+        """Initialises every vertex that is ready; returns their indices, in topological order."""
         added = tuple(vertex for vertex in range(len(self._job.vertices)) if self._try(vertex))
         for dataset, sizes in self._sizes.items():
             edges = self._job.consumers_of(dataset)
@@ -66,7 +64,7 @@ class DynamicGraph:
         return added
 
     def record(self, dataset: int, partition: int, bytes_written: ArrayLike) -> None:
-        """A producer has finished.
+        """Records the sizes of a finished producer.
 
         Args:
             dataset: its index in the job graph.
@@ -79,16 +77,16 @@ class DynamicGraph:
         self._sizes_of(dataset).record(partition, bytes_written)
 
     def forget(self, dataset: int, partition: int) -> None:
-        """A producer runs again, or its partition is lost."""
+        """Forgets the sizes of a producer that restarts, or whose partition is lost."""
         if dataset in self._sizes:
             self._sizes[dataset].forget(partition)
 
     def sizes(self, dataset: int) -> DatasetSizes | None:
-        """What is known of a dataset; None before its first producer has finished."""
+        """The sizes of a dataset; None before its first producer has finished."""
         return self._sizes.get(dataset)
 
     def _try(self, vertex: int) -> bool:
-        """Initialises one vertex if that is possible."""
+        """Initialises one vertex if it is ready."""
         topology = self._topology
         if topology.is_initialised(vertex):
             return False
@@ -117,7 +115,7 @@ class DynamicGraph:
         return True
 
     def _inputs_of(self, vertex: int) -> list[VertexInput] | None:
-        """Everything a vertex reads; None while some of it is not there."""
+        """The inputs of a vertex; None while one of them is incomplete."""
         inputs = []
         for edge in self._job.inputs_of(vertex):
             sizes = self._sizes.get(edge.dataset)
@@ -162,7 +160,6 @@ def forward_groups(job: JobGraph) -> tuple[list[int], list[list[int]]]:
 
 
 def _vertex_input(edge: JobEdge, sizes: DatasetSizes, is_broadcast: bool) -> VertexInput:
-    """An input with what its partitioner promises about keys."""
     return VertexInput(
         sizes,
         edge.pattern,

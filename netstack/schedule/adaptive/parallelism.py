@@ -1,10 +1,7 @@
-"""How many subtasks a vertex of an adaptive batch job gets, what each reads, and why, from the sizes of its inputs.
+"""The parallelism of a vertex of an adaptive batch job, what each subtask reads, and why.
 
-Takes: finished inputs, bounds, a volume per subtask. Gives: a parallelism, an `InputInfo` for each input, and a
-`ParallelismExplanation` for people and for JSON.
-
-Rules: a parallelism that is set stays. Broadcast inputs, which everybody reads whole, do not count. Where all inputs
-that belong together can be cut freely, the cut decides the number of subtasks, not the division of bytes by volume.
+Rules: a parallelism that is set stays. Broadcast inputs, which every subtask reads whole, do not count. If all inputs
+that belong together can be cut freely, the cut decides the number of subtasks, not bytes divided by volume.
 """
 
 from __future__ import annotations
@@ -24,19 +21,19 @@ if TYPE_CHECKING:
 
 
 MAX_BROADCAST_RATIO = 0.5
-"""In the rounded formula, the most of a subtask's volume that broadcast inputs may take."""
+"""In the rounded formula, the largest share of a subtask's volume that broadcast inputs count for."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ParallelismExplanation:
-    """How a vertex was decided.
+    """How the parallelism of a vertex was decided, for people and for JSON.
 
     Attributes:
         input_bytes: of each input, all producers together.
-        broadcast: which of them every subtask reads whole.
+        broadcast: whether every subtask reads the whole input.
         steps: of the formula, in order.
-        bytes_per_subtask: what each subtask reads, broadcasts included.
+        bytes_per_subtask: bytes that each subtask reads, broadcasts included.
     """
 
     input_bytes: tuple[int, ...]
@@ -52,14 +49,14 @@ def explain(
     decision: Decision,
     source: SourceSize | None = None,
 ) -> ParallelismExplanation:
-    """The numbers behind a decision.
+    """Explains a decision.
 
     Args:
-        inputs: all finished.
-        settings: that it was made with.
-        max_parallelism: the most subtasks that the vertex can have.
-        decision: what came out.
-        source: what a source will read.
+        inputs: all complete.
+        settings: the decision's.
+        max_parallelism: the largest parallelism of the vertex.
+        decision: to be explained.
+        source: the size of a source.
     """
     volume = settings.data_volume_per_task_bytes
     if not inputs:
@@ -74,7 +71,7 @@ def explain(
     shared = sum(given.sizes.total_bytes for given in inputs if not given.is_broadcast)
     everybody = sum(given.sizes.total_bytes for given in inputs if given.is_broadcast)
     least, most = (min(bound, max_parallelism) for bound in settings.bounds)
-    steps = [f"{shared} bytes to share out, {everybody} for everybody, {volume} a subtask"]
+    steps = [f"{shared} bytes to divide, {everybody} broadcast bytes, {volume} per subtask"]
     if settings.is_rounded:
         capped = min(everybody, math.ceil(volume * MAX_BROADCAST_RATIO))
         wanted = -(-shared // max(volume - capped, 1))
@@ -111,7 +108,7 @@ class Decision:
     Attributes:
         parallelism: number of subtasks.
         inputs: what each of them reads, input by input.
-        explanation: why, if that was asked for.
+        explanation: why, if requested.
     """
 
     parallelism: int
@@ -127,18 +124,17 @@ def decide(
     max_parallelism: int = 1 << 15,
     source: SourceSize | None = None,
 ) -> Decision:
-    """Decides one vertex.
+    """Decides the parallelism of one vertex.
 
     Args:
-        inputs: all finished, in the vertex's order; none for a source.
-        settings: how.
+        inputs: all complete, in the vertex's order; none for a source.
+        settings: the job's.
         parallelism: of the vertex, if it is set.
-        max_parallelism: the most subtasks that the vertex can have.
-        source: what a source will read.
+        max_parallelism: the largest possible parallelism.
+        source: the size of a source.
 
     Raises:
-        ConfigError: there are fewer subpartitions to read than subtasks to read them, or inputs that belong together
-            cannot be cut together.
+        ConfigError: there are fewer subpartitions than subtasks, or inputs that belong together cannot be cut together.
     """
     if not inputs:
         return Decision(
@@ -150,7 +146,7 @@ def decide(
     if parallelism != UNDECIDED:
         least = most = parallelism
     elif not settings.is_rounded:
-        # Nobody reads less than a subpartition, or than what else has to stay in one piece.
+        # A subtask reads at least a subpartition, or at least whatever must stay in one piece.
         most = max(least, min([most, *(_capacity(given) for given in inputs if not _is_bound(given))]))
     wanted = _wanted(inputs, settings, least, most)
     if settings.is_rounded:
@@ -161,7 +157,7 @@ def decide(
 
 
 def source_parallelism(settings: AdaptiveSettings, max_parallelism: int, source: SourceSize) -> int:
-    """Of a vertex without inputs: by its bytes and its splits, as far as it can tell; else the most there may be."""
+    """The parallelism of a source: by its bytes and splits if known, else the largest possible."""
     most = min(settings.default_source_parallelism or settings.max_parallelism, max_parallelism)
     wanted = most if source.bytes is None else -(-source.bytes // settings.data_volume_per_task_bytes)
     return max(1, min([wanted, most] if source.splits is None else [wanted, most, source.splits]))
@@ -170,12 +166,12 @@ def source_parallelism(settings: AdaptiveSettings, max_parallelism: int, source:
 def rounded_parallelism(
     volume_bytes: int, broadcast_bytes: int, other_bytes: int, min_parallelism: int, max_parallelism: int
 ) -> int:
-    """The formula of Flink 1.15: a power of two, so that each subtask has 0.75 to 1.5 times the volume.
+    """The formula of Flink 1.15: a power of two, so that each subtask gets 0.75 to 1.5 times the volume.
 
     Args:
-        volume_bytes: what a subtask should read.
+        volume_bytes: wanted bytes per subtask.
         broadcast_bytes: what every subtask reads; it counts up to half of the volume.
-        other_bytes: what is shared out.
+        other_bytes: what is divided among subtasks.
         min_parallelism: a power of two.
         max_parallelism: a power of two.
     """
@@ -185,7 +181,7 @@ def rounded_parallelism(
 
 
 def nearest_power_of_two(number: int) -> int:
-    """The power of two that is nearest to a number of subtasks; the larger of two; 0 gives 1."""
+    """The nearest power of two, the larger if two are equally near; 1 for 0."""
     if number < 1:
         return 1
     down = 1 << number.bit_length() - 1
@@ -199,7 +195,7 @@ def _is_bound(given: VertexInput) -> bool:
 
 
 def _capacity(given: VertexInput) -> int:
-    """The most subtasks that can each read something of an input."""
+    """The largest number of subtasks that can each read a part of an input."""
     if given.is_broadcast:
         return 1 << 30
     stays_together = given.pattern is DistributionPattern.ALL_TO_ALL and (given.binds_keys or given.binds_inputs)
@@ -207,7 +203,7 @@ def _capacity(given: VertexInput) -> int:
 
 
 def _wanted(inputs: Sequence[VertexInput], settings: AdaptiveSettings, least: int, most: int) -> int:
-    """The number of subtasks by bytes and volume alone, within bounds."""
+    """The parallelism by bytes and volume alone, within bounds."""
     shared = [given for given in inputs if not given.is_broadcast]
     if not shared:
         return least
@@ -221,12 +217,12 @@ def _wanted(inputs: Sequence[VertexInput], settings: AdaptiveSettings, least: in
 def _cut_inputs(
     inputs: Sequence[VertexInput], settings: AdaptiveSettings, least: int, most: int, wanted: int
 ) -> Decision:
-    """Cuts the inputs that belong together first: their cut decides how many subtasks the others are cut for."""
+    """Cuts the inputs that belong together first: their cut decides into how many parts the others are cut."""
     together = [number for number, given in enumerate(inputs) if _is_bound(given)]
     total = sum(given.sizes.total_bytes for given in inputs)
 
     def volume(part_bytes: int) -> int:
-        """The share of a subtask's volume for inputs of this size."""
+        """The part of a subtask's volume for inputs of this size."""
         whole = settings.data_volume_per_task_bytes
         return whole * part_bytes // total if total else whole
 

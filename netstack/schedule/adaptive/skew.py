@@ -1,15 +1,13 @@
-"""What the subtasks of an adaptive vertex read, input by input, so that each gets about as many bytes.
-
-Takes: the sizes of inputs, a volume per subtask, how many subtasks there may be. Gives: `InputInfo` for each input.
+"""What the subtasks of an adaptive vertex read of each input, so that each gets about equally many bytes.
 
 Rules:
 - Keys that are correlated between inputs (both sides of a join) bind subpartition i of one input to subpartition i of
   the others: such inputs are cut together. Others are cut one by one.
 - Keys that are correlated within an input (an aggregation) bind subpartition i of all its partitions together.
-- A subpartition that is much larger than the others is cut across partitions if nothing binds it together; whatever is
+- A subpartition that is much larger than the others is cut across partitions if nothing binds it together; what is
   bound to it in another input is then read by several subtasks.
 - Every combination of pieces that are bound to each other meets in exactly one subtask.
-- Where no cut by bytes is legal, the number of pieces is shared out evenly, or that of subpartitions.
+- If no cut by bytes is legal, the pieces, or the subpartitions, are divided by number.
 """
 
 from __future__ import annotations
@@ -33,14 +31,14 @@ from .cut import ByteArray, DatasetSizes, PairedRow, PlainRow, Row, cut_by_numbe
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class VertexInput:
-    """An input whose producers have all finished.
+    """A complete input.
 
     Attributes:
-        sizes: what they wrote.
+        sizes: what its producers wrote.
         pattern: of the edge.
         is_broadcast: whether every subtask reads all of it.
-        input_number: which input of the vertex, from 1; a union has several with the same number.
-        binds_keys: whether records of one key must all reach one subtask.
+        input_number: of the vertex, from 1; the edges of a union share one.
+        binds_keys: whether all records of one key must reach one subtask.
         binds_inputs: whether records of one key in different inputs must reach the same subtask.
     """
 
@@ -53,10 +51,10 @@ class VertexInput:
 
 
 def even_input(given: VertexInput, parallelism: int) -> InputInfo:
-    """Shares out subpartitions, however large they are.
+    """Divides subpartitions evenly, whatever their sizes.
 
     Raises:
-        ConfigError: more subtasks than subpartitions to share.
+        ConfigError: there are more subtasks than subpartitions.
     """
     return dynamic_input(
         given.pattern,
@@ -71,19 +69,19 @@ def even_input(given: VertexInput, parallelism: int) -> InputInfo:
 def bound_inputs(
     inputs: Sequence[VertexInput], volume_bytes: int, least: int, most: int, fallback: int, settings: CutSettings
 ) -> list[InputInfo]:
-    """Cuts all-to-all inputs together; broadcast ones among them are read whole by everybody.
+    """Cuts all-to-all inputs together; every subtask reads broadcast inputs whole.
 
     Args:
         inputs: at least one.
-        volume_bytes: what a subtask should read of them.
+        volume_bytes: wanted bytes of them per subtask.
         least: fewest subtasks.
         most: most subtasks.
-        fallback: how many, where no cut by bytes gives a legal number.
+        fallback: number of subtasks if no cut by bytes is legal.
         settings: limits.
 
     Raises:
-        ConfigError: inputs differ in their number of subpartitions, or inputs of one number bind keys differently, or
-            `fallback` subtasks are more than there are subpartitions.
+        ConfigError: inputs differ in their number of subpartitions, inputs of one number bind keys differently, or
+            there are fewer subpartitions than `fallback`.
     """
     cut_up = [given for given in inputs if not given.is_broadcast]
     if not cut_up:
@@ -117,7 +115,7 @@ def bound_inputs(
 
 
 def single_input(given: VertexInput, volume_bytes: int, parallelism: int, settings: CutSettings) -> InputInfo:
-    """Cuts an input that nothing binds to another for a given number of subtasks.
+    """Cuts an input that is not bound to another for a given number of subtasks.
 
     Raises:
         ConfigError: it cannot be cut by bytes, and has fewer subpartitions than there are subtasks.
@@ -158,7 +156,7 @@ class _Union:
         inputs: themselves.
         totals: bytes by subpartition.
         is_cut: by subpartition, whether it is so large that it is cut across partitions.
-        partitions: most that one of them has.
+        partitions: the largest number of partitions among them.
     """
 
     inputs: list[VertexInput]
@@ -187,12 +185,12 @@ def _unions(inputs: Sequence[VertexInput], settings: CutSettings) -> dict[int, _
     """
     widths = sorted({given.sizes.subpartitions for given in inputs})
     if len(widths) != 1:
-        raise ConfigError(f"inputs whose keys belong together have {widths} subpartitions; give them equally many")
+        raise ConfigError(f"inputs with correlated keys have {widths} subpartitions; give them equally many")
     unions = {}
     for number in sorted({given.input_number for given in inputs}):
         members = [given for given in inputs if given.input_number == number]
         if len({given.binds_keys for given in members}) != 1:
-            raise ConfigError(f"only some of the inputs of number {number} bind keys; a union is read as one input")
+            raise ConfigError(f"only some edges of input {number} bind keys, but a union is read as one input")
         totals = np.sum([given.sizes.by_subpartition() for given in members], axis=0)
         median = max(int(np.median(totals)), 1)
         is_cut = totals > max(median * settings.skewed_factor, settings.skewed_threshold_bytes)
@@ -203,7 +201,7 @@ def _unions(inputs: Sequence[VertexInput], settings: CutSettings) -> dict[int, _
 
 
 def _cut_across(column: int, sizes: Sequence[int], target_bytes: int) -> list[_Slice]:
-    """Cuts one subpartition between partitions, into slices of less than the target where it can."""
+    """Cuts one subpartition between partitions, into slices below the target size if possible."""
     slices, start, total = [], 0, 0
     for partition, size in enumerate(sizes):
         if partition > start and total + size >= target_bytes:
@@ -215,7 +213,7 @@ def _cut_across(column: int, sizes: Sequence[int], target_bytes: int) -> list[_S
 
 
 def _combined(unions: dict[int, _Union], volume_bytes: int) -> dict[int, list[_Slice]]:
-    """For each input number its slice in each element of the row: every slice meets all those it is bound to."""
+    """For each input number its slice in each element of the row: every slice meets all slices that it is bound to."""
     combined: dict[int, list[_Slice]] = {number: [] for number in unions}
     for column in zip(*(union.slices(volume_bytes) for union in unions.values()), strict=True):
         for combination in product(*column):
@@ -225,7 +223,7 @@ def _combined(unions: dict[int, _Union], volume_bytes: int) -> dict[int, list[_S
 
 
 def _row(combined: Sequence[Sequence[_Slice]], longest: int) -> PairedRow:
-    """The combined slices as something to cut; a slice that comes up again counts once per subtask."""
+    """The combined slices as a row; a slice that occurs again counts once per subtask."""
     pieces, sizes = [], []
     for slices in combined:
         numbers: dict[tuple[int, int], int] = {}
@@ -238,7 +236,7 @@ def _row(combined: Sequence[Sequence[_Slice]], longest: int) -> PairedRow:
 
 
 def _pieces(slices: Sequence[_Slice], partitions: int) -> list[Piece]:
-    """What a subtask reads of an input: its slices, joined where they are neighbours."""
+    """The pieces of an input that a subtask reads: its slices, neighbours joined."""
     of_column: dict[int, list[range]] = {}
     for one in slices:
         of_column.setdefault(one.subpartition, []).append(
@@ -259,7 +257,7 @@ def _pieces(slices: Sequence[_Slice], partitions: int) -> list[Piece]:
 
 
 def _joined(ranges: Sequence[range]) -> list[range]:
-    """Ranges in order, those that touch or overlap made one."""
+    """Sorted ranges, with touching or overlapping ones joined."""
     joined: list[range] = []
     for one in sorted(ranges, key=lambda one: one.start):
         if joined and one.start <= joined[-1].stop:

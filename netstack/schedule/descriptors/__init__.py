@@ -1,1 +1,1 @@
-"""What a TaskManager runs: task deployment descriptors, and how large parts of them are shared."""
+"""Task deployment descriptors, and how their large parts are shared."""

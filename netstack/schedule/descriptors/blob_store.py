@@ -1,15 +1,11 @@
-"""A content-addressed store for what many tasks share, and the lists of shuffle descriptors that consumers share.
-
-Takes: bytes; the descriptors of a ConsumedPartitionGroup, when its first consumer is deployed. Gives: keys, and the
-bytes again; for a part of a descriptor either the bytes or the key.
+"""The blob store for parts of descriptors that many tasks share, and the cache of shuffle descriptor lists.
 
 Rules:
-- A key is the SHA-1 of the content and a part that is never used twice, within a job: a new attempt has a new key, so
-  no reader has to learn that an old one is void. Nothing here waits: a caller whose store touches a disk may run its
-  calls in a thread.
+- A key is the SHA-1 of the content and a part that is never used twice within a job: a new attempt has a new key, so
+  readers need no invalidation. Nothing here waits: a caller whose store touches a disk may call it in a thread.
 - A list is made, compressed and offloaded once. It is dropped, and its blob deleted, when the group's partitions are
-  released or when a producer of one of them is reset; the next consumer makes a new one. What was unknown and is known
-  now is added as a further list, which overrides.
+  released or one of their producers is reset; the next consumer makes a new one. Partitions that become known later are
+  appended as a further list, which overrides.
 """
 
 from __future__ import annotations
@@ -32,15 +28,15 @@ LOGGER: Final = logging.getLogger("netstack")
 
 
 CODE_KEY: Final = "code-"
-"""Keys of packages that were sent with jobs begin so; the SHA-256 follows."""
+"""Prefix of the keys of packages that were sent with jobs; the SHA-256 follows."""
 
 
 class BlobError(NetstackError):
-    """A blob could not be stored or is not there; the message names it and the reason."""
+    """A blob could not be stored or is missing; the message names it and the reason."""
 
 
 class BlobKind(enum.Enum):
-    """What a blob holds."""
+    """The content of a blob."""
 
     JOB_INFORMATION = "job"
     TASK_INFORMATION = "task"
@@ -54,44 +50,44 @@ class BlobStore(ABC):
         self._numbers = itertools.count()
 
     def new_key(self, kind: BlobKind, data: bytes, owner: str) -> BlobKey:
-        """A key for this content that no other blob of the job has.
+        """A new key for this content.
 
         Args:
-            kind: what it is.
+            kind: of content.
             data: the content.
-            owner: unique among those who put blobs of the job, in all of its runs.
+            owner: unique among the writers of the job's blobs, in all of its runs.
         """
         digest = hashlib.sha1(data, usedforsecurity=False).hexdigest()
         return BlobKey(f"{kind.value}-{digest}-{owner}-{next(self._numbers)}")
 
     @abstractmethod
     def put(self, job: str, key: BlobKey, data: bytes) -> None:
-        """Stores.
+        """Stores a blob.
 
         Raises:
-            BlobError: it cannot.
+            BlobError: it cannot be stored.
         """
 
     @abstractmethod
     def get(self, job: str, key: BlobKey) -> bytes:
-        """The content.
+        """Reads a blob.
 
         Raises:
-            BlobError: there is none.
+            BlobError: it is missing.
         """
 
     @abstractmethod
     def delete(self, job: str, key: BlobKey) -> None:
-        """Forgets; does nothing when it is not there."""
+        """Deletes a blob; a missing one is ignored."""
 
     @abstractmethod
     def keys(self, job: str) -> list[BlobKey]:
-        """What is stored for a job."""
+        """The keys of a job's blobs."""
 
 
 @final
 class MemoryBlobStore(BlobStore):
-    """Blobs in this process."""
+    """A blob store in this process."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,10 +119,10 @@ class OffloadRule:
     """When a part of a descriptor becomes a blob.
 
     Attributes:
-        min_size_bytes: job and task information at least so long are offloaded.
-        min_products: a list is offloaded when its descriptors times its consumers are at least so many; a failed upload
-            is then an error. None: lists follow `min_size_bytes` too, as Flink's did up to 1.16, and are sent inline
-            when the upload fails.
+        min_size_bytes: job and task information of at least this size are offloaded.
+        min_products: a list is offloaded when its descriptors times its consumers are at least this many; a failed
+            upload is then an error. None: lists follow `min_size_bytes` too, as in Flink up to 1.16, and are sent
+            inline when the upload fails.
 
     Raises:
         ConfigError: a negative threshold.
@@ -144,13 +140,13 @@ class OffloadRule:
 
 @final
 class Offloader:
-    """Puts what is large enough into a store.
+    """Puts large parts of descriptors into a store.
 
     Args:
-        store: where.
-        job: whose blobs.
+        store: the store.
+        job: owner of the blobs.
         owner: unique among the schedulers of the job, in all of its runs; a part of every key.
-        rule: what is large enough.
+        rule: what is large.
     """
 
     def __init__(self, store: BlobStore, job: str, owner: str, rule: OffloadRule = OffloadRule()) -> None:
@@ -160,16 +156,16 @@ class Offloader:
         self._rule = rule
 
     def information(self, kind: BlobKind, data: bytes) -> MaybeOffloaded:
-        """Job or task information: inline when it is small or the store refuses it."""
+        """Job or task information: inline if it is small or the store fails."""
         if len(data) < self._rule.min_size_bytes:
             return data
         return self._put_or_inline(kind, data)
 
     def shuffle_descriptors(self, data: bytes, descriptors: int, consumers: int) -> MaybeOffloaded:
-        """A compressed list of so many descriptors for so many consumers.
+        """A compressed list of this many descriptors for this many consumers.
 
         Raises:
-            BlobError: the store refuses it, and the rule goes by `min_products`.
+            BlobError: the store fails, and the rule has `min_products`.
         """
         if self._rule.min_products is None:
             return self.information(BlobKind.SHUFFLE_DESCRIPTORS, data)
@@ -178,7 +174,7 @@ class Offloader:
         return self._put(BlobKind.SHUFFLE_DESCRIPTORS, data)
 
     def discard(self, part: MaybeOffloaded) -> None:
-        """Deletes the blob behind it, if there is one."""
+        """Deletes the part's blob, if it has one."""
         if isinstance(part, str):
             self._store.delete(self._job, part)
 
@@ -196,13 +192,13 @@ class Offloader:
 
 
 def _missing(job: str, key: BlobKey) -> BlobError:
-    return BlobError(f"no blob {key} of job {job!r}; it was deleted, or never stored")
+    return BlobError(f"job {job!r} has no blob {key}: it was deleted, or never stored")
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class DescriptorCacheStatistics:
-    """What a cache holds, and how it was used.
+    """A snapshot of a descriptor cache.
 
     Attributes:
         groups: entries.
@@ -240,10 +236,10 @@ class _Entry:
 
 @final
 class DescriptorCache:
-    """One entry a group.
+    """The shuffle descriptor lists of partition groups, one entry per group.
 
     Args:
-        offloader: puts what is large into the blob store.
+        offloader: puts large lists into the blob store.
     """
 
     def __init__(self, offloader: Offloader) -> None:
@@ -254,7 +250,7 @@ class DescriptorCache:
         self._invalidated = 0
 
     def lists(self, group: int) -> tuple[MaybeOffloaded, ...] | None:
-        """What a consumer of the group is sent; None when its entry has to be made first."""
+        """The lists for a consumer of the group; None if its entry has to be made first."""
         entry = self._entries.get(group)
         if entry is None:
             return None
@@ -267,14 +263,14 @@ class DescriptorCache:
         Args:
             group: number of the group.
             descriptors: of all of its partitions.
-            consumers: how many will be sent it.
+            consumers: number of its consumers.
 
         Raises:
             LocalProtocolError: it has an entry.
-            BlobError: the store refuses it; see `Offloader.shuffle_descriptors`. There is no entry then.
+            BlobError: the store fails; see `Offloader.shuffle_descriptors`. There is no entry then.
         """
         if group in self._entries:
-            raise LocalProtocolError(f"group {group} has its descriptors; invalidate them first, or add to them")
+            raise LocalProtocolError(f"group {group} already has descriptors; invalidate them first, or add to them")
         entry = _Entry(consumers)
         self._append(entry, descriptors)
         self._entries[group] = entry
@@ -282,11 +278,11 @@ class DescriptorCache:
         return entry.lists
 
     def add(self, group: int, descriptors: ShuffleDescriptors) -> tuple[MaybeOffloaded, ...]:
-        """Adds what is known now; `descriptors.index` says of which partitions.
+        """Appends descriptors of partitions that became known; `descriptors.index` has their positions.
 
         Raises:
             LocalProtocolError: the group has no entry.
-            BlobError: as for `put`; the entry stays as it was.
+            BlobError: as for `put`; the entry is unchanged.
         """
         entry = self._entries.get(group)
         if entry is None:
@@ -304,7 +300,7 @@ class DescriptorCache:
                     self._offloader.discard(part)
 
     def clear(self) -> None:
-        """Drops everything: the job has ended, or all of it restarts."""
+        """Drops all entries."""
         self.invalidate([*self._entries])
 
     def blobs(self) -> list[BlobKey]:

@@ -1,1 +1,1 @@
-"""Executions of subtasks: their states, attempts and versions."""
+"""Executions: states, attempts and versions of subtasks."""

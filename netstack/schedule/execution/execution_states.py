@@ -1,10 +1,9 @@
-"""The life of an execution and of a job, as tables: (state, input) -> next state. A missing key is a mistake.
+"""The state machines of an execution and of a job, as tables: (state, input) -> next state. A missing key is illegal.
 
-Takes: inputs named by `ExecutionInput` and `JobInput`. Gives: next states, one by one or for an array of subtasks;
 `tools/render_states.py` renders the tables into `DESIGN.md`.
 
-Rules: an execution is one attempt of a subtask. A subtask that is to run again is reset: it is as created, with the
-next attempt. Arrays hold the code of a state: its place in the enum.
+Rules: an execution is one attempt of a subtask. A subtask that runs again is reset: CREATED, with the next attempt.
+Arrays hold the code of a state: its place in the enum.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ StateCodes: TypeAlias = npt.NDArray[np.uint8]
 
 
 class ExecutionState(enum.Enum):
-    """Where an execution stands."""
+    """The state of an execution."""
 
     CREATED = "created"
-    """It exists; nobody has asked for a slot."""
+    """No slot was requested yet."""
     SCHEDULED = "scheduled"
-    """Its slot is asked for."""
+    """Its slot is requested."""
     DEPLOYING = "deploying"
-    """Its descriptor is on the way to the TaskManager."""
+    """Its descriptor was sent to the TaskManager."""
     INITIALIZING = "initializing"
-    """The task opens what it reads and writes, and restores its state."""
+    """The task opens its gates and partitions, and restores its state."""
     RUNNING = "running"
-    """Records flow."""
+    """It processes records."""
     FINISHED = "finished"
-    """It has ended well."""
+    """It has ended without an error."""
     CANCELING = "canceling"
-    """It got the order to stop and has not stopped yet."""
+    """The order to stop was sent; it has not stopped yet."""
     CANCELED = "canceled"
     """It has stopped, or never ran."""
     FAILED = "failed"
@@ -45,12 +44,12 @@ class ExecutionState(enum.Enum):
 
     @property
     def code(self) -> int:
-        """What stands for it in an array."""
+        """Its number in arrays."""
         return _CODES[self]
 
 
 class ExecutionInput(enum.Enum):
-    """What can happen to an execution."""
+    """An input of an execution's state machine."""
 
     SCHEDULE = "schedule"
     DEPLOY = "deploy"
@@ -67,9 +66,9 @@ TERMINAL: Final = frozenset({ExecutionState.FINISHED, ExecutionState.CANCELED, E
 ON_TASKMANAGER: Final = frozenset(
     {ExecutionState.DEPLOYING, ExecutionState.INITIALIZING, ExecutionState.RUNNING, ExecutionState.CANCELING}
 )
-"""A TaskManager knows of the execution, or will."""
+"""The execution is on a TaskManager, or on its way there."""
 
-# A task that cancels itself, unasked, has failed.
+# A task that cancels itself without an order has failed.
 EXECUTION_TRANSITIONS: Final[dict[tuple[ExecutionState, ExecutionInput], ExecutionState]] = {
     (ExecutionState.CREATED, ExecutionInput.SCHEDULE): ExecutionState.SCHEDULED,
     (ExecutionState.CREATED, ExecutionInput.CANCEL): ExecutionState.CANCELED,
@@ -91,7 +90,7 @@ EXECUTION_TRANSITIONS: Final[dict[tuple[ExecutionState, ExecutionInput], Executi
     (ExecutionState.RUNNING, ExecutionInput.CANCEL): ExecutionState.CANCELING,
     (ExecutionState.RUNNING, ExecutionInput.CANCELED): ExecutionState.FAILED,
     (ExecutionState.RUNNING, ExecutionInput.FAIL): ExecutionState.FAILED,
-    # What a task did before it heard of the cancellation no longer matters: it stopped.
+    # Whatever a task reports while its cancellation is on the way, it ends as canceled.
     (ExecutionState.CANCELING, ExecutionInput.INITIALIZE): ExecutionState.CANCELING,
     (ExecutionState.CANCELING, ExecutionInput.RUN): ExecutionState.CANCELING,
     (ExecutionState.CANCELING, ExecutionInput.FINISH): ExecutionState.CANCELED,
@@ -104,24 +103,24 @@ EXECUTION_TRANSITIONS: Final[dict[tuple[ExecutionState, ExecutionInput], Executi
 
 
 class JobState(enum.Enum):
-    """Where a job stands."""
+    """The state of a job."""
 
     CREATED = "created"
     """Not started."""
     RUNNING = "running"
-    """Scheduled; no restart waits."""
+    """Scheduled; no restart is pending."""
     RESTARTING = "restarting"
-    """Some subtasks are being canceled, or wait for the delay, to run again."""
+    """Subtasks that will restart are being canceled, or wait for the restart delay."""
     CANCELLING = "cancelling"
-    """Its user wants it to stop."""
+    """Its user canceled it; what runs is being canceled."""
     FAILING = "failing"
-    """The restart strategy has given up; what runs is being canceled."""
+    """It cannot restart; what runs is being canceled."""
     FINISHED = "finished"
     """All subtasks have finished."""
     CANCELED = "canceled"
     """All subtasks have stopped."""
     FAILED = "failed"
-    """All subtasks have stopped, and there is a reason."""
+    """All subtasks have stopped after a failure."""
 
     @property
     def is_terminal(self) -> bool:
@@ -130,7 +129,7 @@ class JobState(enum.Enum):
 
 
 class JobInput(enum.Enum):
-    """What can happen to a job."""
+    """An input of a job's state machine."""
 
     START = "start"
     RESTART = "failure, restart"
@@ -175,12 +174,12 @@ _TABLE: Final = _table()
 
 
 def state_of(code: int) -> ExecutionState:
-    """The state behind a code."""
+    """The state with this code."""
     return _STATES[code]
 
 
 def mask_of(states: frozenset[ExecutionState]) -> npt.NDArray[np.bool_]:
-    """By code, whether it is one of these states: index it with an array of codes."""
+    """An array of flags by state code: index it with an array of codes."""
     mask = np.zeros(len(_STATES), np.bool_)
     mask[[state.code for state in states]] = True
     return mask
@@ -193,21 +192,21 @@ def allows(states: StateCodes, what: ExecutionInput) -> npt.NDArray[np.bool_]:
 
 
 def next_states(states: StateCodes, what: ExecutionInput) -> StateCodes:
-    """What follows on an input, for each state.
+    """The next state for each state.
 
     Raises:
-        LocalProtocolError: it is illegal in one of them.
+        LocalProtocolError: the input is illegal in one of them.
     """
     following: StateCodes = _TABLE[_INPUT_CODES[what]][states]
     if np.any(following == _ILLEGAL):
         wrong = int(states[np.argmax(following == _ILLEGAL)])
-        raise LocalProtocolError(f"an execution that is {state_of(wrong).value} cannot take {what.value!r}")
+        raise LocalProtocolError(f"an execution in state {state_of(wrong).value} cannot take {what.value!r}")
     return following
 
 
 @final
 class JobStatus:
-    """Where one job stands, and why it will fail.
+    """The state of one job, and why it fails.
 
     Attributes:
         state: now.
@@ -221,25 +220,25 @@ class JobStatus:
         self.reason = ""
 
     def change(self, what: JobInput) -> None:
-        """Moves it on.
+        """Applies an input.
 
         Raises:
-            LocalProtocolError: the input is illegal in its state.
+            LocalProtocolError: the input is illegal in the present state.
         """
         self.state = next_job_state(self.state, what)
 
     def is_in(self, *states: JobState) -> bool:
-        """Whether it is in one of these states."""
+        """Whether its state is one of these."""
         return self.state in states
 
 
 def next_job_state(state: JobState, what: JobInput) -> JobState:
-    """What follows on an input.
+    """The next state of a job.
 
     Raises:
-        LocalProtocolError: it is illegal in that state.
+        LocalProtocolError: the input is illegal in that state.
     """
     following = JOB_TRANSITIONS.get((state, what))
     if following is None:
-        raise LocalProtocolError(f"a job that is {state.value} cannot take {what.value!r}")
+        raise LocalProtocolError(f"a job in state {state.value} cannot take {what.value!r}")
     return following

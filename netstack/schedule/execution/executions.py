@@ -1,10 +1,9 @@
-"""The executions of all subtasks: state, attempt and TaskManager of each, in arrays, and a version of each.
+"""State, attempt and version of every subtask, in arrays.
 
-Takes: inputs for any number of subtasks at once. Gives: states, and how many subtasks are in each.
-
-Rules: every change goes through the table of `execution_states`. A reset, and an attempt beside the current one, get
-the next number of their subtask: no two attempts of it ever share one. A version only grows: code that waits for
-something remembers the versions when it begins and asks again when it comes; the state alone would not tell.
+Rules: every change of state goes through the table of `execution_states`. A reset, and an attempt beside the current
+one, get the next number of their subtask: no two attempts share a number. A version only grows: code that waits records
+the versions when it begins, and compares them when it continues; the state alone cannot show that a subtask was
+superseded.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ class RecordedVersions:
     versions: npt.NDArray[np.uint32]
 
     def __getitem__(self, part: slice) -> RecordedVersions:
-        """Some of them."""
         return RecordedVersions(self.subtasks[part], self.versions[part])
 
 
@@ -57,15 +55,15 @@ class ExecutionVersions:
         self._versions = GrowingArray(np.uint32)
 
     def grow(self, count: int) -> None:
-        """So many more subtasks."""
+        """Adds subtasks."""
         self._versions.extend_with(0, count)
 
     def record(self, subtasks: IndexArray) -> RecordedVersions:
-        """The versions as they are now."""
+        """Records the present versions."""
         return RecordedVersions(subtasks, self._versions.view[subtasks])
 
     def bump(self, subtasks: IndexArray) -> RecordedVersions:
-        """Makes everything recorded of these subtasks stale, and records them anew. No subtask occurs twice."""
+        """Makes everything recorded of these subtasks stale, and records them anew; no subtask may occur twice."""
         self._versions.view[subtasks] += 1
         return self.record(subtasks)
 
@@ -92,7 +90,7 @@ _IS_PRODUCING: Final = mask_of(
 
 @final
 class Executions:
-    """One current execution for each subtask."""
+    """The current execution of each subtask."""
 
     __slots__ = ("_attempts", "_counts", "_newest", "_states")
 
@@ -106,7 +104,7 @@ class Executions:
         return len(self._states)
 
     def grow(self, count: int) -> None:
-        """So many more subtasks, all created."""
+        """Adds subtasks in state CREATED."""
         self._states.extend_with(ExecutionState.CREATED.code, count)
         self._attempts.extend_with(0, count)
         self._newest.extend_with(0, count)
@@ -114,24 +112,24 @@ class Executions:
 
     @property
     def states(self) -> StateCodes:
-        """The code of the state of each; a view."""
+        """The state code of each subtask; a view."""
         return self._states.view
 
     @property
     def attempts(self) -> npt.NDArray[np.uint32]:
-        """The current attempt of each; a view."""
+        """The current attempt of each subtask; a view."""
         return self._attempts.view
 
     def state(self, subtask: int) -> ExecutionState:
-        """The state of one."""
+        """The state of one subtask."""
         return state_of(int(self._states.view[subtask]))
 
     def count(self, *states: ExecutionState) -> int:
-        """How many are in any of these states."""
+        """Number of subtasks in any of these states."""
         return int(sum(self._counts[state.code] for state in states))
 
     def apply(self, subtasks: IndexArray, what: ExecutionInput) -> None:
-        """Moves subtasks on; none occurs twice.
+        """Applies an input to subtasks; none may occur twice.
 
         Raises:
             LocalProtocolError: the input is illegal for one of them; nothing is changed.
@@ -146,35 +144,35 @@ class Executions:
             self._attempts.view[subtasks] = self._newest.view[subtasks]
 
     def take_attempt(self, subtask: int) -> int:
-        """The number of an attempt beside the current one."""
+        """Takes a number for another attempt beside the current one."""
         self._newest.view[subtask] += np.uint32(1)
         return int(self._newest.view[subtask])
 
     def replace(self, subtask: int, attempt: int, state: ExecutionState) -> None:
-        """Another attempt is the current one from now on, in the state it is in."""
+        """Makes another attempt the current one, in its present state."""
         self._counts[self._states.view[subtask]] -= 1
         self._counts[state.code] += 1
         self._states.view[subtask] = state.code
         self._attempts.view[subtask] = attempt
 
     def allowed(self, subtasks: IndexArray, what: ExecutionInput) -> IndexArray:
-        """Those in whose state an input is legal."""
+        """The subtasks in whose state an input is legal."""
         is_allowed: IndexArray = subtasks[allows(self._states.view[subtasks], what)]
         return is_allowed
 
     def current(self, subtasks: IndexArray, attempts: npt.NDArray[np.uint32]) -> FlagArray:
-        """For each, whether this is its current attempt; a number that no subtask has is not."""
+        """For each, whether this is its current attempt; False for a number that no subtask has."""
         known = (subtasks >= 0) & (subtasks < len(self))
         is_current: FlagArray = known & (self._attempts.view[np.where(known, subtasks, 0)] == attempts)
         return is_current
 
     def in_state(self, subtasks: IndexArray, state: ExecutionState) -> IndexArray:
-        """Those in a state."""
+        """The subtasks in a state."""
         result: IndexArray = subtasks[self._states.view[subtasks] == state.code]
         return result
 
     def not_in_state(self, subtasks: IndexArray, state: ExecutionState) -> IndexArray:
-        """Those in any other state."""
+        """The subtasks in any other state."""
         result: IndexArray = subtasks[self._states.view[subtasks] != state.code]
         return result
 
@@ -184,18 +182,18 @@ class Executions:
         return result
 
     def on_taskmanager(self, subtasks: IndexArray) -> FlagArray:
-        """For each, whether a TaskManager knows of it, or will."""
+        """For each, whether it is on a TaskManager or on its way there."""
         result: FlagArray = _IS_ON_TASKMANAGER[self._states.view[subtasks]]
         return result
 
     def producing(self, subtasks: IndexArray) -> FlagArray:
-        """For each, whether consumers may learn of its partitions: from scheduled on, and not failed or canceled."""
+        """For each, whether its partitions may be named to consumers: from SCHEDULED on, unless failed or canceled."""
         result: FlagArray = _IS_PRODUCING[self._states.view[subtasks]]
         return result
 
     @property
     def are_all_finished(self) -> bool:
-        """Whether every subtask has ended well."""
+        """Whether every subtask has finished."""
         return self.count(ExecutionState.FINISHED) == len(self)
 
     @property

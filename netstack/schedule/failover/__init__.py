@@ -1,1 +1,1 @@
-"""What restarts after a failure, when, and which partitions are kept or released."""
+"""Failover: which subtasks restart after a failure, when, and which partitions are kept or released."""

@@ -1,12 +1,10 @@
-"""Which subtasks restart when some have failed: their regions, and all that lost or will lose an input by that.
-
-Takes: the subtasks that failed, and which partitions can still be read. Gives: the subtasks to restart.
+"""The restart set of a failure: the failed regions, the producers of unavailable inputs, and all consumers.
 
 Rules:
-- A region that restarts produces again, so every region that reads from it restarts, finished or not.
-- What it reads must be there: the producers of every partition that is unavailable restart too.
-- Regions and groups are taken by whole arrays, each once: the work is linear in subtasks, with about 35 microseconds
-  for each stage of a chain. It is not cut: what restarts is superseded at once, all of it.
+- A region that restarts produces again, so every region that consumes from it restarts, finished or not.
+- The inputs of a region that restarts must be available: the producers of unavailable partitions restart too.
+- Regions and groups are handled as whole arrays, each once: the work is linear in subtasks, with about 35 microseconds
+  per stage of a chain. It is not cut, because all of the set is superseded at once.
 """
 
 from __future__ import annotations
@@ -45,15 +43,15 @@ class RegionFailover:
     def subtasks_to_restart(
         self, failed: int | IndexArray, is_tracked: FlagArray, missing: int | None = None
     ) -> IndexArray:
-        """The closure of one failure.
+        """The restart set of one failure.
 
         Args:
-            failed: the subtask, or all that failed with one TaskManager.
-            is_tracked: by partition: whether the scheduler knows of a TaskManager that has it and has not released it.
-            missing: a partition that a consumer could not read, when that was the cause.
+            failed: the failed subtask, or all that failed with one TaskManager.
+            is_tracked: by partition: whether a TaskManager has it, as far as the scheduler knows.
+            missing: a partition that a consumer could not read, if that was the cause.
 
         Returns:
-            Numbers of all subtasks of the regions concerned, ascending, whatever their state.
+            Numbers of all subtasks of the affected regions, ascending, whatever their state.
 
         Raises:
             ConfigError: there is no such subtask, or `is_tracked` is not as long as there are partitions.
@@ -81,7 +79,7 @@ class RegionFailover:
         return np.sort(regions.members_of_all(index_array(np.flatnonzero(is_taken))).subtasks)
 
     def _are_available(self, partitions: IndexArray, is_tracked: FlagArray, missing: int | None) -> FlagArray:
-        """Whether consumers that start anew can read each partition."""
+        """Whether a consumer that restarts can read each partition."""
         available = is_tracked[partitions] & self._can_be_read_again[self._topology.dataset_of_partition[partitions]]
         if missing is not None:
             available &= partitions != missing
@@ -89,7 +87,7 @@ class RegionFailover:
 
 
 def _unseen(groups: IndexArray, is_seen: FlagArray) -> IndexArray:
-    """Those not met before; marks them."""
+    """The groups that are not marked as seen yet; marks them."""
     new = groups[~is_seen[groups]]
     is_seen[new] = True
     return new

@@ -1,16 +1,13 @@
-"""Where the partitions of a job are, and when those that the scheduler keeps can go.
-
-Takes: partitions as they are registered, released or produced anew, lost TaskManagers; which subtasks finished or were
-reset. Gives: which partitions are there; groups whose descriptors are dropped, partitions that are released.
+"""The location of each partition of a job, and when the scheduler releases those that it keeps.
 
 Rules:
-- A place is the number of a data port: of a TaskManager, or of one of its slots where each slot is a process. A
-  partition is tracked from the moment its producer has a slot, until it is released, its TaskManager is lost, or its
-  producer runs again. One that was lost keeps its place: a consumer that is sent there finds it missing and says so,
-  and that is what makes its producer run again.
-- A group is released when all regions that read it have finished, and again if one of them had to run again.
-- A partition that several edges read goes when all its groups were read, and not before all its readers exist.
-- Nothing here is released that its producer releases, or that outlives the job.
+- A place is the number of a data port: of a TaskManager, or of a slot where each slot is a process. A partition is
+  tracked from the moment when its producer has a slot until it is released, its TaskManager is lost, or its producer
+  restarts. A lost partition keeps its place: a consumer that is sent there fails and names the partition, and that
+  makes its producer restart.
+- A group is released when all regions that read it have finished, and again if one of them had to restart.
+- A partition that several edges read is released when all its groups were read, and not before all readers exist.
+- Partitions that their producer releases, or that outlive the job, are not released here.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ class PartitionTracker:
         self._is_tracked = GrowingArray(np.bool_)
 
     def grow(self, count: int) -> None:
-        """So many more partitions, nowhere yet."""
+        """Adds partitions without a place."""
         self._places.extend_with(NOWHERE, count)
         self._attempts.extend_with(0, count)
         self._is_tracked.extend_with(False, count)
@@ -55,42 +52,42 @@ class PartitionTracker:
 
     @property
     def attempts(self) -> npt.NDArray[np.uint32]:
-        """The attempt of the producer of each partition that has a place; a view."""
+        """The producer's attempt of each partition that has a place; a view."""
         return self._attempts.view
 
     @property
     def is_tracked(self) -> FlagArray:
-        """Whether each partition is still there, as far as anybody knows; a view."""
+        """Whether each partition is still there, as far as the scheduler knows; a view."""
         return self._is_tracked.view
 
     @property
     def is_registered(self) -> FlagArray:
-        """Whether each partition has a place that consumers may learn of, be it lost or not."""
+        """Whether each partition has a place that consumers may learn, lost or not."""
         registered: FlagArray = self._places.view != NOWHERE
         return registered
 
     def track(self, partitions: IndexArray, places: IndexArray, attempts: npt.NDArray[np.uint32]) -> None:
-        """Partitions are, or will be, in these places."""
+        """Records that partitions are, or will be, in these places."""
         self._places.view[partitions] = places
         self._attempts.view[partitions] = attempts
         self._is_tracked.view[partitions] = True
 
     def tracked(self, partitions: IndexArray) -> IndexArray:
-        """Those that are still there."""
+        """The partitions that are still there."""
         tracked: IndexArray = partitions[self._is_tracked.view[partitions]]
         return tracked
 
     def release(self, partitions: IndexArray) -> None:
-        """Partitions are not there any more; their producers stay as they are."""
+        """Records that partitions are no longer there; their producers keep their state."""
         self._is_tracked.view[partitions] = False
 
     def forget(self, partitions: IndexArray) -> None:
-        """The producers of partitions run again: they have no place until then."""
+        """Records that the producers of partitions restart: the partitions have no place until then."""
         self._is_tracked.view[partitions] = False
         self._places.view[partitions] = NOWHERE
 
     def lose(self, places: range) -> None:
-        """All that a TaskManager had in its places is lost."""
+        """Records that all partitions in the places of a TaskManager are lost."""
         numbers = self._places.view
         self._is_tracked.view[(numbers >= places.start) & (numbers < places.stop)] = False
 
@@ -98,10 +95,10 @@ class PartitionTracker:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Release:
-    """What is not needed any more.
+    """What is no longer needed.
 
     Attributes:
-        groups: all of whose consumers are done: nobody will ask for their descriptors.
+        groups: all of whose consumers are done: their descriptors are no longer needed.
         partitions: that no edge needs, ascending within each group.
     """
 
@@ -130,17 +127,17 @@ class PartitionRelease:
         self.extend()
 
     def extend(self) -> None:
-        """The topology and its regions have grown; what was counted so far stays."""
+        """Extends the counters to a topology that has grown."""
         before = len(self._is_finished)
         new = np.arange(before, self._topology.subtask_count, dtype=np.int32)
         self._is_finished.extend_with(False, new.size)
         self._unfinished_subtasks.extend(self._regions.sizes()[len(self._unfinished_subtasks) :])
         self._unfinished_readers.extend_with(0, len(self._topology.groups) - len(self._unfinished_readers))
-        # Whoever reads a new group is new itself, and has not finished.
+        # The readers of a new group are new themselves, so none has finished.
         np.add.at(self._unfinished_readers.view, self._read_by(new), np.int32(1))
 
     def on_finished(self, subtask: int) -> Release:
-        """A subtask has finished; doing it twice changes nothing."""
+        """Counts a finished subtask, once, and returns what is no longer needed."""
         if self._is_finished.view[subtask]:
             return _KEEP_ALL
         self._is_finished.view[subtask] = True
@@ -159,7 +156,7 @@ class PartitionRelease:
         return Release(tuple(done), np.concatenate([self._unneeded(group) for group in done]))
 
     def on_reset(self, subtasks: IndexArray) -> None:
-        """Subtasks run again, so their regions are unfinished and their inputs are needed."""
+        """Counts subtasks that restart: their regions are unfinished and need their inputs."""
         again = np.unique(subtasks[self._is_finished.view[subtasks]])
         if not again.size:
             return
@@ -171,7 +168,7 @@ class PartitionRelease:
         np.add.at(self._unfinished_readers.view, self._read_by(members), np.int32(1))
 
     def _is_read(self, group: int) -> bool:
-        """One more region has read a group; whether that was the last and the scheduler releases it."""
+        """Counts one more reader of a group; returns whether it was the last and the scheduler releases the group."""
         self._unfinished_readers.view[group] -= 1
         type = self._topology.groups.type_of(group)
         return bool(
@@ -179,7 +176,7 @@ class PartitionRelease:
         )
 
     def _read_by(self, subtasks: IndexArray) -> IndexArray:
-        """The groups that ascending subtasks read: a group as often as regions among them read it."""
+        """The groups that ascending subtasks read: each as often as regions among them read it."""
         topology, region_of, count = self._topology, self._regions.region_of, np.int64(max(len(self._regions), 1))
         groups = [NOTHING]
         for vertex, indices in topology.by_vertex(subtasks):
@@ -191,7 +188,7 @@ class PartitionRelease:
         return np.concatenate(groups)
 
     def _unneeded(self, group: int) -> IndexArray:
-        """The partitions of a group that no other edge has still to read."""
+        """The partitions of a group that no other edge has yet to read."""
         topology = self._topology
         partitions = topology.groups.partitions_of(group)
         dataset = int(topology.groups.dataset[group])

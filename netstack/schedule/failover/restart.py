@@ -1,11 +1,8 @@
-"""Whether a job restarts after a failure, after which delay, and the restarts that wait.
+"""Restart strategies: whether a job restarts after a failure, and after which delay; and the restarts in progress.
 
-Takes: the times of failures; the subtasks of a restart with their versions, which of them are gone, timers. Gives: a
-decision for each failure; restarts that may be carried out.
-
-Rules: a strategy handles every failure exactly once, in order. It has no clock and no chance of its own. A restart is
-ready once, when all its canceled tasks are gone, with their slots, and its delay has passed. A subtask waits in the
-newest restart that it is part of: its version in the older one is stale.
+Rules: a strategy handles every failure exactly once, in order; it has no clock and no randomness of its own. A restart
+is ready when all its canceled tasks have stopped and returned their slots, and its delay has passed. A subtask belongs
+to the newest restart that includes it: its version in an older one is stale.
 """
 
 from __future__ import annotations
@@ -26,13 +23,13 @@ from ..structures.arrays import FlagArray, GrowingArray, IndexArray
 @final
 @dataclass(frozen=True, slots=True)
 class RestartDecision:
-    """What to do about a failure.
+    """The decision about a failure.
 
     Attributes:
-        delay_s: restart after so long; None: do not.
+        delay_s: seconds until the restart; None: no restart.
         reason: why not; empty when it restarts.
-        number: which restart it is, from 1, of those that `limit` counts.
-        limit: how many restarts there are at most; None without such a limit.
+        number: the number of this restart, from 1, among those that `limit` counts.
+        limit: the most restarts; None: no limit.
     """
 
     delay_s: float | None
@@ -48,15 +45,15 @@ class RestartDecision:
 
 
 class RestartStrategy(Protocol):
-    """Decides."""
+    """Decides about failures."""
 
     def failed(self, now_s: float) -> RestartDecision:
-        """The job has failed at this time, by one monotonic clock of the caller's."""
+        """Decides about a failure at this time of the caller's monotonic clock."""
 
 
 @final
 class NoRestart:
-    """The first failure is the last."""
+    """Never restarts."""
 
     def failed(self, now_s: float) -> RestartDecision:
         """Implements `RestartStrategy.failed`."""
@@ -68,7 +65,7 @@ class FixedDelay:
     """A number of restarts, each after the same delay.
 
     Args:
-        attempts: how many; None is without end.
+        attempts: the most restarts; None: no limit.
         delay_s: before each.
 
     Raises:
@@ -91,11 +88,11 @@ class FixedDelay:
 
 @final
 class FailureRate:
-    """Restarts as long as not too many failures fall into an interval.
+    """Restarts until there are too many failures in an interval.
 
     Args:
-        max_failures: so many are tolerated in any interval.
-        interval_s: how long that is.
+        max_failures: failures tolerated in any interval.
+        interval_s: its length.
         delay_s: before each restart.
 
     Raises:
@@ -118,7 +115,7 @@ class FailureRate:
         if len(self._failures) > self._max_failures and now_s - self._failures[0] <= self._interval_s:
             return RestartDecision(
                 None,
-                f"{len(self._failures)} failures within {self._interval_s} s, and {self._max_failures} are allowed",
+                f"{len(self._failures)} failures within {self._interval_s} s; {self._max_failures} are allowed",
             )
         self._restarts += 1
         return RestartDecision(self._delay_s, number=self._restarts)
@@ -126,15 +123,15 @@ class FailureRate:
 
 @final
 class ExponentialDelay:
-    """Restarts after a delay that grows from failure to failure, and begins again after a quiet time.
+    """Restarts after a delay that grows with each failure and is reset after a quiet time.
 
     Args:
-        initial_s: the first delay, and the shortest.
-        max_s: the longest.
+        initial_s: the first and shortest delay.
+        max_s: the longest delay.
         multiplier: from one delay to the next.
-        quiet_s: no failure for so long after a restart: the next delay is the first again.
-        jitter: share of the delay by which it is moved.
-        attempts: so many restarts before a quiet time; None is without end.
+        quiet_s: after so long without a failure since the last restart the next delay is the first again.
+        jitter: the largest share of the delay that is added or subtracted.
+        attempts: the most restarts before a quiet time; None: no limit.
         chance: numbers evenly spread over -1 to 1, for the jitter.
 
     Raises:
@@ -175,7 +172,7 @@ class ExponentialDelay:
         if self._restarts and now_s - self._restarted_s >= self._quiet_s:
             self._restarts = 0
         if self._attempts is not None and self._restarts >= self._attempts:
-            return RestartDecision(None, f"{self._attempts} restarts without {self._quiet_s} s of quiet are used up")
+            return RestartDecision(None, f"{self._attempts} restarts, without a quiet time of {self._quiet_s} s")
         self._delay_s = min(self._delay_s * self._multiplier, self._max_s) if self._restarts else self._initial_s
         self._restarts += 1
         moved_s = self._delay_s * (1 + self._jitter * self._chance())
@@ -185,7 +182,7 @@ class ExponentialDelay:
 
 
 def restart_strategy(settings: RestartSettings, chance: Callable[[], float]) -> RestartStrategy:
-    """The strategy that a job asks for.
+    """The strategy of a job's settings.
 
     Args:
         settings: of the job.
@@ -234,7 +231,7 @@ class _Restart:
 
 @final
 class Restarts:
-    """The restarts of one job that have begun and are not done."""
+    """The restarts of one job that are in progress."""
 
     def __init__(self) -> None:
         self._waits_in = GrowingArray(np.int64)
@@ -242,17 +239,17 @@ class Restarts:
         self._next = 0
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Restarts in progress."""
         return len(self._restarts)
 
     def grow(self, subtasks: int) -> None:
-        """There are so many subtasks by now."""
+        """Extends the table to this number of subtasks."""
         self._waits_in.extend_with(_NONE, subtasks - len(self._waits_in))
 
     def begin(self, recorded: RecordedVersions, is_running: FlagArray) -> int:
-        """A restart of these subtasks; it waits for those of them that are running. Returns its timer."""
+        """Begins a restart that waits for the running ones of these subtasks. Returns its timer."""
         running = recorded.subtasks[is_running]
-        self.ended(running)  # for the older restarts that waited for them
+        self.ended(running)  # older restarts no longer wait for them
         number = self._next
         self._next += 1
         self._restarts[number] = _Restart(recorded, running.size)
@@ -260,7 +257,7 @@ class Restarts:
         return number
 
     def ended(self, subtasks: IndexArray) -> None:
-        """Subtasks are gone; those that nobody waits for, or has ever waited for, do not matter."""
+        """Notes that subtasks have stopped; those that no restart waits for are ignored."""
         subtasks = subtasks[subtasks < len(self._waits_in)]
         waited = self._waits_in.view[subtasks]
         numbers, counts = np.unique(waited[waited != _NONE], return_counts=True)
@@ -269,7 +266,7 @@ class Restarts:
         self._waits_in.view[subtasks] = _NONE
 
     def due(self, timer: int) -> bool:
-        """The delay of a restart has passed; False for a restart that is gone."""
+        """Notes that the delay of a restart has passed; returns False for an unknown restart."""
         restart = self._restarts.get(timer)
         if restart is None:
             return False
@@ -277,11 +274,11 @@ class Restarts:
         return True
 
     def take_ready(self) -> list[RecordedVersions]:
-        """Removes the restarts that may be carried out, in the order in which they began."""
+        """Removes the restarts that are ready, in the order in which they began."""
         ready = [number for number, restart in self._restarts.items() if restart.is_ready]
         return [self._restarts.pop(number).recorded for number in ready]
 
     def clear(self) -> None:
-        """Forgets all of them: the job will not restart."""
+        """Drops all restarts: the job will not restart."""
         self._restarts.clear()
         self._waits_in.view[:] = _NONE

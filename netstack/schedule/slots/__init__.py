@@ -1,1 +1,1 @@
-"""Who gets which slot: sharing, balance, places near the data."""
+"""Slots: which subtasks share one, which request gets which, and where a job would run."""

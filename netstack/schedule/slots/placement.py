@@ -1,12 +1,9 @@
-"""Where every subtask of a job would run on given TaskManagers: for plans, before anything is deployed.
+"""Placement for plans: the TaskManager and slot of every subtask, before anything is deployed.
 
-Takes: a job graph, the number of slots of each TaskManager, a load-balance mode. Gives: TaskManager and slot of every
-subtask as arrays, and the number of tasks on each TaskManager.
-
-Rules: the slots that are free are alike and known from the start, TaskManager by TaskManager; so the plan is what a
-JobManager and the job's scheduler do when the job comes. A job with blocking results is planned in stages, each with
-all these slots for itself: what reads a blocking result comes after what writes it, and would like to be there too. Of
-such a job only the first stage is sure, since which slots the others find free depends on who ends first.
+Rules: the free slots are alike and known in advance, so a plan does what the JobManager and the job's scheduler do. A
+job with blocking results is planned in stages, each with all slots for itself: a consumer of a blocking result comes
+after its producer and prefers its TaskManager. Only the first stage of such a job is certain, because which slots are
+free for the others depends on which tasks end first.
 """
 
 from __future__ import annotations
@@ -35,16 +32,16 @@ _NOWHERE: Final = -1
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:
-    """A plan for one job.
+    """Where a job would run.
 
     Attributes:
         mode: how tasks were spread.
         groups: which subtasks share a slot.
         taskmanager_of_group: the TaskManager of each execution slot sharing group, from 0.
-        slot_of_group: which slot of that TaskManager, from 0.
+        slot_of_group: the slot of that TaskManager, from 0.
         stages: the slot sharing groups that run at the same time, stage by stage.
-        tasks: how many tasks each TaskManager has, in all stages together.
-        slots_used: how many of its slots each TaskManager gives.
+        tasks: number of tasks on each TaskManager, all stages together.
+        slots_used: number of slots used of each TaskManager.
     """
 
     mode: LoadBalanceMode
@@ -60,7 +57,7 @@ class Placement:
         return self.taskmanager_of_group[self.groups.of_vertex[vertex]]
 
     def slots_of(self, vertex: int) -> IndexArray:
-        """Which slot of its TaskManager each subtask of a vertex is in."""
+        """The slot of its TaskManager in which each subtask of a vertex runs."""
         return self.slot_of_group[self.groups.of_vertex[vertex]]
 
 
@@ -75,13 +72,13 @@ def place(
 
     Args:
         graph: the job, all parallelisms known.
-        slots_per_taskmanager: how many free slots each TaskManager has, in the order in which they register.
+        slots_per_taskmanager: number of free slots of each TaskManager, in the order in which they register.
         mode: how to spread tasks.
-        used: how many slots besides other jobs have of each; none if not given. Mode SLOTS looks at shares of all.
+        used: number of slots of each TaskManager that other jobs hold; none if not given. Mode SLOTS counts them.
 
     Raises:
-        ConfigError: there are not enough slots, a parallelism is undecided, or vertices are co-located that can never
-            share slots.
+        ConfigError: there are not enough slots, a parallelism is undecided, or co-located vertices can never share
+            slots.
     """
     stages = _stages(graph, slots_per_taskmanager)
     groups = task_balanced(graph) if mode is LoadBalanceMode.TASKS else local_input_preferred(graph)
@@ -93,7 +90,7 @@ def place(
         members = index_array(in_order[np.isin(groups.slot_sharing_group[in_order], stage)])
         preferred: dict[int, tuple[Location, ...]] = {}
         if number and mode is not LoadBalanceMode.TASKS:
-            preferred = _Wishes(graph, groups, taskmanager).of_stage(stage)
+            preferred = _StagePreferences(graph, groups, taskmanager).of_stage(stage)
         taskmanager[members], slot[members] = _assign(
             members, loads[members], preferred, slots_per_taskmanager, others, mode
         )
@@ -111,9 +108,9 @@ def place(
 
 
 def _order(graph: JobGraph, groups: ExecutionSlotSharingGroups) -> IndexArray:
-    """The groups in the order in which they ask for slots: region by region, each in the order of its subtasks."""
+    """The groups in the order in which they request slots: region by region, each in the order of its subtasks."""
     group_of = np.concatenate(groups.of_vertex)
-    if not graph.is_dynamic:  # whose regions come up one after the other
+    if not graph.is_dynamic:  # regions of a dynamic job appear one after the other
         group_of = group_of[np.argsort(Regions(Topology(graph)).region_of, kind="stable")]
     return index_array(np.argsort(np.unique(group_of, return_index=True)[1]))
 
@@ -122,7 +119,7 @@ def _stages(graph: JobGraph, slots_per_taskmanager: Sequence[int]) -> tuple[tupl
     """Slot sharing groups that run at the same time, stage by stage.
 
     Raises:
-        ConfigError: a stage takes more slots than there are.
+        ConfigError: a stage needs more slots than there are.
     """
     required, available = slots_by_group(graph), sum(slots_per_taskmanager)
     connected, level = _levels(graph, len(required))
@@ -132,8 +129,8 @@ def _stages(graph: JobGraph, slots_per_taskmanager: Sequence[int]) -> tuple[tupl
         size = sum(required[group] for group in own)
         if size > available:
             raise ConfigError(
-                f"job {graph.name!r} takes {size} slots at once, and {len(slots_per_taskmanager)} TaskManagers have"
-                f" {available}; give it more slots, or a lower parallelism"
+                f"job {graph.name!r} needs {size} slots at once, but {len(slots_per_taskmanager)} TaskManagers have"
+                f" {available}; add slots, or lower its parallelism"
             )
         if size > free or level[own[0]] != last_level:
             stages.append([])
@@ -144,7 +141,7 @@ def _stages(graph: JobGraph, slots_per_taskmanager: Sequence[int]) -> tuple[tupl
 
 
 def _levels(graph: JobGraph, group_count: int) -> tuple[list[list[int]], dict[int, int]]:
-    """Slot sharing groups that must run at the same time, and by the first of each how many others come before."""
+    """Slot sharing groups that must run at the same time, and by the first of each the number of stages before them."""
     connected = UnionFind(group_count)
     edges = []
     for edge in graph.edges:
@@ -159,7 +156,7 @@ def _levels(graph: JobGraph, group_count: int) -> tuple[list[list[int]], dict[in
     together = connected.sets()
     level = {own[0]: 0 for own in together}
     before_after = {(connected.find(producer), connected.find(consumer)) for producer, consumer in edges}
-    for _ in together:  # as often as there are steps in the longest way; a circle of groups ends there too
+    for _ in together:  # at most as many rounds as the longest path has steps; a cycle of groups ends there too
         levels = dict(level)
         for before, after in before_after:
             if before != after:
@@ -170,8 +167,8 @@ def _levels(graph: JobGraph, group_count: int) -> tuple[list[list[int]], dict[in
 
 
 @final
-class _Wishes:
-    """Where groups would like to be for what they read of earlier stages."""
+class _StagePreferences:
+    """The preferred locations of groups that read results of earlier stages."""
 
     def __init__(self, graph: JobGraph, groups: ExecutionSlotSharingGroups, taskmanager: IndexArray) -> None:
         self._graph = graph
@@ -181,7 +178,7 @@ class _Wishes:
         self._taskmanager = taskmanager
 
     def of_stage(self, stage: Sequence[int]) -> dict[int, tuple[Location, ...]]:
-        """For each group of a stage, the wishes of its members one after the other."""
+        """For each group of a stage, the preferences of its members one after the other."""
         wishes: dict[int, tuple[Location, ...]] = {}
         for number, vertex in enumerate(self._graph.vertices):
             if vertex.slot_sharing_group in stage:
@@ -203,13 +200,13 @@ def _assign(
     used: Sequence[int],
     mode: LoadBalanceMode,
 ) -> tuple[IndexArray, IndexArray]:
-    """A TaskManager and one of its slots for each group; there are enough."""
+    """A TaskManager and one of its slots for each group; there are enough slots."""
     if mode is not LoadBalanceMode.TASKS and not any(preferred.values()):
         taskmanagers = np.repeat(np.arange(len(slots)), slots)
         indices = np.concatenate([np.arange(count) for count in slots])
         if mode is LoadBalanceMode.SLOTS:
-            # Slot n of a TaskManager is taken when n of its slots are, so each has the load at which its turn comes.
-            # Those that are granted then come to the job TaskManager by TaskManager.
+            # A TaskManager's slot n is taken when n of its slots are in use: that load decides the order of slots.
+            # The job gets the chosen slots TaskManager by TaskManager.
             before, total = np.asarray(used), np.asarray(used) + slots
             share = (indices + before[taskmanagers]) / total[taskmanagers]
             turn = np.sort(np.lexsort((taskmanagers, share))[: groups.size])
@@ -241,7 +238,7 @@ def _choose(
     chosen = []
     for request in requests:
         slot = free.choose(request, mode)
-        assert slot is not None  # there are at least as many as requests, and any will do
+        assert slot is not None  # there are as many slots as requests, and any slot serves any request
         free.remove(slot)
         if mode is LoadBalanceMode.SLOTS:
             free.set_load(slot.location.taskmanager, (slot.index + 1) / slots[int(slot.location.taskmanager)])

@@ -1,14 +1,11 @@
-"""Logical slots: which subtasks of a group have a share of its slot, and when the slot is asked for and given back.
-
-Takes: execution slot sharing groups; subtasks that need a slot, return it or lose it; slots for groups. Gives: requests
-for physical slots, subtasks that have theirs, and what to release.
+"""Logical slots: which subtasks of a group share its slot, and when the slot is requested and returned.
 
 Rules:
-- A group asks for one slot, whoever of it comes first. It keeps the slot until the last of its logical slots is
-  returned. When the slot is lost, every subtask that has a share of it fails.
-- A group would like to be where it was last, else where its members' inputs are. An input that many read, or that
-  comes from many places, is near nothing in particular and does not count.
-- Subtasks are numbers of the topology, taken many at a time; a logical slot is a flag, not an object.
+- A group requests one slot, for its first subtask that needs it, and keeps it until the last of its logical slots is
+  returned. When the slot is lost, every subtask that shares it fails.
+- A group prefers its last location, else the locations of its members' inputs. An input with many readers or many
+  producers expresses no preference.
+- Subtasks are numbers of the topology, handled in arrays; a logical slot is a flag, not an object.
 """
 
 from __future__ import annotations
@@ -37,19 +34,19 @@ from .slot_sharing import ExecutionSlotSharingGroups, consumed_partitions
 from .slots import Location, PhysicalSlot, SlotMatch, SlotRequest
 
 MAX_CONSUMERS_TO_CONSIDER: Final = 8
-"""A partition group with more consumers than this says nothing about where a consumer should be."""
+"""A partition group with more consumers gives no preferred location."""
 MAX_LOCATIONS_TO_CONSIDER: Final = 8
-"""An input with more known producers than this is near nothing in particular."""
+"""An input with more producers that have a location gives no preferred location."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class InputLocations:
-    """Where one consumed partition group is.
+    """The locations of one consumed partition group.
 
     Attributes:
-        consumers: how many subtasks consume it.
-        producers: the locations of its producers that have one.
+        consumers: number of subtasks that consume it.
+        producers: the locations of its producers, as far as they have one.
     """
 
     consumers: int
@@ -57,11 +54,11 @@ class InputLocations:
 
 
 def preferred_locations(state: Location | None, inputs: Iterable[InputLocations]) -> tuple[Location, ...]:
-    """Where a subtask would like to be: at its state, else at the input that comes from the fewest places.
+    """The preferred locations of a subtask: its state's, else those of the input with the fewest locations.
 
     Args:
-        state: where its state is (its previous attempt), if anywhere.
-        inputs: the partition groups it consumes, in order; of equally good ones the later wins.
+        state: the location of its state (its previous attempt), if any.
+        inputs: the partition groups it consumes, in order; among equally good ones the last wins.
     """
     if state is not None:
         return (state,)
@@ -77,7 +74,7 @@ def preferred_locations(state: Location | None, inputs: Iterable[InputLocations]
 @final
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """One edge: by consumer, the partitions that it reads and how many read the same."""
+    """One edge, by consumer: the partitions that it reads, and how many consumers read the same."""
 
     producer: int
     first: list[int]
@@ -87,7 +84,7 @@ class _Input:
 
 @final
 class InputPreferences:
-    """What the subtasks of a job read, as far as it matters for their place.
+    """What the subtasks of a job read, as far as it matters for their location.
 
     Args:
         graph: the job.
@@ -105,14 +102,14 @@ class InputPreferences:
         located: Callable[[int, int], Location | None],
         state: Location | None = None,
     ) -> tuple[Location, ...]:
-        """Where a subtask would like to be.
+        """The preferred locations of a subtask.
 
         Args:
             vertex: its vertex.
             subtask: its index.
-            parallelisms: of every vertex; those of `vertex` and of what it reads never change.
-            located: where a producer is, by vertex and index, if it is anywhere.
-            state: where its state is, if anywhere.
+            parallelisms: of every vertex; those of `vertex` and of its producers never change.
+            located: the location of a producer, if any, by vertex and index.
+            state: the location of its state, if any.
         """
         inputs = self._inputs.get(vertex)
         if inputs is None:
@@ -120,7 +117,7 @@ class InputPreferences:
         return preferred_locations(state, (self._locations(given, subtask, located) for given in inputs))
 
     def _locations(self, given: _Input, subtask: int, located: Callable[[int, int], Location | None]) -> InputLocations:
-        """Where one input comes from; nobody is asked about one that does not count, nor more than it takes to know."""
+        """The locations of one input; stops as soon as the input has too many to count."""
         consumers = given.consumers[subtask]
         if consumers > MAX_CONSUMERS_TO_CONSIDER:
             return InputLocations(consumers, ())
@@ -152,7 +149,7 @@ class SharedSlots:
         self._inputs = InputPreferences(topology.job)
         self._is_anything_declared = any(vertex.profile != UNKNOWN_PROFILE for vertex in topology.job.vertices)
         self._profiles: dict[tuple[int, ...], ResourceProfile] = {}
-        self._has_share = GrowingArray(np.bool_)  # by subtask: whether it has a share, or waits for one
+        self._has_share = GrowingArray(np.bool_)  # by subtask: whether it has a logical slot, or waits for one
         self._sharers = GrowingArray()  # by group: how many of it do
         self._has_slot = GrowingArray(np.bool_)  # by group
         self._slots: list[PhysicalSlot | None] = []
@@ -160,7 +157,7 @@ class SharedSlots:
         self.extend(groups)
 
     def extend(self, groups: ExecutionSlotSharingGroups) -> None:
-        """A dynamic job has more subtasks; groups that there were have kept their numbers."""
+        """Extends it to a dynamic job's new subtasks; existing groups keep their numbers."""
         self._groups = groups
         self._loads = groups.loads()
         initialised = [groups.of_vertex[vertex] for vertex in self._topology.initialised]
@@ -176,35 +173,35 @@ class SharedSlots:
         self._slots += [None] * added
 
     def allocate(self, subtasks: IndexArray) -> tuple[IndexArray, list[SlotRequest]]:
-        """Gives subtasks their share of their group's slot.
+        """Gives subtasks a logical slot of their group.
 
         Args:
-            subtasks: those that need a slot; they have none, and none occurs twice.
+            subtasks: subtasks without a logical slot; none may occur twice.
 
         Returns:
-            Those whose slot is there, and requests for the slots that are not and were not asked for yet. The others
-            come with `fulfil`.
+            Subtasks whose slot is there, and requests for slots that were not requested yet. `fulfil` returns the other
+            subtasks.
 
         Raises:
-            LocalProtocolError: a subtask has a share, or waits for it, already; nothing is changed.
+            LocalProtocolError: a subtask has a logical slot, or waits for one; nothing is changed.
         """
         has_share, sharers = self._has_share.view, self._sharers.view
         refused = subtasks[has_share[subtasks]]
         if refused.size:
-            raise LocalProtocolError(f"subtask {self._name(int(refused[0]))} has a slot already; return it first")
+            raise LocalProtocolError(f"subtask {self._name(int(refused[0]))} already has a slot; release it first")
         groups = self._group_of[subtasks]
         asking = groups[sharers[groups] == 0]
         has_share[subtasks] = True
         np.add.at(sharers, groups, 1)
-        # Each once, in the order of its first subtask.
+        # Each group once, in the order of its first subtask.
         first = np.sort(np.unique(asking, return_index=True)[1])
         return subtasks[self._has_slot.view[groups]], [self._request(group) for group in asking[first].tolist()]
 
     def fulfil(self, matches: Sequence[SlotMatch]) -> tuple[IndexArray, list[PhysicalSlot]]:
-        """Slots that groups asked for are there.
+        """Gives groups the slots that they requested.
 
         Returns:
-            The subtasks that wait for them, and slots of groups that need them no more: to be released.
+            The subtasks that wait for them, and slots to release because their group no longer needs them.
 
         Raises:
             LocalProtocolError: a group has a slot already; nothing is changed.
@@ -212,7 +209,7 @@ class SharedSlots:
         groups = index_array([match.request.group for match in matches])
         served = groups[self._has_slot.view[groups]]
         if served.size:
-            raise LocalProtocolError(f"group {served[0]} has a slot already: {self._slots[served[0]]}")
+            raise LocalProtocolError(f"group {served[0]} already has a slot: {self._slots[served[0]]}")
         is_wanted = self._sharers.view[groups] > 0
         unwanted = []
         for match, wanted in zip(matches, is_wanted.tolist(), strict=True):
@@ -225,11 +222,10 @@ class SharedSlots:
         return self.sharing(groups[is_wanted]), unwanted
 
     def release(self, subtasks: IndexArray) -> tuple[list[PhysicalSlot], list[int]]:
-        """Subtasks return their shares, or stop to wait for them; those without one are skipped.
+        """Returns the logical slots of subtasks, held or waited for; subtasks without one are skipped.
 
         Returns:
-            What nobody of its group has a share of any more: slots to release; and where the slot was still waited for,
-            the groups whose requests are to be cancelled.
+            Slots to release because no subtask of their group uses them, and groups whose pending requests to cancel.
         """
         sharers = self._sharers.view
         leaving = subtasks[self._has_share.view[subtasks]]
@@ -241,13 +237,13 @@ class SharedSlots:
         return self._take_slots(left[is_there]), left[~is_there].tolist()
 
     def lose(self, groups: IndexArray) -> None:
-        """The slots of groups are gone, or their requests have failed: nobody has a share of them any more."""
+        """Removes the logical slots of groups whose slots are lost or whose requests have failed."""
         self._has_share.view[self.sharing(groups)] = False
         self._sharers.view[groups] = 0
         self._take_slots(groups)
 
     def sharing(self, groups: IndexArray) -> IndexArray:
-        """The subtasks of groups that have a share of their slot, or wait for it."""
+        """The subtasks of groups that have a logical slot, or wait for one."""
         offsets = self._members.offsets
         members = self._members.subtasks[written_out(offsets[groups], offsets[groups + 1])]
         sharing: IndexArray = members[self._has_share.view[members]]
@@ -258,19 +254,19 @@ class SharedSlots:
         return self._group_of[subtasks]
 
     def have_slots(self, subtasks: IndexArray) -> FlagArray:
-        """For each, whether it has a share of a slot that is there."""
+        """For each, whether it has a logical slot whose slot is there."""
         have: FlagArray = self._has_share.view[subtasks] & self._has_slot.view[self._group_of[subtasks]]
         return have
 
     def slots_of(self, subtasks: IndexArray) -> list[PhysicalSlot]:
-        """Where each subtask is.
+        """The slot of each subtask.
 
         Raises:
-            LocalProtocolError: one of them has no share of a slot that is there.
+            LocalProtocolError: one of them has no slot.
         """
         without = subtasks[~self.have_slots(subtasks)]
         if without.size:
-            raise LocalProtocolError(f"subtask {self._name(int(without[0]))} has no slot; it is released, or not there")
+            raise LocalProtocolError(f"subtask {self._name(int(without[0]))} has no slot: released, or not there yet")
         result = (self._slots[group] for group in self._group_of[subtasks].tolist())
         return [slot for slot in result if slot is not None]
 
@@ -279,7 +275,7 @@ class SharedSlots:
         return self._slots[group]
 
     def _take_slots(self, groups: IndexArray) -> list[PhysicalSlot]:
-        """Takes the slots of groups away from them; those that wait for one lose nothing."""
+        """Removes the slots of groups and returns them."""
         taken = []
         for group in groups.tolist():
             slot = self._slots[group]
@@ -294,9 +290,9 @@ class SharedSlots:
         return SlotRequest(group, self._profile(group), int(self._loads[group]), self._preferred(group), only)
 
     def _preferred(self, group: int) -> tuple[Location, ...]:
-        """Where the members that ask now would like to be, one after the other."""
+        """The preferred locations of the requesting members, one after the other."""
         if not self._last:
-            return ()  # the usual start: nobody is anywhere yet
+            return ()  # the usual start: no subtask has a location yet
         last = self._last.get(group)
         if last is not None:
             return (last,) * int(self._sharers.view[group])
@@ -308,13 +304,13 @@ class SharedSlots:
         return tuple(locations)
 
     def _located(self, vertex: int, index: int) -> Location | None:
-        """Where a producer is, or was when it finished; nowhere while it waits for a slot itself."""
+        """The location of a producer, or its last one; None while it waits for a slot itself."""
         group = int(self._groups.of_vertex[vertex][index])
         waits = self._sharers.view[group] and not self._has_slot.view[group]
         return None if waits else self._last.get(group)
 
     def _profile(self, group: int) -> ResourceProfile:
-        """What was declared for the slot sharing group; else the sum of its members, unknown if one of them is."""
+        """The declared profile of the slot sharing group, else the sum of its members; unknown if a member's is."""
         declared = self._topology.job.slot_sharing_groups[int(self._groups.slot_sharing_group[group])].profile
         if declared != UNKNOWN_PROFILE or not self._is_anything_declared:
             return declared
@@ -332,7 +328,7 @@ class SharedSlots:
 
 
 def _sum(profiles: Iterable[ResourceProfile]) -> ResourceProfile:
-    """What subtasks of these profiles take together."""
+    """The sum of profiles; unknown if one of them is."""
     members = list(profiles)
     if UNKNOWN_PROFILE in members:
         return UNKNOWN_PROFILE

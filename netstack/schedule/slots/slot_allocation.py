@@ -1,15 +1,11 @@
-"""Slots for bulks of subtasks: a bulk is deployed when every subtask of it has its share of a slot, and not before.
-
-Takes: bulks, slots that TaskManagers offer and lose, subtasks that have ended, and the time. Gives: bulks that are
-complete, subtasks whose slot is lost or never came.
+"""Slots for bulks of subtasks: a bulk is deployed when each of its subtasks has its slot, and not before.
 
 Rules:
-- Which subtasks share a slot is the business of `shared_slots`, which slot a group gets that of `slot_pool`; here
-  subtasks are numbers of the topology. A subtask waits in at most one bulk; one that is withdrawn no longer holds up
-  the others. Nothing new gets a slot of a blocked TaskManager: those are given back.
-- A second attempt of a subtask has a spare slot, on another TaskManager than the first; when it becomes the only one,
-  the subtask keeps that slot instead of a share. Spare slots are served last, while no request of the pool waits, and
-  have no deadline.
+- `shared_slots` decides which subtasks share a slot, `slot_pool` which slot a group gets. A subtask waits in at most
+  one bulk; a withdrawn one no longer delays the others. Slots of blocked TaskManagers are given back instead of used.
+- A speculative attempt has a spare slot, on another TaskManager than the other attempts. When it becomes the only
+  attempt, the subtask keeps that slot instead of a logical one. Spare slots are served last, while the pool has no
+  pending request, and have no deadline.
 """
 
 from __future__ import annotations
@@ -28,10 +24,10 @@ from .slot_sharing import ExecutionSlotSharingGroups
 from .slots import PhysicalSlot, SlotMatch, SlotRequest, SlotWish
 
 SpareKey: TypeAlias = tuple[int, int]
-"""Who has a spare slot: subtask and attempt."""
+"""The owner of a spare slot: subtask and attempt."""
 
 NO_GROUP: Final = -1
-"""The group of the requests of all of them."""
+"""The group number in requests for spare slots."""
 _NONE: Final[frozenset[str]] = frozenset()
 
 
@@ -51,15 +47,15 @@ class SpareSlots:
 
     @property
     def waiting(self) -> int:
-        """How many are asked for and not there."""
+        """Number of requests without a slot."""
         return len(self._waiting)
 
     def ask(self, key: SpareKey, profile: ResourceProfile, avoided: Iterable[str]) -> None:
-        """An attempt wants a slot, on none of these TaskManagers."""
+        """Requests a slot for an attempt, on none of these TaskManagers."""
         self._waiting[key] = profile, frozenset(avoided)
 
     def serve(self) -> None:
-        """Hands out what is free and nobody else waits for."""
+        """Hands out free slots, if no other request waits."""
         if not self._waiting or self._pool.pending:
             return
         for key, (profile, avoided) in [*self._waiting.items()]:
@@ -71,25 +67,25 @@ class SpareSlots:
                 self._given.append(key)
 
     def avoided_by_all(self) -> frozenset[str]:
-        """TaskManagers whose slots would serve none of those who wait."""
+        """TaskManagers whose slots can serve none of the waiting requests."""
         return frozenset.intersection(*(avoided for _, avoided in self._waiting.values())) if self._waiting else _NONE
 
     def take_given(self) -> list[tuple[SpareKey, PhysicalSlot]]:
-        """Who has got a slot since the last call, and has it still."""
+        """Attempts that got a slot since the last call and still have it."""
         given, self._given = self._given, []
         return [(key, self._held[key]) for key in given if key in self._held]
 
     def slot_of(self, key: SpareKey) -> PhysicalSlot:
-        """The slot that an attempt has."""
+        """The slot of an attempt."""
         return self._held[key]
 
     def release(self, key: SpareKey) -> PhysicalSlot | None:
-        """An attempt has ended, or does not wait any more: its slot, which goes back to the pool, if it has one."""
+        """Removes an attempt's request or slot; returns the slot, which goes back to the pool."""
         self._waiting.pop(key, None)
         return self._held.pop(key, None)
 
     def lose(self, taskmanager: str) -> list[SpareKey]:
-        """The slots of a TaskManager are gone; returns who had one."""
+        """Removes the slots of a lost TaskManager; returns the attempts that had one."""
         lost = [key for key, slot in self._held.items() if slot.location.taskmanager == taskmanager]
         for key in lost:
             del self._held[key]
@@ -106,8 +102,8 @@ class SlotAllocation:
     Args:
         topology: the subtasks.
         groups: which of them share a slot.
-        pool: the slots there are; nobody else calls it.
-        waits_for_running: whether bulks may wait for slots that others hold.
+        pool: the slots of the job; only this class calls it.
+        waits_for_running: whether bulks may wait for slots that other bulks hold.
     """
 
     def __init__(
@@ -136,7 +132,7 @@ class SlotAllocation:
         self._grow()
 
     def extend(self, groups: ExecutionSlotSharingGroups) -> None:
-        """The topology has more subtasks; groups there were have kept their numbers."""
+        """Extends it to a topology that has grown; existing groups keep their numbers."""
         self._shared.extend(groups)
         self._grow()
 
@@ -144,7 +140,7 @@ class SlotAllocation:
         self._bulk_of.extend_with(_NO_BULK, self._topology.subtask_count - len(self._bulk_of))
 
     def open(self, bulks: Batches) -> None:
-        """New bulks; `request` is called for all of their subtasks, in any number of calls."""
+        """Opens bulks; `request` is called for all of their subtasks afterwards, in any number of calls."""
         numbers = range(self._next_bulk, self._next_bulk + len(bulks))
         self._next_bulk = numbers.stop
         sizes = np.diff(bulks.offsets)
@@ -153,13 +149,13 @@ class SlotAllocation:
         self._missing.update(zip(numbers, sizes.tolist(), strict=True))
 
     def request(self, subtasks: IndexArray, now_s: float) -> None:
-        """Asks for the slots of subtasks of opened bulks; those withdrawn meanwhile are skipped."""
+        """Requests the slots of subtasks of open bulks; withdrawn ones are skipped."""
         given, requests = self._shared.allocate(subtasks[self._bulk_of.view[subtasks] != _NO_BULK])
         self._count(given)
         self._match(self._pool.request(requests, now_s), now_s)
 
     def offer(self, taskmanager: str, slots: Iterable[PhysicalSlot], now_s: float) -> None:
-        """A TaskManager has these slots for the job; those that the job has already are skipped."""
+        """Adds slots that a TaskManager offers; known ones are skipped."""
         known = self._slots_of_taskmanager.setdefault(taskmanager, set())
         new = [slot for slot in slots if slot not in known]
         if taskmanager in self._blocked:
@@ -169,12 +165,12 @@ class SlotAllocation:
         self._match(self._pool.offer(new, now_s), now_s)
 
     def withdraw(self, subtasks: IndexArray) -> None:
-        """Subtasks do not wait any more; their bulks go on without them. Their shares are released apart."""
+        """Removes subtasks from their bulks, which no longer wait for them. Release their slots separately."""
         self._count(subtasks[~self._shared.have_slots(subtasks)])
         self._bulk_of.view[subtasks] = _NO_BULK
 
     def release(self, subtasks: IndexArray, now_s: float) -> None:
-        """Subtasks give their shares back; those without one are skipped."""
+        """Returns the slots of subtasks; those without one are skipped."""
         free, unwanted = self._shared.release(subtasks)
         self._pool.cancel(unwanted, now_s)
         if self._own:
@@ -184,10 +180,10 @@ class SlotAllocation:
         self._spare.serve()
 
     def lose_taskmanager(self, taskmanager: str) -> tuple[IndexArray, list[SpareKey]]:
-        """All slots of a TaskManager are gone.
+        """Removes all slots of a TaskManager.
 
         Returns:
-            The subtasks that had a share of one, or one of their own, ascending; the attempts that had a spare one.
+            The subtasks that used one, ascending; the attempts that had a spare one.
         """
         subtasks = self._lose(self._pool.lose(self._slots_of_taskmanager.pop(taskmanager, ())))
         spare = self._spare.lose(taskmanager)
@@ -198,81 +194,81 @@ class SlotAllocation:
         return np.union1d(subtasks, index_array(own)).astype(np.int32), spare
 
     def timed_out(self, now_s: float) -> IndexArray:
-        """Gives up requests that waited too long; returns the subtasks that waited for them, ascending."""
+        """Drops requests that waited too long; returns the subtasks that waited for them, ascending."""
         may_wait = self._that_may_wait() if self._waits_for_running and self._missing else ()
         return self._lose(self._pool.timed_out(now_s, may_wait))
 
     def advance(self, now_s: float) -> None:
-        """Matches what can be matched by now."""
+        """Matches requests that have been stable long enough (mode TASKS)."""
         self._match(self._pool.advance(now_s), now_s)
 
     def idle(self, now_s: float) -> list[PhysicalSlot]:
-        """Takes slots out that nobody wants; they may be offered again."""
+        """Removes slots that have been idle too long; they may be offered again."""
         unwanted = self._pool.idle(now_s)
         for slot in unwanted:
             self._slots_of_taskmanager[slot.location.taskmanager].discard(slot)
         return unwanted
 
     def block(self, taskmanagers: Iterable[str]) -> None:
-        """Nothing new gets a slot of these TaskManagers, and of no others; replaces what was said before."""
+        """Blocks these TaskManagers, and no others: new tasks get no slots of theirs."""
         self._blocked = frozenset(taskmanagers)
         self._give_back(self._pool.free_of(self._blocked))
 
     def take_unwanted(self) -> list[PhysicalSlot]:
-        """Slots of blocked TaskManagers that were free, or came free, since the last call: to be given back."""
+        """Free slots of blocked TaskManagers since the last call: to be given back."""
         unwanted, self._unwanted = self._unwanted, []
         return unwanted
 
     def ask_spare(self, key: SpareKey, profile: ResourceProfile, avoided: Iterable[str]) -> None:
-        """A second attempt of a subtask wants a slot, on none of these TaskManagers; `take_spare` says when it has."""
+        """Requests a slot for a speculative attempt, on none of these TaskManagers; `take_spare` returns it."""
         self._spare.ask(key, profile, avoided)
         self._spare.serve()
 
     def of_no_use(self) -> frozenset[str]:
-        """TaskManagers that none of the second attempts that wait may be on."""
+        """TaskManagers that none of the waiting speculative attempts may use."""
         return self._spare.avoided_by_all()
 
     def take_spare(self) -> list[tuple[SpareKey, PhysicalSlot]]:
-        """Attempts that have got a spare slot since the last call."""
+        """Attempts that got a spare slot since the last call."""
         return self._spare.take_given()
 
     def release_spare(self, key: SpareKey, now_s: float) -> None:
-        """An attempt has ended, or does not wait any more."""
+        """Returns the spare slot of an attempt that has ended or no longer waits."""
         slot = self._spare.release(key)
         if slot is not None:
             self._match(self._put_back(slot, now_s), now_s)
             self._spare.serve()
 
     def adopt(self, key: SpareKey, now_s: float) -> None:
-        """An attempt with a spare slot is the only one of its subtask now; what the subtask had before goes back."""
+        """Makes an attempt's spare slot the slot of its subtask; returns the subtask's previous slot."""
         subtask = index_array([key[0]])
         self.release(subtask, now_s)
         self._own[key[0]] = key
 
     def disown(self, subtask: int) -> SpareKey | None:
-        """The subtask's current attempt is no more than a spare one; None if it has a share of its group's slot."""
+        """Makes the current attempt a mere speculative one again; returns None if it has a logical slot."""
         return self._own.pop(subtask, None)
 
     def next_deadline_s(self) -> float | None:
-        """When `advance`, `timed_out` or `idle` may have something to say."""
+        """When to call `advance`, `timed_out` and `idle` again."""
         return self._pool.next_deadline_s()
 
     @property
     def missing(self) -> int:
-        """How many slots are asked for and not there."""
+        """Number of slots that are requested and not there."""
         return len(self._pool.pending) + self._spare.waiting
 
     def wish(self) -> SlotWish:
-        """What is asked for and not there, and what there is."""
+        """What is requested and not there, and what is there."""
         return self._pool.wish(self._spare.waiting)
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether subtasks wait for slots; those of second attempts do not count."""
+        """Whether subtasks wait for slots; speculative attempts do not count."""
         return bool(self._pool.pending)
 
     def slots_of(self, subtasks: IndexArray) -> list[PhysicalSlot]:
-        """The slot that each subtask has a share of, or has for itself.
+        """The slot of each subtask, logical or its own.
 
         Raises:
             LocalProtocolError: one of them has none.
@@ -290,7 +286,7 @@ class SlotAllocation:
         return [slot for key in keys if (slot := self._spare.release(key)) is not None]
 
     def _put_back(self, slot: PhysicalSlot, now_s: float) -> list[SlotMatch]:
-        """Nobody has a share of a slot any more: it is free for others, or goes where nobody wants it."""
+        """Frees a slot for other requests, or gives it back if its TaskManager is blocked."""
         if slot.location.taskmanager in self._blocked:
             self._give_back([slot])
             return []
@@ -303,7 +299,7 @@ class SlotAllocation:
         self._unwanted += slots
 
     def take_complete(self) -> IndexArray:
-        """The subtasks of the bulks that became complete since the last call, ascending, but those withdrawn."""
+        """The subtasks of bulks that became complete since the last call, ascending; without withdrawn ones."""
         if not self._complete:
             return NOTHING
         members = np.unique(np.concatenate([self._members.pop(bulk) for bulk in self._complete]))
@@ -313,12 +309,12 @@ class SlotAllocation:
         return taken
 
     def take_matched(self) -> int:
-        """How many slots were handed out since the last call."""
+        """Number of slots handed out since the last call."""
         matched, self._matched = self._matched, 0
         return matched
 
     def _match(self, matches: list[SlotMatch], now_s: float) -> None:
-        """Hands slots to groups; one that nobody of its group needs any more goes back, and may serve another."""
+        """Gives slots to groups; a slot that its group no longer needs may serve another."""
         while matches:
             self._matched += len(matches)
             given, unwanted = self._shared.fulfil(matches)
@@ -327,7 +323,7 @@ class SlotAllocation:
         self._spare.serve()
 
     def _count(self, subtasks: IndexArray) -> None:
-        """These hold up their bulks no longer, if they are in any."""
+        """Counts subtasks that no longer delay their bulks."""
         bulks, counts = np.unique(self._bulk_of.view[subtasks], return_counts=True)
         for bulk, count in zip(bulks.tolist(), counts.tolist(), strict=True):
             if bulk not in self._missing:
@@ -338,7 +334,7 @@ class SlotAllocation:
                 self._complete.append(bulk)
 
     def _that_may_wait(self) -> list[int]:
-        """Groups of bulks that will be served when others give their slots back."""
+        """Groups of bulks that can be served when other bulks return their slots."""
         if self._pool.matches_all_or_none:
             everybody = [request.group for request in self._pool.pending]
             return everybody if self._pool.could_serve(everybody) else []
@@ -359,7 +355,7 @@ class SlotAllocation:
         return may_wait
 
     def _could_be_served(self, groups: list[int]) -> bool:
-        """Whether all groups of a bulk could have slots at once: those that they hold, and any others."""
+        """Whether all groups of a bulk could have slots at once, including those that they hold."""
         holding = [slot for group in groups if (slot := self._shared.slot_of_group(group)) is not None]
         return self._pool.could_serve(groups, holding)
 

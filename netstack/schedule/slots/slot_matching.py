@@ -1,14 +1,12 @@
-"""Which request gets which slot: whoever comes first, or so that TaskManagers get equally many tasks.
-
-Takes: requests, free slots, loads. Gives: the slots that are free, by profile, with the least loaded TaskManager at
-hand; what profiles may serve which requests; a request for one slot, or matches for all.
+"""Matching of requests with slots: in order of arrival, or so that TaskManagers get equally many tasks.
 
 Rules:
-- Ties go to whoever comes first, then to the lower slot index. Balancing serves all requests or none.
-- An unknown request takes any slot, a slot of any profile serves every request, else the two must be equal: a bigger
-  slot does not serve a smaller request. A batch sets exact pairs aside first, then slots of any profile for concrete
-  requests, then the rest for unknown ones. A request may take a slot that nobody needs, and gives back one of its own.
-- What counts as load is the owner's business: nothing, the share of slots in use, or tasks.
+- Ties go to the first request, then to the lower slot index. Balancing serves all requests or none.
+- A request of unknown profile takes any slot, a slot of profile `any` serves every request, otherwise both profiles
+  must be equal: a bigger slot does not serve a smaller request. A batch reserves exact pairs first, then slots of
+  profile `any` for concrete requests, then the rest for unknown ones. A request may take an unreserved slot and give
+  back a reserved one.
+- The owner defines the load: nothing, the share of slots in use, or tasks.
 """
 
 from __future__ import annotations
@@ -26,13 +24,13 @@ from .slots import LoadBalanceMode, Location, PhysicalSlot, SlotMatch, SlotReque
 
 
 def can_serve(slot: ResourceProfile, request: ResourceProfile) -> bool:
-    """Whether a slot of one profile will do for a request of another."""
+    """Whether a slot of one profile serves a request of another."""
     return request == UNKNOWN_PROFILE or slot in (ANY_PROFILE, request)
 
 
 @final
 class ResourceMapping:
-    """How many slots of each profile each kind of request may still take."""
+    """Number of slots of each profile that each kind of request may still take."""
 
     __slots__ = ("_flexible", "_reserved")
 
@@ -42,20 +40,20 @@ class ResourceMapping:
 
     @property
     def reserved(self) -> dict[ResourceProfile, dict[ResourceProfile, int]]:
-        """For each profile that is requested, the slots kept for it: number by profile."""
+        """Reserved slots of each requested profile: number by slot profile."""
         return {request: dict(+slots) for request, slots in self._reserved.items()}
 
     @property
     def flexible(self) -> dict[ResourceProfile, int]:
-        """Slots that no request depends on: number by profile."""
+        """Unreserved slots: number by profile."""
         return dict(+self._flexible)
 
     def allows(self, request: ResourceProfile, slot: ResourceProfile) -> bool:
-        """Whether a request may take a slot, by their profiles, without stranding another."""
+        """Whether a request may take a slot without leaving another request unserved, by their profiles."""
         return can_serve(slot, request) and (self._reserved[request][slot] > 0 or self._flexible[slot] > 0)
 
     def take(self, request: ResourceProfile, slot: ResourceProfile) -> None:
-        """Counts a slot as taken. It must be allowed."""
+        """Counts a slot as taken; `allows` must be true."""
         reserved = self._reserved[request]
         if reserved[slot] > 0:
             reserved[slot] -= 1
@@ -69,24 +67,23 @@ class ResourceMapping:
 def map_resources(
     requests: Iterable[ResourceProfile], slots: Iterable[ResourceProfile] | Counter[ResourceProfile]
 ) -> ResourceMapping | None:
-    """Sets slots aside for every request, or finds that it cannot be done.
+    """Reserves slots for every request, if possible.
 
     Args:
         requests: a profile per request.
-        slots: a profile per free slot, or how many there are of each; their order decides which of them serve unknown
-            requests.
+        slots: a profile per free slot, or the number of each; their order decides which of them serve unknown requests.
 
     Returns:
-        The mapping; None if there are no requests, or one of them would go without.
+        The mapping; None if there are no requests, or one of them cannot be served.
 
     Raises:
-        ConfigError: a request of the profile `any`, or a slot of the profile `unknown`.
+        ConfigError: a request of profile `any`, or a slot of profile `unknown`.
     """
     wanted, free = _counted(requests), _counted(slots)
     if ANY_PROFILE in wanted:
-        raise ConfigError("a slot is requested with the profile `any`; ask for a concrete profile, or `unknown`")
+        raise ConfigError("a slot is requested with profile `any`; request a concrete profile, or `unknown`")
     if UNKNOWN_PROFILE in free:
-        raise ConfigError("a slot has the profile `unknown`; give it a concrete profile, or `any`")
+        raise ConfigError("a slot has profile `unknown`; give it a concrete profile, or `any`")
     if not wanted or wanted.total() > free.total():
         return None
     reserved: dict[ResourceProfile, Counter[ResourceProfile]] = {profile: Counter() for profile in wanted}
@@ -102,7 +99,7 @@ def map_resources(
 
 
 def _counted(profiles: Iterable[ResourceProfile]) -> Counter[ResourceProfile]:
-    """How often each occurs, in order; most are one object, which is hashed once."""
+    """Counts profiles, in order; usually all are one object, which is hashed once."""
     if isinstance(profiles, Counter):
         return Counter(profiles)
     given = list(profiles)
@@ -120,7 +117,7 @@ def _reserve(
     request: ResourceProfile,
     slot: ResourceProfile,
 ) -> None:
-    """Sets as many slots of one profile aside for one kind of request as it still wants and there are."""
+    """Reserves as many slots of one profile for one kind of request as it needs and there are."""
     count = min(wanted[request], free[slot])
     if count:
         reserved[request][slot] += count
@@ -146,7 +143,7 @@ class FreeSlots:
         self._on_host: dict[str, list[int]] = {}
         self._loads: list[float] = []
         self._slots: dict[ResourceProfile, dict[int, list[tuple[int, PhysicalSlot]]]] = {}
-        # By profile, a heap of (load, TaskManager); what is no longer true is dropped when it comes up.
+        # By profile, a heap of (load, TaskManager); stale entries are dropped when they reach the top.
         self._least: dict[ResourceProfile, list[tuple[float, int]]] = {}
         self._count = 0
         for slot in slots:
@@ -156,7 +153,7 @@ class FreeSlots:
         return self._count
 
     def __iter__(self) -> Iterator[PhysicalSlot]:
-        """All of them, TaskManager by TaskManager."""
+        """All slots, TaskManager by TaskManager."""
         free = [
             (number, index, slot)
             for by_taskmanager in self._slots.values()
@@ -166,7 +163,7 @@ class FreeSlots:
         return (slot for _, _, slot in sorted(free, key=_PLACE))
 
     def add(self, slot: PhysicalSlot) -> None:
-        """A slot came free. It must not be free already."""
+        """Adds a slot that is not free yet."""
         number = self._numbers.get(slot.location.taskmanager)
         if number is None:
             number = self._numbers[slot.location.taskmanager] = len(self._loads)
@@ -182,7 +179,7 @@ class FreeSlots:
         self._count += 1
 
     def remove(self, slot: PhysicalSlot) -> bool:
-        """A slot is taken or gone; says whether it was free."""
+        """Removes a slot; returns whether it was free."""
         number = self._numbers.get(slot.location.taskmanager, -1)
         by_taskmanager = self._slots.get(slot.profile, {})
         heap = by_taskmanager.get(number, [])
@@ -199,7 +196,7 @@ class FreeSlots:
         return True
 
     def set_load(self, taskmanager: str, load: float) -> None:
-        """How loaded a TaskManager is from now on; one that never had a slot does not matter."""
+        """Sets the load of a TaskManager; one that never had a slot is ignored."""
         number = self._numbers.get(taskmanager, -1)
         if number < 0 or self._loads[number] == load:
             return
@@ -209,7 +206,7 @@ class FreeSlots:
                 self._enter(profile, number)
 
     def least_loaded(self, allowed: Callable[[ResourceProfile], bool]) -> PhysicalSlot | None:
-        """The first slot on the least loaded TaskManager among the profiles that are allowed; it stays free."""
+        """The first slot on the least loaded TaskManager, among allowed profiles; it stays free."""
         best: tuple[float, int, int] | None = None
         chosen = None
         for profile, by_taskmanager in self._slots.items():
@@ -221,10 +218,10 @@ class FreeSlots:
         return chosen
 
     def choose(self, request: SlotRequest, mode: LoadBalanceMode) -> PhysicalSlot | None:
-        """The best slot for one request; it stays free. None if no slot will do; only its TaskManager's, if it has one.
+        """The best slot for a request, which stays free; None if no slot fits. A fixed TaskManager is respected.
 
         A slot scores by how often its TaskManager and its host are among the preferred locations: 10 and 1 times in
-        mode NONE, 20 and 2 times less the load (0 to 1) in mode SLOTS. Without preferences that leaves the least load.
+        mode NONE, 20 and 2 times less the load (0 to 1) in mode SLOTS. Without preferences the least load decides.
         """
         if request.taskmanager:
             fitting = self._near(replace(request, preferred=(Location(request.taskmanager),)))
@@ -244,7 +241,7 @@ class FreeSlots:
         return max(near, key=score)
 
     def _near(self, request: SlotRequest) -> list[PhysicalSlot]:
-        """The first fitting slot of each TaskManager that scores by preference; every other scores less than these."""
+        """The first fitting slot of each TaskManager with a preference score; every other slot scores less."""
         numbers = {self._numbers.get(location.taskmanager, -1) for location in request.preferred}
         for location in request.preferred:
             numbers.update(self._on_host.get(location.host, ()))
@@ -260,7 +257,7 @@ class FreeSlots:
         return near
 
     def _enter(self, profile: ResourceProfile, number: int) -> None:
-        """Notes a TaskManager's load. Out-of-date notes are swept when they are most of the heap."""
+        """Adds a TaskManager's load to the heap. Stale entries are swept when they are most of the heap."""
         entries, by_taskmanager = self._least.setdefault(profile, []), self._slots[profile]
         if len(entries) > 4 * len(by_taskmanager) + 16:
             entries[:] = [(self._loads[one], one) for one in by_taskmanager]
@@ -269,7 +266,7 @@ class FreeSlots:
             heapq.heappush(entries, (self._loads[number], number))
 
     def _peek(self, profile: ResourceProfile) -> tuple[float, int]:
-        """Load and number of the least loaded TaskManager that has a free slot of a profile; there is one."""
+        """Load and number of the least loaded TaskManager with a free slot of a profile; there is one."""
         entries, by_taskmanager = self._least[profile], self._slots[profile]
         while entries[0][1] not in by_taskmanager or entries[0][0] != self._loads[entries[0][1]]:
             heapq.heappop(entries)
@@ -280,7 +277,7 @@ _by_index: Final = attrgetter("index")
 
 
 def choose_request(slot: PhysicalSlot, pending: Iterable[SlotRequest]) -> SlotRequest | None:
-    """Who gets a slot that was just offered, unless tasks are balanced: the first request that it serves."""
+    """The first request that a new slot serves, when tasks are not balanced."""
     here = ("", slot.location.taskmanager)
     return next((each for each in pending if each.taskmanager in here and can_serve(slot.profile, each.profile)), None)
 
@@ -288,18 +285,18 @@ def choose_request(slot: PhysicalSlot, pending: Iterable[SlotRequest]) -> SlotRe
 def match_balanced(
     requests: Sequence[SlotRequest], slots: Sequence[PhysicalSlot], loads: Mapping[str, int] | None = None
 ) -> list[SlotMatch]:
-    """Serves requests so that TaskManagers get about equally many tasks: the largest first, where there is least.
+    """Serves requests so that TaskManagers get about equally many tasks: the largest first, on the least loaded.
 
-    Greedy, so not always the best there is. Costs O(n log n).
+    Greedy, so not always optimal. O(n log n).
 
     Args:
         requests: in the order in which they were made.
         slots: the free ones, in the order in which their TaskManagers registered; ties go to the earlier TaskManager,
             then to the lower index.
-        loads: tasks that each TaskManager has already; without one, 0.
+        loads: tasks that each TaskManager has already; 0 if not given.
 
     Returns:
-        One match per request, or nothing if there is a request that would go without.
+        One match per request, or nothing if a request cannot be served.
     """
     mapping = map_resources((request.profile for request in requests), (slot.profile for slot in slots))
     if mapping is None:
@@ -331,7 +328,7 @@ def match_balanced(
 def _match_alike(
     wanted: Sequence[SlotRequest], slots: Sequence[PhysicalSlot], tasks: Mapping[str, int]
 ) -> list[SlotMatch]:
-    """The same where all slots are alike, so that nobody can be stranded: the usual case, and several times faster."""
+    """`match_balanced` for slots of one profile: the usual case, several times faster."""
     of_taskmanager: dict[str, list[PhysicalSlot]] = {}
     for slot in slots:
         of_taskmanager.setdefault(slot.location.taskmanager, []).append(slot)

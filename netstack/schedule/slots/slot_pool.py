@@ -1,14 +1,11 @@
-"""Requests that wait for slots, and slots that wait for requests, of one job.
-
-Takes: requests, slots as they are offered and lost, and the time. Gives: matches; who waited too long; which slots to
-give back; when to ask again.
+"""The slot pool of one job: pending requests and free slots.
 
 Rules:
 - In the modes NONE and SLOTS a request takes the best free slot at once, and a new slot serves the first request that
-  it suits.
-- In mode TASKS nothing is matched until what the job wants has been the same for a while and there are as many free
-  slots as requests. Then all of them are matched, or none.
-- Nothing here looks at a clock: every call gets the time, and `next_deadline_s` says when `advance` may have news.
+  fits.
+- In mode TASKS requests are matched only when they have been stable for a while and there are as many free slots as
+  requests. Then all of them are matched, or none.
+- The pool has no clock: every call passes the time, and `next_deadline_s` returns when to call `advance` again.
 """
 
 from __future__ import annotations
@@ -28,15 +25,15 @@ from .slots import LoadBalanceMode, PhysicalSlot, SlotMatch, SlotRequest, SlotWi
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotPoolSettings:
-    """How long to wait for what.
+    """Timeouts of a slot pool.
 
     Attributes:
-        max_interval_s: in mode TASKS, how long requests must stay the same before they are matched.
-        idle_timeout_s: a slot that nobody wants is given back after this long.
-        request_timeout_s: a request that nothing serves fails after this long.
-        waits_for_running: whether a bulk of requests may wait for slots that others of the job still hold: then the
-            timeout counts only while the bulk could not be served if those were free. None is: that of a job with
-            blocking or hybrid results may, as it never holds all slots at once.
+        max_interval_s: in mode TASKS, how long requests must be stable before they are matched.
+        idle_timeout_s: an idle slot is returned after this time.
+        request_timeout_s: an unserved request fails after this time.
+        waits_for_running: whether a bulk may wait for slots that other bulks of the job hold: the timeout then counts
+            only while the bulk could not be served even if those were free. None: True for a job with blocking or
+            hybrid results, which never holds all slots at once.
     """
 
     max_interval_s: float = 0.02
@@ -51,7 +48,7 @@ class SlotPool:
 
     Args:
         mode: how requests and slots are matched.
-        settings: how long to wait.
+        settings: timeouts.
     """
 
     def __init__(
@@ -76,29 +73,29 @@ class SlotPool:
         return tuple(self._pending.values())
 
     def wish(self, spare: int = 0) -> SlotWish:
-        """What it waits for and what it has.
+        """What the pool waits for and what it has.
 
         Args:
-            spare: how many requests of one task wait elsewhere.
+            spare: number of requests of one task that wait elsewhere.
         """
         loads = (*(request.load for request in self._pending.values()), *[1] * spare)
         return SlotWish(loads, self._held_of, self._tasks_of)
 
     @property
     def free(self) -> int:
-        """Slots that nobody has."""
+        """Number of free slots."""
         return len(self._free)
 
     def request(self, requests: Iterable[SlotRequest], now_s: float) -> list[SlotMatch]:
-        """Asks for slots; what is matched at once is returned.
+        """Adds requests; returns those that are matched at once.
 
         Raises:
-            LocalProtocolError: a group asks again that is still waiting.
+            LocalProtocolError: a group already has a pending request.
         """
         added = list(requests)
         for request in added:
             if request.group in self._pending:
-                raise LocalProtocolError(f"group {request.group} waits for a slot already; cancel that request first")
+                raise LocalProtocolError(f"group {request.group} already waits for a slot; cancel that request first")
             self._pending[request.group] = request
             self._since_s[request.group] = now_s
         self._changed_s = now_s
@@ -112,14 +109,14 @@ class SlotPool:
         return matches
 
     def cancel(self, groups: Iterable[int], now_s: float) -> None:
-        """Withdraws requests that are still waiting; others are ignored."""
+        """Removes pending requests; unknown groups are ignored."""
         for group in groups:
             if self._pending.pop(group, None) is not None:
                 del self._since_s[group]
                 self._changed_s = now_s
 
     def offer(self, slots: Iterable[PhysicalSlot], now_s: float) -> list[SlotMatch]:
-        """A TaskManager has slots for this job."""
+        """Adds slots."""
         matches = []
         for slot in slots:
             taskmanager = slot.location.taskmanager
@@ -129,10 +126,10 @@ class SlotPool:
         return matches + self.advance(now_s)
 
     def release(self, slot: PhysicalSlot, now_s: float) -> list[SlotMatch]:
-        """The group that held a slot needs it no more.
+        """Frees a slot that a group held.
 
         Raises:
-            LocalProtocolError: nobody holds it.
+            LocalProtocolError: no group holds it.
         """
         self._forget_held(slot)
         self._changed_s = now_s
@@ -157,7 +154,7 @@ class SlotPool:
         return [slot for slot in self._free if slot.location.taskmanager in taskmanagers]
 
     def lose(self, slots: Iterable[PhysicalSlot]) -> list[SlotRequest]:
-        """Slots are gone, free or held; returns the requests that held them. Slots of others are ignored."""
+        """Removes slots, free or held; returns the requests that held them. Unknown slots are ignored."""
         failed = []
         for slot in slots:
             if slot in self._held:
@@ -174,7 +171,7 @@ class SlotPool:
         return failed
 
     def advance(self, now_s: float) -> list[SlotMatch]:
-        """Matches what can be matched by now; only mode TASKS leaves anything to this."""
+        """Matches requests in mode TASKS, if they are stable."""
         is_stable = now_s - self._changed_s >= self._settings.max_interval_s
         if self._mode is not LoadBalanceMode.TASKS or not is_stable or not 0 < len(self._pending) <= len(self._free):
             return []
@@ -183,11 +180,11 @@ class SlotPool:
         return matches
 
     def timed_out(self, now_s: float, may_wait: Iterable[int] = ()) -> list[SlotRequest]:
-        """Withdraws requests that waited too long, and returns them.
+        """Removes and returns requests that waited too long.
 
         Args:
             now_s: the time.
-            may_wait: groups whose time begins anew, if they wait at all.
+            may_wait: groups whose waiting time starts anew, if they wait.
         """
         for group in may_wait:
             if self._since_s.pop(group, None) is not None:
@@ -198,18 +195,18 @@ class SlotPool:
         return late
 
     def could_serve(self, waiting: Iterable[int], holding: Iterable[PhysicalSlot] = ()) -> bool:
-        """Whether groups that wait could have slots, were all those free that these do not hold."""
+        """Whether waiting groups could have slots if all slots were free except the held ones given here."""
         profiles = [self._pending[group].profile for group in waiting if group in self._pending]
         others = self._profiles - Counter(slot.profile for slot in holding)
         return not profiles or map_resources(profiles, others) is not None
 
     @property
     def matches_all_or_none(self) -> bool:
-        """Whether whatever waits is served together, as in mode TASKS."""
+        """Whether all pending requests are served together, as in mode TASKS."""
         return self._mode is LoadBalanceMode.TASKS
 
     def most_that_any_serves(self) -> int | None:
-        """How many requests could be served at once, if it does not matter which: all is alike. None if it does."""
+        """How many requests could be served at once, if all are interchangeable; None if they are not."""
         if len(self._profiles) > 1:
             return None
         wanted = {id(request.profile): request.profile for request in self._pending.values()}
@@ -218,15 +215,15 @@ class SlotPool:
         return None
 
     def idle(self, now_s: float) -> list[PhysicalSlot]:
-        """Takes slots out that nobody wanted for too long; they are to be given back."""
+        """Removes and returns slots that have been idle too long."""
         limit_s = now_s - self._settings.idle_timeout_s
         unwanted = [slot for slot, since_s in self._free_since_s.items() if since_s <= limit_s]
         self.lose(unwanted)
         return unwanted
 
     def next_deadline_s(self) -> float | None:
-        """When to call `advance`, `timed_out` and `idle` next, if nothing else happens; None is never."""
-        # Both are in order of time, so the first is the oldest.
+        """When to call `advance`, `timed_out` and `idle` next; None: not before the next event."""
+        # Both dictionaries are in order of time, so the first entry is the oldest.
         deadlines = [since_s + self._settings.request_timeout_s for since_s in islice(self._since_s.values(), 1)]
         deadlines += [since_s + self._settings.idle_timeout_s for since_s in islice(self._free_since_s.values(), 1)]
         if self._mode is LoadBalanceMode.TASKS and 0 < len(self._pending) <= len(self._free):
@@ -248,7 +245,7 @@ class SlotPool:
         return match
 
     def _take(self, matches: Sequence[SlotMatch]) -> None:
-        """Requests that are served, and slots that are held from now on."""
+        """Moves matched requests and slots from pending and free to held."""
         for request, slot in matches:
             self._free.remove(slot)
             del self._free_since_s[slot]

@@ -1,18 +1,16 @@
-"""Which subtasks share a slot: by default so that exchanges stay local; else balanced, or as somebody outside decides.
+"""Slot sharing: which subtasks share a slot, so that exchanges stay local, or balanced, or as placed by the user.
 
-Takes: a job graph, and which partitions each subtask consumes. Gives: execution slot sharing groups (ESSG): the sets of
-subtasks that will occupy one slot each.
+An execution slot sharing group (ESSG) is the set of subtasks that occupy one slot.
 
 Rules:
-- Two subtasks of one vertex never share a slot, and vertices of different slot sharing groups never do.
+- Two subtasks of one vertex never share a slot, nor do vertices of different slot sharing groups.
 - Subtask i of every member of a co-location group is in the same slot.
 - By default vertices are added in topological order, each in two passes, so that a subtask without a good fit does not
-  take the slot that fits a sibling better. What was added before never changes, so a dynamic graph may grow at any
-  time. Candidates belong to a consumed partition group and are used up, so an all-to-all exchange costs a step per
-  subtask.
-- Balanced (FLIP-370), a slot sharing group has as many slots as its widest vertex has subtasks. A vertex as wide fills
-  slot i with subtask i; a narrower one goes on where the last narrow one ended: without co-location two slots of a
-  group never differ by more than one task.
+  take the slot that fits a sibling better. Groups made earlier never change, so a dynamic graph may grow at any time.
+  Candidates belong to a consumed partition group and are used up, so an all-to-all exchange costs one step per subtask.
+- Balanced (FLIP-370): a slot sharing group has as many slots as its widest vertex has subtasks. A vertex as wide puts
+  subtask i into slot i; a narrower one continues where the last narrow one ended: without co-location two slots of a
+  group differ by at most one task.
 """
 
 from __future__ import annotations
@@ -33,13 +31,13 @@ from ..topology.distribution import static_input
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ConsumedPartitions:
-    """The partitions that the subtasks of one vertex read over one of its edges.
+    """The partitions that the subtasks of one vertex read over one edge.
 
     Attributes:
         producer: index of the vertex that writes them.
         first: the first partition of each subtask.
-        last: the last one; before the first where a subtask reads nothing. Subtasks with the same range share one
-            consumed partition group.
+        last: the last one; before the first if a subtask reads nothing. Subtasks with the same range share one consumed
+            partition group.
     """
 
     producer: int
@@ -50,12 +48,12 @@ class ConsumedPartitions:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ExecutionSlotSharingGroups:
-    """The sets of subtasks that occupy one slot each, numbered from 0 in the order in which slots are requested.
+    """The ESSGs of a job, numbered in the order in which slots are requested.
 
     Attributes:
-        of_vertex: for each vertex, the group of each of its subtasks; empty for one without subtasks yet.
+        of_vertex: for each vertex, the group of each of its subtasks; empty for one without subtasks.
         slot_sharing_group: of each group, the slot sharing group of its vertices.
-        taskmanagers: of each group, the only TaskManager whose slots will do; empty: all groups may be anywhere.
+        taskmanagers: of each group, the only TaskManager whose slots it accepts; empty: all groups accept any.
     """
 
     of_vertex: tuple[IndexArray, ...]
@@ -64,11 +62,11 @@ class ExecutionSlotSharingGroups:
 
     @property
     def count(self) -> int:
-        """How many slots the whole job takes when all of it runs at once."""
+        """Number of slots when the whole job runs at once."""
         return len(self.slot_sharing_group)
 
     def loads(self) -> IndexArray:
-        """How many tasks each group has."""
+        """Number of tasks of each group."""
         loads = np.zeros(self.count, np.int32)
         for groups in self.of_vertex:
             loads[groups] += 1  # no group twice in one vertex
@@ -85,10 +83,10 @@ class ExecutionSlotSharingGroups:
 
 @final
 class LocalInputPreferred:
-    """The default strategy: a subtask goes where one of its producers is, if that slot has room for it.
+    """The default strategy: a subtask shares the slot of one of its producers, if there is room.
 
     Args:
-        graph: the job; parallelism is given vertex by vertex, so it may be undecided there. Co-location has been
+        graph: the job; parallelism is passed vertex by vertex, so it may be undecided here. Co-location has been
             checked.
     """
 
@@ -103,7 +101,7 @@ class LocalInputPreferred:
         """Places the subtasks of one vertex, and returns their groups.
 
         Args:
-            vertex: its index. Its producers must have been added, and it must not.
+            vertex: its index. Its producers must have been added before.
             parallelism: number of its subtasks, at least 1.
             inputs: what they consume, in the order of the vertex's inputs.
         """
@@ -111,7 +109,7 @@ class LocalInputPreferred:
         bound = self._bound.get(name, []) if name is not None else []
         chosen = bound[:parallelism]
         chosen += [-1] * (parallelism - len(chosen))
-        # Groups that hold this vertex already; those made below hold it from the start.
+        # Groups that already have a subtask of this vertex.
         holding = bytearray(len(self._slot_sharing_group))
         for group in bound[:parallelism]:
             holding[group] = 1
@@ -123,7 +121,7 @@ class LocalInputPreferred:
         return self._of_vertex[vertex]
 
     def groups(self) -> ExecutionSlotSharingGroups:
-        """Everything added so far."""
+        """All groups so far."""
         return ExecutionSlotSharingGroups(tuple(self._of_vertex), index_array(self._slot_sharing_group))
 
     def _follow_inputs(
@@ -147,7 +145,7 @@ class LocalInputPreferred:
                     break
 
     def _fill_up(self, vertex: int, chosen: list[int], holding: bytearray) -> None:
-        """The second pass: the oldest group with room for each that is left, then new ones."""
+        """The second pass: the oldest group with room for each remaining subtask, then new groups."""
         mine = self._graph.vertices[vertex].slot_sharing_group
         existing = self._by_slot_sharing_group[mine]
         oldest = iter([group for group in existing if not holding[group]])
@@ -163,7 +161,7 @@ class LocalInputPreferred:
 
 @final
 class _Candidates:
-    """The groups of the producers of one input, used up separately in each consumed partition group."""
+    """The producers' groups of one input, used up separately in each consumed partition group."""
 
     __slots__ = ("_first", "_last", "_next", "_producers")
 
@@ -174,7 +172,7 @@ class _Candidates:
         self._next: dict[tuple[int, int], int] = {}
 
     def pop(self, subtask: int, holding: bytearray) -> int:
-        """The next candidate with room, or -1. Whatever is looked at is never looked at again."""
+        """The next candidate with room, or -1; each candidate is visited once."""
         consumed = self._first[subtask], self._last[subtask]
         at = self._next.get(consumed, consumed[0])
         group = -1
@@ -187,7 +185,7 @@ class _Candidates:
 
 
 def consumed_partitions(graph: JobGraph, vertex: int, parallelisms: Sequence[int]) -> list[ConsumedPartitions]:
-    """What the subtasks of a vertex read, edge by edge, when all of it is shared out evenly.
+    """What the subtasks of a vertex read, edge by edge, with even distribution.
 
     Args:
         graph: the job.
@@ -204,12 +202,12 @@ def consumed_partitions(graph: JobGraph, vertex: int, parallelisms: Sequence[int
 
 
 def local_input_preferred(graph: JobGraph) -> ExecutionSlotSharingGroups:
-    """The default strategy for a whole job whose parallelisms are all known.
+    """The default strategy for a job whose parallelisms are all known.
 
     Raises:
-        ConfigError: a parallelism is undecided, or vertices are co-located that can never share slots.
+        ConfigError: a parallelism is undecided, or co-located vertices can never share slots.
     """
-    slots_by_group(graph)  # refuses what is undecided
+    slots_by_group(graph)  # rejects undecided parallelisms
     check_co_location(graph)
     strategy = LocalInputPreferred(graph)
     parallelisms = [vertex.parallelism for vertex in graph.vertices]
@@ -219,10 +217,10 @@ def local_input_preferred(graph: JobGraph) -> ExecutionSlotSharingGroups:
 
 
 def task_balanced(graph: JobGraph) -> ExecutionSlotSharingGroups:
-    """Puts every subtask of a job into a slot, evenly; the groups of one slot sharing group are numbered in a row.
+    """Spreads the subtasks of a job evenly over slots; the groups of one slot sharing group have consecutive numbers.
 
     Raises:
-        ConfigError: a parallelism is undecided, or vertices are co-located that can never share slots.
+        ConfigError: a parallelism is undecided, or co-located vertices can never share slots.
     """
     widths = slots_by_group(graph)
     check_co_location(graph)
@@ -251,7 +249,7 @@ class _Share:
         self._bound: dict[str, IndexArray] = {}
 
     def add(self, parallelism: int) -> IndexArray:
-        """The slots of a vertex that is free to go anywhere."""
+        """The slots of a vertex without co-location."""
         width = len(self._loads)
         if parallelism == width:
             slots = np.arange(width, dtype=np.int32)
@@ -262,10 +260,10 @@ class _Share:
         return slots
 
     def add_co_located(self, parallelism: int, name: str) -> IndexArray:
-        """The slots of a member of a co-location group: those of the members before, then the least loaded ones."""
+        """The slots of a co-location group member: those of earlier members, then the least loaded ones."""
         bound = self._bound.get(name, NOTHING)[:parallelism]
         if len(bound) < parallelism:
-            # Each choice takes its slot out of the choice, so choosing one by one is choosing from one sorted list.
+            # Each chosen slot leaves the candidates, so choosing one by one equals taking from one sorted list.
             others = np.setdiff1d(np.arange(len(self._loads), dtype=np.int32), bound)
             others = others[np.argsort(self._loads[others], kind="stable")]
             bound = np.concatenate((bound, others[: parallelism - len(bound)]))
@@ -279,19 +277,20 @@ class _Share:
 @final
 @dataclass(frozen=True, slots=True)
 class FixedPlacement:
-    """Where the subtasks of a static job run; all of its vertices share slots.
+    """The TaskManager of every subtask of a static job with one slot sharing group.
 
     Attributes:
-        taskmanagers: of each vertex, by its name: the TaskManager of each subtask.
+        taskmanagers: by vertex name, the TaskManager of each subtask.
     """
 
     taskmanagers: Mapping[str, Sequence[str]]
 
     def groups(self, job: JobGraph) -> ExecutionSlotSharingGroups:
-        """The n-th subtask of each vertex on a TaskManager is in the n-th slot that the job has there.
+        """The ESSGs: the n-th subtask of each vertex on a TaskManager is in the n-th slot of the job there.
 
         Raises:
-            ConfigError: a vertex is not placed, or as many times as it has no subtasks; or the job is no such job.
+            ConfigError: a vertex is not placed, or not once per subtask; the job is dynamic or has several slot sharing
+                groups.
         """
         if job.is_dynamic or len(job.slot_sharing_groups) > 1:
             raise ConfigError(f"job {job.name!r} cannot be placed: it is dynamic, or has several slot sharing groups")
@@ -300,7 +299,7 @@ class FixedPlacement:
         for vertex in job.vertices:
             names = self.taskmanagers.get(vertex.name, ())
             if len(names) != vertex.parallelism:
-                raise ConfigError(f"vertex {vertex.name!r} has {vertex.parallelism} subtasks, and {len(names)} places")
+                raise ConfigError(f"vertex {vertex.name!r} has {vertex.parallelism} subtasks, but {len(names)} places")
             taken: dict[str, int] = {}
             groups = []
             for name in names:

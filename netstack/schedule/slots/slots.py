@@ -1,7 +1,4 @@
-"""Slots and requests for them, as values.
-
-Takes: names and numbers. Gives: frozen data to whatever matches, pools or shares slots.
-"""
+"""Slots and slot requests, as frozen values."""
 
 from __future__ import annotations
 
@@ -17,21 +14,21 @@ class LoadBalanceMode(enum.Enum):
     """How tasks are spread over TaskManagers."""
 
     NONE = "none"
-    """Local exchanges first; slots are taken as they come."""
+    """Local exchanges first; slots are taken in the order of their arrival."""
     SLOTS = "slots"
-    """Local exchanges first; every TaskManager gives about the same share of its slots."""
+    """Local exchanges first; about the same share of slots is used on every TaskManager."""
     TASKS = "tasks"
-    """Every slot gets about as many tasks, then every TaskManager."""
+    """Tasks are spread evenly over slots, then over TaskManagers."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a task can be.
+    """The location of a task.
 
     Attributes:
         taskmanager: its name.
-        host: the machine that it runs on; TaskManagers of one machine are near each other. Empty is near nothing.
+        host: the machine it runs on; TaskManagers of one machine are near each other. Empty: near none.
     """
 
     taskmanager: str
@@ -44,8 +41,8 @@ class PhysicalSlot:
     """A slot that a TaskManager offers.
 
     Attributes:
-        location: whose it is.
-        index: which of its slots, from 0.
+        location: of its TaskManager.
+        index: among its slots, from 0.
         profile: what it offers.
     """
 
@@ -54,21 +51,21 @@ class PhysicalSlot:
     profile: ResourceProfile = ANY_PROFILE
 
     def __hash__(self) -> int:
-        """These two tell slots apart; ten thousand of them are looked up at once."""
+        """Hashes only what identifies a slot; ten thousand slots are looked up at once."""
         return hash((self.location.taskmanager, self.index))
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class SlotRequest:
-    """An execution slot sharing group that needs a slot.
+    """A slot request of an execution slot sharing group.
 
     Attributes:
-        group: its number, by which the caller knows the request.
+        group: its number; identifies the request.
         profile: what it needs.
-        load: how many tasks it has.
-        preferred: where it would like to be: the preferred locations of its members, one after the other.
-        taskmanager: the only one whose slots will do; empty: any.
+        load: number of its tasks.
+        preferred: the preferred locations of its members, one after the other.
+        taskmanager: the only TaskManager whose slots it accepts; empty: any.
     """
 
     group: int
@@ -81,12 +78,12 @@ class SlotRequest:
 @final
 @dataclass(frozen=True, slots=True)
 class SlotWish:
-    """What a job says of its slots, so that whoever grants them can balance tasks.
+    """The slots that a job requests and holds, so that the JobManager can balance tasks.
 
     Attributes:
-        loads: for each request that waits, how many tasks it has.
-        slots: of each TaskManager, how many slots of the job tasks have; those it has besides are free for requests.
-        tasks: on each TaskManager, how many tasks of the job there are.
+        loads: for each pending request, its number of tasks.
+        slots: number of slots of each TaskManager that tasks of the job use; its other slots are free for requests.
+        tasks: number of tasks of the job on each TaskManager.
     """
 
     loads: tuple[int, ...]

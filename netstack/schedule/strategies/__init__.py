@@ -1,1 +1,1 @@
-"""When subtasks are scheduled: region by region, or vertex by vertex."""
+"""Scheduling strategies: when subtasks are scheduled."""

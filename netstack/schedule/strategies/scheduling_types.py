@@ -1,12 +1,10 @@
-"""The scheduling types before regions: everything at once, or each stage on first or complete output of its inputs.
-
-Takes: a topology, which partitions have their first output, what finished. Gives: batches of subtasks to deploy.
+"""The scheduling types before pipelined regions: all at once, or each stage on first or complete output of its inputs.
 
 Rules:
-- Lazy on first output: a pipelined partition is consumable from its first buffer on, a blocking one when its whole
-  dataset is finished. Lazy on complete output: every type needs the whole dataset.
-- An input is consumable when any partition that the subtask reads on it is. ANY wants one such input, ALL wants all.
-- Regions replaced the lazy types, which can put a consumer into the only slot that its producer needs.
+- Lazy on first output: a pipelined partition is consumable from its first buffer, a blocking one when its whole dataset
+  is finished. Lazy on complete output: every type needs the whole dataset.
+- An input is consumable when any partition that the subtask reads of it is. ANY needs one such input, ALL needs all.
+- Regions replaced the lazy types because these can give a consumer the only slot that its producer needs.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ _NO_BATCHES = one_batch(NOTHING)
 
 
 class SchedulingType(enum.Enum):
-    """When a stage is deployed, seen from the stage before it."""
+    """When a stage is deployed, relative to the stage before it."""
 
     ALL_AT_ONCE = "all_at_once"
     NEXT_STAGE_ON_FIRST_OUTPUT = "next_stage_on_first_output"
@@ -34,29 +32,29 @@ class SchedulingType(enum.Enum):
 
 
 class InputConstraint(enum.Enum):
-    """How many inputs of a subtask have to be consumable."""
+    """How many inputs of a subtask must be consumable."""
 
     ANY = "any"
     ALL = "all"
 
 
 def check_scheduling(job: JobGraph, type: SchedulingType) -> None:
-    """Refuses what cannot work, before anything is deployed.
+    """Rejects jobs that the scheduling type would deadlock.
 
     Raises:
-        ConfigError: a blocking result and everything at once (its readers would wait for its end with their slots
-            taken), or a pipelined one and complete output (its writer waits for readers that wait for its end).
+        ConfigError: a blocking result with ALL_AT_ONCE (its readers would hold their slots until it ends), or a
+            pipelined result with NEXT_STAGE_ON_COMPLETE_OUTPUT (its writer and its readers would wait for each other).
     """
     for dataset in job.datasets:
         if type is SchedulingType.ALL_AT_ONCE and dataset.type.is_blocking:
             raise ConfigError(
-                f"job {job.name!r}: {dataset.name!r} is {dataset.type.value}, which is read when complete, and"
+                f"job {job.name!r}: {dataset.name!r} is {dataset.type.value}, so it is read when complete, but"
                 f" scheduling={type.value} deploys its readers at once; give next_stage_on_complete_output, or a"
                 " pipelined or hybrid exchange"
             )
         if type is SchedulingType.NEXT_STAGE_ON_COMPLETE_OUTPUT and dataset.type.must_be_pipelined:
             raise ConfigError(
-                f"job {job.name!r}: {dataset.name!r} is {dataset.type.value}, which is read while it is written, and"
+                f"job {job.name!r}: {dataset.name!r} is {dataset.type.value}, so it is read while it is written, but"
                 f" scheduling={type.value} deploys its readers afterwards; give all_at_once, or a blocking or hybrid"
                 " exchange"
             )
@@ -83,7 +81,7 @@ class EagerScheduling:
         return one_batch(np.arange(self._deployed, dtype=np.int32))
 
     def on_finished(self, subtask: int) -> Batches:
-        """Implements `SchedulingStrategy`: nothing waits but what was added since."""
+        """Implements `SchedulingStrategy`: schedules subtasks that were added since."""
         added = np.arange(self._deployed, self._topology.subtask_count, dtype=np.int32)
         self._deployed = self._topology.subtask_count
         return one_batch(added)
@@ -95,15 +93,15 @@ class EagerScheduling:
 
 @final
 class LazyScheduling:
-    """From the sources on, each subtask when its inputs allow it.
+    """Schedules the sources, then each subtask when its inputs are consumable.
 
     Args:
         topology: of the job.
         type: on which output the next stage is deployed.
-        constraint: how many inputs have to be consumable.
+        constraint: how many inputs must be consumable.
 
     Raises:
-        ConfigError: `type` is all at once.
+        ConfigError: `type` is ALL_AT_ONCE.
     """
 
     def __init__(
@@ -113,7 +111,7 @@ class LazyScheduling:
         constraint: InputConstraint = InputConstraint.ANY,
     ) -> None:
         if type is SchedulingType.ALL_AT_ONCE:
-            raise ConfigError("all at once is not lazy: use EagerScheduling")
+            raise ConfigError("LazyScheduling cannot schedule all_at_once: use EagerScheduling")
         self._topology = topology
         self._constraint = constraint
         self._waits_for_all = [
@@ -121,7 +119,7 @@ class LazyScheduling:
             for dataset in topology.job.datasets
         ]
         self._is_scheduled = GrowingArray(np.bool_)
-        # Producers that have finished, or that have output where that is enough; one a partition.
+        # By partition: whether its producer has finished, or has output where that is enough.
         self._has_output = GrowingArray(np.bool_)
         self._missing = [0] * len(topology.job.datasets)
         self._new = NOTHING
@@ -143,7 +141,7 @@ class LazyScheduling:
         return self._schedule(candidates)
 
     def on_first_output(self, partition: int) -> Batches:
-        """A partition has its first buffer. It changes nothing where complete output counts.
+        """Handles the first buffer of a partition; it has no effect where complete output is needed.
 
         Returns:
             Subtasks to deploy because of it.
@@ -157,7 +155,7 @@ class LazyScheduling:
         return self._on_output(self._topology.partitions_of_subtask(subtask))
 
     def restart(self, subtasks: IndexArray) -> Batches:
-        """Implements `SchedulingStrategy`: their output is void, and what they read counts as it is."""
+        """Implements `SchedulingStrategy`: the subtasks' output is void; their inputs count as they are."""
         topology = self._topology
         candidates = np.unique(subtasks)
         self._is_scheduled.view[candidates] = False
@@ -176,7 +174,7 @@ class LazyScheduling:
             if self._has_output.view[partition]:
                 continue
             if not self._waits_for_all[dataset]:
-                # One partition is enough, so only the first of a group changes anything.
+                # One partition is enough, so only the first of a group matters.
                 candidates += [
                     topology.groups.consumers_of(group)
                     for group in topology.groups_of_partition(partition)
@@ -194,7 +192,7 @@ class LazyScheduling:
         return self._schedule(np.unique(np.concatenate(candidates)))
 
     def _schedule(self, candidates: IndexArray) -> Batches:
-        """Those of ascending candidates that are not deployed and whose inputs allow it."""
+        """Schedules those ascending candidates that are not deployed and whose inputs are consumable."""
         candidates = candidates[~self._is_scheduled.view[candidates]]
         allowed = [NOTHING]
         for vertex, indices in self._topology.by_vertex(candidates):
@@ -211,7 +209,7 @@ class LazyScheduling:
         return single_batches(subtasks) if subtasks.size else _NO_BATCHES
 
     def _are_consumable(self, edge: int, indices: IndexArray) -> FlagArray:
-        """Whether each of several consumers has a consumable partition on one input."""
+        """For each of several consumers, whether it has a consumable partition on one input."""
         dataset = self._topology.job.edges[edge].dataset
         if self._waits_for_all[dataset]:
             return np.full(indices.size, self._missing[dataset] == 0)

@@ -1,17 +1,16 @@
-"""Scheduling strategies: told what happened, a strategy says which subtasks are deployed now.
+"""Scheduling strategies: the protocol, and the strategies for pipelined regions and for adaptive batch jobs.
 
-Takes: events, after the topology has them. Gives: batches; the slots of a batch are requested together, and it
-is deployed when it has all of them.
+The slots of a returned batch are requested together, and it is deployed when it has all of them.
 
 Rules:
-- A strategy names a subtask at most once until it is restarted. It looks at the topology and changes nothing. Batches
-  come in topological order. Whole arrays of candidates are tested at once: a complete all-to-all group wakes 10,000
-  regions in one event.
-- A pipelined region is scheduled when every group it reads from outside is consumable. Of a blocking type that is:
-  complete; of one that can be pipelined: the producers' regions are scheduled. Of a group that the region itself
-  produces in part, only the partitions of other regions count.
-- One by one (adaptive batch jobs), the same holds per subtask. Subtasks that were added are considered at the next
-  event.
+- A strategy returns a subtask at most once until it is restarted. It reads the topology, after the event was applied
+  there. Batches are in topological order. Whole arrays of candidates are tested at once: a complete all-to-all group
+  can make 10,000 regions ready in one event.
+- A pipelined region is scheduled when every group that it reads from outside is consumable. A blocking group is
+  consumable when complete; one that can be pipelined when the producers' regions are scheduled. Of a group that the
+  region itself produces in part, only the partitions of other regions count.
+- Vertexwise scheduling (adaptive batch jobs) applies the same to single subtasks. Added subtasks are considered at the
+  next event.
 """
 
 from __future__ import annotations
@@ -39,49 +38,49 @@ from ..topology.topology import Topology
 
 
 class SchedulingStrategy(Protocol):
-    """Decides when which subtasks are deployed."""
+    """Decides which subtasks are deployed when."""
 
     def extend(self) -> None:
-        """The topology, and with it the regions, has grown; the new subtasks are considered at the next event."""
+        """Extends it to a topology and regions that have grown; new subtasks are considered at the next event."""
 
     def start(self) -> Batches:
-        """The job begins.
+        """Starts the job.
 
         Returns:
-            What needs nothing of others, in topological order.
+            Subtasks without unmet inputs, in topological order.
         """
 
     def on_finished(self, subtask: int) -> Batches:
-        """A subtask has finished; `Topology.finish` was called before.
+        """Handles the end of a subtask; `Topology.finish` was called before.
 
         Returns:
             What can be deployed because of it, in topological order.
         """
 
     def restart(self, subtasks: IndexArray) -> Batches:
-        """Subtasks were cancelled and reset; `Topology.reset` was called before.
+        """Restarts subtasks that were canceled and reset; `Topology.reset` was called before.
 
         Returns:
-            Those of them that can be deployed at once; the others follow when their inputs are there again.
+            Those that can be deployed at once; the others follow when their inputs are available.
         """
 
 
-def taken_in_rounds(
+def schedule_in_rounds(
     candidates: IndexArray,
     is_scheduled: FlagArray,
     consumable: Callable[[IndexArray], IndexArray],
     reading_early: Callable[[IndexArray], IndexArray],
 ) -> IndexArray:
-    """Takes those of some candidates that can be deployed, then what can be because of these, and so on.
+    """Schedules the candidates that are ready, then those that are ready because of these, and so on.
 
     Args:
         candidates: ascending.
-        is_scheduled: by candidate; set for those that are taken.
-        consumable: of ascending candidates, those whose inputs are all there.
-        reading_early: of what was taken, those that may read its results while they are made, ascending.
+        is_scheduled: by candidate; set for the scheduled ones.
+        consumable: returns those ascending candidates whose inputs are all consumable.
+        reading_early: returns the candidates that may read unfinished results of the scheduled ones, ascending.
 
     Returns:
-        What was taken, ascending.
+        The scheduled ones, ascending.
     """
     taken: list[IndexArray] = []
     while candidates.size:
@@ -131,7 +130,7 @@ class RegionScheduling:
     def start(self) -> Batches:
         """Implements `SchedulingStrategy`: regions that read nothing from others."""
         candidates, self._new = self._new, NOTHING
-        # Results that may be consumed early are not produced yet, so what waits for them is found by the rounds.
+        # The rounds find the regions that may read results early.
         return self._schedule(candidates)
 
     def on_finished(self, subtask: int) -> Batches:
@@ -149,20 +148,20 @@ class RegionScheduling:
         return self._schedule(candidates)
 
     def restart(self, subtasks: IndexArray) -> Batches:
-        """Implements `SchedulingStrategy`: the regions of these, each as a whole."""
+        """Implements `SchedulingStrategy`: restarts the regions of these subtasks as a whole."""
         regions = self._regions.of_subtasks(subtasks)
         self._is_scheduled.view[regions] = False
         return self._schedule(regions)
 
     def _schedule(self, candidates: IndexArray) -> Batches:
-        taken = taken_in_rounds(candidates, self._is_scheduled.view, self._consumable, self._reading_early)
+        taken = schedule_in_rounds(candidates, self._is_scheduled.view, self._consumable, self._reading_early)
         return self._regions.members_of_all(taken) if taken.size else _NO_BATCHES
 
     def _consumable(self, candidates: IndexArray) -> IndexArray:
-        """Those of ascending candidates whose inputs from outside are all consumable."""
+        """The candidates whose inputs from outside are all consumable."""
         topology, region_of = self._topology, self._regions.region_of
         groups, producer_of = topology.groups, topology.producer_of_partition
-        # By position, not by region: an event that concerns few must not cost what all of them would.
+        # Indexed by position, not by region: the cost follows the candidates, not all regions.
         is_waiting = np.zeros(candidates.size, np.bool_)
         subtasks = np.sort(self._regions.members_of_all(candidates).subtasks)
         for vertex, indices in topology.by_vertex(subtasks):
@@ -182,7 +181,7 @@ class RegionScheduling:
         return candidates[~is_waiting]
 
     def _are_consumable(self, edge: int, group: IndexArray) -> FlagArray:
-        """Whether all partitions of each group are consumable."""
+        """For each group, whether all its partitions are consumable."""
         groups = self._topology.groups
         if self._is_blocking(edge):
             complete: FlagArray = groups.unfinished[group] == 0
@@ -195,7 +194,7 @@ class RegionScheduling:
         return consumable
 
     def _waiting_for_others(self, edge: int, group: IndexArray, region: IndexArray) -> IndexArray:
-        """Of regions that read groups which they produce in part: those that miss a partition of another region."""
+        """Of regions that produce a part of the groups they read: those that lack a partition of another."""
         groups = self._topology.groups
         partitions = groups.partitions_of_all(group)
         reader = np.repeat(region, groups.partition_stop[group] - groups.partition_start[group])
@@ -207,7 +206,7 @@ class RegionScheduling:
         return waiting
 
     def _reading_early(self, regions: IndexArray) -> IndexArray:
-        """Regions that may read what these have not finished."""
+        """Regions that may read unfinished results of these."""
         if not self._has_early_results:
             return NOTHING
         topology = self._topology
@@ -216,7 +215,10 @@ class RegionScheduling:
         return self._regions.of_subtasks(topology.groups.consumers_of_all(early))
 
     def _find_cross_region(self, edge: int) -> None:
-        """Marks the groups of one edge. All-to-all edges have none: inside a region its ends would be one region."""
+        """Marks the groups of an edge that have producers in several regions, one of them a consumer's own.
+
+        All-to-all edges have none: an all-to-all edge inside a region makes it one region.
+        """
         topology, region_of = self._topology, self._regions.region_of
         if topology.job.edges[edge].pattern is DistributionPattern.ALL_TO_ALL or self._must_be_pipelined(edge):
             return
@@ -246,19 +248,19 @@ class RegionScheduling:
 
 
 class HybridConsumption(enum.Enum):
-    """When a result that is spilled while it may be consumed counts as consumable."""
+    """When a hybrid result of a dynamic job counts as consumable."""
 
     UNFINISHED_PRODUCERS = "unfinished_producers"
-    """When all its producers are scheduled."""
+    """All its producers are scheduled."""
     ONLY_FINISHED_PRODUCERS = "only_finished_producers"
-    """When one of its producers has finished; only what is finished is read."""
+    """One of its producers has finished; only finished partitions are read."""
     ALL_PRODUCERS_FINISHED = "all_producers_finished"
-    """When all are, as a blocking one."""
+    """All its producers have finished, as for a blocking result."""
 
 
 @final
 class VertexwiseScheduling:
-    """Every subtask by itself.
+    """Schedules every subtask by itself.
 
     Args:
         topology: of the job.
@@ -279,7 +281,7 @@ class VertexwiseScheduling:
         self._new = np.concatenate([self._new, np.arange(before, now, dtype=np.int32)], dtype=np.int32)
 
     def start(self) -> Batches:
-        """Implements `SchedulingStrategy`: subtasks that read nothing, and what may run beside them."""
+        """Implements `SchedulingStrategy`: subtasks without inputs, and those that may run beside them."""
         candidates, self._new = self._new, NOTHING
         return self._schedule(candidates)
 
@@ -305,24 +307,24 @@ class VertexwiseScheduling:
         return rule is HybridConsumption.ONLY_FINISHED_PRODUCERS or self._topology.is_complete(group)
 
     def _rule(self, type: ResultPartitionType) -> HybridConsumption:
-        """What counts for a type."""
+        """The rule that applies to a partition type."""
         if type.is_blocking:
             return HybridConsumption.ALL_PRODUCERS_FINISHED
-        # What must be pipelined is never finished before its consumers run.
+        # A result that must be pipelined never finishes before its consumers run.
         return self._hybrid if type.is_hybrid else HybridConsumption.UNFINISHED_PRODUCERS
 
     def _schedule(self, candidates: IndexArray) -> Batches:
-        taken = taken_in_rounds(candidates, self._is_scheduled.view, self._consumable, self._reading_early)
+        taken = schedule_in_rounds(candidates, self._is_scheduled.view, self._consumable, self._reading_early)
         return single_batches(taken) if taken.size else _NO_BATCHES
 
     def _reading_early(self, subtasks: IndexArray) -> IndexArray:
-        """Those that may read results of these before they are complete."""
+        """Subtasks that may read results of these before they are complete."""
         produced = self._topology.produced_by_all(subtasks)
         early = produced[~self._topology.groups.are_blocking(produced)]
         return np.unique(self._topology.groups.consumers_of_all(early))
 
     def _consumable(self, candidates: IndexArray) -> IndexArray:
-        """Those of ascending candidates whose inputs are all consumable."""
+        """The candidates whose inputs are all consumable."""
         topology = self._topology
         consumable: list[IndexArray] = [NOTHING]
         for vertex, indices in topology.by_vertex(candidates):
@@ -333,7 +335,6 @@ class VertexwiseScheduling:
         return np.concatenate(consumable)
 
     def _are_consumable(self, edge: int, group: IndexArray) -> FlagArray:
-        """Whether each group is consumable."""
         topology, groups = self._topology, self._topology.groups
         rule = self._rule(topology.job.datasets[topology.job.edges[edge].dataset].type)
         if rule is HybridConsumption.ALL_PRODUCERS_FINISHED:

@@ -1,1 +1,1 @@
-"""Arrays of numbers, disjoint sets, connected components: what knows nothing of jobs."""
+"""Data structures without any job in them: growing arrays, disjoint sets, connected components."""

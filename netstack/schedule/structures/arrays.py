@@ -1,8 +1,6 @@
-"""Arrays that grow, rows of numbers in two arrays, and ranges written out: what the topology is made of.
+"""Arrays that grow, and lists of lists in two arrays: what the topology is made of.
 
-Takes: numbers. Gives: numpy arrays.
-
-Rules: a view of a growing array is taken anew after anything was added; an older one may show memory that was left.
+Rules: a view of a growing array is invalid after an addition; take it again.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 IndexArray = NDArray[np.int32]
-"""Numbers of subtasks, partitions, groups or regions; int32 counts further than any job."""
+"""Numbers of subtasks, partitions, groups or regions; int32 is enough for any job."""
 FlagArray = NDArray[np.bool_]
 
 _FIRST_ROOM = 16
@@ -24,7 +22,7 @@ _FIRST_ROOM = 16
 
 @final
 class GrowingArray:
-    """One array of numbers to whose end more can be added, at a cost that is constant per number.
+    """An array to which elements can be appended, in amortised constant time.
 
     Args:
         dtype: of its elements.
@@ -41,22 +39,22 @@ class GrowingArray:
 
     @property
     def view(self) -> NDArray[Any]:
-        """Everything so far, writable; valid until something is added."""
+        """All elements, writable; valid until the next addition."""
         return self._room[: self._length]
 
     def extend(self, values: ArrayLike) -> None:
-        """Adds an array's elements."""
+        """Appends an array's elements."""
         added = np.asarray(values, self._room.dtype)
         self._grow(added.size)[:] = added
 
     def extend_with(self, value: float, count: int) -> None:
-        """Adds one value several times."""
+        """Appends one value several times."""
         self._grow(count)[:] = value
 
     def _grow(self, count: int) -> NDArray[Any]:
         start = self._length
         if start + count > self._room.size:
-            # A first addition that fills it exactly is the usual case: a job whose subtasks are all known.
+            # Usually the first addition is the only one: a job whose subtasks are all known.
             size = max(start + count, _FIRST_ROOM if start == 0 else 2 * self._room.size)
             room = np.empty(size, self._room.dtype)
             room[:start] = self._room[:start]
@@ -68,11 +66,11 @@ class GrowingArray:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Batches:
-    """Several lists of subtasks in two arrays; iterating gives one array a list.
+    """Several lists of subtasks in two arrays; iterating gives one array per list.
 
     Attributes:
         subtasks: all lists, one after the other.
-        offsets: where each begins, and the end of the last.
+        offsets: where each list begins, and the end of the last.
     """
 
     subtasks: IndexArray
@@ -105,20 +103,17 @@ NOTHING: IndexArray = index_array(())
 
 
 def one_batch(subtasks: IndexArray) -> Batches:
-    """All of them together; no batch when there are none."""
+    """One batch of all these subtasks; no batch when there are none."""
     return Batches(subtasks, index_array([0, subtasks.size] if subtasks.size else [0]))
 
 
 def single_batches(subtasks: IndexArray) -> Batches:
-    """Each of them alone."""
+    """A batch of its own for each subtask."""
     return Batches(subtasks, np.arange(subtasks.size + 1, dtype=np.int32))
 
 
 def written_out(starts: IndexArray, stops: IndexArray) -> IndexArray:
-    """The numbers of several ranges, one range after the other: [0, 3), [7, 9) gives 0 1 2 7 8.
-
-    Empty ranges give nothing.
-    """
+    """The numbers of several ranges, one range after the other: [0, 3), [7, 9) gives 0 1 2 7 8."""
     if starts.size == 1:
         return np.arange(int(starts[0]), int(stops[0]), dtype=np.int32)
     lengths = stops - starts
@@ -133,7 +128,7 @@ def written_out(starts: IndexArray, stops: IndexArray) -> IndexArray:
 
 
 def offsets_of(counts: IndexArray) -> IndexArray:
-    """Where rows of these lengths begin, and the end of the last."""
+    """Where rows of these lengths begin, and the end of the last row."""
     offsets = np.zeros(counts.size + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     return offsets

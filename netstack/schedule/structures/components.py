@@ -1,10 +1,8 @@
-"""What belongs together: disjoint sets, and connected and strongly connected components of a graph in arrays.
+"""Disjoint sets, and connected and strongly connected components of a graph given as two arrays of node numbers.
 
-Takes: pairs; the number of nodes, and edges as two arrays of node numbers. Gives: representatives and sets in the order
-of their least members; a label per node, the component's smallest node.
-
-Rules: all of it is iterative. Tarjan's walk is one piece of work, about half a microsecond a node, and not cut: it is
-part of making a scheduler, before anything runs, and sees only what may lie on a cycle.
+Rules: the label of a component is its smallest node; sets come in the order of their smallest members. Nothing is
+recursive. Tarjan's algorithm runs uncut, about half a microsecond a node: it runs when a scheduler is made, and only on
+edges that may lie on a cycle.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from .arrays import IndexArray, index_array, offsets_of
 
 @final
 class UnionFind:
-    """Sets of the numbers 0 to n - 1; at first each is alone."""
+    """Disjoint sets of the numbers 0 to n - 1; at first each is alone."""
 
     __slots__ = ("_parents",)
 
@@ -26,7 +24,7 @@ class UnionFind:
         self._parents = list(range(count))
 
     def find(self, item: int) -> int:
-        """The least member of the set an item is in."""
+        """The smallest member of an item's set."""
         parents = self._parents
         while parents[item] != item:
             parents[item] = parents[parents[item]]
@@ -34,26 +32,26 @@ class UnionFind:
         return item
 
     def join(self, one: int, other: int) -> None:
-        """Makes one set of two; the least member stands for it."""
+        """Merges two sets."""
         first, second = self.find(one), self.find(other)
         self._parents[max(first, second)] = min(first, second)
 
     def sets(self) -> list[list[int]]:
-        """All sets, by their least members; each in order."""
+        """All sets, ordered by their smallest members; each ascends."""
         members: dict[int, list[int]] = {}
         for item in range(len(self._parents)):
             members.setdefault(self.find(item), []).append(item)
         return list(members.values())
 
 
-_TRIM_ROUNDS = 32  # a graph that is almost free of cycles is gone by then; Tarjan takes the rest
+_TRIM_ROUNDS = 32  # enough for a graph with few cycles; Tarjan handles the rest
 
 
 def connected_components(nodes: int, one: IndexArray, other: IndexArray) -> IndexArray:
-    """Components of an undirected graph: every label is pulled down to the least one next to it, then jumped along.
+    """The component label of each node of an undirected graph, by label propagation with pointer jumping.
 
     Args:
-        nodes: their number.
+        nodes: number of nodes.
         one: an end of each edge.
         other: its other end.
     """
@@ -74,10 +72,10 @@ def connected_components(nodes: int, one: IndexArray, other: IndexArray) -> Inde
 
 
 def strongly_connected_components(nodes: int, source: IndexArray, target: IndexArray) -> IndexArray:
-    """Components of a directed graph in which every node reaches every other (Tarjan 1972, with a stack of its own).
+    """The component label of each node of a directed graph (Tarjan 1972, iterative).
 
     Args:
-        nodes: their number.
+        nodes: number of nodes.
         source: where each edge begins.
         target: where it ends.
     """
@@ -97,7 +95,7 @@ def strongly_connected_components(nodes: int, source: IndexArray, target: IndexA
 
 
 def _without_loose_ends(nodes: int, source: IndexArray, target: IndexArray) -> tuple[IndexArray, IndexArray]:
-    """Edges that may lie on a cycle: nodes that nothing leads to, or that lead nowhere, are taken off by rounds."""
+    """Drops edges that cannot lie on a cycle: removes nodes without incoming or without outgoing edges, in rounds."""
     for _ in range(_TRIM_ROUNDS):
         through = np.zeros(nodes, bool)
         through[source] = True
@@ -112,7 +110,7 @@ def _without_loose_ends(nodes: int, source: IndexArray, target: IndexArray) -> t
 
 
 def _tarjan(offsets: list[int], targets: list[int]) -> IndexArray:
-    """The component of each node, numbered as they are completed; node n leads to targets[offsets[n]:offsets[n+1]]."""
+    """The component number of each node; node n leads to targets[offsets[n]:offsets[n+1]]."""
     nodes = len(offsets) - 1
     visited_at = [0] * nodes  # from 1; 0 is not visited
     low = [0] * nodes

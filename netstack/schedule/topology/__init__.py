@@ -1,1 +1,1 @@
-"""A job as subtasks, partitions, groups and pipelined regions, all of them in arrays."""
+"""The execution graph of a job in arrays: subtasks, partitions, groups and pipelined regions."""

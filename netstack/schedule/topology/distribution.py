@@ -1,9 +1,7 @@
-"""Who reads what: the partitions and subpartitions of one input that each subtask of its consumer takes.
+"""Distribution patterns: the partitions and subpartitions of an input that each subtask of its consumer reads.
 
-Takes: a pattern and two parallelisms. Gives: ranges, as arrays with one element per subtask or piece.
-
-Rules: ranges are half open, [start, stop). Division is floor division. With more producers than consumers the last
-consumers take the surplus; with fewer, the first producers serve it.
+Rules: ranges are half open, [start, stop). With more producers than consumers the last consumers read the surplus
+partitions; with fewer, the first producers serve the surplus consumers.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ class Piece:
     """A rectangle of an input: some subpartitions of each of some partitions.
 
     Attributes:
-        partitions: indices of the partitions in their dataset, that is of their producers.
+        partitions: indices of the partitions in their dataset, equal to those of their producers.
         subpartitions: indices in each of those.
     """
 
@@ -39,10 +37,10 @@ class Piece:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class InputInfo:
-    """What every subtask of a vertex reads of one input: one piece in most jobs, several where data were skewed.
+    """What each subtask of a vertex reads from one input: usually one piece, several where skewed data were cut.
 
     Attributes:
-        offsets: the pieces of subtask k are `offsets[k]` to `offsets[k + 1]`.
+        offsets: subtask k reads the pieces `offsets[k]` to `offsets[k + 1]`.
         partition_start: by piece.
         partition_stop: by piece.
         subpartition_start: by piece.
@@ -57,14 +55,14 @@ class InputInfo:
 
     @classmethod
     def of_pieces(cls, pieces: Sequence[Sequence[Piece]]) -> InputInfo:
-        """The pieces of each subtask.
+        """Builds it from the pieces of each subtask.
 
         Raises:
-            ConfigError: a subtask has none, or an empty one.
+            ConfigError: a subtask has no piece, or an empty one.
         """
         flat = [piece for of_subtask in pieces for piece in of_subtask]
         if not all(pieces) or not all(piece.partitions and piece.subpartitions for piece in flat):
-            raise ConfigError("a subtask without anything to read: give every subtask pieces that are not empty")
+            raise ConfigError("a subtask has nothing to read: give every subtask pieces that are not empty")
         return cls(
             offsets_of(index_array([len(of_subtask) for of_subtask in pieces])),
             index_array([piece.partitions.start for piece in flat]),
@@ -75,7 +73,7 @@ class InputInfo:
 
     @property
     def parallelism(self) -> int:
-        """Subtasks that read."""
+        """Number of subtasks that read."""
         return self.offsets.size - 1
 
     def pieces_of(self, subtask: int) -> tuple[Piece, ...]:
@@ -89,13 +87,13 @@ class InputInfo:
         )
 
     def partition_ranges(self) -> tuple[IndexArray, IndexArray]:
-        """From the first to past the last partition of each subtask: two arrays, by subtask."""
+        """First partition and one past the last of each subtask: two arrays, by subtask."""
         first = self.offsets[:-1]
         return np.minimum.reduceat(self.partition_start, first), np.maximum.reduceat(self.partition_stop, first)
 
 
 def pointwise_partitions(producers: int, consumers: int) -> tuple[IndexArray, IndexArray]:
-    """Which partitions each consumer reads over a pointwise edge: start and stop, by consumer."""
+    """The partitions that each consumer of a pointwise edge reads: start and stop, by consumer."""
     consumer = np.arange(consumers, dtype=np.int64)
     start = consumer * producers // consumers
     stop = (consumer + 1) * producers // consumers if producers >= consumers else start + 1
@@ -103,7 +101,7 @@ def pointwise_partitions(producers: int, consumers: int) -> tuple[IndexArray, In
 
 
 def pointwise_consumers(producers: int, consumers: int) -> tuple[IndexArray, IndexArray]:
-    """Who reads each partition over a pointwise edge: start and stop, by partition."""
+    """The consumers of each partition of a pointwise edge: start and stop, by partition."""
     partition = np.arange(producers, dtype=np.int64)
     if producers >= consumers:
         start = ((partition + 1) * consumers - 1) // producers
@@ -114,10 +112,10 @@ def pointwise_consumers(producers: int, consumers: int) -> tuple[IndexArray, Ind
 
 
 def static_input(pattern: DistributionPattern, producers: int, consumers: int, channels: int = 1) -> InputInfo:
-    """Reads of a graph whose parallelisms were all known: `channels` subpartitions for each consumer of a partition.
+    """The input of a static graph: `channels` subpartitions for each consumer of a partition.
 
-    Consumer k takes subpartition k modulo the consumers of its partition, k counting through the whole vertex. So
-    2 producers and 5 consumers, pointwise, give consumer 3 the second subpartition of its partition, not the first.
+    Consumer k takes subpartition k modulo the consumers of its partition, k counting through the whole vertex. So with
+    2 producers and 5 consumers, pointwise, consumer 3 reads the second subpartition of its partition, not the first.
     """
     start, stop = _partitions(pattern, producers, consumers)
     consumer = np.arange(consumers, dtype=np.int32)
@@ -134,18 +132,18 @@ def dynamic_input(
     is_broadcast: bool = False,
     reads_all: bool = False,
 ) -> InputInfo:
-    """Reads of a consumer whose parallelism was decided after its producers were deployed.
+    """The input of a consumer whose parallelism was decided after its producers were deployed.
 
     Args:
         pattern: of the edge.
-        producers: subtasks that write.
-        consumers: subtasks that read.
+        producers: number of producers.
+        consumers: number of consumers.
         subpartitions: of each partition.
-        is_broadcast: everybody reads the one subpartition.
-        reads_all: with `is_broadcast`: everybody reads all subpartitions, however many.
+        is_broadcast: every consumer reads the only subpartition.
+        reads_all: with `is_broadcast`: every consumer reads all subpartitions, however many.
 
     Raises:
-        ConfigError: more consumers share a partition than it has subpartitions, or a broadcast one has several.
+        ConfigError: more consumers share a partition than it has subpartitions, or a broadcast partition has several.
     """
     start, stop = _partitions(pattern, producers, consumers)
     if is_broadcast:
@@ -182,10 +180,10 @@ def dynamic_subpartitions(
 
     Args:
         pattern: of the edge.
-        producers: subtasks that write.
+        producers: number of producers.
         consumers: of the reading vertex; `UNDECIDED` takes `max_consumers`.
-        max_consumers: the most that the reading vertex can ever have.
-        is_broadcast: everybody reads the same.
+        max_consumers: the most consumers that the reading vertex can get.
+        is_broadcast: every consumer reads the same.
     """
     if is_broadcast:
         return 1
@@ -196,14 +194,14 @@ def dynamic_subpartitions(
 def count_subpartitions(
     job: JobGraph, readers: Sequence[int], producers: int, parallelisms: Sequence[int], most_decided: int = UNBOUNDED
 ) -> IndexArray:
-    """Subpartitions of each partition of one dataset, by producer: as many as the reader that needs most.
+    """Subpartitions of each partition of one dataset, by producer: as many as its most demanding reader needs.
 
     Args:
         job: static, or dynamic.
         readers: indices of the edges that read the dataset; without any there is one subpartition.
-        producers: subtasks that write.
+        producers: number of producers.
         parallelisms: by vertex; `UNDECIDED` only in a dynamic job.
-        most_decided: the most subtasks that an undecided vertex will be given.
+        most_decided: the most subtasks that an undecided vertex can get.
     """
     most = np.ones(producers, np.int32)
     for reader in readers:
@@ -229,7 +227,7 @@ def _partitions(pattern: DistributionPattern, producers: int, consumers: int) ->
 
 
 def _sharers(pattern: DistributionPattern, producers: int, consumers: int, partition: IndexArray) -> IndexArray:
-    """How many read the same partition, by consumer; `partition` is the first that each reads."""
+    """How many consumers read the same partition, by consumer; `partition` is the first that each reads."""
     if pattern is DistributionPattern.ALL_TO_ALL:
         return np.full(consumers, consumers, np.int32)
     start, stop = pointwise_consumers(producers, consumers)
@@ -237,5 +235,5 @@ def _sharers(pattern: DistributionPattern, producers: int, consumers: int, parti
 
 
 def _single(consumers: int) -> IndexArray:
-    """Offsets of one piece a subtask."""
+    """Offsets for one piece per subtask."""
     return np.arange(consumers + 1, dtype=np.int32)

@@ -1,10 +1,8 @@
-"""Groups: which partitions have the same consumers, for every edge of a topology at once, in arrays.
+"""Partition groups: which partitions have the same consumers, for every edge of a topology, in arrays.
 
-Takes: connections of one edge, as they come up. Gives: numbers of groups, and views of them made on demand.
-
-Rules: a group has one number and two faces: the partitions (ConsumedPartitionGroup) and their consumers
-(ConsumerVertexGroup). Partitions of a group are neighbours in the numbering. An all-to-all edge is one group, whatever
-its parallelism; nothing here is kept per pair of producer and consumer.
+Rules: one group number stands for a ConsumedPartitionGroup (the partitions) and its ConsumerVertexGroup (their
+consumers). The partitions of a group have consecutive numbers. An all-to-all edge is one group, whatever its
+parallelism; nothing here is stored per pair of producer and consumer.
 """
 
 from __future__ import annotations
@@ -30,14 +28,14 @@ _COLUMNS = (
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class EdgeGroups:
-    """Which groups one edge has, and who is in which.
+    """The groups of one edge.
 
     Attributes:
         first_group: number of its first group.
         groups: how many it has.
-        group_of_consumer: by the consumer's index; None when the only group has all of them.
-        row_of_partition: where the groups of a partition begin in `partition_groups`; None as above.
-        partition_groups: numbers of groups, by the index of the producer.
+        group_of_consumer: by the consumer's index; None: there is one group, of all consumers.
+        row_of_partition: where the groups of a partition begin in `partition_groups`; None: there is one group.
+        partition_groups: group numbers, by the producer's index.
     """
 
     first_group: int
@@ -53,7 +51,7 @@ class EdgeGroups:
         return int(self.group_of_consumer[index])
 
     def all_consumed_by(self, indices: IndexArray) -> IndexArray:
-        """The group that each of several consumers reads."""
+        """The group of each of several consumers."""
         if self.group_of_consumer is None:
             return np.full(indices.size, self.first_group, np.int32)
         return self.group_of_consumer[indices]
@@ -65,7 +63,7 @@ class EdgeGroups:
         return np.unique(self.group_of_consumer[indices])
 
     def of_partition(self, index: int) -> tuple[int, ...]:
-        """The groups that one producer's partition is in."""
+        """The groups that contain one producer's partition."""
         if self.row_of_partition is None:
             return (self.first_group,)
         return tuple(self.partition_groups[self.row_of_partition[index] : self.row_of_partition[index + 1]].tolist())
@@ -85,26 +83,26 @@ class EdgeGroups:
 
 @final
 class GroupTable:
-    """Every group of a topology, as arrays; they are taken anew from here after the topology has grown.
+    """Every group of a topology, as arrays; take the arrays again after the topology has grown.
 
     Attributes:
         edge: by group.
         dataset: by group.
         partition_start: number of its first partition, by group.
-        partition_stop: past its last partition, by group.
+        partition_stop: one past its last partition, by group.
         consumer_start: where its consumers begin in `consumers`, by group.
-        consumer_stop: past their end, by group.
-        unfinished: partitions whose data are not complete, by group.
-        type_code: index of the type in `ResultPartitionType`, by group.
+        consumer_stop: where they end, by group.
+        unfinished: partitions whose data are incomplete, by group.
+        type_code: index in `ResultPartitionType`, by group.
         consumers: numbers of subtasks.
     """
 
     def __init__(self) -> None:
         self._grown = {name: GrowingArray() for name in _COLUMNS}
-        self._look()
+        self._renew_views()
 
-    def _look(self) -> None:
-        """Takes the views anew: something was added."""
+    def _renew_views(self) -> None:
+        """Renews the views after an addition."""
         self.edge: IndexArray = self._grown["edge"].view
         self.dataset: IndexArray = self._grown["dataset"].view
         self.partition_start: IndexArray = self._grown["partition_start"].view
@@ -121,7 +119,7 @@ class GroupTable:
     def connect_all(
         self, edge: int, dataset: int, type: ResultPartitionType, partitions: range, subtasks: range
     ) -> EdgeGroups:
-        """Every partition with every subtask: one group."""
+        """Connects every partition with every subtask: one group."""
         first = len(self)
         self._append(
             edge, dataset, type, index_array([partitions.start]), index_array([partitions.stop]),
@@ -138,7 +136,7 @@ class GroupTable:
         subtasks: range,
         reads: InputInfo,
     ) -> EdgeGroups:
-        """One group for all subtasks that read the same range of partitions, in order of the first of them."""
+        """Makes one group for all subtasks that read the same partitions, in the order of their first subtasks."""
         start, stop = reads.partition_ranges()
         key = start.astype(np.int64) * (len(partitions) + 1) + stop
         _, first_reader, group = np.unique(key, return_index=True, return_inverse=True)
@@ -160,15 +158,15 @@ class GroupTable:
         return EdgeGroups(first, first_reader.size, group + first, offsets_of(counts), index_array(in_order))
 
     def type_of(self, group: int) -> ResultPartitionType:
-        """How its partitions are kept and consumed."""
+        """The partition type of a group."""
         return _TYPES[int(self.type_code[group])]
 
     def are_blocking(self, groups: IndexArray) -> FlagArray:
-        """Whether nothing of each can be consumed before all of it was produced."""
+        """For each group, whether its partitions can be consumed only when they are complete."""
         return _IS_BLOCKING[self.type_code[groups]]
 
     def must_be_pipelined(self, groups: IndexArray) -> FlagArray:
-        """Whether the producers and consumers of each have to run at the same time."""
+        """For each group, whether its producers and consumers must run at the same time."""
         return _MUST_BE_PIPELINED[self.type_code[groups]]
 
     def partitions_of(self, group: int) -> range:
@@ -197,7 +195,6 @@ class GroupTable:
         consumer_counts: IndexArray,
         consumers: IndexArray,
     ) -> None:
-        """Adds the groups of one edge."""
         offsets = offsets_of(consumer_counts) + np.int32(self.consumers.size)
         grown = self._grown
         for name, value in (("edge", edge), ("dataset", dataset), ("type_code", _TYPES.index(type))):
@@ -208,4 +205,4 @@ class GroupTable:
         grown["consumer_stop"].extend(offsets[1:])
         grown["unfinished"].extend(stop - start)
         grown["consumers"].extend(consumers)
-        self._look()
+        self._renew_views()

@@ -1,14 +1,11 @@
-"""Pipelined regions: subtasks that are scheduled, and fail, together.
-
-Takes: a topology, once at the start and again whenever it has grown. Gives: the region of every subtask, the subtasks
-of every region.
+"""Pipelined regions: subtasks that are scheduled together and fail together.
 
 Rules:
-- Each logical region is converted by itself. With an all-to-all edge inside, of any type, all its subtasks are one
-  region: pipelined ones run together, blocking ones would wait for each other in a circle. Else subtasks are joined
-  along pointwise edges that must be pipelined, and regions that wait for each other become one.
-- Regions are numbered by their first subtask, so in topological order; what is added later gets higher numbers.
-- The work is linear in subtasks and groups; no pair of producer and consumer is looked at in an all-to-all edge.
+- Each logical region is divided by itself. If it contains an all-to-all edge of any type, it is one region: pipelined
+  subtasks run together, and blocking ones would wait for each other in a cycle. Otherwise subtasks are joined along
+  pointwise edges that must be pipelined, and regions on a cycle are merged.
+- Regions are numbered by their first subtask, so in topological order; regions added later get higher numbers.
+- The work is linear in subtasks and groups; an all-to-all edge is never expanded into pairs.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ class Regions:
     """The regions of a topology.
 
     Args:
-        topology: what exists now is divided at once; call `extend` after it has grown.
+        topology: its present subtasks are divided at once; call `extend` after it has grown.
 
     Raises:
         ConfigError: see `extend`.
@@ -67,7 +64,7 @@ class Regions:
         return self._members.view[offsets[region] : offsets[region + 1]]
 
     def sizes(self) -> IndexArray:
-        """How many subtasks each region has."""
+        """Number of subtasks of each region."""
         return np.diff(self._offsets.view)
 
     def members_of_all(self, regions: IndexArray) -> Batches:
@@ -81,13 +78,13 @@ class Regions:
         """The regions of several subtasks, each once, ascending."""
         if _FEW * subtasks.size < len(self):
             return np.unique(self._region_of.view[subtasks])
-        # Of many, marking is several times quicker than sorting.
+        # For many subtasks, marking is several times faster than sorting.
         is_met = np.zeros(len(self), np.bool_)
         is_met[self._region_of.view[subtasks]] = True
         return index_array(np.flatnonzero(is_met))
 
     def extend(self) -> range:
-        """Divides what the topology has got since the last call.
+        """Divides the subtasks that the topology has got since the last call.
 
         Returns:
             Numbers of the new regions.
@@ -103,7 +100,7 @@ class Regions:
         self._require_whole(touched, set(vertices))
         first = len(self._region_of)
         label = self._divide(touched, first)
-        # The least subtask of a region is its label, so sorted labels number regions in topological order.
+        # The smallest subtask of a region is its label, so sorted labels number regions in topological order.
         labels, region = np.unique(label, return_inverse=True)
         before = len(self)
         members = index_array(np.argsort(region, kind="stable")) + np.int32(first)
@@ -117,18 +114,18 @@ class Regions:
         return range(before, len(self))
 
     def _require_whole(self, touched: list[int], new: set[int]) -> None:
-        """Every logical region comes at once: its subtasks run at the same time."""
+        """Checks that logical regions are initialised as a whole."""
         names = self._topology.job.vertices
         for number in touched:
             missing = [names[vertex].name for vertex in self._logical[number] if vertex not in new]
             if missing:
                 raise ConfigError(
-                    f"vertices {missing} run at the same time as others that were just initialised, and were not:"
+                    f"vertices {missing} must run at the same time as vertices that were just initialised:"
                     " initialise all vertices of a pipelined region in one go"
                 )
 
     def _divide(self, touched: list[int], first: int) -> IndexArray:
-        """The least subtask of the region of each new subtask, both counted from `first`."""
+        """The smallest subtask of the region of each new subtask, both counted from `first`."""
         topology = self._topology
         inside = [
             [edge for vertex in self._logical[number] for edge in topology.inputs_of(vertex) if self._is_inside(edge)]
@@ -157,7 +154,7 @@ class Regions:
     def _without_cycles(self, label: IndexArray, edges: list[int], first: int) -> IndexArray:
         """Merges regions that wait for each other over these pointwise edges.
 
-        A group is a node of its own between its producers and consumers, so the graph stays linear in size.
+        A group is a node between its producers and consumers, so the graph stays linear in size.
         """
         topology, groups = self._topology, self._topology.groups
         sources: list[IndexArray] = []
@@ -175,7 +172,7 @@ class Regions:
         return merged[label]
 
     def _joined_by(self, edge: int) -> tuple[IndexArray, IndexArray]:
-        """Pairs of subtasks that a pointwise pipelined edge joins: everybody of a group with its first consumer."""
+        """Pairs of subtasks that a pointwise pipelined edge joins: each member of a group with its first consumer."""
         groups = self._topology.groups
         numbers = _as_array(self._topology.groups_of_edge(edge))
         hub = groups.consumers[groups.consumer_start[numbers]]
@@ -201,7 +198,7 @@ class Regions:
         return job.datasets[job.edges[edge].dataset].type.must_be_pipelined
 
     def _check_co_location(self, new: set[int]) -> None:
-        """Subtasks that have to share a slot have to run at the same time."""
+        """Checks that subtasks that must share a slot run at the same time."""
         first_of_group: dict[str, int] = {}
         for vertex in sorted(new):
             name = self._topology.job.vertices[vertex].co_location_group

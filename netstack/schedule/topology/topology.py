@@ -1,13 +1,10 @@
-"""The subtasks of a job, their partitions and who consumes them: an execution topology made of arrays.
-
-Takes: a job graph; for a dynamic one, vertices as their parallelism is decided; and which subtasks finished or were
-reset. Gives: numbers and arrays of numbers, and views of groups made on demand.
+"""The execution graph of a job in arrays: subtasks, their partitions, and who consumes them.
 
 Rules:
-- Subtasks are numbered through all vertices, in the order in which vertices were initialised, which is topological.
-  Partitions are numbered through all datasets in the same way; group numbers are those of `groups`.
-- A partition is finished when its producer is, unless the type must be pipelined: then nobody asks.
-- What was taken as an array is taken again after `initialise`.
+- Subtasks are numbered through all vertices in the order of their initialisation, which is topological. Partitions are
+  numbered through all datasets in the same way; group numbers are those of `groups`.
+- A partition is finished when its producer is, except for types that must be pipelined: there it is not tracked.
+- Arrays taken from here are invalid after `initialise`; take them again.
 """
 
 from __future__ import annotations
@@ -29,13 +26,12 @@ class Topology:
     """All subtasks that exist so far.
 
     Args:
-        job: what they belong to. All vertices of a job that is not dynamic are initialised at once; in a dynamic one
-            none is.
-        most_decided: the most subtasks that a vertex is ever given whose parallelism is decided while the job runs.
+        job: the job. All vertices of a static job are initialised at once; in a dynamic job none is.
+        most_decided: the most subtasks that a vertex whose parallelism is decided at run time can get.
 
     Attributes:
         job: as given.
-        groups: who consumes which partitions.
+        groups: which subtasks consume which partitions.
     """
 
     def __init__(self, job: JobGraph, *, most_decided: int = UNBOUNDED) -> None:
@@ -68,7 +64,7 @@ class Topology:
     # -------------------------------------------------------------------------------------------------- growth
 
     def decide(self, vertex: int, parallelism: int) -> None:
-        """Settles the parallelism of a vertex that is not initialised yet; its producers' subpartitions follow it.
+        """Sets the parallelism of a vertex that is not initialised yet; its producers' subpartitions depend on it.
 
         Raises:
             ConfigError: it is initialised, has another parallelism already, or this is more than its maximum.
@@ -76,17 +72,17 @@ class Topology:
         known, most = self._decided[vertex], self.job.vertices[vertex].max_parallelism
         name = self.job.vertices[vertex].name
         if self._subtasks[vertex] is not None or known not in (UNDECIDED, parallelism):
-            raise ConfigError(f"vertex {name!r} has parallelism {known} already; {parallelism} comes too late")
+            raise ConfigError(f"vertex {name!r} already has parallelism {known}; it cannot become {parallelism}")
         if not 1 <= parallelism <= most:
             raise ConfigError(f"vertex {name!r}: parallelism {parallelism}; give 1 to {most}")
         self._decided[vertex] = parallelism
 
     def initialise(self, vertex: int, reads: Sequence[InputInfo] | None = None) -> range:
-        """Makes the subtasks and partitions of a vertex, and the groups it consumes.
+        """Creates the subtasks and partitions of a vertex, and the groups that it consumes.
 
         Args:
-            vertex: its index; its parallelism is decided and everything it reads from is initialised.
-            reads: what its subtasks read, in the order of `inputs_of`; None is an even distribution.
+            vertex: its index; its parallelism is decided and everything that it reads is initialised.
+            reads: what its subtasks read, in the order of `inputs_of`; None: an even distribution.
 
         Returns:
             Numbers of the new subtasks.
@@ -96,7 +92,7 @@ class Topology:
         """
         name, parallelism = self.job.vertices[vertex].name, self._decided[vertex]
         if self._subtasks[vertex] is not None:
-            raise ConfigError(f"vertex {name!r} is initialised already")
+            raise ConfigError(f"vertex {name!r} is already initialised")
         if parallelism == UNDECIDED:
             raise ConfigError(f"vertex {name!r} has no parallelism yet: call decide first")
         inputs = self._inputs[vertex]
@@ -120,7 +116,6 @@ class Topology:
         return subtasks
 
     def _connect(self, edge: int, subtasks: range, reads: InputInfo | None) -> None:
-        """Makes the groups of one edge whose two ends exist."""
         dataset = self.job.edges[edge].dataset
         type = self.job.datasets[dataset].type
         partitions = self.partitions_of(dataset)
@@ -144,7 +139,7 @@ class Topology:
 
     @property
     def initialised(self) -> tuple[int, ...]:
-        """Indices of the vertices that have subtasks, in the order of their numbers."""
+        """Indices of the vertices that have subtasks, in the order of their initialisation."""
         return tuple(self._initialised)
 
     def is_initialised(self, vertex: int) -> bool:
@@ -152,15 +147,15 @@ class Topology:
         return self._subtasks[vertex] is not None
 
     def parallelism_of(self, vertex: int) -> int:
-        """Its subtasks; `UNDECIDED` when that is open."""
+        """Number of its subtasks; `UNDECIDED` if that is open."""
         return self._decided[vertex]
 
     def inputs_of(self, vertex: int) -> tuple[int, ...]:
-        """Indices of the edges that it reads, in order."""
+        """Indices of the edges that a vertex reads, in order."""
         return tuple(self._inputs[vertex])
 
     def outputs_of(self, vertex: int) -> tuple[int, ...]:
-        """Indices of the datasets that it writes."""
+        """Indices of the datasets that a vertex writes."""
         return tuple(self._outputs[vertex])
 
     def edges_of(self, dataset: int) -> tuple[int, ...]:
@@ -168,7 +163,7 @@ class Topology:
         return tuple(self._edges_of_dataset[dataset])
 
     def subtasks_of(self, vertex: int) -> range:
-        """Numbers of its subtasks.
+        """Numbers of a vertex's subtasks.
 
         Raises:
             ConfigError: it is not initialised.
@@ -188,7 +183,7 @@ class Topology:
             raise ConfigError(f"no vertex {vertex}: job {self.job.name!r} has {len(self._subtasks)}")
         subtasks = self.subtasks_of(vertex)
         if not 0 <= index < len(subtasks):
-            raise ConfigError(f"vertex {self.job.vertices[vertex].name!r} has no subtask {index}, but {len(subtasks)}")
+            raise ConfigError(f"vertex {self.job.vertices[vertex].name!r} has {len(subtasks)} subtasks, no {index}")
         return subtasks[index]
 
     @property
@@ -208,7 +203,7 @@ class Topology:
         return vertex, subtask - self.subtasks_of(vertex).start
 
     def by_vertex(self, subtasks: IndexArray) -> Iterator[tuple[int, IndexArray]]:
-        """Cuts ascending numbers of subtasks at the borders of vertices; gives (vertex, its indices)."""
+        """Splits ascending numbers of subtasks by vertex: (vertex, indices in it)."""
         position = 0
         while position < subtasks.size:
             vertex = int(self._vertex_of.view[subtasks[position]])
@@ -225,7 +220,7 @@ class Topology:
         return len(self._dataset_of)
 
     def partitions_of(self, dataset: int) -> range:
-        """Numbers of a dataset's partitions, in order of their producers.
+        """Numbers of a dataset's partitions, in the order of their producers.
 
         Raises:
             ConfigError: its producer is not initialised.
@@ -247,7 +242,7 @@ class Topology:
 
     @property
     def is_finished(self) -> FlagArray:
-        """Whether all data of each partition were produced, by its number."""
+        """Whether all data of each partition were produced, by partition."""
         return self._is_finished.view
 
     def partitions_of_subtask(self, subtask: int) -> tuple[int, ...]:
@@ -256,9 +251,9 @@ class Topology:
         return tuple(self.partitions_of(dataset)[index] for dataset in self._outputs[vertex])
 
     def subpartition_counts(self, dataset: int) -> IndexArray:
-        """Subpartitions of each partition of a dataset, by producer; settled when first asked, as on deployment.
+        """Subpartitions of each partition of a dataset, by producer; fixed by the first call, on deployment.
 
-        A static graph has one for each consumer; a dynamic one as many as the consumers may come to need.
+        A static graph has one for each consumer, a dynamic one as many as the consumers may need.
         """
         known = self._subpartitions[dataset]
         if known is None:
@@ -314,7 +309,7 @@ class Topology:
         return tuple(self.connection(edge).consumed_by(index) for edge in self._inputs[vertex])
 
     def groups_of_partition(self, partition: int) -> tuple[int, ...]:
-        """The groups that a partition is in: one for each edge that reads its dataset, in most jobs."""
+        """The groups that contain a partition: usually one for each edge that reads its dataset."""
         dataset = int(self._dataset_of.view[partition])
         index = partition - self.partitions_of(dataset).start
         groups: list[int] = []
@@ -339,7 +334,7 @@ class Topology:
         return np.concatenate(groups) if groups else NOTHING
 
     def produced_by_all(self, subtasks: IndexArray) -> IndexArray:
-        """The groups of what any of several subtasks writes, each once; `subtasks` ascends."""
+        """The groups that any of several subtasks writes, each once; `subtasks` ascends."""
         groups = [
             connection.distinct_of_partitions(indices)
             for vertex, indices in self.by_vertex(subtasks)
@@ -352,7 +347,7 @@ class Topology:
     # ----------------------------------------------------------------------------------------------- progress
 
     def finish(self, subtask: int) -> tuple[int, ...]:
-        """A subtask has produced all its data. Doing it twice changes nothing.
+        """Marks the partitions of a subtask as finished; idempotent.
 
         Returns:
             The groups whose data became complete.
@@ -370,7 +365,7 @@ class Topology:
         return tuple(complete)
 
     def reset(self, subtasks: IndexArray) -> IndexArray:
-        """Subtasks start anew: nothing of what they write is complete any more.
+        """Marks the partitions of subtasks as unfinished: the subtasks run again.
 
         Returns:
             The partitions that were finished, ascending within each dataset.
@@ -395,11 +390,11 @@ class Topology:
         return bool(self.groups.unfinished[group] == 0)
 
     def _tracks(self, partition: int) -> bool:
-        """Whether it matters that a partition is complete."""
+        """Whether the completion of a partition is tracked."""
         return not self.job.datasets[int(self._dataset_of.view[partition])].type.must_be_pipelined
 
     def _count_unfinished(self, connection: EdgeGroups, indices: IndexArray, change: int) -> None:
-        """Partitions of some producers became unfinished (1) or finished (-1)."""
+        """Adds `change` (1 or -1) to the unfinished partitions of the groups of some producers."""
         if connection.row_of_partition is None:
             self.groups.unfinished[connection.first_group] += np.int32(change * indices.size)
         else:

@@ -118,7 +118,7 @@ async def test_what_cannot_get_better_ends_the_job_at_once(autojump_clock: MockC
         tm.fail((0, 0, 0), "not there", is_recoverable=False)
         with trio.fail_after(60.0):
             end = await user.ask("wait", job_id=job_id)
-        assert end["reason"].endswith(": ValueError: not there (trying again cannot help)")
+        assert end["reason"].endswith(": ValueError: not there (a restart cannot help)")
         assert end["traceback"] == "", "no error of Python was told"
         assert (await user.ask("job", job_id=job_id))["restarts"] == 0
 

@@ -265,7 +265,9 @@ def test_restarts_used_up_fail_the_job_with_the_reason() -> None:
 def test_some_failures_cannot_be_recovered_from() -> None:
     play = Play(two_vertices(1, BLOCKING), restart=FixedDelay(None))
     play.start()
-    assert end(play.fail(0, is_recoverable=False)).reason == "it broke (trying again cannot help)"
+    assert (
+        end(play.fail(0, is_recoverable=False)).reason == "it broke (a restart cannot help)"
+    )
 
 
 def test_a_user_cancels() -> None:
@@ -495,7 +497,7 @@ def test_misuse_is_refused() -> None:
     play.start()
     with pytest.raises(LocalProtocolError, match="running cannot take 'start'"):
         play.start()
-    with pytest.raises(LocalProtocolError, match="'tm-0' is registered"):
+    with pytest.raises(LocalProtocolError, match="'tm-0' is already registered"):
         play.register("tm-0", 1)
     with pytest.raises(LocalProtocolError, match="cannot report 'schedule'"):
         play.report(ExecutionInput.SCHEDULE, 0)

@@ -46,7 +46,7 @@ def test_compacted_sizes_are_sums_that_do_not_change():
     sizes.record(1, [50, 50])
     assert sizes.is_complete
     assert sizes.by_subpartition().tolist() == [4, 6]
-    with pytest.raises(LocalProtocolError, match="before they are compacted"):
+    with pytest.raises(LocalProtocolError, match="before `compact`"):
         sizes.by_partition()
 
 

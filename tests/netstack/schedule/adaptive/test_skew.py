@@ -156,7 +156,7 @@ def test_a_subtask_opens_no_more_channels_than_allowed():
 def test_inputs_that_cannot_be_cut_together_are_refused():
     with pytest.raises(ConfigError, match=r"\[2, 3\] subpartitions"):
         bound_inputs([VertexInput(sizes_of([[1, 1]])), joined(2, 2, binds_keys=True)], 10, 1, 2, 2, SETTINGS)
-    with pytest.raises(ConfigError, match="only some of the inputs of number 1"):
+    with pytest.raises(ConfigError, match="only some edges of input 1"):
         bound_inputs([joined(1, 2, binds_keys=True), joined(1, 2, binds_keys=False)], 10, 1, 2, 2, SETTINGS)
     with pytest.raises(ConfigError, match="subpartitions"):
         bound_inputs([joined(1, 2, binds_keys=True)], 10, 4, 4, 4, SETTINGS)

@@ -25,8 +25,8 @@ def test_the_nth_of_each_vertex_on_a_taskmanager_share_its_nth_slot() -> None:
 @pytest.mark.parametrize(
     ("job", "places", "said"),
     [
-        (JOB, {"a": ("x", "x", "x")}, "vertex 'b' has 2 subtasks, and 0 places"),
-        (JOB, {"a": ("x",), "b": ("x", "x")}, "vertex 'a' has 3 subtasks, and 1 places"),
+        (JOB, {"a": ("x", "x", "x")}, "vertex 'b' has 2 subtasks, but 0 places"),
+        (JOB, {"a": ("x",), "b": ("x", "x")}, "vertex 'a' has 3 subtasks, but 1 places"),
         (replace(JOB, is_dynamic=True), {}, "job 'job' cannot be placed"),
         (replace(JOB, slot_sharing_groups=(SlotSharingGroup("a"), SlotSharingGroup("b"))), {}, "cannot be placed"),
     ],
@@ -37,5 +37,5 @@ def test_what_cannot_be_placed(job: JobGraph, places: dict[str, tuple[str, ...]]
 
 
 def test_placed_tasks_are_not_balanced_as_well() -> None:
-    with pytest.raises(ConfigError, match="cannot be spread in mode `tasks`"):
+    with pytest.raises(ConfigError, match="mode `tasks` cannot spread them"):
         SchedulerSettings(placement=FixedPlacement({}), mode=LoadBalanceMode.TASKS)

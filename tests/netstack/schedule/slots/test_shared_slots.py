@@ -173,8 +173,8 @@ def test_a_dynamic_job_gets_more_groups():
 def test_mistakes_are_refused():
     slots = shared(UNKNOWN_PROFILE)
     slots.allocate(FIRST)
-    with pytest.raises(LocalProtocolError, match="subtask 0 of 'v0' has a slot already"):
+    with pytest.raises(LocalProtocolError, match="subtask 0 of 'v0' already has a slot"):
         slots.allocate(FIRST)
     fulfil(slots, 0)
-    with pytest.raises(LocalProtocolError, match="group 0 has a slot already"):
+    with pytest.raises(LocalProtocolError, match="group 0 already has a slot"):
         slots.fulfil([SlotMatch(SlotRequest(0), replace(SLOT, index=1))])

@@ -166,5 +166,5 @@ def test_profiles_decide_who_is_served():
 def test_asking_twice_is_refused():
     pool = SlotPool()
     pool.request(requests(1), 0.0)
-    with pytest.raises(LocalProtocolError, match="group 0 waits"):
+    with pytest.raises(LocalProtocolError, match="group 0 already waits"):
         pool.request(requests(1), 0.0)

@@ -161,5 +161,5 @@ def test_several_pieces_of_one_subtask():
 
 @pytest.mark.parametrize("pieces", [[()], [(Piece(range(0), range(1)),)]])
 def test_a_subtask_that_reads_nothing_is_refused(pieces):
-    with pytest.raises(ConfigError, match="without anything to read"):
+    with pytest.raises(ConfigError, match="has nothing to read"):
         InputInfo.of_pieces(pieces)

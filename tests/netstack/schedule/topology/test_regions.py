@@ -110,7 +110,7 @@ def test_a_dynamic_job_gets_regions_as_it_grows():
 def test_a_logical_region_comes_as_a_whole():
     topology = Topology(job_of("a(2) -all,pipelined-> b(2)", is_dynamic=True))
     topology.initialise(0)
-    with pytest.raises(ConfigError, match=r"\['b'\] run at the same time"):
+    with pytest.raises(ConfigError, match=r"\['b'\] must run at the same time"):
         Regions(topology)
 
 

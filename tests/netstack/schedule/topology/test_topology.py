@@ -198,11 +198,11 @@ def test_a_decided_consumer_sets_the_subpartitions_of_its_producer():
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        (lambda topology: topology.subtask(0, 2), "'a' has no subtask 2, but 2"),
+        (lambda topology: topology.subtask(0, 2), "'a' has 2 subtasks, no 2"),
         (lambda topology: topology.subtask(7, 0), "no vertex 7"),
         (lambda topology: topology.place_of(4), "no subtask 4"),
-        (lambda topology: topology.initialise(0), "'a' is initialised already"),
-        (lambda topology: topology.decide(0, 2), "comes too late"),
+        (lambda topology: topology.initialise(0), "'a' is already initialised"),
+        (lambda topology: topology.decide(0, 2), "cannot become"),
     ],
 )
 def test_what_does_not_exist_is_refused_by_name(broken, message):
