@@ -265,9 +265,7 @@ def test_restarts_used_up_fail_the_job_with_the_reason() -> None:
 def test_some_failures_cannot_be_recovered_from() -> None:
     play = Play(two_vertices(1, BLOCKING), restart=FixedDelay(None))
     play.start()
-    assert (
-        end(play.fail(0, is_recoverable=False)).reason == "it broke (a restart cannot help)"
-    )
+    assert end(play.fail(0, is_recoverable=False)).reason == "it broke (a restart cannot help)"
 
 
 def test_a_user_cancels() -> None:
