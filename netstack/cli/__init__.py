@@ -1,10 +1,10 @@
-"""The command line `netstack`: jobs and the processes that run them; measuring is `netstack-bench`.
+"""The command `netstack`: runs jobs and the processes that execute them. Benchmarks are in `netstack-bench`.
 
-Takes: arguments. Gives: an exit code; results on standard output, everything else on standard error.
+Takes: command-line arguments. Gives: an exit code; results on standard output, everything else on standard error.
 
-Rules: `--json` (or `--format json`) prints exactly one JSON document on standard output, also when the command fails
-(then it has `error`).
-Exit code 0: success. 1: the answer is no. 2: bad usage.
+Rules: with `--json` (or `--format json`) a command prints exactly one JSON document on standard output. If the command
+fails, the document has the key `error`.
+Exit codes: 0 for success, 1 for a failure or a negative result, 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ _COMMANDS: Final = {
     "top": "top",
     "web-token": "web_token",
 }
-"""Of each command the module it is in, under its own name."""
+"""The module that defines each command; the function has the command's name."""
 
 
 class _Commands(click.Group):
-    """Imports a command when it is used: a TaskManager needs no JobManager, and starts in half the time."""
+    """Imports a command's module only when the command is used, which halves the start time of a TaskManager."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Lists the commands in the order of the help text."""
+        """Returns the commands in the order of the help text."""
         return [*_COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports a command; None for a name that is none."""
+        """Imports a command. Returns None for an unknown name."""
         module = _COMMANDS.get(cmd_name)
         if module is None:
             return None
@@ -71,14 +71,17 @@ class _Commands(click.Group):
 )
 @click.version_option(__version__, prog_name="netstack", message=f"%(prog)s, version %(version)s ({build.describe()})")
 def cli() -> None:
-    """Jobs, the processes that run them, and what moves their records over TCP."""
+    """Run jobs, run the cluster that executes them, and inspect both.
+
+    Start with `netstack demo`, or `netstack run MODULE:FUNCTION` for a job of your own.
+    """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-        arguments: without the program's name; None takes the process's own.
+        arguments: without the program's name; None means `sys.argv`.
 
     Returns:
         The exit code: 0, 1 or 2.
@@ -99,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _failed(text: str, code: int, as_json: bool, traceback: str = "") -> int:
-    """Says why, on standard error; behind the lines of the user's that raised it, where they are known."""
+    """Prints the error, after the traceback of the user's code if there is one."""
     if as_json:
         print_document({"error": text, **({"traceback": traceback} if traceback else {})})
     if traceback:

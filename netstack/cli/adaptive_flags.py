@@ -1,8 +1,8 @@
-"""How parallelism is decided that nobody set: flags with the names of Flink's options.
+"""Command-line flags of the adaptive batch scheduler, which chooses the parallelism that a job leaves open.
 
-Takes: words of the command line. Gives: `AdaptiveSettings`, or a job with them.
+Takes: command-line arguments. Gives: `AdaptiveSettings`, or a job with them.
 
-Flink's options are `execution.batch.adaptive.auto-parallelism.` and the name of the flag.
+Each flag is named as Flink's option, without the prefix `execution.batch.adaptive.auto-parallelism.`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,30 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _DEFAULTS: Final = AdaptiveSettings()
 _FLAGS: Final = (
-    click.option("--min-parallelism", type=COUNT, help=f"Fewest subtasks of a vertex; {_DEFAULTS.min_parallelism}."),
-    click.option("--max-parallelism", type=COUNT, help=f"Most subtasks of a vertex; {_DEFAULTS.max_parallelism}."),
+    click.option(
+        "--min-parallelism",
+        type=COUNT,
+        show_default=str(_DEFAULTS.min_parallelism),
+        help="Adaptive batch jobs: fewest subtasks of a vertex.",
+    ),
+    click.option(
+        "--max-parallelism",
+        type=COUNT,
+        show_default=str(_DEFAULTS.max_parallelism),
+        help="Adaptive batch jobs: most subtasks of a vertex.",
+    ),
     click.option(
         "--avg-data-volume-per-task",
         "data_volume_per_task_bytes",
         type=SIZE,
-        help=f"What a subtask should read; {_DEFAULTS.data_volume_per_task_bytes >> 20}MiB.",
+        show_default=f"{_DEFAULTS.data_volume_per_task_bytes >> 20}MiB",
+        help="Adaptive batch jobs: how much data each subtask should read.",
     ),
     click.option(
         "--default-source-parallelism",
         type=COUNT,
-        help="Most subtasks of a source, and as many as one has that cannot tell its size; --max-parallelism.",
+        show_default="--max-parallelism",
+        help="Adaptive batch jobs: most subtasks of a source; a source of unknown size gets exactly this many.",
     ),
 )
 _NAMES: Final = (
@@ -46,7 +58,7 @@ _NAMES: Final = (
 
 
 def adaptive_flags(command: _Command) -> _Command:
-    """Adds `adaptive`: of the settings of `AdaptiveSettings` those that were given, for adaptive batch jobs."""
+    """Adds `adaptive`: the settings of `AdaptiveSettings` that were given on the command line."""
 
     @wraps(command)
     def collected(*words: Any, **flags: Any) -> Any:
@@ -60,26 +72,26 @@ def adaptive_flags(command: _Command) -> _Command:
 
 
 def adaptive_settings(given: dict[str, int]) -> AdaptiveSettings:
-    """What was given, and else the defaults.
+    """The default settings with the given ones replaced.
 
     Raises:
-        ConfigError: bounds that nothing fits.
+        ConfigError: the bounds contradict each other.
     """
     return replace(_DEFAULTS, **given)  # type: ignore[arg-type]
 
 
 def with_adaptive(graph: StreamGraph, given: dict[str, int]) -> StreamGraph:
-    """A job with what was given; the rest is as the job says.
+    """A job with the given settings replaced.
 
     Raises:
-        ConfigError: bounds that nothing fits, or a job that has every parallelism already.
+        ConfigError: the bounds contradict each other, or the job sets the parallelism of every vertex.
     """
     if not given:
         return graph
     if not graph.settings.is_dynamic:
         raise ConfigError(
-            f"job {graph.name!r} is not dynamic: its parallelism is set, and there is nothing to decide; leave these"
-            " flags out, or write the job with is_dynamic"
+            f"job {graph.name!r} is not dynamic: it sets the parallelism of every vertex, so the adaptive flags have no"
+            " effect; omit them, or build the job with is_dynamic"
         )
     adaptive = replace(graph.settings.adaptive or _DEFAULTS, **given)  # type: ignore[arg-type]
     return replace(graph, settings=replace(graph.settings, adaptive=adaptive))

@@ -1,6 +1,6 @@
-"""`netstack buffers`: the network buffers that gates and partitions of one TaskManager require.
+"""The command `netstack buffers`: computes the network buffers that gates and partitions of one TaskManager require.
 
-Takes: gates, partitions and settings as flags. Gives: a row for each, the sum, and by how much the memory is too small.
+Takes: gates, partitions and settings as flags. Gives: a table row for each, the sum, and the missing memory.
 """
 
 from __future__ import annotations
@@ -28,26 +28,30 @@ _PARTITION: Final = re.compile(r"(?:([^=]+)=)?(\d+)(:unbounded)?")
 def _gate(text: str) -> tuple[str | None, GatePlan]:
     match = _GATE.fullmatch(text)
     if match is None:
-        raise ConfigError(f"{text!r}: write CHANNELS, NAME=CHANNELS or NAME=CHANNELS:LOCAL, such as words=100:25")
+        raise ConfigError(
+            f"{text!r} is no gate; write CHANNELS, NAME=CHANNELS or NAME=CHANNELS:LOCAL, such as words=100:25"
+        )
     return match[1], GatePlan(int(match[2]), local=int(match[3] or 0))
 
 
 def _partition(text: str) -> tuple[str | None, PartitionPlan]:
     match = _PARTITION.fullmatch(text)
     if match is None:
-        raise ConfigError(f"{text!r}: write SUBPARTITIONS, NAME=SUBPARTITIONS or NAME=SUBPARTITIONS:unbounded")
+        raise ConfigError(
+            f"{text!r} is no partition; write SUBPARTITIONS, NAME=SUBPARTITIONS or NAME=SUBPARTITIONS:unbounded"
+        )
     kind = ResultPartitionType.PIPELINED if match[3] else ResultPartitionType.PIPELINED_BOUNDED
     return match[1], PartitionPlan(int(match[2]), kind)
 
 
-@click.command(short_help="How many network buffers a plan requires.")
+@click.command(short_help="Compute how many network buffers a TaskManager needs.")
 @click.option(
     "--gate",
     "gates",
     type=Parsed("gate", _gate),
     multiple=True,
     metavar="[NAME=]CHANNELS[:LOCAL]",
-    help="An input gate; LOCAL of its channels read partitions of the same TaskManager. Repeatable.",
+    help="An input gate with this many channels, of which LOCAL read from the same TaskManager; repeatable.",
 )
 @click.option(
     "--partition",
@@ -55,14 +59,14 @@ def _partition(text: str) -> tuple[str | None, PartitionPlan]:
     type=Parsed("partition", _partition),
     multiple=True,
     metavar="[NAME=]SUBPARTITIONS[:unbounded]",
-    help="A result partition. Repeatable.",
+    help="A result partition; repeatable.",
 )
 @click.option(
     "--connections",
     type=COUNT,
     default=1,
     show_default=True,
-    help="TaskManagers it reads from; again for those of prompt edges.",
+    help="Connections to other TaskManagers; count one twice if it also carries prompt edges.",
 )
 @buffer_flags()
 @memory_flags
@@ -78,9 +82,9 @@ def buffers(
     memory_bytes: int,
     as_json: bool,
 ) -> int:
-    """Tells how many network buffers a TaskManager with these gates and partitions requires.
+    """Compute how many network buffers a TaskManager with these gates and partitions requires.
 
-    Nothing is allocated. Exit code 1 when its memory is too small.
+    Nothing is allocated. The exit code is 1 if the memory is too small.
     """
     config = NetworkConfig(
         exclusive_buffers_per_channel=exclusive_buffers,
@@ -90,7 +94,7 @@ def buffers(
         memory_bytes=memory_bytes,
     )
     if not gates and not partitions:
-        raise ConfigError("nothing to add up; give at least one --gate or --partition")
+        raise ConfigError("there are no gates and no partitions; give at least one --gate or --partition")
     needed = required_buffers(
         gates=_named("gate", gates),
         partitions=_named("partition", partitions),
@@ -105,14 +109,14 @@ def buffers(
 
 
 def _named(what: str, plans: tuple[tuple[str | None, Any], ...]) -> dict[str, Any]:
-    """By name; those without one are numbered."""
-    found: dict[str, Any] = {}
+    """Plans by name; a plan without a name gets a number."""
+    named: dict[str, Any] = {}
     for name, plan in plans:
-        name = name or f"{what} {len(found) + 1}"
-        if name in found:
+        name = name or f"{what} {len(named) + 1}"
+        if name in named:
             raise ConfigError(f"--{what} {name!r} was given twice; choose another name")
-        found[name] = plan
-    return found
+        named[name] = plan
+    return named
 
 
 def _document(needed: BufferRequirements, config: NetworkConfig) -> dict[str, Any]:
@@ -148,12 +152,12 @@ def _print(needed: BufferRequirements, config: NetworkConfig) -> None:
     table.add_section()
     table.add_row("together", "", "", _number(needed.required), _most(needed.maximum))
     console.print(table)
-    memory = f"{format_size(config.memory_bytes)} of memory hold {_number(needed.total_segments)}"
+    memory = f"{format_size(config.memory_bytes)} of memory hold {_number(needed.total_segments)} buffers"
     if needed.missing:
         console.print(
             f"[red]does not fit:[/] {memory}, {_number(needed.missing)} too few. Raise --memory to"
             f" {format_size(needed.required * config.segment_size_bytes)} or more, or lower --exclusive-buffers, or"
-            " bound the gates with --max-required"
+            " limit the gates with --max-required"
         )
     else:
         console.print(f"fits: {memory}")
@@ -164,4 +168,4 @@ def _number(count: int) -> str:
 
 
 def _most(count: int | None) -> str:
-    return "no bound" if count is None else _number(count)
+    return "no limit" if count is None else _number(count)

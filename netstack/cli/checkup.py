@@ -1,9 +1,9 @@
-"""What of this machine makes netstack slow, or keeps it from starting: one function a check.
+"""The checks of `netstack doctor`: one function per check of this machine.
 
-Takes: files of the system (below a root, so that tests have one of their own), ports, a secret file. Gives: `Finding`s.
+Takes: system files (below a root folder that tests replace), ports, a secret file. Gives: `Finding`s.
 
-Rules: nothing is changed, nothing but this machine is asked. `fail` is what will not work, `warn` what costs, `note`
-what is missing for some of the commands.
+Rules: a check changes nothing and contacts no other machine. Verdicts: `fail` means that netstack will not work, `warn`
+that it will be slow, `note` that some commands lack something.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ..runtime.authentication import Secret
 Verdict = Literal["ok", "note", "warn", "fail"]
 
 LEAST_FILES: Final = 4096
-"""Open files: a connection is one; a daemon's bound is its own, but a low limit comes before it."""
+"""Open files: each connection needs one."""
 LEAST_BACKLOG: Final = 1024
 LEAST_BUFFER_BYTES: Final = 4 << 20
-"""What TCP may grow a socket's buffers to: below it a long link does not fill."""
+"""Maximum size of TCP socket buffers; with smaller ones a connection cannot saturate a link with a long round trip."""
 MOST_STEAL: Final = 0.05
 LEAST_JAVA: Final = 17
 _STEAL_S: Final = 0.5
-_TIME_ERROR: Final = 5  # adjtimex(2): nobody keeps the clock
+_TIME_ERROR: Final = 5  # adjtimex(2): the clock is not synchronised
 _GOOD_CLOCKS: Final = ("tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "xen")
 _EXTRAS: Final = {
     "pyarrow": "columnar batches, Parquet, sweeps",
@@ -50,13 +50,13 @@ _DISTRIBUTIONS: Final = {"zmq": "pyzmq"}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check.
+    """The result of one check.
 
     Attributes:
-        name: what was looked at.
-        verdict: see the module.
-        found: what there is.
-        advice: what to change, a command where there is one; empty where nothing is to be.
+        name: the subject of the check.
+        verdict: `ok`, `note`, `warn` or `fail`; see the module.
+        found: the current value.
+        advice: what to change, as a command where possible; empty if nothing needs to change.
     """
 
     name: str
@@ -66,13 +66,13 @@ class Finding:
 
 
 def python() -> Finding:
-    """The interpreter."""
+    """Reports the Python version."""
     release = sys.version_info
     return Finding("Python", "ok", f"{release.major}.{release.minor}.{release.micro} at {sys.executable}")
 
 
 def java() -> Finding:
-    """For Spark only."""
+    """Checks the Java version, which matters to Spark only."""
     place = shutil.which("java") or (
         os.environ.get("JAVA_HOME") and shutil.which("bin/java", path=os.environ["JAVA_HOME"])
     )
@@ -92,7 +92,7 @@ def java() -> Finding:
 
 
 def cpus(root: Path = Path("/")) -> Finding:
-    """How many there are, and whether somebody else takes their time (half a second is looked at)."""
+    """Counts the usable CPUs, and measures for half a second how much of their time other guests of the host take."""
     usable = len(os.sched_getaffinity(0))
     first = _cpu_times(root)
     time.sleep(_STEAL_S if first else 0)
@@ -103,10 +103,13 @@ def cpus(root: Path = Path("/")) -> Finding:
     usage = f"{usable} usable, {stolen:.0%} of their time stolen"
     if stolen > MOST_STEAL:
         return Finding(
-            "CPUs", "warn", usage, "other guests of the host take it: figures will move; measure elsewhere or longer"
+            "CPUs",
+            "warn",
+            usage,
+            "other guests of the host take it, so measurements will vary; measure longer or on another machine",
         )
     if usable < 2:
-        return Finding("CPUs", "warn", usage, "a producer and a consumer want one each")
+        return Finding("CPUs", "warn", usage, "a producer and a consumer need one each")
     return Finding("CPUs", "ok", usage)
 
 
@@ -119,42 +122,42 @@ def _cpu_times(root: Path) -> list[int]:
 
 
 def congestion_control(root: Path = Path("/")) -> Finding:
-    """What connections to other hosts use; on loopback netstack sets its own."""
+    """Checks the congestion control of connections to other hosts; on loopback netstack sets its own."""
     name = _line(root / "proc/sys/net/ipv4/tcp_congestion_control")
     if name is None:
-        return Finding("congestion control", "note", "not told", "")
+        return Finding("congestion control", "note", "cannot be read")
     if name == "bbr":
-        advice = "fine on long links; within a rack: sysctl -w net.ipv4.tcp_congestion_control=cubic"
+        advice = "good on long links; within a rack use: sysctl -w net.ipv4.tcp_congestion_control=cubic"
         return Finding("congestion control", "note", name, advice)
     return Finding("congestion control", "ok", name)
 
 
 def open_files() -> Finding:
-    """The soft limit of this shell."""
+    """Checks the soft limit of open files in this shell."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = "no limit" if soft == resource.RLIM_INFINITY else f"{soft:,}"
     if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
         most = LEAST_FILES if hard == resource.RLIM_INFINITY or hard >= LEAST_FILES else hard
-        return Finding("open files", "warn", limit, f"ulimit -n {most}; in the unit: LimitNOFILE=65536")
+        return Finding("open files", "warn", limit, f"ulimit -n {most}; in a systemd unit: LimitNOFILE=65536")
     return Finding("open files", "ok", limit)
 
 
 def backlog(root: Path = Path("/")) -> Finding:
-    """How many connections may wait to be accepted."""
+    """Checks how many connections may wait to be accepted."""
     text = _line(root / "proc/sys/net/core/somaxconn")
     if text is None or not text.isdigit():
-        return Finding("listen backlog", "note", "not told")
+        return Finding("listen backlog", "note", "cannot be read")
     if int(text) < LEAST_BACKLOG:
         return Finding("listen backlog", "warn", text, f"sysctl -w net.core.somaxconn={LEAST_BACKLOG}")
     return Finding("listen backlog", "ok", text)
 
 
 def socket_buffers(root: Path = Path("/")) -> Iterator[Finding]:
-    """What TCP may grow them to by itself."""
+    """Checks the sizes up to which TCP may grow its socket buffers."""
     for name, key in (("socket send buffer", "tcp_wmem"), ("socket receive buffer", "tcp_rmem")):
         words = (_line(root / f"proc/sys/net/ipv4/{key}") or "").split()
         if len(words) != 3:
-            yield Finding(name, "note", "not told")
+            yield Finding(name, "note", "cannot be read")
             continue
         most = int(words[2])
         growth = f"grows to {most / (1 << 20):.3g} MiB"
@@ -166,7 +169,7 @@ def socket_buffers(root: Path = Path("/")) -> Iterator[Finding]:
 
 
 def port(number: int, host: str = "0.0.0.0") -> Finding:
-    """Whether a daemon could listen there."""
+    """Checks whether a service could listen on a port."""
     name = f"port {number}"
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -175,15 +178,15 @@ def port(number: int, host: str = "0.0.0.0") -> Finding:
         except OSError as error:
             taken = f"{error.strerror or error}"
             return Finding(
-                name, "warn", taken, f"see who has it: ss -ltnp 'sport = :{number}'; or choose another with --listen"
+                name, "warn", taken, f"to see its owner: ss -ltnp 'sport = :{number}'; or choose another with --listen"
             )
     return Finding(name, "ok", "free")
 
 
 def secret_file(path: Path | None) -> Finding:
-    """Whether it can be used."""
+    """Checks whether the secret file is usable."""
     if path is None:
-        how = "for other hosts: (umask 077; head -c 32 /dev/urandom | base64 > secret), the same file on each"
+        how = "for several hosts: (umask 077; head -c 32 /dev/urandom | base64 > secret), the same file on each"
         return Finding("secret file", "note", "none given (--secret-file)", how)
     try:
         Secret.from_file(path)
@@ -194,36 +197,36 @@ def secret_file(path: Path | None) -> Finding:
 
 
 def clock(root: Path = Path("/")) -> Iterator[Finding]:
-    """Where time comes from, and whether somebody keeps it right."""
+    """Checks the clock source, and whether the clock is synchronised."""
     source = _line(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
     if source is not None and source not in _GOOD_CLOCKS:
         yield Finding(
-            "clock source", "warn", source, "each look at the clock is a system call: boot with clocksource=tsc"
+            "clock source", "warn", source, "reading the clock needs a system call: boot with clocksource=tsc"
         )
     elif source is not None:
         yield Finding("clock source", "ok", source)
     kept = is_clock_kept()
     if kept is False:
         advice = (
-            "one-way latencies are measured all the same (clocks are compared); for log files: apt-get install chrony"
+            "latencies are still correct, since netstack compares the clocks; for log files: apt-get install chrony"
         )
-        yield Finding("clock", "note", "nobody keeps it right", advice)
+        yield Finding("clock", "note", "not synchronised", advice)
     elif kept:
-        yield Finding("clock", "ok", "kept right")
+        yield Finding("clock", "ok", "synchronised")
 
 
 def is_clock_kept() -> bool | None:
-    """Whether the kernel takes its clock to be synchronised; None where that cannot be read."""
+    """Whether the kernel considers its clock synchronised; None if that cannot be read."""
     try:
-        ask = ctypes.CDLL(None, use_errno=True).adjtimex
+        adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
     except (OSError, AttributeError):
         return None
-    state = int(ask(ctypes.create_string_buffer(512)))  # struct timex, all zero: a question
+    state = int(adjtimex(ctypes.create_string_buffer(512)))  # struct timex, all zero: a query
     return None if state < 0 else state != _TIME_ERROR
 
 
 def extras(version_of: Callable[[str], str] = importlib.metadata.version) -> Iterator[Finding]:
-    """Packages that some commands want."""
+    """Checks for the optional packages of some commands."""
     for module, use in _EXTRAS.items():
         name = _DISTRIBUTIONS.get(module, module)
         try:
@@ -233,7 +236,7 @@ def extras(version_of: Callable[[str], str] = importlib.metadata.version) -> Ite
 
 
 def checkup(ports: tuple[int, ...], secret: Path | None) -> list[Finding]:
-    """Every check, in the order in which people look."""
+    """Runs every check."""
     return [
         python(),
         java(),

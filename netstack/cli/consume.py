@@ -1,9 +1,10 @@
-"""The command `netstack consume`: reads subpartitions of a producer that runs elsewhere, a Flink task manager say.
+"""The command `netstack consume`: reads subpartitions of a remote producer, such as a Flink task manager.
 
-Takes: an address, a partition, subpartitions. Gives: the records as lines, or what they add up to.
+Takes: an address, a partition, subpartitions. Gives: the records as lines, or a summary of them.
 
-Rules: what is read counts even if the exchange then fails. A record may be a value or a stream element around one; no
-record of the first three formats reads as both, but for byte arrays with timestamps beyond the year 2280.
+Rules: records that were read are counted even if the exchange fails later. A record may be a value, or a stream element
+that contains one. The two cannot be confused in the formats long, string and bytes, except for byte arrays with
+timestamps after the year 2280.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ RAW: Final = "raw"
 ROWS: Final = "rows"
 MAX_SUBPARTITIONS: Final = 65_536
 
-_ANNOUNCEMENT: Final = UserEvent("EventAnnouncement")  # Flink's consumer makes an event of it, and counts it
+_ANNOUNCEMENT: Final = UserEvent("EventAnnouncement")  # counted as an event, as Flink's consumer does
 
 
 def _subpartitions(text: str) -> range:
@@ -57,22 +58,23 @@ def _subpartitions(text: str) -> range:
     try:
         numbers = range(int(first), int(last if dash else first) + 1)
     except ValueError:
-        raise ConfigError(f"{text!r}: write a number, or FIRST-LAST such as 0-3") from None
+        raise ConfigError(f"{text!r} is no range; give a number, or FIRST-LAST such as 0-3") from None
     if numbers.start < 0 or not 1 <= len(numbers) <= MAX_SUBPARTITIONS:
-        raise ConfigError(f"{text!r}: give 1 to {MAX_SUBPARTITIONS} subpartitions from 0 on, the lower one first")
+        raise ConfigError(f"{text!r}: give 1 to {MAX_SUBPARTITIONS} subpartitions, the lower number first")
     return numbers
 
 
 @final
 class RecordPayloads:
-    """What a record carries, without the framing of its format.
+    """Decodes records into values and counts their payloads.
 
     Args:
-        kind: long, string or bytes; raw is the record as it is, rows are those of Flink's SQL.
-        columns: of rows, as `schema_of` takes them; each is a dictionary with its kind besides, under "op".
+        kind: long, string, bytes, raw (the record's bytes unchanged) or rows (rows of Flink SQL).
+        columns: the columns of rows, as `schema_of` takes them. Each row becomes a dictionary; its key "op" holds the
+            row kind.
 
     Raises:
-        ConfigError: no such kind, or columns that are none.
+        ConfigError: an unknown kind, or invalid columns.
     """
 
     def __init__(self, kind: str, columns: str = "") -> None:
@@ -82,18 +84,18 @@ class RecordPayloads:
         self._elements = None if self._values is None else StreamElementFormat(self._values)
 
     def take(self, records: Sequence[bytes], account: ChannelAccount) -> list[Any]:
-        """The values of records, counted.
+        """Decodes records and adds them to an account. Returns their values.
 
         Raises:
-            RecordError: one of them is no such value, and no stream element with one.
+            RecordError: a record is neither a value of this kind nor a stream element with one.
         """
         if self._rows is not None:
             self._rows.watermark = account.watermark  # one reader serves all channels
             batch = self._rows.batch(records)
             try:
                 entries: list[Any] = batch.to_pylist()
-            except ValueError as error:  # TIMESTAMP(9), which Python's own type does not hold
-                raise ConfigError(f"{error}; install it, or read the rows by netstack.record.flink_rows") from error
+            except ValueError as error:  # TIMESTAMP(9) exceeds the precision of Python's datetime
+                raise ConfigError(f"{error}; install it, or read the rows with netstack.record.flink_rows") from error
             account.watermark = self._rows.watermark
             account.add(row_payloads(records))
             return entries
@@ -128,17 +130,17 @@ class RecordPayloads:
 
 @dataclass(frozen=True, slots=True)
 class ConsumePlan:
-    """What to read.
+    """The arguments of one run of `netstack consume`.
 
     Attributes:
         address: URL of the producer.
-        partition_id: as the library knows it.
-        subpartitions: of it.
-        config: of our side.
-        kind: of the records, see `RecordPayloads`.
-        columns: likewise.
-        limit: leave after so many records; None reads all.
-        timeout_s: give up then.
+        partition_id: id of the partition, in the library's notation.
+        subpartitions: the subpartitions to read.
+        config: network settings of the consumer.
+        kind: kind of the records, see `RecordPayloads`.
+        columns: columns of rows, see `RecordPayloads`.
+        limit: number of records after which to stop; None reads all.
+        timeout_s: time after which the run fails; None waits forever.
     """
 
     address: str
@@ -153,20 +155,20 @@ class ConsumePlan:
 
 @final
 class Consumption:
-    """One run of it.
+    """One run of `netstack consume`.
 
     Attributes:
-        accounts: by subpartition.
-        outcome: finished, closed-early (the limit was reached, or somebody stopped it) or error.
-        error: why.
+        accounts: the account of each subpartition.
+        outcome: finished, closed-early (the limit was reached, or the run was cancelled) or error.
+        error: the reason of the outcome error.
     """
 
     def __init__(self, plan: ConsumePlan, show: Callable[[list[Any]], None] | None = None) -> None:
-        """Nothing was read yet.
+        """Prepares the run.
 
         Args:
-            plan: what to read.
-            show: gets the values, buffer by buffer.
+            plan: the arguments of the run.
+            show: receives the values of each buffer.
         """
         self.accounts = {subpartition: ChannelAccount() for subpartition in plan.subpartitions}
         self.outcome = CLOSED_EARLY
@@ -177,12 +179,12 @@ class Consumption:
         self._records = 0
 
     async def run(self) -> None:
-        """Reads until all channels have ended, the limit is reached, or something breaks.
+        """Reads until all channels have ended, the limit is reached, or the exchange fails.
 
         Raises:
-            ConfigError: an address that is none.
+            ConfigError: the address is invalid.
 
-        Cancellation: the connection ends, which tells the producer; what was read stays counted.
+        Cancellation: closes the connection; the accounts keep what was read.
         """
         plan = self._plan
         timeout_s = math.inf if plan.timeout_s is None else plan.timeout_s
@@ -284,7 +286,7 @@ class Consumption:
                 raise RecordError(f"subpartition {subpartition} ended in the middle of a record, {left} bytes into it")
 
 
-@click.command(short_help="Reads a partition of a producer elsewhere.")
+@click.command(short_help="Read a partition of a remote producer.")
 @click.argument("address", metavar="tcp://HOST:PORT")
 @click.option(
     "--subpartitions",
@@ -292,7 +294,7 @@ class Consumption:
     default="0",
     show_default=True,
     metavar="FIRST[-LAST]",
-    help="Which of them.",
+    help="Subpartitions to read.",
 )
 @exchange_flags
 @click.option(
@@ -301,12 +303,18 @@ class Consumption:
     type=click.Choice(["long", "string", "bytes", ROWS, RAW]),
     default="long",
     show_default=True,
-    help="What the records are; printed one a line, bytes and raw in hex, rows of Flink's SQL as JSON.",
+    help="Type of the records. They are printed one per line: bytes and raw in hex, rows of Flink SQL as JSON.",
 )
-@click.option("--columns", metavar="TEXT", help='Of rows, such as "id BIGINT NOT NULL, name STRING".')
-@click.option("--limit", type=COUNT, help="Leave after this many records.")
-@click.option("--retries", type=COUNT, default=1, show_default=True, help="Ask again for a partition not found.")
-@click.option("--json", "as_json", is_flag=True, help="Print only what they add up to, as one JSON document.")
+@click.option("--columns", metavar="TEXT", help='Columns of --as rows, such as "id BIGINT NOT NULL, name STRING".')
+@click.option("--limit", type=COUNT, show_default="no limit", help="Stop after this many records.")
+@click.option(
+    "--retries",
+    type=COUNT,
+    default=1,
+    show_default=True,
+    help="How often to request a partition again that the producer does not have yet.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print only the summary, as one JSON document.")
 def consume(
     address: str,
     dialect: str,
@@ -320,13 +328,13 @@ def consume(
     as_json: bool,
     **buffers: int,
 ) -> int:
-    """Reads subpartitions of a producer: of a task manager of Flink 2.3.0, or of `netstack serve`.
+    """Read subpartitions of a Flink 2.3.0 task manager or of `netstack serve`, and print the records.
 
-    Prints the records, and what they add up to on standard error: of each subpartition their number, the bytes and the
-    CRC-32 of the payloads in order, the events. Exit code 1 if it does not come to its end.
+    A summary goes to standard error: the number of records, bytes and CRC-32 of the payloads, and the events of each
+    subpartition. The exit code is 1 if the exchange fails or is stopped.
     """
     if (kind == ROWS) != (columns is not None):
-        raise ConfigError("--columns says what --as rows reads: give both, or none")
+        raise ConfigError("--as rows and --columns require each other: give both, or neither")
     plan = ConsumePlan(
         address,
         partition_named(partition, dialect),
@@ -357,7 +365,7 @@ def _print_values(values: list[Any]) -> None:
 
 
 def _line_of(value: Any) -> str:
-    """Of times and decimals what Python prints."""
+    """Formats a value as one line; times and decimals as Python prints them."""
     if isinstance(value, dict):
         return json.dumps(value, default=_line_of)
     return value.hex() if isinstance(value, bytes) else str(value)

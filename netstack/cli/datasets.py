@@ -1,4 +1,4 @@
-"""The command `netstack datasets`: what jobs have left under a name, and how it goes.
+"""The command `netstack datasets`: lists or releases the datasets that jobs kept.
 
 Takes: names of datasets to release. Gives: a table, or one JSON document.
 """
@@ -14,27 +14,27 @@ from rich.table import Table
 from ..jobmanager.client import Document, JobClient
 from ..units import format_duration, format_size
 from .job_output import print_all
-from .jobmanager_flags import ask, jobmanager_flags, json_flag
+from .jobmanager_flags import call, jobmanager_flags, json_flag
 from .json_document import print_document
 
 
-@click.command(short_help="What jobs have left under a name.")
-@click.option("--release", multiple=True, metavar="NAME", help="Drop this one; repeatable.")
+@click.command(short_help="List or release the datasets that jobs kept.")
+@click.option("--release", multiple=True, metavar="NAME", help="Release this dataset; repeatable.")
 @jobmanager_flags
 @json_flag
 def datasets(release: tuple[str, ...], jobmanager: str, secret_file: Path | None, as_json: bool) -> int:
-    """Lists the datasets that jobs kept beyond their end (`stream.persist(NAME)`), or drops some of them.
+    """List the datasets that jobs kept with `stream.persist(NAME)`, or release some of them.
 
-    A job reads one with `job.dataset(NAME)`. It is kept by the TaskManagers that wrote it: while one of these is not
-    there, the dataset cannot be read.
+    A later job reads a dataset with `job.dataset(NAME)`. The TaskManagers that wrote a dataset keep it. While one of
+    them is missing, the dataset cannot be read.
     """
 
-    async def question(client: JobClient) -> Document:
+    async def request(client: JobClient) -> Document:
         for name in release:
             await client.release_dataset(name)
         return {"datasets": await client.datasets()}
 
-    document = ask(jobmanager, secret_file, question)
+    document = call(jobmanager, secret_file, request)
     if as_json:
         print_document(document)
     else:
@@ -54,6 +54,6 @@ def _table(datasets: Iterable[Document]) -> Table:
             str(each["partitions"]),
             f"{each['job_name']} {each['job_id']}",
             format_duration(float(round(each["age_s"]))),
-            f"[red]{missing} of its TaskManagers are not there[/]" if missing else "",
+            f"[red]{missing} of its TaskManagers missing[/]" if missing else "",
         )
     return table

@@ -1,4 +1,4 @@
-"""The command `netstack demo`: flow control, slowly enough to watch, on the live page.
+"""The command `netstack demo`: shows flow control in slow motion on the live web page.
 
 Takes: an address for the page. Gives: two small jobs on TaskManagers of this machine, until Ctrl-C.
 """
@@ -25,25 +25,27 @@ def _pace(text: str) -> float:
     except ValueError:
         pace = 0.0
     if not 0.05 <= pace <= 100:
-        raise ConfigError(f"--pace {text}: give 0.05 (fast) to 100 (slow)")
+        raise ConfigError(f"{text!r} is no pace; give a number from 0.05 (fast) to 100 (slow)")
     return pace
 
 
-@click.command(short_help="Flow control, slowly enough to watch, in a browser.")
-@click.option("--web", metavar="ADDR:PORT", default="127.0.0.1:8081", show_default=True, help="Where the page is.")
+@click.command(short_help="Show flow control in slow motion in a browser.")
+@click.option(
+    "--web", metavar="ADDR:PORT", default="127.0.0.1:8081", show_default=True, help="Address of the web page."
+)
 @click.option(
     "--pace",
     type=Parsed("FACTOR", _pace),
     default="1",
     show_default=True,
-    help="How much longer everything takes; below 1 it is faster.",
+    help="Factor by which the demo is slowed down; below 1 it runs faster.",
 )
 @click.option("--open/--no-open", "opens", default=False, help="Open the page in a browser.")
 def demo(web: str, pace: float, opens: bool) -> int:
-    """Two producers, two consumers, one connection: buffers, credit, a consumer that stalls, a barrier that aligns.
+    """Show buffers, credit, a stalled consumer and an aligning barrier with two producers and two consumers.
 
-    A JobManager, four TaskManagers and two jobs of netstack.examples.two_by_two: one with credit, one without. Ctrl-C
-    ends all of it.
+    The command starts a JobManager, four TaskManagers and two jobs of netstack.examples.two_by_two, one with credit and
+    one without, and serves a web page that explains them. Ctrl-C ends all of it.
     """
     trio.run(_show, web, pace, opens)
     return 0
@@ -60,11 +62,11 @@ async def _show(web: str, pace: float, opens: bool) -> None:
                 async with open_local_cluster(taskmanagers=4, slots=2) as cluster:
                     began = time.time()
                     async with open_web(cluster.jobmanager, web, facts={"demo": story(began, pace)}) as url:
-                        click.echo(f"the page is {url}; Ctrl-C ends it")
+                        click.echo(f"web page: {url} (Ctrl-C ends the demo)")
                         if opens:
                             webbrowser.open(url)
                         await _run_jobs(cluster, began, pace)
-            except (NetstackError, OSError) as error:  # leaves as it is, not inside this nursery's group
+            except (NetstackError, OSError) as error:  # keeps this nursery from wrapping it in a group
                 failure = error
             nursery.cancel_scope.cancel()
     if failure is not None:
@@ -77,7 +79,7 @@ async def _end_on(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
 
 
 async def _run_jobs(cluster: LocalCluster, began: float, pace: float) -> None:
-    """Both jobs, one after the other so that each has TaskManagers of its own; they end with the command."""
+    """Submits both jobs one after the other, so that each gets its own TaskManagers, and waits for the first."""
     from ..examples import two_by_two
 
     jobs = []
@@ -85,7 +87,7 @@ async def _run_jobs(cluster: LocalCluster, began: float, pace: float) -> None:
         environment = two_by_two.job(began, pace, credit)
         jobs.append(await cluster.client.submit(environment))
         running: dict[str, int] = {}
-        while running.get("running") != 4:  # asked over a connection
+        while running.get("running") != 4:
             await trio.sleep(0.05)
             running = (await cluster.client.job(jobs[-1]))["tasks"]
             if "failed" in running:
@@ -93,11 +95,11 @@ async def _run_jobs(cluster: LocalCluster, began: float, pace: float) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_take_checkpoints, cluster, jobs[0], began, pace)
         result = await cluster.wait(jobs[0])
-        raise JobFailed(f"the job ended: {result.state}", job_id=jobs[0])
+        raise JobFailed(f"the demo's job ended early, with the state {result.state}", job_id=jobs[0])
 
 
 async def _take_checkpoints(cluster: LocalCluster, job_id: str, began: float, pace: float) -> None:
-    """When a barrier is to be seen: all others would only wait for B.4."""
+    """Triggers checkpoints in the phase that shows a barrier; in other phases they would only wait for B.4."""
     from ..examples.two_by_two import ALIGN, phase_at
 
     while True:
@@ -108,7 +110,7 @@ async def _take_checkpoints(cluster: LocalCluster, job_id: str, began: float, pa
 
 
 def story(began: float, pace: float) -> dict[str, Any]:
-    """What the page tells, and when."""
+    """The phases that the page explains, with their times."""
     from ..examples.two_by_two import NAMES, PHASES
 
     return {

@@ -1,7 +1,6 @@
-"""`netstack doctor`: what of this machine to change before netstack runs on it.
+"""The command `netstack doctor`: checks whether this machine is set up well for netstack.
 
-Takes: ports and a secret file to look at. Gives: a line for each check, and what to do; exit code 1 when something will
-not work.
+Takes: ports and a secret file to check. Gives: one line per check with advice; exit code 1 if a check failed.
 """
 
 from __future__ import annotations
@@ -22,17 +21,23 @@ from .values import COUNT
 _STYLES: Final = {"ok": "green", "note": "cyan", "warn": "yellow", "fail": "red"}
 
 
-@click.command(short_help="What of this machine to change.")
+@click.command(short_help="Check this machine's setup and suggest changes.")
 @click.option(
-    "--port", "ports", type=COUNT, multiple=True, default=(6121,), show_default=True, help="To listen at; repeatable."
+    "--port",
+    "ports",
+    type=COUNT,
+    multiple=True,
+    default=(6121,),
+    show_default=True,
+    help="Port that a service will listen on; repeatable.",
 )
-@click.option("--secret-file", type=click.Path(path_type=Path), help="The file that daemons would share.")
+@click.option("--secret-file", type=click.Path(path_type=Path), help="Secret file that services will share.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
 def doctor(ports: tuple[int, ...], secret_file: Path | None, as_json: bool) -> int:
-    """Looks at what makes netstack slow or keeps it from starting, and says what to change.
+    """Check this machine for settings that slow netstack down or keep it from starting, and suggest changes.
 
-    Java, CPUs and who steals their time, congestion control, limits of sockets and files, ports, the secret file, the
-    clock, packages. It changes nothing. Exit code 1 when something will not work.
+    The checks cover Java, CPUs and stolen CPU time, congestion control, socket and file limits, ports, the secret file,
+    the clock and optional packages. Nothing is changed. The exit code is 1 if a check failed.
     """
     findings = checkup(ports, secret_file)
     failed = any(finding.verdict == "fail" for finding in findings)
@@ -50,6 +55,6 @@ def _print(findings: list[Finding]) -> None:
     table.add_column(style="bold")
     table.add_column()
     for finding in findings:
-        what = escape(finding.found) + (f"\n[dim]{escape(finding.advice)}[/]" if finding.advice else "")
-        table.add_row(f"[{_STYLES[finding.verdict]}]{finding.verdict}[/]", escape(finding.name), what)
+        text = escape(finding.found) + (f"\n[dim]{escape(finding.advice)}[/]" if finding.advice else "")
+        table.add_row(f"[{_STYLES[finding.verdict]}]{finding.verdict}[/]", escape(finding.name), text)
     console.print(table)

@@ -1,9 +1,9 @@
-"""What `netstack consume` and `netstack serve` share: the partition's name, the account of each channel, flags.
+"""Shared parts of `netstack consume` and `netstack serve`: flags, partition ids, and the account of each channel.
 
-Takes: words of the command line; payloads and events. Gives: a `NetworkConfig`; a summary, for people or as JSON.
+Takes: command-line arguments; payloads and events. Gives: a `NetworkConfig`; a summary as text or JSON.
 
-An account counts payloads without any framing, so that both ends of an exchange, whoever they are, can be compared: a
-long is 8 bytes big-endian, bytes are as they are, a string is its UTF-8.
+An account counts payloads without framing, so that the accounts of both ends can be compared: a long counts as 8 bytes
+big-endian, a string as its UTF-8, bytes as they are.
 """
 
 from __future__ import annotations
@@ -34,26 +34,25 @@ ERROR: Final = "error"
 """Outcomes."""
 
 SPARE_SEGMENTS: Final = 64
-"""Beyond what a gate or a partition is promised: connections that come and go."""
+"""Segments for connections, beyond those that the gate or partition may use."""
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 @final
 class ChannelAccount:
-    """What went through one channel.
+    """The records, bytes and events of one channel.
 
     Attributes:
-        records: values; watermarks and the like are none.
-        payload_bytes: of them, without framing.
-        events: names of Flink's classes, in order.
-        buffers: data buffers.
-        buffer_bytes: in them, framing included.
-        watermark: the last one among the records, in milliseconds.
+        records: number of values; watermarks and other stream elements do not count.
+        payload_bytes: size of the values without framing.
+        events: names of Flink's event classes, in order.
+        buffers: number of data buffers.
+        buffer_bytes: size of the data buffers, including framing.
+        watermark: the last watermark among the records, in milliseconds.
     """
 
     def __init__(self) -> None:
-        """Nothing went through it yet."""
         self.records = 0
         self.payload_bytes = 0
         self.events: list[str] = []
@@ -64,22 +63,22 @@ class ChannelAccount:
 
     @property
     def crc32(self) -> str:
-        """Of all payloads in order, as 8 hex digits."""
+        """The CRC-32 of all payloads in order, as 8 hex digits."""
         return f"{self._crc32:08x}"
 
     def add(self, payloads: Sequence[bytes]) -> None:
-        """Payloads of records that follow the earlier ones."""
+        """Counts the payloads of the next records."""
         joined = b"".join(payloads)
         self.records += len(payloads)
         self.payload_bytes += len(joined)
         self._crc32 = zlib.crc32(joined, self._crc32)
 
     def add_event(self, event: Event) -> None:
-        """An event, in its place."""
+        """Counts an event."""
         self.events.append(flink_name(event))
 
     def document(self) -> dict[str, Any]:
-        """For JSON; the keys are a contract."""
+        """The account for JSON output; the keys are a contract."""
         return {
             "records": self.records,
             "payload_bytes": self.payload_bytes,
@@ -89,10 +88,10 @@ class ChannelAccount:
 
 
 def partition_named(text: str, dialect: str) -> str:
-    """The id of a partition as the library knows it.
+    """The id of a partition in the library's notation.
 
     Raises:
-        ConfigError: Flink's dialect, and not 120 hex digits in whatever case.
+        ConfigError: the dialect is Flink's and the text is not 120 hex digits.
     """
     if dialect != FLINK_DIALECT:
         return text
@@ -102,17 +101,21 @@ def partition_named(text: str, dialect: str) -> str:
 
 
 def exchange_flags(command: _Command) -> _Command:
-    """How the connection speaks, and its buffers; named as `exchange_config` takes them."""
+    """Adds the flags for the partition, the dialect and the buffers, named as the parameters of `exchange_config`."""
     for option in (
-        click.option("--partition", required=True, metavar="HEX120", help="Its id; Flink's has 120 hex digits."),
+        click.option(
+            "--partition", required=True, metavar="HEX120", help="Id of the partition; Flink's ids have 120 hex digits."
+        ),
         click.option(
             "--dialect",
             type=click.Choice([FLINK_DIALECT, NATIVE_DIALECT]),
             default=FLINK_DIALECT,
             show_default=True,
-            help="What the other end speaks.",
+            help="Network protocol of the other end.",
         ),
-        click.option("--timeout", "timeout_s", type=LENGTH, help="Give up after this long; never if not given."),
+        click.option(
+            "--timeout", "timeout_s", type=LENGTH, show_default="no limit", help="Fail if not finished by then."
+        ),
     ):
         command = option(command)
     return buffer_flags()(command)
@@ -128,17 +131,17 @@ def exchange_config(
     partition: PartitionPlan | None = None,
     **more: Any,
 ) -> NetworkConfig:
-    """Settings with as much memory as an input gate, or a partition, of so many channels may ever take.
+    """Settings with as much memory as the input gate, or the partition, can ever use.
 
     Raises:
-        ConfigError: a setting that cannot work.
+        ConfigError: a setting has an invalid value.
     """
     settings: dict[str, Any] = {
         "dialect": dialect,
         "segment_size_bytes": segment_size_bytes,
         "exclusive_buffers_per_channel": exclusive_buffers,
         "floating_buffers_per_gate": floating_buffers,
-        "max_record_bytes": MAX_RECORD_BYTES,  # a single exchange, of whoever asked for it
+        "max_record_bytes": MAX_RECORD_BYTES,  # the user of this exchange chose its peer
         **more,
     }
     checked = NetworkConfig(**settings, memory_bytes=SPARE_SEGMENTS * segment_size_bytes)
@@ -154,10 +157,10 @@ def exchange_config(
 
 
 async def until_stopped(main: Callable[[], Awaitable[None]]) -> bool:
-    """Runs `main`, which SIGINT and SIGTERM cancel. Returns whether one of them came.
+    """Runs `main`, and cancels it on SIGINT or SIGTERM. Returns whether a signal arrived.
 
     Raises:
-        BaseException: what `main` raises, as it is.
+        BaseException: the exception of `main`, not wrapped in a group.
     """
     failed: list[Exception] = []
     stopped = False
@@ -185,7 +188,7 @@ async def until_stopped(main: Callable[[], Awaitable[None]]) -> bool:
 
 
 def print_summary(title: str, accounts: Mapping[int, ChannelAccount], *, to_stderr: bool) -> None:
-    """A table for people: a row for each subpartition."""
+    """Prints a table with a row for each subpartition."""
     table = Table(title=title, title_justify="left")
     table.add_column("subpartition", justify="right")
     for name in ("records", "payload bytes"):

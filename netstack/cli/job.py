@@ -1,6 +1,6 @@
-"""The jobs that commands name: `module:attribute`, or a JSON job file.
+"""Loads the job that a command line names: `module:attribute`, or a JSON job file.
 
-Takes: a word of the command line, and parameters for a function that makes a job. Gives: its graph.
+Takes: the name, and parameters for the function that builds the job. Gives: the job's graph.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from .values import Parsed
 
 
 class JobNotBuilt(ConfigError):
-    """The user's code raised while it was imported, or while it made a job.
+    """User code raised while it was imported or while it built the job.
 
     Attributes:
-        traceback: its frames, from the first of the user's on.
+        traceback: the traceback, beginning with the first frame of user code.
     """
 
     def __init__(self, text: str, error: Exception) -> None:
@@ -42,12 +42,12 @@ class JobNotBuilt(ConfigError):
 def _named_value(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator or not name.isidentifier():
-        raise ConfigError(f"{text!r} is no parameter; write name=value")
+        raise ConfigError(f"{text!r} is not of the form NAME=VALUE")
     return name, value
 
 
 def job_parameters(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the flags whose values become arguments of the job's function; the command takes `inputs` and `given`."""
+    """Adds `input_file` and `given`, the arguments of the function that builds the job."""
     for option in (
         click.option(
             "-p",
@@ -55,24 +55,50 @@ def job_parameters(command: Callable[..., Any]) -> Callable[..., Any]:
             type=Parsed("NAME=VALUE", _named_value),
             metavar="NAME=VALUE",
             multiple=True,
-            help="An argument of the job's function; repeatable. Where it has a number as default, it is one.",
+            help="Argument of the function that builds the job; repeatable. It is converted to the type of the"
+            " parameter's annotation or default.",
         ),
         click.option(
             "--input",
             "input_file",
             type=click.Path(path_type=Path),
-            help="The same as -p input=FILE, with the whole path; it is read where sources run.",
+            metavar="FILE",
+            help="Shorthand for -p input=/ABSOLUTE/PATH/OF/FILE. Sources read the file on the hosts where they run.",
         ),
     ):
         command = option(command)
     return command
 
 
-def parameters_of(input_file: Path | None, given: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """What the flags of `job_parameters` say.
+def savepoint_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `from_savepoint` and `allow_non_restored_state`."""
+    allow = click.option(
+        "--allow-non-restored-state",
+        is_flag=True,
+        help="With --from: ignore state of operators that JOB does not have.",
+    )
+    return click.option(
+        "--from", "from_savepoint", metavar="FOLDER", help="Start from the savepoint or checkpoint in FOLDER."
+    )(allow(command))
+
+
+def checked_savepoint(from_savepoint: str | None, allow_non_restored_state: bool) -> str | None:
+    """The folder of `--from`, as an absolute path if it exists on this host.
 
     Raises:
-        ConfigError: one is given twice.
+        ConfigError: `--allow-non-restored-state` without `--from`.
+    """
+    if from_savepoint is None and allow_non_restored_state:
+        raise ConfigError("--allow-non-restored-state requires --from")
+    exists_here = from_savepoint is not None and os.path.exists(from_savepoint)
+    return os.path.abspath(from_savepoint) if from_savepoint is not None and exists_here else from_savepoint
+
+
+def parameters_of(input_file: Path | None, given: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """The parameters that the flags of `job_parameters` set.
+
+    Raises:
+        ConfigError: a parameter is given twice.
     """
     parameters: dict[str, str] = {} if input_file is None else {"input": os.path.abspath(input_file)}
     for name, value in given:
@@ -83,21 +109,25 @@ def parameters_of(input_file: Path | None, given: tuple[tuple[str, str], ...]) -
 
 
 def load_job(name: str, parameters: Mapping[str, str] | None = None) -> StreamGraph | JobGraph:
-    """The job that a word of the command line stands for.
+    """Loads a job by its name.
 
     Args:
         name: path of a job file, or `module:attribute`.
-        parameters: arguments by name for a function that makes the job; numbers and switches where it has such a
-            default or annotation.
+        parameters: arguments by name for the function that builds the job. An argument is converted to a number or a
+            bool if the parameter has such an annotation or default.
 
     Raises:
-        ConfigError: there is no such file or attribute, it is no job, or takes other parameters.
-        JobNotBuilt: it raises, or its module does.
+        ConfigError: the file or attribute does not exist, is no job, or takes other parameters.
+        JobNotBuilt: the function or its module raised.
     """
     path = Path(name)
+    if path.suffix == ".py":
+        raise ConfigError(f"{name!r} is a Python file; name the job in it, such as {path.stem}:job")
     if path.suffix == ".json" or path.is_file():
         if parameters:
-            raise ConfigError(f"job file {name!r} takes no parameters; give module:function, or write them in the file")
+            raise ConfigError(
+                f"job file {name!r} takes no parameters; write them into the file, or give MODULE:FUNCTION instead"
+            )
         try:
             text = path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -110,10 +140,10 @@ def load_job(name: str, parameters: Mapping[str, str] | None = None) -> StreamGr
 
 
 def load_stream_graph(name: str, parameters: Mapping[str, str]) -> StreamGraph:
-    """The job of a command that runs it; as `load_job`.
+    """Loads a job that is to run; see `load_job`.
 
     Raises:
-        ConfigError: also for a JobGraph, which can be planned and not run.
+        ConfigError: as `load_job`, and for a JobGraph, which can only be planned.
     """
     graph = load_job(name, parameters)
     if not isinstance(graph, StreamGraph):
@@ -126,28 +156,29 @@ def load_stream_graph(name: str, parameters: Mapping[str, str]) -> StreamGraph:
 def _imported(name: str) -> Any:
     module, separator, path = name.partition(":")
     if not separator or not module or not path:
-        raise ConfigError(f"{name!r} is no job; give module:attribute, or the path of a JSON job file")
+        raise ConfigError(f"{name!r} is no job; give MODULE:ATTRIBUTE, or the path of a JSON job file")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
         imported: Any = importlib.import_module(module)
     except ImportError as error:
-        text = f"{name!r} is not there: {error}; run this where the module can be imported"
-        if error.name is not None and f"{module}.".startswith(f"{error.name}."):
-            raise ConfigError(text) from error  # the module itself: none of its lines has run
-        raise JobNotBuilt(text, error) from error
-    except Exception as error:  # a module may raise what it likes
+        if error.name is not None and f"{module}.".startswith(f"{error.name}."):  # none of the module's lines has run
+            raise ConfigError(
+                f"{name!r} cannot be loaded: {error}; run this in the folder that contains the module, or install it"
+            ) from error
+        raise JobNotBuilt(f"{name!r} cannot be loaded: {error}", error) from error
+    except Exception as error:  # user code may raise anything
         raise _not_built(name, error) from error
     try:
         for attribute in path.split("."):
             imported = getattr(imported, attribute)
     except AttributeError as error:
-        raise ConfigError(f"{name!r} is not there: {error}; run this where the module can be imported") from error
+        raise ConfigError(f"{name!r} cannot be loaded: {error}") from error
     return imported
 
 
 def _not_built(name: str, error: Exception) -> JobNotBuilt:
-    """What the user's code raised; an error of ours says already what is wrong with the job."""
+    """Wraps an exception of user code. A ConfigError already explains what is wrong, so its text is kept."""
     message = str(error) if isinstance(error, ConfigError) else f"{name!r} cannot be built: {shown_error(error)}"
     return JobNotBuilt(message, error)
 
@@ -157,10 +188,10 @@ def _as_graph(name: str, job: Any, parameters: Mapping[str, str]) -> StreamGraph
         arguments = _arguments(name, job, parameters)
         try:
             job = job(**arguments)
-        except Exception as error:  # the user's function may raise what it likes, too
+        except Exception as error:  # user code may raise anything
             raise _not_built(name, error) from error
     elif parameters:
-        raise ConfigError(f"{name!r} is no function, so it takes no parameters ({', '.join(parameters)})")
+        raise ConfigError(f"{name!r} is no function and takes no parameters; omit {', '.join(parameters)}")
     if isinstance(job, StreamEnvironment):
         job = job.stream_graph()
     if not isinstance(job, StreamGraph | JobGraph):
@@ -183,7 +214,7 @@ def _arguments(name: str, function: Callable[..., Any], parameters: Mapping[str,
         takes = ", ".join(key for key, each in signature.parameters.items() if each.kind is not each.VAR_POSITIONAL)
         called = "with these parameters" if parameters else "without arguments"
         raise ConfigError(
-            f"{name!r} cannot be called {called}: {error}; it takes {takes or 'none'} (-p name=value)"
+            f"{name!r} cannot be called {called}: {error}; it takes {takes or 'none'} (-p NAME=VALUE)"
         ) from error
     return arguments
 
@@ -192,7 +223,7 @@ _SWITCHES = {"true": True, "on": True, "1": True, "false": False, "off": False, 
 
 
 def _converted(name: str, text: str, parameter: inspect.Parameter | None) -> Any:
-    """A parameter of the kind that the function has it in."""
+    """Converts an argument to the type of the parameter's annotation or default."""
     if parameter is None:
         return text
     kinds = {"bool": bool, "int": int, "float": float}
@@ -205,4 +236,4 @@ def _converted(name: str, text: str, parameter: inspect.Parameter | None) -> Any
             return _SWITCHES[text.lower()]
         return text if kind is None else kind(text)
     except (KeyError, ValueError):
-        raise ConfigError(f"the parameter {name}={text!r} is no {kind.__name__ if kind else 'text'}") from None
+        raise ConfigError(f"the parameter {name}={text!r} is no {getattr(kind, '__name__', 'text')}") from None

@@ -1,4 +1,4 @@
-"""What commands print about jobs: results, lists, details.
+"""Formats what commands print about jobs: results, lists, details.
 
 Takes: documents of a JobManager. Gives: text, or one JSON document.
 """
@@ -34,12 +34,12 @@ _STYLES = {
 
 
 def result_document(result: JobResult) -> Document:
-    """How a job ended, as plain data."""
+    """The result of a job as plain data."""
     return {"job_id": result.job_id, "state": result.state, "reason": result.reason, "results": result.results}
 
 
 def print_results(results: Mapping[str, Mapping[int, Any]]) -> None:
-    """What sinks returned: a line for each value, of a list one for each item; headed by who, if there are several."""
+    """Prints the results of sinks: a line per value, or per item of a list; with headings if several sinks returned."""
     returned = {
         operator: {subtask: value for subtask, value in sorted(values.items()) if value is not None}
         for operator, values in results.items()
@@ -54,7 +54,7 @@ def print_results(results: Mapping[str, Mapping[int, Any]]) -> None:
 
 
 def jobs_table(jobs: Iterable[Document]) -> Table:
-    """A line for each job, the newest first."""
+    """A table of jobs, the newest first."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("id", "job", "state", "tasks", "restarts", "checkpoints", "since", ""):
         table.add_column(name, justify="right" if name in ("restarts", "checkpoints") else "left", no_wrap=name != "")
@@ -73,7 +73,7 @@ def jobs_table(jobs: Iterable[Document]) -> Table:
 
 
 def job_lines(job: Document) -> list[RenderableType]:
-    """All about one job."""
+    """The details of one job: state, vertices, failures, checkpoints, log."""
     lines: list[RenderableType] = [
         Text.assemble(
             (job["name"], "bold"),
@@ -97,7 +97,7 @@ def job_lines(job: Document) -> list[RenderableType]:
         lines += map(Text, latency_lines(job["vertices"]))
         uids = [f"{name} is {uid!r}" for each in job["vertices"] for name, uid in each.get("uids", {}).items()]
         if uids:
-            lines.append(Text(f"in checkpoints {', '.join(uids)}"))
+            lines.append(Text(f"uids in checkpoints: {', '.join(uids)}"))
     lines += failure_lines(job["failures"], job["failures_left_out"])
     if job["last_checkpoint"]:
         last = job["last_checkpoint"]
@@ -108,61 +108,61 @@ def job_lines(job: Document) -> list[RenderableType]:
 
 
 def not_restored_line(left: Sequence[str]) -> str:
-    """What a job has left behind of the savepoint that it began from."""
-    return f"not restored, because the job does not have them: {', '.join(left)}"
+    """Lists operators of the savepoint whose state was not restored."""
+    return f"state not restored, because the job does not have these operators: {', '.join(left)}"
 
 
 def failure_lines(failures: Sequence[Document], left_out: int) -> list[Text]:
-    """A line for each failure, and the traceback of the newest."""
+    """One line per failure, and the traceback of the newest."""
     lines = []
     for number, each in enumerate(failures):
         at = time.strftime("%H:%M:%S", time.localtime(each["at"]))
-        lines.append(Text(f"{at} {each['text']}; led to: {each['led_to']}", "red"))
+        lines.append(Text(f"{at} {each['text']}; result: {each['led_to']}", "red"))
         if not number and left_out:
-            lines.append(Text(f"({left_out} more failures are not kept)", "dim"))
+            lines.append(Text(f"({left_out} more failures were dropped from the log)", "dim"))
     if failures and failures[-1]["traceback"]:
         lines.append(Text(failures[-1]["traceback"]))
     return lines
 
 
 def decided_lines(vertices: Iterable[Document]) -> list[str]:
-    """What the plan left open, and how it was decided: the formula's steps, and what each subtask reads."""
+    """The decisions of the adaptive batch scheduler: parallelism, steps of the formula, and each subtask's input."""
     lines = []
     for vertex in vertices:
         decided = vertex.get("decided")
         if decided is None:
             continue
-        lines.append(f"{vertex['name']}: planned undecided, decided {vertex['parallelism']}")
+        lines.append(f"{vertex['name']}: parallelism {vertex['parallelism']}, chosen at run time")
         lines += [f"  {step}" for step in decided["steps"]]
         sizes = [f"{size:,}" for size in decided["bytes_per_subtask"]]
-        if sizes:  # of a source nobody knows
-            lines.append(f"  bytes of each subtask: {' '.join(sizes[:_SHOWN_SUBTASKS])}{_more(len(sizes))}")
+        if sizes:  # empty for a source, whose size is unknown
+            lines.append(f"  bytes read by each subtask: {' '.join(sizes[:_SHOWN_SUBTASKS])}{_more(len(sizes))}")
         for given in decided["inputs"]:
             reads = [
                 "+".join(f"{piece['subpartitions'][0]}-{piece['subpartitions'][1]}" for piece in pieces)
                 for pieces in given["reads"]
             ]
             numbers = " ".join(reads[:_SHOWN_SUBTASKS])
-            lines.append(f"  subpartitions of {given['dataset']} that each reads: {numbers}{_more(len(reads))}")
+            lines.append(f"  subpartitions of {given['dataset']} read by each subtask: {numbers}{_more(len(reads))}")
     return lines
 
 
 def kept_lines(vertices: Iterable[Document]) -> list[str]:
-    """What was put into files, and how much of it was compressed."""
+    """The size of the partitions that vertices stored in files, and the compressed share."""
     lines = []
     for vertex in vertices:
         kept = vertex.get("kept")
         if kept is not None and kept["bytes"]:
             share = kept["compressed_bytes"] / kept["bytes"]
             lines.append(
-                f"{vertex['name']}: {kept['bytes']:,} bytes are kept in {kept['stored_bytes']:,},"
-                f" {share:.0%} of them compressed"
+                f"{vertex['name']}: {kept['bytes']:,} bytes stored as {kept['stored_bytes']:,} bytes, {share:.0%} of"
+                " them compressed"
             )
     return lines
 
 
 def latency_lines(vertices: Iterable[Document]) -> list[str]:
-    """How long records take to each vertex, from what it reads and from sources further away."""
+    """The latency of records from sources and from upstream vertices to each vertex."""
     return [
         f"latency from {each['from']} to {vertex['name']}: p50 {format_latency(each['p50_us'])}, p99"
         f" {format_latency(each['p99_us'])}, max {format_latency(each['max_us'])} of {each['count']} markers"
@@ -178,12 +178,12 @@ def _more(count: int) -> str:
 def vertices_table(
     vertices: Iterable[Document], rates: Mapping[str, tuple[float, float]] | None = None, *, places: bool = True
 ) -> Table:
-    """A line for each job vertex.
+    """A table of job vertices.
 
     Args:
-        vertices: of a job's document.
-        rates: records per second, in and out, by vertex; None shows none.
-        places: whether to tell where the subtasks are.
+        vertices: the vertices of a job's document.
+        rates: records per second, in and out, by vertex; None omits the columns.
+        places: whether to list the TaskManagers of the subtasks.
     """
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("task", overflow="fold")
@@ -205,17 +205,17 @@ def vertices_table(
 
 
 def state_text(state: str) -> Text:
-    """A state in its colour."""
+    """A state in the colour of its kind."""
     return Text(state, style=_STYLES.get(state, ""))
 
 
 def states_text(states: Mapping[str, int]) -> Text:
-    """How many tasks are in which state."""
+    """The number of tasks in each state."""
     return Text(", ").join(Text(f"{count} {state}", style=_STYLES.get(state, "")) for state, count in states.items())
 
 
 def print_all(lines: Iterable[RenderableType]) -> None:
-    """On standard output; a pipe gets whole lines."""
+    """Prints lines on standard output; a pipe gets lines of up to 200 characters without wrapping."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=200)

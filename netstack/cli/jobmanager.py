@@ -1,7 +1,7 @@
-"""The command `netstack jobmanager`: the service that runs jobs on TaskManagers, until it is stopped.
+"""The command `netstack jobmanager`: the service that runs jobs on TaskManagers.
 
-Takes: flags. Gives: a line with its address on standard output when it listens; what happens to jobs on standard error.
-SIGINT and SIGTERM end it with exit code 0; jobs that have not ended stay in its folder, for the next one to go on with.
+Takes: flags. Gives: a line with its address on standard output once it listens; the log on standard error. SIGINT and
+SIGTERM end it with exit code 0. Unfinished jobs stay in its folder; the next JobManager on that folder resumes them.
 """
 
 from __future__ import annotations
@@ -30,39 +30,40 @@ from .values import COUNT, LENGTH, SIZE
 _DEFAULTS = JobManagerConfig()
 
 
-@click.command(short_help="A service that runs jobs on TaskManagers.")
+@click.command(short_help="Start a JobManager, the service that runs jobs.")
 @click.option(
-    "--listen", metavar="tcp://ADDR:PORT", default=DEFAULT_ADDRESS, show_default=True, help="Where it is reached."
+    "--listen", metavar="tcp://ADDR:PORT", default=DEFAULT_ADDRESS, show_default=True, help="Address to listen on."
 )
 @click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Jobs and their checkpoints; the next JobManager on it goes on with them. If not given, they go with it.",
+    show_default="a temporary folder",
+    help="Folder for jobs and their checkpoints. A JobManager that is started on it later resumes the jobs.",
 )
 @click.option(
     "--standby",
     "is_standby",
     is_flag=True,
-    help="Wait until the JobManager that has --folder is dead, or silent for 5 s; then go on with its jobs.",
+    help="Wait until the JobManager that owns --folder has ended or been silent for 5 s, then take over its jobs.",
 )
 @secret_flag
 @click.option(
     "--client-secret-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Another secret, for those who submit and ask: whoever has only this is no TaskManager.",
+    help="A second secret for clients: it allows them to submit and query jobs, but not to register a TaskManager.",
 )
 @click.option(
     "--shared",
     "is_shared",
     is_flag=True,
-    help="Whoever has the clients' secret may cancel and save the jobs of others, too.",
+    help="Allow every client to cancel and save the jobs of other clients.",
 )
 @click.option(
     "--load-balance",
     type=click.Choice([mode.value for mode in LoadBalanceMode]),
     default=LoadBalanceMode.NONE.value,
     show_default=True,
-    help="none: exchanges stay local where they can; slots, tasks: spread these.",
+    help="How to place subtasks. none: keep exchanges local; slots or tasks: spread these evenly over TaskManagers.",
 )
 @click.option(
     "--slot-timeout",
@@ -70,7 +71,7 @@ _DEFAULTS = JobManagerConfig()
     type=LENGTH,
     default=f"{_DEFAULTS.slot_timeout_s:g}s",
     show_default=True,
-    help="How long tasks wait for slots before they fail.",
+    help="How long a job waits for slots before it fails.",
 )
 @click.option(
     "--heartbeat-timeout",
@@ -78,13 +79,14 @@ _DEFAULTS = JobManagerConfig()
     type=LENGTH,
     default=f"{_DEFAULTS.heartbeat_timeout_s:g}s",
     show_default=True,
-    help="Silence after which a TaskManager is lost.",
+    help="Silence after which a TaskManager is declared lost.",
 )
 @click.option(
     "--datasets",
     "datasets_bytes",
     type=SIZE,
-    help="Most bytes of all datasets that jobs leave; then the oldest go. If not given, as the disks allow.",
+    show_default="no limit",
+    help="Maximum size of all datasets that jobs keep; beyond it the oldest are released.",
 )
 @click.option(
     "--offload-size",
@@ -92,42 +94,49 @@ _DEFAULTS = JobManagerConfig()
     type=SIZE,
     default=f"{_DEFAULTS.offload.min_size_bytes // 1024}KiB",
     show_default=True,
-    help="What the tasks of a job or of a vertex share goes once to each TaskManager if it is at least so long, and"
-    " else with each task.",
+    help="Deployment data that tasks share is sent once per TaskManager if it has at least this size, else with each"
+    " task.",
 )
 @click.option(
     "--offload-descriptors",
     type=COUNT,
     default=_DEFAULTS.offload.min_products,
     show_default=True,
-    help="So do the places of what tasks read, where producers times consumers are at least so many.",
+    help="Partition locations of an exchange are sent once per TaskManager if producers times consumers is at least"
+    " this number.",
 )
 @adaptive_flags
 @click.option(
-    "--require-tls", is_flag=True, help="Refuse TaskManagers whose data go without TLS, and to listen without."
+    "--require-tls", is_flag=True, help="Listen with TLS only, and refuse TaskManagers that exchange data without TLS."
 )
 @click.option(
     "--checkpoint-root",
     "checkpoint_roots",
     type=click.Path(file_okay=False, path_type=Path),
     multiple=True,
-    help="Folders that jobs name for checkpoints, and savepoints, have to lie below; repeat it for more. If not given,"
-    " they lie anywhere.",
+    show_default="any folder",
+    help="Folder below which jobs may store checkpoints and savepoints; repeatable.",
 )
 @click.option(
     "--web",
     metavar="ADDR:PORT",
-    help="Serve a live page and a REST interface there; tls+tcp://ADDR:PORT: over TLS.",
+    help="Serve a live web page and a REST interface at this address; for TLS write tls+tcp://ADDR:PORT.",
 )
 @click.option(
     "--web-name",
     "web_names",
     metavar="NAME",
     multiple=True,
-    help="A name under which the page is asked, beside those of this host.",
+    help="Additional host name in the page's URL, besides the names of this host; repeatable.",
 )
-@click.option("--metrics", metavar="ADDR:PORT", help="Serve Prometheus metrics there; tls+tcp://ADDR:PORT: over TLS.")
-@click.option("--web-submit", is_flag=True, help="Jobs may be cancelled and saved from the page; else it only shows.")
+@click.option(
+    "--metrics",
+    metavar="ADDR:PORT",
+    help="Serve Prometheus metrics at this address; for TLS write tls+tcp://ADDR:PORT.",
+)
+@click.option(
+    "--web-submit", is_flag=True, help="Allow the web page to cancel and save jobs; without it the page is read-only."
+)
 @log_flag
 @json_flag
 def jobmanager(
@@ -153,7 +162,10 @@ def jobmanager(
     log_kind: str,
     as_json: bool,
 ) -> int:
-    """A JobManager: TaskManagers dial it and offer their slots, clients submit jobs and ask how they are."""
+    """Start a JobManager. TaskManagers register their slots with it; clients submit jobs to it and query them.
+
+    Ctrl-C or SIGTERM stops it. With --folder, unfinished jobs resume when a JobManager is started on that folder again.
+    """
     config = JobManagerConfig(
         listen=listen if "://" in listen else f"tcp://{listen}",
         folder=None if folder is None else str(folder.absolute()),
@@ -206,9 +218,9 @@ async def _serve(
                     ready |= {"web": page, "metrics": scraped}
                     print_document(ready)
                 else:
-                    where = config.folder or "a folder that goes with it"
-                    addresses = f"; the page is {page}" if page else ""
-                    addresses += f"; metrics are at {scraped}" if scraped else ""
-                    click.echo(f"listening at {manager.address}; jobs are kept in {where}{addresses}")
+                    folder = config.folder or "a temporary folder"
+                    addresses = f"; web page: {page}" if page else ""
+                    addresses += f"; metrics: {scraped}" if scraped else ""
+                    click.echo(f"listening at {manager.address}; jobs are stored in {folder}{addresses}")
             async for _ in signals:
                 break

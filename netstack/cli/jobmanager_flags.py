@@ -1,6 +1,6 @@
-"""Where the JobManager is, and the secret shared with it: flags of every command that asks one.
+"""Command-line flags for the address of the JobManager and for the shared secret, and a client that uses them.
 
-Takes: words of the command line, or the environment. Gives: a connected client.
+Takes: command-line arguments or environment variables. Gives: a connected client.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ secret_flag: Final = click.option(
     "--secret-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     envvar=SECRET_VARIABLE,
-    help=f"Shared with everybody who may come in; ${SECRET_VARIABLE} if not given.",
+    show_default=f"${SECRET_VARIABLE}",
+    help="File with the secret that all processes of the cluster share.",
 )
 
 json_flag: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -40,47 +41,48 @@ def jobmanager_flags(command: _Command) -> _Command:
         metavar="ADDR:PORT",
         envvar=ADDRESS_VARIABLE,
         default=DEFAULT_ADDRESS,
-        help=f"The JobManager; ${ADDRESS_VARIABLE} if not given, else {DEFAULT_ADDRESS}.",
+        show_default=f"${ADDRESS_VARIABLE}, else {DEFAULT_ADDRESS}",
+        help="Address of the JobManager.",
     )
     return address(secret_flag(command))
 
 
 def secret_of(secret_file: Path | None) -> Secret | None:
-    """What is shared with the JobManager.
+    """Reads the secret that is shared with the JobManager.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: the file cannot be read.
     """
     return None if secret_file is None else Secret.from_file(secret_file)
 
 
 @asynccontextmanager
 async def connected(jobmanager: str, secret_file: Path | None) -> AsyncIterator[JobClient]:
-    """A client for the values of `jobmanager_flags`.
+    """Connects a client with the values of `jobmanager_flags`.
 
     Raises:
-        ConnectionLost: nobody answers; the text says what to do.
+        ConnectionLost: no JobManager answers; the text says what to do.
         ConfigError: the secret cannot be read.
     """
-    is_there = False
+    is_connected = False
     try:
         async with open_job_client(jobmanager, secret=secret_of(secret_file), name="netstack") as client:
-            is_there = True
+            is_connected = True
             yield client
     except (ConnectionLost, OSError) as error:
-        if is_there:
+        if is_connected:
             raise
         raise ConnectionLost(
-            f"no JobManager answers at {jobmanager} ({error}); start one with `netstack jobmanager`, or name it with"
-            f" --jobmanager or ${ADDRESS_VARIABLE}"
+            f"no JobManager answers at {jobmanager} ({error}); start one with `netstack jobmanager`, or give its"
+            f" address with --jobmanager or ${ADDRESS_VARIABLE}"
         ) from error
 
 
-def ask(jobmanager: str, secret_file: Path | None, question: Callable[[JobClient], Awaitable[_Result]]) -> _Result:
-    """Connects, asks, and goes; for commands that do no more."""
+def call(jobmanager: str, secret_file: Path | None, request: Callable[[JobClient], Awaitable[_Result]]) -> _Result:
+    """Connects to the JobManager, makes one request and disconnects."""
 
     async def run() -> _Result:
         async with connected(jobmanager, secret_file) as client:
-            return await question(client)
+            return await request(client)
 
     return trio.run(run)

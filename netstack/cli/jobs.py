@@ -1,12 +1,11 @@
-"""The commands that ask a JobManager about jobs: `netstack jobs`, `cancel`, `savepoint`, `submit`.
+"""The commands `netstack jobs`, `cancel`, `savepoint` and `submit`, which send requests to a JobManager.
 
-Takes: ids of jobs, or any beginning of one that no other id has. Gives: tables, or one JSON document.
+Takes: job ids, or any unique prefix of one. Gives: tables, or one JSON document.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -15,32 +14,32 @@ from typing import Final
 import click
 import trio
 
-from ..errors import ConfigError, NetstackError
+from ..errors import NetstackError
 from ..jobmanager.client import PATIENCE_S, Document, JobClient, JobResult, wait_for_job
 from .adaptive_flags import adaptive_flags, with_adaptive
-from .job import job_parameters, load_stream_graph, parameters_of
+from .job import checked_savepoint, job_parameters, load_stream_graph, parameters_of, savepoint_flags
 from .job_output import job_lines, jobs_table, not_restored_line, print_all, print_results, result_document
-from .jobmanager_flags import ask, connected, jobmanager_flags, json_flag, secret_of
+from .jobmanager_flags import call, connected, jobmanager_flags, json_flag, secret_of
 from .json_document import print_document
 from .values import LENGTH
 
-_LACKS_S: Final = 3.0
-"""Between two looks at what a job waits for."""
+_WAITS_INTERVAL_S: Final = 3.0
+"""Interval at which `submit --wait` checks what the job waits for."""
 
 
-@click.command(short_help="The jobs of a JobManager, or one of them.")
+@click.command(short_help="List the jobs of a JobManager, or show one job.")
 @click.argument("job_id", metavar="[ID]", required=False)
 @jobmanager_flags
 @json_flag
 def jobs(job_id: str | None, jobmanager: str, secret_file: Path | None, as_json: bool) -> int:
-    """Lists jobs, the newest first; or tells all about one job: its tasks, where they run, its log."""
+    """List all jobs, the newest first; or show the tasks, placement, failures and log of job ID."""
 
-    async def question(client: JobClient) -> Document:
+    async def request(client: JobClient) -> Document:
         if job_id is not None:
             return await client.job(job_id)
         return {"jobs": await client.jobs(), "taskmanagers": await client.taskmanagers()}
 
-    document = ask(jobmanager, secret_file, question)
+    document = call(jobmanager, secret_file, request)
     if as_json:
         print_document(document)
     elif job_id is not None:
@@ -48,17 +47,19 @@ def jobs(job_id: str | None, jobmanager: str, secret_file: Path | None, as_json:
     else:
         taskmanagers = document["taskmanagers"]
         free, slots = (sum(each[name] for each in taskmanagers) for name in ("free_slots", "slots"))
-        print_all([f"{len(taskmanagers)} TaskManagers, {free} of {slots} slots free", jobs_table(document["jobs"])])
+        plural = "" if len(taskmanagers) == 1 else "s"
+        head = f"{len(taskmanagers)} TaskManager{plural}, {free} of {slots} slots free"
+        print_all([head, jobs_table(document["jobs"])])
     return 0
 
 
-@click.command(short_help="Ends a job.")
+@click.command(short_help="Cancel a job.")
 @click.argument("job_id", metavar="ID")
 @jobmanager_flags
 @json_flag
 def cancel(job_id: str, jobmanager: str, secret_file: Path | None, as_json: bool) -> int:
-    """Cancels a job, and waits until nothing of it runs. Exit code 1 if it had ended otherwise before."""
-    state = ask(jobmanager, secret_file, lambda client: client.cancel(job_id))
+    """Cancel job ID and wait until all its tasks have ended. The exit code is 1 if it had already ended."""
+    state = call(jobmanager, secret_file, lambda client: client.cancel(job_id))
     if as_json:
         print_document({"job_id": job_id, "state": state})
     else:
@@ -66,14 +67,17 @@ def cancel(job_id: str, jobmanager: str, secret_file: Path | None, as_json: bool
     return 0 if state == "canceled" else 1
 
 
-@click.command(short_help="Saves the state of a job.")
+@click.command(short_help="Take a savepoint of a job.")
 @click.argument("job_id", metavar="ID")
-@click.option("--stop", is_flag=True, help="End the job with it.")
+@click.option("--stop", is_flag=True, help="Stop the job once the savepoint is complete.")
 @jobmanager_flags
 @json_flag
 def savepoint(job_id: str, stop: bool, jobmanager: str, secret_file: Path | None, as_json: bool) -> int:
-    """Takes a savepoint and prints its folder, for `netstack submit --from`. It stays until somebody removes it."""
-    document = ask(jobmanager, secret_file, lambda client: client.savepoint(job_id, stop=stop))
+    """Take a savepoint of job ID and print its folder, for `netstack submit --from`.
+
+    netstack never removes a savepoint.
+    """
+    document = call(jobmanager, secret_file, lambda client: client.savepoint(job_id, stop=stop))
     if as_json:
         print_document(document)
     else:
@@ -81,26 +85,21 @@ def savepoint(job_id: str, stop: bool, jobmanager: str, secret_file: Path | None
     return 0
 
 
-@click.command(short_help="Has a JobManager run a job.")
+@click.command(short_help="Submit a job to a JobManager.")
 @click.argument("job")
 @job_parameters
-@click.option("--wait", is_flag=True, help="Until it has ended; print what its sinks returned.")
+@click.option("--wait", is_flag=True, help="Wait until the job has ended and print the results of its sinks.")
 @click.option(
     "--patience",
     "patience_s",
     type=LENGTH,
     default=f"{PATIENCE_S:g}s",
     show_default=True,
-    help="How long --wait waits for a JobManager that is gone to be started again on its folder.",
+    help="With --wait: how long to wait for a lost JobManager to be restarted on its folder.",
 )
+@savepoint_flags
 @click.option(
-    "--from", "from_savepoint", metavar="SAVEPOINT", help="Begin from this savepoint or checkpoint, a folder."
-)
-@click.option(
-    "--allow-non-restored-state", is_flag=True, help="With --from: leave behind state of operators JOB does not have."
-)
-@click.option(
-    "--ship", multiple=True, metavar="PACKAGE", help="Send this package, a name or a path, along; repeatable."
+    "--ship", multiple=True, metavar="PACKAGE", help="Send this package (a name or a path) with the job; repeatable."
 )
 @adaptive_flags
 @jobmanager_flags
@@ -119,24 +118,22 @@ def submit(
     secret_file: Path | None,
     as_json: bool,
 ) -> int:
-    """Submits JOB, named as for `netstack plan`, and prints its id.
+    """Submit JOB to a JobManager and print the job's id.
 
-    Its functions are found where TaskManagers run, or sent with --ship to those started with --allow-submitted. Exit
-    code 1 if it is refused, or with --wait fails or is canceled. --wait outlives the JobManager's death.
+    JOB is MODULE:ATTRIBUTE or a JSON job file, as for `netstack plan`. The job's functions must be importable on the
+    TaskManagers; or send them with --ship to TaskManagers that run with --allow-submitted. The exit code is 1 if the
+    job is refused, or with --wait if it fails or is cancelled. --wait continues when a failed JobManager is restarted.
     """
     graph = with_adaptive(load_stream_graph(job, parameters_of(input_file, given)), adaptive)
-    if allow_non_restored_state and from_savepoint is None:
-        raise ConfigError("--allow-non-restored-state goes with --from; give that too")
-    if from_savepoint is not None and os.path.exists(from_savepoint):
-        from_savepoint = os.path.abspath(from_savepoint)
+    from_savepoint = checked_savepoint(from_savepoint, allow_non_restored_state)
 
-    async def question(client: JobClient) -> tuple[str, list[str]]:
+    async def request(client: JobClient) -> tuple[str, list[str]]:
         job_id = await client.submit(
             graph, from_savepoint=from_savepoint, allow_non_restored_state=allow_non_restored_state, ship=ship
         )
         return job_id, (await client.job(job_id))["not_restored"] if allow_non_restored_state else []
 
-    job_id, not_restored = ask(jobmanager, secret_file, question)
+    job_id, not_restored = call(jobmanager, secret_file, request)
     if not_restored:
         click.echo(not_restored_line(not_restored), err=True)
     if not wait:
@@ -154,11 +151,11 @@ def submit(
         name="netstack",
         patience_s=patience_s,
         on_lost=lambda error: click.echo(
-            f"lost the JobManager ({error}); waiting for it up to {patience_s:g} s", err=True
+            f"lost the JobManager ({error}); waiting up to {patience_s:g} s for it to return", err=True
         ),
-        on_found=lambda: click.echo("a JobManager answers again", err=True),
+        on_found=lambda: click.echo("connected to a JobManager again", err=True),
     )
-    result = trio.run(_told_meanwhile, waiting, job_id, jobmanager, secret_file)
+    result = trio.run(_wait_and_report, waiting, job_id, jobmanager, secret_file)
     if as_json:
         print_document(result_document(result))
     else:
@@ -166,16 +163,16 @@ def submit(
     return 0 if result.state == "finished" else 1
 
 
-async def _told_meanwhile(
+async def _wait_and_report(
     waiting: Callable[[], Awaitable[JobResult]], job_id: str, jobmanager: str, secret_file: Path | None
 ) -> JobResult:
-    """Waits for a job, and says what that waits for itself: else who has no TaskManager waits and knows not why."""
+    """Waits for a job, and prints what the job itself waits for, such as slots of a missing TaskManager."""
     outcome: JobResult | NetstackError | None = None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_print_what_it_lacks, job_id, jobmanager, secret_file)
+        nursery.start_soon(_print_waits, job_id, jobmanager, secret_file)
         try:
             outcome = await waiting()
-        except NetstackError as error:  # leaves as it is, not inside this nursery's group
+        except NetstackError as error:  # keeps this nursery from wrapping it in a group
             outcome = error
         nursery.cancel_scope.cancel()
     if isinstance(outcome, NetstackError):
@@ -183,14 +180,14 @@ async def _told_meanwhile(
     return outcome
 
 
-async def _print_what_it_lacks(job_id: str, jobmanager: str, secret_file: Path | None) -> None:
+async def _print_waits(job_id: str, jobmanager: str, secret_file: Path | None) -> None:
     printed = ""
-    await trio.sleep(_LACKS_S)
-    with contextlib.suppress(NetstackError, OSError):  # waiting for the job reports that
+    await trio.sleep(_WAITS_INTERVAL_S)
+    with contextlib.suppress(NetstackError, OSError):  # `waiting` reports these
         async with connected(jobmanager, secret_file) as client:
             while True:
-                lacks = (await client.job(job_id))["waits_for"]
-                if lacks and lacks != printed:
-                    click.echo(f"it waits for {lacks}", err=True)
-                printed = lacks
-                await trio.sleep(_LACKS_S)
+                waits_for = (await client.job(job_id))["waits_for"]
+                if waits_for and waits_for != printed:
+                    click.echo(f"the job waits for {waits_for}", err=True)
+                printed = waits_for
+                await trio.sleep(_WAITS_INTERVAL_S)

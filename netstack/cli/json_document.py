@@ -1,7 +1,4 @@
-"""What `--json` prints.
-
-Takes: a document. Gives: one JSON text on standard output.
-"""
+"""Prints the JSON document of `--json`."""
 
 from __future__ import annotations
 
@@ -11,5 +8,5 @@ from ..json_text import json_text
 
 
 def print_document(document: object, *, indent: int | None = None) -> None:
-    """One JSON document on standard output, whatever is in it (see `json_text`)."""
+    """Prints one JSON document on standard output; `json_text` says how values are encoded."""
     click.echo(json_text(document, indent=indent))

@@ -1,6 +1,6 @@
-"""The log of a service: lines for people, or JSON for whoever collects them.
+"""Sets up the log of a service: text lines, or JSON for a log collector.
 
-Takes: the flag `--log`. Gives: `logging` set up on standard error.
+Takes: the flag `--log`. Gives: `logging` on standard error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KINDS: Final = ("text", "json")
 
 @final
 class JsonFormatter(logging.Formatter):
-    """One JSON document a line: `at` (UTC), `level`, `logger`, `text`; `error` has the trace where there is one."""
+    """One JSON document per line with `at` (UTC), `level`, `logger`, `text`, and `error` if there is a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Formats a record as one JSON document."""
@@ -38,19 +38,19 @@ class JsonFormatter(logging.Formatter):
 
 
 def log_flag(command: Command) -> Command:
-    """`--log`, the same for every service."""
+    """Adds `--log` to a service."""
     return click.option(
         "--log",
         "log_kind",
         type=click.Choice(KINDS),
         default="text",
         show_default=True,
-        help="Lines on standard error for people, or a JSON document each.",
+        help="Format of the log on standard error: text lines, or one JSON document per line.",
     )(command)
 
 
 def set_up_logging(kind: str) -> None:
-    """What is said from now on goes to standard error."""
+    """Sends log records of level INFO and above to standard error."""
     handler = logging.StreamHandler()
     if kind == "json":
         handler.setFormatter(JsonFormatter())

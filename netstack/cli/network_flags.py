@@ -1,7 +1,7 @@
-"""The flags for network buffers, the same in every command that has them.
+"""Command-line flags for network buffers and for the network profile.
 
-Takes: defaults. Gives: decorators that add `--exclusive-buffers`, `--floating-buffers`, `--segment-size`, what a
-TaskManager's memory bounds, and `--as`.
+Takes: defaults. Gives: decorators that add `--exclusive-buffers`, `--floating-buffers`, `--segment-size`, `--memory`,
+`--max-required` and `--as` to a command.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def buffer_flags(
     floating_buffers: int = _DEFAULTS.floating_buffers_per_gate,
     segment_size_bytes: int = _DEFAULTS.segment_size_bytes,
 ) -> Callable[[_Command], _Command]:
-    """How many network buffers there are, and how large; parameters of the command have the names of the arguments."""
+    """Adds the flags for number and size of network buffers. The command's parameters are named as these arguments."""
 
     def add(command: _Command) -> _Command:
         for flag in (
@@ -36,21 +36,21 @@ def buffer_flags(
                 type=SIZE,
                 default=format_size(segment_size_bytes),
                 show_default=True,
-                help="Size of a network buffer.",
+                help="Size of one network buffer.",
             ),
             click.option(
                 "--floating-buffers",
                 type=COUNT,
                 default=floating_buffers,
                 show_default=True,
-                help="Receive buffers that the channels of a gate share.",
+                help="Receive buffers that all channels of a gate share.",
             ),
             click.option(
                 "--exclusive-buffers",
                 type=COUNT,
                 default=exclusive_buffers,
                 show_default=True,
-                help="Receive buffers of each channel.",
+                help="Receive buffers that each channel has for itself.",
             ),
         ):
             command = flag(command)
@@ -60,25 +60,27 @@ def buffer_flags(
 
 
 def memory_flags(command: _Command) -> _Command:
-    """What bounds them: `memory_bytes` and `max_required`."""
-    command = click.option("--max-required", type=COUNT, help="Bound on what one gate is promised; none if not given.")(
-        command
-    )
+    """Adds `memory_bytes` and `max_required`, which bound the number of network buffers."""
+    command = click.option(
+        "--max-required", type=COUNT, show_default="no limit", help="Most buffers that one gate may require."
+    )(command)
     return click.option(
         "--memory",
         "memory_bytes",
         type=SIZE,
         default=format_size(_DEFAULTS.memory_bytes),
         show_default=True,
-        help="All network buffers of a TaskManager together.",
+        help="Memory for all network buffers of a TaskManager.",
     )(command)
 
 
 def acts_as_flag(command: _Command) -> _Command:
-    """`acts_as`: a profile of `NetworkConfig.acting_as`, or None."""
+    """Adds `acts_as`: the name of a profile of `NetworkConfig.acting_as`, or None."""
     return click.option(
         "--as",
         "acts_as",
         type=click.Choice(tuple(PROFILES)),
-        help="Behave as Flink's network stack: 2.3's, or that of older clusters. All of a cluster alike; netstack.",
+        show_default="netstack",
+        help="Network profile: netstack's own, that of Flink 2.3, or that of Flink 1.x. Use the same one in the whole"
+        " cluster.",
     )(command)

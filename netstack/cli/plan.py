@@ -1,7 +1,7 @@
-"""`netstack plan`: what a job becomes on a cluster, before anything runs.
+"""The command `netstack plan`: shows how a job would be scheduled, without running it.
 
-Takes: a job and the size of a cluster as flags. Gives: its chains and why, slots, the TaskManager of every subtask,
-channels, connections, buffers and regions; as a picture in text, one JSON document, Graphviz, or one HTML page.
+Takes: a job and the size of a cluster as flags. Gives: operator chains with reasons, slots, the TaskManager of every
+subtask, channels, connections, buffers and regions; as text, one JSON document, or one HTML page.
 """
 
 from __future__ import annotations
@@ -30,26 +30,39 @@ def _document(plan: Plan) -> str:
 _FORMATS: Final = {"text": plan_text, "json": _document, "html": plan_html}
 
 
-@click.command(short_help="What a job becomes on a cluster, before anything runs.")
+@click.command(short_help="Show how a job would be scheduled, without running it.")
 @click.argument("job")
-@click.option("--taskmanagers", type=COUNT, help="How many there are; as many as the job takes if not given.")
-@click.option("--slots", type=COUNT, help="Of each TaskManager; 1, or with --taskmanagers as many as the job takes.")
+@click.option("--taskmanagers", type=COUNT, show_default="as many as the job needs", help="Number of TaskManagers.")
+@click.option(
+    "--slots",
+    type=COUNT,
+    show_default="1; with --taskmanagers as many as the job needs",
+    help="Slots of each TaskManager.",
+)
 @click.option(
     "--taken",
     type=COUNTS,
     default=(),
-    help="Slots that other jobs have, of one TaskManager after the other in the order in which they register: 2,0,1.",
+    help="Slots that other jobs use on each TaskManager, in the order of registration, such as 2,0,1.",
 )
 @click.option(
     "--load-balance",
     type=click.Choice([mode.value for mode in LoadBalanceMode]),
-    help="none: exchanges stay local where they can; slots, tasks: spread these. none if not given.",
+    show_default="none",
+    help="How to place subtasks. none: keep exchanges local; slots or tasks: spread these evenly over TaskManagers.",
 )
 @click.option(
-    "--evenly-spread-out-slots", is_flag=True, help="The older switch: slots, unless --load-balance is given."
+    "--evenly-spread-out-slots", is_flag=True, help="Older name of --load-balance slots, which takes precedence."
 )
-@click.option("--format", "form", type=click.Choice(list(_FORMATS)), default="text", show_default=True)
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="A file, instead of standard output.")
+@click.option(
+    "--format", "form", type=click.Choice(list(_FORMATS)), default="text", show_default=True, help="Output format."
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write to FILE instead of standard output.",
+)
 @job_parameters
 @buffer_flags()
 @memory_flags
@@ -70,10 +83,11 @@ def plan(
     floating_buffers: int,
     max_required: int | None,
 ) -> int:
-    """Plans JOB: chains and why, slots, who runs where, channels, connections, buffers, regions.
+    """Show operator chains, slots, placement, channels, connections, network buffers and regions of JOB.
 
-    JOB is module:attribute (a StreamEnvironment, StreamGraph or JobGraph, or a function that returns one; the current
-    directory is searched) or a JSON job file. Nothing is started. Exit code 1 when the job does not fit.
+    JOB is MODULE:ATTRIBUTE or a JSON job file. The attribute is a StreamEnvironment, a StreamGraph, a JobGraph, or a
+    function that returns one of them; the current directory is searched for the module. No process is started. The exit
+    code is 1 if the job does not fit into the cluster.
     """
     made = make_plan(
         load_job(job, parameters_of(input_file, given)),

@@ -1,6 +1,6 @@
-"""The commands `netstack record` and `netstack replay`: what the live page shows, in a file; and the page of a file.
+"""The commands `netstack record` and `netstack replay`: store the data of the live web page, and show it later.
 
-Takes: a job or the address of a JobManager, or a file. Gives: a file; a page, in a browser or as a file of its own.
+Takes: a job or the address of a JobManager; a recording. Gives: a recording; a web page or an HTML file.
 """
 
 from __future__ import annotations
@@ -28,19 +28,25 @@ from .values import COUNT, LENGTH
 _ADDRESS: Final = re.compile(r"(?:[a-z+]+://)?(?:\[[^\]\s]+\]|[^\s:\[\]/]+):\d{1,5}")
 
 
-@click.command(short_help="What a cluster does, in a file.")
+@click.command(short_help="Record the activity of a cluster in a file.")
 @click.argument("target", metavar="JOB|ADDR:PORT")
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     required=True,
-    help="Where it is kept; replaced if it exists.",
+    help="File for the recording; an existing file is replaced.",
 )
-@click.option("--seconds", "seconds_s", type=LENGTH, help="Of a JobManager: how long; until Ctrl-C if not given.")
+@click.option(
+    "--seconds",
+    "seconds_s",
+    type=LENGTH,
+    show_default="until Ctrl-C",
+    help="How long to record; only with the address of a JobManager.",
+)
 @job_parameters
-@click.option("--taskmanagers", type=COUNT, help="Of a job: as for `netstack run`.")
-@click.option("--slots", type=COUNT, help="Of a job: as for `netstack run`.")
+@click.option("--taskmanagers", type=COUNT, help="As for `netstack run`; only with a job.")
+@click.option("--slots", type=COUNT, help="As for `netstack run`; only with a job.")
 @secret_flag
 @click.pass_context
 def record(
@@ -54,23 +60,26 @@ def record(
     slots: int | None,
     secret_file: Path | None,
 ) -> int:
-    """Records jobs, tasks and channels for `netstack replay`: of JOB, which is run for that, or of a JobManager.
+    """Record jobs, tasks and channels for `netstack replay`.
 
-    JOB is named as for `netstack plan`, and is run as `netstack run` does. The file holds no records but what its
-    sinks return, and no secret.
+    With JOB, named as for `netstack plan`, the command runs the job as `netstack run` does and records it. With the
+    address ADDR:PORT of a JobManager it records that JobManager. The file contains no secret, and no records except
+    the results of sinks.
     """
     if not _ADDRESS.fullmatch(target):
         if seconds_s is not None:
-            raise ConfigError("--seconds goes with the address of a JobManager; a job is recorded to its end")
+            raise ConfigError("--seconds requires the address of a JobManager; a job is recorded until it ends")
         code: int = context.invoke(
             run, job=target, input_file=input_file, given=given, taskmanagers=taskmanagers, slots=slots, record=output
         )
         return code
     if given or input_file or taskmanagers or slots:
-        raise ConfigError(f"{target} is a JobManager, whose jobs run already: leave -p, --input and the like away")
+        raise ConfigError(
+            f"{target} is a JobManager, whose jobs already run: omit -p, --input, --taskmanagers and --slots"
+        )
     trio.run(_record, target, secret_file, output, seconds_s)
     count = read_recording(output).number
-    click.echo(f"{count} different looks are in {output}; netstack replay {output} shows them", err=True)
+    click.echo(f"wrote {count} snapshots to {output}; to view them: netstack replay {output}", err=True)
     return 0
 
 
@@ -87,7 +96,7 @@ async def _record(address: str, secret_file: Path | None, output: Path, seconds_
                 ):
                     with trio.move_on_after(float("inf") if seconds_s is None else seconds_s):
                         await ended.wait()
-            except* (NetstackError, OSError) as errors:  # leaves as it is, not inside this nursery's group
+            except* (NetstackError, OSError) as errors:  # keeps this nursery from wrapping them in a group
                 failure = _first(errors)
             nursery.cancel_scope.cancel()
     if failure is not None:
@@ -104,19 +113,21 @@ async def _end_on(signals: AsyncIterator[int], ended: trio.Event) -> None:
         ended.set()
 
 
-@click.command(short_help="The page of a recording.")
+@click.command(short_help="Show a recording on a web page.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--web", metavar="ADDR:PORT", default="127.0.0.1:8081", show_default=True, help="Where the page is.")
+@click.option(
+    "--web", metavar="ADDR:PORT", default="127.0.0.1:8081", show_default=True, help="Address of the web page."
+)
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.html",
-    help="Write the page, with everything in it, and end: it opens in any browser, without netstack.",
+    help="Write a self-contained page to this file, which opens in any browser without netstack, and end.",
 )
 @click.option("--open/--no-open", "opens", default=False, help="Open the page in a browser.")
 @json_flag
 def replay(file: Path, web: str, output: Path | None, opens: bool, as_json: bool) -> int:
-    """Shows FILE, of `netstack record`, on the page that showed it live; the time line goes through all of it."""
+    """Serve the web page for FILE, a recording of `netstack record`. Drag its time line to any moment."""
     history = read_recording(file)
     if as_json:
         print_document({"looks": json.loads(History.text(history.kept()))})
@@ -134,7 +145,7 @@ async def _replay(history: History, web: str, opens: bool) -> None:
 
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with open_replay(history, web) as url:
-            click.echo(f"the page is {url}; Ctrl-C ends it")
+            click.echo(f"web page: {url} (Ctrl-C ends it)")
             if opens:
                 webbrowser.open(url)
             async for _ in signals:

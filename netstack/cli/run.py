@@ -1,9 +1,9 @@
-"""The command `netstack run`: a job in processes of this machine, or of Spark's executors, that come and go with it.
+"""The command `netstack run`: runs a job on a temporary cluster on this machine, or on Spark's executors.
 
-Takes: a job. Gives: what its sinks return on standard output; progress on standard error, where that is a terminal.
+Takes: a job. Gives: the results of its sinks on standard output; progress on standard error if that is a terminal.
 
-Rules: nothing is set up before and nothing is left behind. Ctrl-C and SIGTERM cancel the job; a second one does not
-wait for its end.
+Rules: the cluster starts and ends with the job. The first Ctrl-C or SIGTERM cancels the job; a second one ends the
+command without waiting for the cancellation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.plan.plan import make_plan
 from ..schedule.slots.slots import LoadBalanceMode
 from .adaptive_flags import adaptive_flags, with_adaptive
-from .job import job_parameters, load_stream_graph, parameters_of
+from .job import checked_savepoint, job_parameters, load_stream_graph, parameters_of, savepoint_flags
 from .job_output import decided_lines, not_restored_line, print_results, result_document
 from .jobmanager_flags import json_flag
 from .json_document import print_document
@@ -45,63 +45,62 @@ if TYPE_CHECKING:
     from ..spark.settings import SparkSettings
 
 _CANCEL_S: Final = 10.0
-_LOOK_S: Final = 0.25
+_REFRESH_S: Final = 0.25
 
 _PRINTED: Final = frozenset({"failure", "taskmanager", "blocked"})
-"""The entries of a job's log that are printed."""
+"""Kinds of entries of the job's log that are printed."""
 
 
 class JobCluster(Protocol):
-    """What a job runs on: a `LocalCluster`, or one of `netstack.spark`."""
+    """The cluster that a job runs on: a `LocalCluster`, or one on Spark."""
 
     @property
     def jobmanager(self) -> JobManager:
-        """In this process."""
+        """The JobManager, which runs in this process."""
 
     @property
     def client(self) -> JobClient:
-        """Connected to it."""
+        """A client that is connected to the JobManager."""
 
     async def wait(self, job_id: str) -> JobResult:
-        """Waits for the job's end, as `JobClient.wait` does."""
+        """Waits until the job has ended; see `JobClient.wait`."""
 
 
-@click.command(short_help="A job on this machine, or on Spark, from its beginning to its end.")
+@click.command(short_help="Run a job on this machine or on Spark until it ends.")
 @click.argument("job")
 @job_parameters
 @click.option(
-    "--taskmanagers", type=COUNT, help="Processes; if not given one per CPU, or fewer if the job takes fewer."
+    "--taskmanagers",
+    type=COUNT,
+    show_default="one per CPU, or fewer if the job needs fewer",
+    help="Number of TaskManagers.",
 )
-@click.option("--slots", type=COUNT, help="Of each TaskManager; as many as the job takes if not given.")
+@click.option("--slots", type=COUNT, show_default="as many as the job needs", help="Slots of each TaskManager.")
 @click.option(
     "--memory",
     "memory_bytes",
     type=SIZE,
-    help="Of each TaskManager, for network buffers; what the job requires, and some more, if not given.",
+    show_default="what the job needs, and a reserve",
+    help="Memory for network buffers of each TaskManager.",
 )
 @click.option(
     "--load-balance",
     type=click.Choice([mode.value for mode in LoadBalanceMode]),
     default=LoadBalanceMode.NONE.value,
     show_default=True,
-    help="none: exchanges stay local where they can; slots, tasks: spread these.",
+    help="How to place subtasks. none: keep exchanges local; slots or tasks: spread these evenly over TaskManagers.",
 )
-@click.option(
-    "--from", "from_savepoint", metavar="SAVEPOINT", help="Begin from this savepoint or checkpoint, a folder."
-)
-@click.option(
-    "--allow-non-restored-state", is_flag=True, help="With --from: leave behind state of operators JOB does not have."
-)
+@savepoint_flags
 @click.option(
     "--web",
     metavar="ADDR:PORT",
-    help="Serve a live page there while the job runs, such as 127.0.0.1:8081; its address is printed.",
+    help="Serve a live web page at this address, such as 127.0.0.1:8081, while the job runs.",
 )
 @click.option(
     "--record",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Keep what the live page would show in FILE, for `netstack replay`.",
+    help="Record the data of the live web page in FILE, for `netstack replay`.",
 )
 @click.option(
     "--on",
@@ -109,29 +108,37 @@ class JobCluster(Protocol):
     type=click.Choice(["here", "spark"]),
     default="here",
     show_default=True,
-    help="Where TaskManagers are: processes of this machine, or tasks of a barrier stage of Spark.",
+    help="Where TaskManagers run: as processes of this machine, or as tasks of a Spark barrier stage.",
 )
 @click.option(
-    "--master", metavar="URL", help="Spark's: local[N], spark://HOST:PORT, yarn, k8s://...; local[2] if not given."
+    "--master",
+    metavar="URL",
+    show_default="local[2]",
+    help="Spark master: local[N], spark://HOST:PORT, yarn or k8s://...",
 )
 @click.option(
     "--folder",
     metavar="DIR",
-    help="Where jobs and checkpoints are kept; on a cluster one that all its hosts share. Temporary if not given.",
+    show_default="a temporary folder",
+    help="Folder for jobs and checkpoints. On several hosts it must be a shared one.",
 )
 @click.option(
     "--slots-in",
     type=click.Choice(["processes", "loop"]),
     default="processes",
     show_default=True,
-    help="processes: each slot is a process; loop: the slots of a TaskManager share one event loop.",
+    help="processes: each slot is a process; loop: the slots of a TaskManager share one process and one event loop.",
 )
 @click.option(
-    "--max-record", "max_record_bytes", type=SIZE, help="The longest record; a longer one fails its task. 256MiB."
+    "--max-record",
+    "max_record_bytes",
+    type=SIZE,
+    show_default="256MiB",
+    help="Maximum size of a record; a larger record fails its task.",
 )
 @acts_as_flag
 @adaptive_flags
-@click.option("--verbose", is_flag=True, help="Show what TaskManagers log.")
+@click.option("--verbose", is_flag=True, help="Print the log of the TaskManagers.")
 @json_flag
 def run(
     job: str,
@@ -155,20 +162,24 @@ def run(
     verbose: bool,
     as_json: bool,
 ) -> int:
-    """Runs JOB, named as for `netstack plan`: a JobManager here, TaskManagers as processes, gone when it has ended.
+    """Run JOB on a temporary cluster and print the results of its sinks.
 
-    With --on spark each TaskManager is a task of a barrier stage: hosts, resources and code are Spark's to bring, and
-    --taskmanagers is N of local[N], else 2, if not given.
+    JOB is MODULE:ATTRIBUTE or a JSON job file, as for `netstack plan`. The JobManager runs in this process and each
+    TaskManager in a process of its own; all of them end with the job.
 
-    What operators print appears on standard error; on Spark, in its own output. Exit code 1 if the job fails or is
-    stopped.
+    With --on spark each TaskManager is a task of a Spark barrier stage, and Spark provides hosts, resources and code.
+    The default of --taskmanagers is then the N of local[N], else 2.
+
+    Output that operators print goes to standard error; on Spark it goes to Spark's logs. The exit code is 1 if the job
+    fails or is stopped.
     """
     if master is not None and where != "spark":
-        raise ConfigError("--master goes with --on spark; give that too")
+        raise ConfigError("--master requires --on spark; add it, or omit --master")
     if acts_as is not None and where != "here":
-        raise ConfigError("--as goes with --on here; leave one of the two out")
+        raise ConfigError("--as cannot be combined with --on spark; omit one of them")
     if input_file is not None and not input_file.exists():
-        raise ConfigError(f"--input {input_file}: there is no such file")
+        raise ConfigError(f"--input {input_file}: the file does not exist")
+    from_savepoint = checked_savepoint(from_savepoint, allow_non_restored_state)
     graph = with_adaptive(load_stream_graph(job, parameters_of(input_file, given)), adaptive)
     mode = LoadBalanceMode(load_balance)
     spark = None if where == "here" else _spark_settings(master, taskmanagers, graph.name)
@@ -178,10 +189,6 @@ def run(
     logging.basicConfig(
         level=logging.INFO if verbose else logging.ERROR, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
     )
-    if allow_non_restored_state and from_savepoint is None:
-        raise ConfigError("--allow-non-restored-state goes with --from; give that too")
-    if from_savepoint is not None and os.path.exists(from_savepoint):
-        from_savepoint = os.path.abspath(from_savepoint)
     embedded = _Run(graph, from_savepoint, allow_non_restored_state=allow_non_restored_state, web=web, record=record)
     began = time.monotonic()
     sizes: Any = {
@@ -200,8 +207,8 @@ def run(
                 open_local_cluster,
                 **sizes,
                 flags=() if acts_as is None else ("--as", acts_as),
-                on_printed=embedded.printed,
-                on_logged=embedded.printed if verbose else None,
+                on_printed=embedded.print_line,
+                on_logged=embedded.print_line if verbose else None,
             )
             if spark is None
             else _on_spark(stack, spark, graph, {**sizes, "on_lost": embedded.lost}),
@@ -246,37 +253,37 @@ def _spark_settings(master: str | None, taskmanagers: int | None, name: str) -> 
 def _on_spark(
     stack: contextlib.ExitStack, settings: SparkSettings, graph: StreamGraph, sizes: dict[str, Any]
 ) -> Callable[[], AbstractAsyncContextManager[JobCluster]]:
-    """Opens a session until `stack` ends. Returns what opens a cluster on it."""
+    """Opens a Spark session that lasts as long as `stack`. Returns a function that opens a cluster in it."""
     from ..spark.job_run import open_spark_cluster, shippable_packages
     from ..spark.session import check_spark, open_session
 
     check_spark()
-    click.echo(f"starting Spark at {settings.master}; its own output is {settings.log_file}", err=True)
+    click.echo(f"starting Spark at {settings.master}; its output goes to {settings.log_file}", err=True)
     try:
         spark = stack.enter_context(open_session(settings))
     except KeyboardInterrupt:
-        raise NetstackError("stopped by Ctrl-C before the job began") from None
+        raise NetstackError("stopped by Ctrl-C before the job started") from None
     return partial(open_spark_cluster, spark, **sizes, packages=shippable_packages(graph))
 
 
 def _size(graph: StreamGraph, taskmanagers: int | None, slots: int | None, mode: LoadBalanceMode) -> tuple[int, int]:
-    """How many TaskManagers of how many slots.
+    """Chooses the number of TaskManagers and of their slots.
 
     Raises:
-        NetstackError: the job does not fit; nobody else will come with more.
+        NetstackError: the job needs more slots; no other TaskManager will register with this cluster.
     """
     if taskmanagers is None:
-        wanted = make_plan(graph, slots=slots, mode=mode).taskmanagers
-        taskmanagers = wanted if slots is not None else min(wanted, os.cpu_count() or 1)
-    made = make_plan(graph, taskmanagers=taskmanagers, slots=slots, mode=mode)
-    if made.problem:
-        raise NetstackError(f"it does not fit: {made.problem}")
-    return made.taskmanagers, made.slots
+        needed = make_plan(graph, slots=slots, mode=mode).taskmanagers
+        taskmanagers = needed if slots is not None else min(needed, os.cpu_count() or 1)
+    plan = make_plan(graph, taskmanagers=taskmanagers, slots=slots, mode=mode)
+    if plan.problem:
+        raise NetstackError(f"the job does not fit: {plan.problem}")
+    return plan.taskmanagers, plan.slots
 
 
 @final
 class _Run:
-    """One run of a job."""
+    """One run of a job, from the start of its cluster to the end of the cluster."""
 
     def __init__(
         self,
@@ -300,19 +307,19 @@ class _Run:
         self._job_id = ""
 
     async def main(self, open_cluster: Callable[[], AbstractAsyncContextManager[JobCluster]]) -> JobResult:
-        """From nothing to its end, and to nothing again."""
+        """Opens the cluster, runs the job and closes the cluster."""
         outcome: JobResult | NetstackError | None = None
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._end_on, signals, nursery)
                 try:
                     with self._view:
-                        async with open_cluster() as cluster, self._seen(cluster):
+                        async with open_cluster() as cluster, self._observed(cluster):
                             try:
-                                outcome = await self._on(cluster)
-                            except NetstackError as error:  # of the job: no group of the page's or the recording's
+                                outcome = await self._run_job(cluster)
+                            except NetstackError as error:  # of the job; keeps the page's nursery from wrapping it
                                 outcome = error
-                except NetstackError as error:  # of what it runs on: not inside this nursery's group either
+                except NetstackError as error:  # of the cluster; keeps this nursery from wrapping it
                     outcome = error
                 nursery.cancel_scope.cancel()
         if self._stopped_by:
@@ -323,8 +330,8 @@ class _Run:
         return outcome
 
     @asynccontextmanager
-    async def _seen(self, cluster: JobCluster) -> AsyncIterator[None]:
-        """The live page and the recording, where they were asked for."""
+    async def _observed(self, cluster: JobCluster) -> AsyncIterator[None]:
+        """Serves the web page and records the job, if the flags say so."""
         async with contextlib.AsyncExitStack() as stack:
             if self._record is not None:
                 from ..web.recording import recorded
@@ -334,10 +341,10 @@ class _Run:
                 from ..web.serve import open_web  # without --web neither hypercorn nor starlette is needed
 
                 url = await stack.enter_async_context(open_web(cluster.jobmanager, self._web))
-                click.echo(f"the page is {url}", err=True)
+                click.echo(f"web page: {url}", err=True)
             yield
 
-    async def _on(self, cluster: JobCluster) -> JobResult:
+    async def _run_job(self, cluster: JobCluster) -> JobResult:
         self._cluster = cluster
         self._job_id = await cluster.client.submit(
             self._graph,
@@ -355,36 +362,35 @@ class _Run:
             except NetstackError as error:
                 outcome = error
             nursery.cancel_scope.cancel()
-        self._print_news(master)
+        self._print_log(master)
         if isinstance(outcome, NetstackError):
             raise outcome
-        await self._look(cluster)
+        await self._update_view(cluster)
         return outcome
 
     async def _watch(self, cluster: JobCluster, master: JobMaster | None) -> None:
         while True:
             if self._view.is_shown:
-                await self._look(cluster)
-            self._print_news(master)
-            await trio.sleep(_LOOK_S)
+                await self._update_view(cluster)
+            self._print_log(master)
+            await trio.sleep(_REFRESH_S)
 
-    def _print_news(self, master: JobMaster | None) -> None:
-        """Prints what the job goes on after; what ends it is printed in the end."""
+    def _print_log(self, master: JobMaster | None) -> None:
+        """Prints new entries of the job's log, but not the failure that ends the job: `main` raises that one."""
         if master is None:
             return
-        happenings = [each for each in master.log.since(self._printed) if each.what in _PRINTED]
+        entries = [each for each in master.log.since(self._printed) if each.what in _PRINTED]
         self._printed = master.log.added
         if master.scheduler.state in (JobState.FAILING, JobState.FAILED):
-            failures = [number for number, each in enumerate(happenings) if each.what == "failure"]
-            del happenings[failures[-1] if failures else 0 :]
-        for happening in happenings:
-            self._view.print(f"netstack: {happening.text}")
+            failures = [number for number, each in enumerate(entries) if each.what == "failure"]
+            del entries[failures[-1] if failures else 0 :]
+        for entry in entries:
+            self._view.print(f"netstack: {entry.text}")
 
-    async def _look(self, cluster: JobCluster) -> None:
-        """Shows how the job is doing."""
+    async def _update_view(self, cluster: JobCluster) -> None:
         try:
             document = await cluster.client.job(self._job_id)
-        except RequestRefused:  # more than an answer holds: the job goes on unseen
+        except RequestRefused:  # the document exceeds the size of a response: the job runs without a view
             return
         self.restarts, self.checkpoints = document["restarts"], document["checkpoints_completed"]
         self.vertices = document["vertices"]
@@ -405,9 +411,9 @@ class _Run:
         scope.cancel()
 
     def lost(self, why: str) -> None:
-        """Says that all TaskManagers went at once, and come again."""
-        self._view.print(f"netstack: {why}; TaskManagers are started again")
+        """Prints that all TaskManagers were lost at once and are being restarted."""
+        self._view.print(f"netstack: {why}; restarting the TaskManagers")
 
-    def printed(self, name: str, line: str) -> None:
-        """Shows a line that an operator printed, or a TaskManager logged."""
+    def print_line(self, name: str, line: str) -> None:
+        """Prints a line that an operator printed or a TaskManager logged."""
         self._view.print(line)

@@ -1,6 +1,6 @@
-"""How a job is doing, renewed in place on a terminal: tasks by state, records per second, checkpoints.
+"""A live view of one job on a terminal: tasks by state, records per second, checkpoints.
 
-Takes: documents of a job, and the time. Gives: a view on standard error, and nothing where that is no terminal.
+Takes: documents of a job, and the time. Gives: a view on standard error; nothing if that is no terminal.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _WINDOW_S: Final = 3.0
 
 @final
 class RunView:
-    """A view of one job; a context manager.
+    """A live view of one job; a context manager.
 
     Args:
-        name: of the job.
-        console: where; standard error if not given.
+        name: name of the job.
+        console: console to write to; standard error if not given.
     """
 
     def __init__(self, name: str, console: Console | None = None) -> None:
@@ -47,20 +47,20 @@ class RunView:
 
     @property
     def is_shown(self) -> bool:
-        """Whether there is a terminal."""
+        """Whether the console is a terminal."""
         return self._live is not None
 
     def print(self, line: str) -> None:
-        """A line above the view."""
+        """Prints a line above the view."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, job: Document, now_s: float) -> None:
-        """Renews it."""
+        """Redraws the view from the job's document."""
         if self._live is not None:
             self._live.update(self.rendered(job, now_s), refresh=True)
 
     def rendered(self, job: Document, now_s: float) -> RenderableType:
-        """A job's document as a view; the rates are those of the last seconds."""
+        """Renders a job's document, with rates over the last three seconds."""
         self._began_s = now_s if self._began_s is None else self._began_s
         counts = {each["name"]: (each["records_in"], each["records_out"]) for each in job["vertices"]}
         self._counts.append((now_s, counts))
@@ -87,7 +87,7 @@ class RunView:
         rates = {}
         for name, (came, went) in counts.items():
             came_before, went_before = before.get(name, (0, 0))
-            # A restart counts from 0 again.
+            # After a restart the counters begin at 0.
             rates[name] = (
                 max(0, came - came_before) / (now_s - before_s),
                 max(0, went - went_before) / (now_s - before_s),

@@ -1,14 +1,14 @@
-"""The command `netstack serve`: a partition that consumers elsewhere read, Flink task managers say.
+"""The command `netstack serve`: serves a partition to remote consumers, such as Flink task managers.
 
-Takes: a partition, the number of its subpartitions; how many records, or a file with a record in each line. Gives: a
-line with the port when it listens, and what was dealt to each subpartition at the end.
+Takes: a partition id and the number of subpartitions; the number of records, or a file with one record per line.
+Gives: a line with the address once it listens, and a summary of each subpartition at the end.
 
-A blocking (or hybrid) partition is kept in files: it can be asked for when all of it was written (or at once), by
-anybody and any number of times, and is served until somebody stops it or the time is up.
+A blocking or hybrid partition is stored in files. A blocking one can be requested once it is complete, a hybrid one at
+once, both any number of times. They are served until the command is stopped or times out.
 
-Rules: records are dealt round robin. The end of a pipelined partition follows the consumers' word that they have
-processed all records, or a while after they were sent them. A consumer that leaves has consumed its subpartition; when
-all of them have left, the rest is dealt to nobody.
+Rules: records are distributed round robin. A pipelined partition ends when its consumers have acknowledged all records,
+or some time after they were sent. A consumer that disconnects has released its subpartition. Once all consumers have
+disconnected, the remaining records are counted but not sent.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from .json_document import print_document
 from .values import COUNT, DURATION, LENGTH
 
 LEAVE_GRACE_S: Final = 5.0
-"""How long a consumer that was sent everything has to say that it leaves; as a rule milliseconds."""
+"""How long to wait for consumers to release the partition after its end; usually they need milliseconds."""
 
 DEFAULT_RECORDS: Final = 1000
 TURN_RECORDS: Final = 1000
-"""Records after which others run; a writer that finds room never waits."""
+"""Records between two trio checkpoints; a writer that has buffers never blocks by itself."""
 
 _TYPES: Final = [kind for kind in ResultPartitionType if kind is not ResultPartitionType.PIPELINED_APPROXIMATE]
 
@@ -63,21 +63,21 @@ _Value = int | str | bytes
 
 @dataclass(frozen=True, slots=True)
 class ServePlan:
-    """What to serve.
+    """The arguments of one run of `netstack serve`.
 
     Attributes:
-        listen: URL to be reached at.
-        partition_id: as the library knows it.
-        subpartitions: how many.
-        config: of our side.
-        records: how many, if there is no file.
+        listen: URL to listen on.
+        partition_id: id of the partition, in the library's notation.
+        subpartitions: number of subpartitions.
+        config: network settings of the producer.
+        records: number of records, if there is no file.
         input_path: a file whose lines are the records.
-        kind: of the records: long, string, bytes.
-        buffer_timeout_s: longest a record waits in a part-filled buffer; None until it is full.
-        ack_timeout_s: how long consumers that have been sent all records may take to acknowledge them before the
-            partition ends all the same; 0 ends it at once.
-        timeout_s: give up then.
-        type: of the partition.
+        kind: type of the records: long, string or bytes.
+        buffer_timeout_s: longest time a record waits in a part-filled buffer; None waits until the buffer is full.
+        ack_timeout_s: how long to wait for consumers to acknowledge all records before the partition ends anyway; 0
+            does not wait.
+        timeout_s: time after which the run fails; None waits forever.
+        type: type of the partition.
     """
 
     listen: str
@@ -95,22 +95,22 @@ class ServePlan:
 
 @final
 class Serving:
-    """One run of it.
+    """One run of `netstack serve`.
 
     Attributes:
-        accounts: what was dealt, by subpartition.
-        outcome: finished (everything was dealt), closed-early (somebody stopped it before) or error.
-        error: why.
-        is_released: whether every consumer has left.
-        task_events: names of what consumers told the task.
+        accounts: the account of each subpartition.
+        outcome: finished (all records were distributed), closed-early (the run was cancelled before) or error.
+        error: the reason of the outcome error.
+        is_released: whether every consumer has released its subpartition.
+        task_events: names of the task events that consumers sent.
     """
 
     def __init__(self, plan: ServePlan, ready: Callable[[str], None]) -> None:
-        """Does not listen yet.
+        """Prepares the run; `run` opens the network.
 
         Args:
-            plan: what to serve.
-            ready: gets the address as soon as the partition can be asked for.
+            plan: the arguments of the run.
+            ready: receives the address once the partition can be requested.
         """
         self.accounts = {subpartition: ChannelAccount() for subpartition in range(plan.subpartitions)}
         self.outcome = CLOSED_EARLY
@@ -124,12 +124,12 @@ class Serving:
         self._is_written = False
 
     async def run(self) -> None:
-        """Serves until every subpartition was consumed; what is kept in files, until the time is up.
+        """Serves until every subpartition was consumed; a partition in files is served until the timeout.
 
         Raises:
-            ConfigError, OSError: an address that is none, or cannot be bound; a partition without subpartitions.
+            ConfigError, OSError: the address is invalid or cannot be bound, or there are no subpartitions.
 
-        Cancellation: consumers find the connection ended.
+        Cancellation: closes the connections of consumers.
         """
         timeout_s = self._plan.timeout_s
         with trio.move_on_after(math.inf if timeout_s is None else timeout_s) as scope:
@@ -163,7 +163,7 @@ class Serving:
                 wake_writer()
                 self._changed.wake()
                 have_left = partition.store is None and partition.all_acknowledged
-                if have_left and not self._is_written:  # nobody reads on
+                if have_left and not self._is_written:  # no consumer reads the remaining records
                     self._writing.cancel()
 
             partition.on_acknowledged = on_change
@@ -189,7 +189,7 @@ class Serving:
                 await writer.emit(value)
                 if count % TURN_RECORDS == 0:
                     await trio.lowlevel.checkpoint()
-        for count, _ in enumerate(dealt, 1):  # nobody is left to read them
+        for count, _ in enumerate(dealt, 1):  # no consumer is left: only count them
             if count % TURN_RECORDS == 0:
                 await trio.lowlevel.checkpoint()
         self._is_written = True
@@ -206,7 +206,7 @@ class Serving:
         partition.close()
         manager.flush_connections()
         while not partition.is_released:
-            # Who has not acknowledged may still be reading what is under way, and would lose it.
+            # A consumer that has not acknowledged may still be reading buffers in flight, and would lose them.
             with trio.move_on_after(LEAVE_GRACE_S if partition.all_acknowledged else math.inf) as scope:
                 await self._changed.wait()
             if scope.cancelled_caught:
@@ -214,7 +214,7 @@ class Serving:
         self.is_released = partition.is_released
 
     async def _keep(self, address: str) -> None:
-        """Serves what is sealed, until it is cancelled."""
+        """Serves the complete partition until it is cancelled."""
         self.outcome = FINISHED
         self._count_event(EndOfData())
         self._count_event(EndOfPartition())
@@ -223,7 +223,7 @@ class Serving:
         await trio.sleep_forever()
 
     async def _wait_acknowledged(self, partition: ResultPartition) -> None:
-        """Waits for consumers: for the time that was set at least, twice that at most since they were sent it all."""
+        """Waits for acknowledgements: at least `ack_timeout_s`, and at most twice that after everything was sent."""
         patience_s = self._plan.ack_timeout_s
         while patience_s and not partition.all_acknowledged:
             with trio.move_on_after(patience_s) as scope:
@@ -232,7 +232,7 @@ class Serving:
                 return
 
     def _dealt(self) -> Iterator[_Value]:
-        """Every value in its turn, put to the account of its subpartition."""
+        """Yields the values in order, and counts each in the account of its subpartition."""
         accounts = list(self.accounts.values())
         for index, (value, payload) in enumerate(_values(self._plan)):
             accounts[index % len(accounts)].add((payload,))
@@ -250,10 +250,10 @@ class Serving:
 
 
 def _values(plan: ServePlan) -> Iterator[tuple[_Value, bytes]]:
-    """Each record's value, and its payload.
+    """Yields each record's value and payload.
 
     Raises:
-        ConfigError: a line that is no such value.
+        ConfigError: a line is no value of this kind.
     """
     if plan.input_path is None:
         for index in range(plan.records):
@@ -278,37 +278,46 @@ def _values(plan: ServePlan) -> Iterator[tuple[_Value, bytes]]:
                     yield value, value.to_bytes(8, "big", signed=True)
             except (ValueError, OverflowError) as error:
                 raise ConfigError(
-                    f"{plan.input_path}, line {number}: {payload[:40]!r} cannot be served as {plan.kind} ({error})"
+                    f"{plan.input_path}, line {number}: {payload[:40]!r} is no {plan.kind} ({error})"
                 ) from error
 
 
 def _is_behind(subpartition: ResultSubpartition) -> bool:
-    """Whether there is something to send, or to be asked for."""
+    """Whether a subpartition has buffers that its consumer has not consumed."""
     return bool(subpartition.queued_buffers()) and not subpartition.statistics().is_consumed
 
 
-@click.command(short_help="A partition for consumers elsewhere to read.")
-@click.option("--subpartitions", type=COUNT, default=1, show_default=True, help="How many consumers it has.")
+@click.command(short_help="Serve a partition to remote consumers.")
+@click.option(
+    "--subpartitions", type=COUNT, default=1, show_default=True, help="Number of subpartitions, one per consumer."
+)
 @exchange_flags
 @click.option(
     "--listen",
     default="tcp://127.0.0.1:0",
     show_default=True,
     metavar="tcp://ADDR:PORT",
-    help="Where it is reached; port 0 takes a free one.",
+    help="Address to listen on; port 0 chooses a free one.",
 )
-@click.option("--records", type=COUNT, help="How many records; record 7 is the number 7. 1000 if not given.")
+@click.option(
+    "--records",
+    type=COUNT,
+    show_default=str(DEFAULT_RECORDS),
+    help="Number of records to generate: the numbers from 0 on.",
+)
 @click.option(
     "--input",
     "input_path",
     type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
-    help="A file: each line is a record.",
+    metavar="FILE",
+    help="Serve the lines of FILE, one record per line.",
 )
 @click.option(
     "--as",
     "kind",
     type=click.Choice(["long", "string", "bytes"]),
-    help="What the records are; long if not given, string with --input.",
+    show_default="long; string with --input",
+    help="Type of the records.",
 )
 @click.option(
     "--buffer-timeout",
@@ -316,7 +325,8 @@ def _is_behind(subpartition: ResultSubpartition) -> bool:
     type=DURATION,
     default="100ms",
     show_default=True,
-    help="Longest time a record waits in a part-filled buffer: 100ms, 0 (at once), none (until it is full).",
+    help="Longest time a record waits in a part-filled buffer. 0: flush after every record; none: only full buffers are"
+    " sent.",
 )
 @click.option(
     "--ack-timeout",
@@ -324,7 +334,7 @@ def _is_behind(subpartition: ResultSubpartition) -> bool:
     type=LENGTH,
     default="1s",
     show_default=True,
-    help="How long consumers that have everything may take to say so before the partition ends; 0 does not wait.",
+    help="How long to wait for consumers to acknowledge all records before the partition ends; 0 does not wait.",
 )
 @click.option(
     "--type",
@@ -332,23 +342,25 @@ def _is_behind(subpartition: ResultSubpartition) -> bool:
     type=click.Choice([kind.value for kind in _TYPES]),
     default=ResultPartitionType.PIPELINED_BOUNDED.value,
     show_default=True,
-    help="blocking: all of it is written to files first; hybrid ones are read while they are.",
+    help="Type of the partition. blocking: stored in files completely before it can be read; hybrid: stored in files,"
+    " and readable while it is written.",
 )
 @click.option(
     "--compression",
     type=click.Choice(SHUFFLE_COMPRESSIONS),
     default="auto",
     show_default=True,
-    help="Of what is kept in files: each buffer that gets smaller; auto: while that takes less time than it saves.",
+    help="Compression of partitions in files; a buffer is compressed if that makes it smaller. auto: compress while"
+    " that takes less time than it saves.",
 )
 @click.option(
     "--sort-min-subpartitions",
     type=COUNT,
     default=1,
     show_default=True,
-    help="With fewer, each subpartition has a file of its own instead of one for all (blocking, hybrid).",
+    help="Blocking and hybrid partitions with fewer subpartitions use one file per subpartition instead of one file.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print two JSON documents, a line each: ready, and the summary.")
+@click.option("--json", "as_json", is_flag=True, help="Print two JSON documents, one per line: ready, and the summary.")
 def serve(
     listen: str,
     dialect: str,
@@ -366,12 +378,12 @@ def serve(
     as_json: bool,
     **buffers: int,
 ) -> int:
-    """Serves a partition until its consumers have read it: task managers of Flink 2.3.0, or `netstack consume`.
+    """Serve a partition to task managers of Flink 2.3.0 or to `netstack consume` until they have read all of it.
 
-    Exit code 1 if not everything could be dealt out.
+    The exit code is 1 if not all records could be distributed.
     """
     if records is not None and input_path is not None:
-        raise ConfigError("--records and --input: give one of them")
+        raise ConfigError("--records and --input exclude each other; give one of them")
     if records is not None and records < 0:
         raise ConfigError(f"--records {records}: give 0 or more")
     if subpartitions < 1:

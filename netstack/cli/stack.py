@@ -1,6 +1,6 @@
-"""The command `netstack stack`: where the code of a job's tasks is at this moment.
+"""The command `netstack stack`: prints the current Python stack of each task of a job.
 
-Takes: a job, perhaps one of its vertices. Gives: a Python stack for each task, or one JSON document.
+Takes: a job and optionally one of its vertices. Gives: a Python stack for each task, or one JSON document.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ import click
 from ..errors import ConfigError
 from ..jobmanager.client import Document
 from ..shown import shown_text
-from .jobmanager_flags import ask, jobmanager_flags, json_flag
+from .jobmanager_flags import call, jobmanager_flags, json_flag
 from .json_document import print_document
 
 
-@click.command(short_help="The Python stacks of a job's tasks.")
-@click.argument("job_id", metavar="JOB")
+@click.command(short_help="Print the Python stacks of a job's tasks.")
+@click.argument("job_id", metavar="ID")
 @click.argument("vertex", metavar="[VERTEX]", required=False)
 @jobmanager_flags
 @json_flag
 def stack(job_id: str, vertex: str | None, jobmanager: str, secret_file: Path | None, as_json: bool) -> int:
-    """Prints the Python stack of each task of JOB, or of each task whose name contains VERTEX.
+    """Print the Python stack of each task of job ID, or only of the tasks whose name contains VERTEX.
 
-    A task that waits shows where it waits. Of a slot whose code keeps the event loop from turning the stack is taken
-    from outside, also while a C extension holds the interpreter.
+    A waiting task shows the line where it waits. If user code blocks the event loop of a slot, the stack is read from
+    outside the process's interpreter, so this works even while a C extension holds the GIL.
     """
-    document = ask(jobmanager, secret_file, lambda client: client.stacks(job_id))
+    document = call(jobmanager, secret_file, lambda client: client.stacks(job_id))
     if vertex is not None:
         document = {**document, "tasks": [row for row in document["tasks"] if vertex in str(row.get("task"))]}
         if not document["tasks"]:
             raise ConfigError(
-                f"no task of job {job_id} whose name contains {vertex!r} runs now; leave it out to see all"
+                f"job {job_id} has no running task whose name contains {vertex!r}; omit VERTEX to see all tasks"
             )
     if as_json:
         print_document(document)
@@ -44,15 +44,15 @@ def stack(job_id: str, vertex: str | None, jobmanager: str, secret_file: Path | 
 
 
 def stack_lines(document: Document) -> Iterator[str]:
-    """The stacks as text, the outermost frame first, as Python prints tracebacks."""
+    """Formats the stacks as Python formats tracebacks, with the outermost frame first."""
     for row in document["tasks"]:
-        task = f"{row.get('task')} ({row.get('subtask')})" if row.get("task") else "a task that is not known"
+        task = f"{row.get('task')} ({row.get('subtask')})" if row.get("task") else "unknown task"
         slot = "" if row.get("slot") is None else f", slot {row['slot']}"
         state = ": blocked" if row.get("is_blocked") else ""
         yield shown_text(f"{task} on {row.get('taskmanager')}{slot}{state}", 400)
         frames = row.get("frames") or []
         if not frames:
-            yield "  its stack could not be read"
+            yield "  the stack could not be read"
         for frame in reversed(frames):
             yield shown_text(f'  File "{frame.get("file")}", line {frame.get("line")}, in {frame.get("function")}', 400)
             if frame.get("source"):

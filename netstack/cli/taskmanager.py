@@ -1,7 +1,7 @@
-"""The command `netstack taskmanager`: a TaskManager that serves jobs until it is stopped.
+"""The command `netstack taskmanager`: the service that runs the tasks of jobs.
 
-Takes: flags, or a TOML file with the same names. Gives: a line with the addresses on standard output when it listens;
-what comes and goes on standard error. SIGINT and SIGTERM close every job and end it with exit code 0.
+Takes: flags, or a TOML file with the same names. Gives: a line with the addresses on standard output once it listens;
+the log on standard error. SIGINT and SIGTERM close every job and end the TaskManager with exit code 0.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from .logs import log_flag, set_up_logging
 from .network_flags import acts_as_flag
 from .values import COUNT, LENGTH, SIZE, Parsed
 
-_IDLE_LOOK_S: Final = 10.0
+_IDLE_CHECK_S: Final = 10.0
 _GRACE_S: Final = 5.0
-"""How long an orphan whose loop is held up by user code may take to end."""
+"""Time that an orphaned process has to end by itself; user code may be blocking its event loop."""
 
 _KINDS: Final[dict[str, Parsed]] = {
     "slots": COUNT,
@@ -88,93 +88,124 @@ _FILE_NAMES: Final = {
 } | {"heartbeat_timeout": "heartbeat_timeout_s", "shuffle_disk": "shuffle_disk_bytes", "max_record": "max_record_bytes"}
 
 
-@click.command(short_help="Runs tasks of jobs.")
-@click.option("--listen", metavar="tcp://ADDR:PORT", help="Where it is reached; tcp://127.0.0.1:6121 if not given.")
-@click.option("--control", metavar="ADDR:PORT", help="A port of its own for control; else control comes to --listen.")
+@click.command(short_help="Start a TaskManager, the service that runs tasks.")
+@click.option("--listen", metavar="tcp://ADDR:PORT", show_default="tcp://127.0.0.1:6121", help="Address to listen on.")
+@click.option(
+    "--control", metavar="ADDR:PORT", show_default="--listen", help="Separate address for control connections."
+)
 @click.option(
     "--jobmanager",
     metavar="ADDR:PORT",
-    help=f"Register there, and again when it comes back; ${ADDRESS_VARIABLE} if not given. Else one may dial here.",
+    show_default=f"${ADDRESS_VARIABLE}",
+    help="JobManager to register with; without one, wait for a JobManager to connect.",
 )
-@click.option("--name", help="In reports; the host's name if not given.")
-@click.option("--slots", type=COUNT, help="Subtasks of each task it runs at once; the number of CPUs if not given.")
-@click.option("--memory", "memory_bytes", type=SIZE, help="Network buffers of all jobs together; 256MiB if not given.")
-@click.option("--metrics", metavar="ADDR:PORT", help="Serve Prometheus metrics there; tls+tcp://ADDR:PORT: over TLS.")
+@click.option("--name", show_default="the host name", help="Name of this TaskManager in reports.")
+@click.option("--slots", type=COUNT, show_default="number of CPUs", help="Number of slots.")
+@click.option(
+    "--memory", "memory_bytes", type=SIZE, show_default="256MiB", help="Memory for the network buffers of all jobs."
+)
+@click.option(
+    "--metrics",
+    metavar="ADDR:PORT",
+    help="Serve Prometheus metrics at this address; for TLS write tls+tcp://ADDR:PORT.",
+)
 @click.option(
     "--secret-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help=f"Shared with all who may come in; ${SECRET_VARIABLE} if not given. Needed for any address but loopback.",
+    show_default=f"${SECRET_VARIABLE}",
+    help="File with the secret that all processes of the cluster share. Required for every address but loopback.",
 )
 @click.option(
-    "--allow", multiple=True, metavar="PACKAGE.", help="Run functions of this package too; repeatable. '*': any."
+    "--allow",
+    multiple=True,
+    metavar="PACKAGE.",
+    help="Also run functions of this package; repeatable. '*' allows every package.",
 )
-@click.option("--allow-submitted", is_flag=True, default=None, help="Run packages that jobs bring along.")
+@click.option("--allow-submitted", is_flag=True, default=None, help="Run packages that clients send with --ship.")
 @click.option(
     "--segment-size",
     "segment_size_bytes",
     type=SIZE,
-    help="Size of a network buffer of the network that jobs share; 32KiB.",
+    show_default="32KiB",
+    help="Size of one network buffer.",
 )
 @acts_as_flag
 @click.option(
     "--max-record",
     "max_record_bytes",
     type=SIZE,
-    help="The longest record of the network that jobs share; a longer one fails its task. 256MiB.",
+    show_default="256MiB",
+    help="Maximum size of a record; a larger record fails its task.",
 )
 @click.option(
     "--shuffle-directory",
     type=click.Path(exists=True, file_okay=False),
-    help="For what is kept between the stages of batch jobs; the system's temporary folder if not given.",
+    show_default="the system's temporary folder",
+    help="Folder for the partitions that batch jobs store between stages.",
 )
-@click.option("--shuffle-disk", "shuffle_disk_bytes", type=SIZE, help="The most of that; what the disk has.")
+@click.option(
+    "--shuffle-disk",
+    "shuffle_disk_bytes",
+    type=SIZE,
+    show_default="no limit",
+    help="Maximum size of the partitions in --shuffle-directory.",
+)
 @click.option(
     "--blob-cache",
     "blob_cache_bytes",
     type=SIZE,
-    help="The most that each process keeps, in files, of what the JobManager sends once for many tasks, and of packages"
-    " of jobs; 100MiB.",
+    show_default="100MiB",
+    help="Maximum size of the files in which each process caches shared deployment data and packages of jobs.",
 )
 @click.option(
-    "--heartbeat-timeout", "heartbeat_timeout_s", type=LENGTH, help="Silence after which a peer is gone; 10s."
+    "--heartbeat-timeout",
+    "heartbeat_timeout_s",
+    type=LENGTH,
+    show_default="10s",
+    help="Silence after which a peer is declared lost.",
 )
 @click.option(
     "--config",
     "config_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="TOML with these settings, and max_connections, max_unproven, handshake_timeout; flags go first.",
+    help="TOML file with these settings and max_connections, max_unproven, handshake_timeout. Flags override the file.",
 )
 @click.option(
     "--slots-in",
     type=click.Choice([PROCESSES, LOOP]),
-    help="processes: each slot is a process, so slots run in parallel and cannot hurt each other; loop: all slots share"
-    " one process and one event loop. processes if not given.",
+    show_default=PROCESSES,
+    help="processes: each slot is a process, so slots run in parallel and are isolated from each other; loop: all slots"
+    " share one process and one event loop.",
 )
 @click.option(
     "--cancellation-timeout",
     "cancellation_timeout_s",
     type=LENGTH,
-    help="A slot's process is killed when its tasks have not stopped so long after they were cancelled; 30s.",
+    show_default="30s",
+    help="Time that cancelled tasks have to stop before the process of their slot is killed.",
 )
 @click.option(
     "--process-memory",
     "process_memory_bytes",
     type=SIZE,
-    help="The most data the process of a slot may hold; an operator that wants more gets a MemoryError. No limit.",
+    show_default="no limit",
+    help="Memory limit of the process of each slot; an operator that exceeds it gets a MemoryError.",
 )
 @click.option(
     "--shared-memory/--no-shared-memory",
     default=None,
-    help="Slots that are processes of one host reach each other through shared memory, or by their ports. On.",
+    show_default="shared-memory",
+    help="Whether slot processes of one host exchange data through shared memory instead of TCP.",
 )
-@click.option("--until-eof", is_flag=True, help="End when standard input is closed: for who starts it as a child.")
+@click.option("--until-eof", is_flag=True, help="End when standard input is closed; for parent processes.")
 @log_flag
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one JSON document.")
 def taskmanager(config_file: Path | None, until_eof: bool, log_kind: str, as_json: bool, **flags: Any) -> int:
-    """A long-lived process, one per host: runs tasks of any number of jobs, several at once within its slots.
+    """Start a TaskManager, which runs tasks of any number of jobs in its slots. Usually one runs on each host.
 
-    Jobs come from the JobManager it registers at; without --jobmanager it waits for one that dials it, as that of
-    netstack-bench run|sweep --hosts does. A job whose JobManager dies is closed, and everything of it is released.
+    It registers with the JobManager of --jobmanager. Without --jobmanager it waits for one to connect, as
+    `netstack-bench run --hosts` and `netstack-bench sweep --hosts` do. If the JobManager of a job is lost, the
+    TaskManager cancels the job's tasks and releases everything they hold. Ctrl-C or SIGTERM stops it.
     """
     settings = from_environment()
     if config_file is not None:
@@ -184,11 +215,11 @@ def taskmanager(config_file: Path | None, until_eof: bool, log_kind: str, as_jso
     slots_in = settings.pop("slots_in", None)
     process_memory_bytes = settings.pop("process_memory_bytes", None)
     config = taskmanager_config(settings)
-    dial_as(config.listen)  # before the processes of slots begin
+    dial_as(config.listen)  # before the slot processes start
     set_up_logging(log_kind)
     processes = None
     if slots_in not in (None, PROCESSES, LOOP):
-        raise ConfigError(f"slots_in = {slots_in!r:.60}; give {PROCESSES} or {LOOP}")
+        raise ConfigError(f"slots_in = {slots_in!r:.60} is unknown; give {PROCESSES} or {LOOP}")
     if slots_in != LOOP:
         if process_memory_bytes is not None:
             check_process_memory(process_memory_bytes)
@@ -199,7 +230,7 @@ def taskmanager(config_file: Path | None, until_eof: bool, log_kind: str, as_jso
         if process_memory_bytes is not None:
             limit_memory(process_memory_bytes)
         if "" not in sys.path:
-            sys.path.append("")  # jobs' modules are also found where it was started, as they are by who submits
+            sys.path.append("")  # finds the modules of jobs in the current directory, as `netstack submit` does
     try:
         trio.run(_serve, config, metrics, processes, as_json, until_eof)
     finally:
@@ -209,16 +240,16 @@ def taskmanager(config_file: Path | None, until_eof: bool, log_kind: str, as_jso
 
 
 def from_environment() -> dict[str, Any]:
-    """Settings that a shell has for all commands; files and flags go first."""
+    """Settings from environment variables; the file and the flags override them."""
     settings = {"jobmanager": os.environ.get(ADDRESS_VARIABLE), "secret_file": os.environ.get(SECRET_VARIABLE)}
     return {name: value for name, value in settings.items() if value}
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Settings from a TOML file, named as the flags.
+    """Reads settings, named as the flags, from a TOML file.
 
     Raises:
-        ConfigError: it is no TOML, or names something else.
+        ConfigError: the file is no TOML, or contains an unknown setting.
     """
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -236,7 +267,7 @@ def read_config(path: Path) -> dict[str, Any]:
         field = _FILE_NAMES.get(name.replace("-", "_"), name.replace("-", "_"))
         if field not in known:
             names = ", ".join(sorted(known))
-            raise ConfigError(f"{path}: there is no setting {name!r}; known are {names}")
+            raise ConfigError(f"{path}: unknown setting {name!r}; the settings are {names}")
         if field in _KINDS and isinstance(value, str):
             try:
                 value = _KINDS[field].convert(value, None, None)
@@ -244,16 +275,17 @@ def read_config(path: Path) -> dict[str, Any]:
                 raise ConfigError(f"{path}: {name}: {error.format_message()}") from error
         kinds = _TYPES.get(field, (str,))
         if type(value) not in kinds or (type(value) is list and not all(type(each) is str for each in value)):
-            raise ConfigError(f"{path}: {name} = {value!r:.60} is of the wrong type")
+            types = " or ".join(kind.__name__ for kind in kinds)
+            raise ConfigError(f"{path}: {name} = {value!r:.60} has the wrong type; give {types}")
         settings[field] = value
     return settings
 
 
 def taskmanager_config(settings: dict[str, Any]) -> TaskManagerConfig:
-    """The TaskManager's settings from those of flags and file.
+    """Builds the TaskManager's configuration from the settings of flags, file and environment.
 
     Raises:
-        ConfigError: one of them cannot work.
+        ConfigError: a setting has an invalid value.
     """
     chosen = dict(settings)
     secret_file = chosen.pop("secret_file", None)
@@ -289,7 +321,7 @@ async def _serve(
             nursery.start_soon(_keep_collections_short, manager)
             if until_eof:
                 _end_when_left(scope)
-            if as_json or not until_eof:  # what a child prints are its operators' lines
+            if as_json or not until_eof:  # a child's standard output carries only what its operators print
                 nursery.start_soon(_announce, manager, processes, as_json)
             async for _ in signals:
                 break
@@ -299,7 +331,7 @@ async def _serve(
 async def _keep_collections_short(manager: TaskManager) -> None:
     with short_collections() as release:
         while True:
-            await trio.sleep(_IDLE_LOOK_S)
+            await trio.sleep(_IDLE_CHECK_S)
             if manager.is_idle:
                 release()
 
@@ -310,7 +342,7 @@ def _end_when_left(scope: trio.CancelScope) -> None:
 
 
 def _end_at_eof(token: trio.lowlevel.TrioToken, scope: trio.CancelScope) -> None:
-    """In a thread, since the loop may be held up by user code: ends the process when nobody holds the other end."""
+    """Ends the process when standard input is closed. Runs in a thread, since user code may block the event loop."""
     with contextlib.suppress(OSError):
         while os.read(0, 4096):
             pass

@@ -1,7 +1,7 @@
-"""The command `netstack top`: running TaskManagers and JobManagers, live, in a terminal; or once, or for programs.
+"""The command `netstack top`: a live terminal view of TaskManagers and JobManagers; or one snapshot, or JSON.
 
-Takes: addresses of either. Gives: a view that is renewed every interval, until `q` or Ctrl-C. What is gone is shown as
-gone, with the reason, and tried again.
+Takes: addresses of either. Gives: a view that is redrawn every interval, until `q` or Ctrl-C. A process that cannot be
+reached is shown with the reason, and contacted again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .top_view import History, JobView, TaskManagerHistory, TaskManagerView, sna
 from .values import LENGTH
 
 Histories: TypeAlias = dict[str, TaskManagerHistory | JobManagerHistory]
-"""By address; everybody is taken for a TaskManager until it says otherwise."""
+"""By address. Each address is taken for a TaskManager until the process there reports another role."""
 
 View: TypeAlias = TaskManagerView | JobManagerView
 
@@ -45,31 +45,31 @@ _FIXED_WIDTH: Final = 58  # of a line of a job, without its sparkline
 _ADDRESS: Final = re.compile(r"(?:[a-z+]+://)?(?:\[[^\]\s]+\]|[^\s:\[\]]+):\d{1,5}")
 
 
-@click.command(short_help="A live view of jobs and TaskManagers.")
+@click.command(short_help="Show a live view of jobs and TaskManagers.")
 @click.argument("addresses", metavar="ADDR...", nargs=-1, required=True)
 @secret_flag
-@click.option("--interval", "interval_s", type=LENGTH, default="1s", show_default=True, help="Between two looks.")
-@click.option("--once", is_flag=True, help="Look twice, an interval apart, print one snapshot and end.")
-@click.option("--json", "as_json", is_flag=True, help="Print each snapshot as one JSON document in a line.")
+@click.option("--interval", "interval_s", type=LENGTH, default="1s", show_default=True, help="Refresh interval.")
+@click.option("--once", is_flag=True, help="Print one snapshot, with rates measured over one interval, and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print each snapshot as one JSON document per line.")
 def top(addresses: tuple[str, ...], secret_file: Path | None, interval_s: float, once: bool, as_json: bool) -> int:
-    """Shows JobManagers with their jobs, and TaskManagers with what they do for them and how the last minute went.
+    """Show JobManagers with their jobs, and TaskManagers with throughput and credit over the last minute.
 
     ADDR is HOST:PORT of a JobManager, or of a TaskManager's control port.
 
-    `q` or Ctrl-C ends it. Where standard output is no terminal, one snapshot is printed, as with --once; exit code 1 if
-    somebody is gone then.
+    Press `q` or Ctrl-C to quit. If standard output is no terminal, one snapshot is printed as with --once. The exit
+    code is then 1 if an address cannot be reached.
     """
     for address in addresses:
         if not _ADDRESS.fullmatch(address):
-            raise ConfigError(f"{address!r} is no address; write HOST:PORT, such as 10.0.0.1:6121")
+            raise ConfigError(f"{address!r} is no address; give HOST:PORT, such as 10.0.0.1:6121")
     if not interval_s:
-        raise ConfigError("--interval 0 would never rest; give 100ms or more")
+        raise ConfigError("--interval 0 is not allowed; give 100ms or more")
     secret = secret_of(secret_file)
     histories: Histories = {address: TaskManagerHistory(address) for address in addresses}
     once = once or not (as_json or sys.stdout.isatty())
     try:
         return trio.run(_watch, histories, secret, interval_s, once, as_json)
-    except BrokenPipeError:  # whoever read has seen enough
+    except BrokenPipeError:  # the reader of standard output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -101,7 +101,7 @@ async def _end_on(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
 
 
 async def _follow(address: str, histories: Histories, secret: Secret | None, interval_s: float) -> None:
-    """Looks at one of them, whatever happens to it."""
+    """Polls one process, and reconnects whenever the connection is lost."""
     while True:
         try:
             history = histories[address]
@@ -128,14 +128,14 @@ async def _follow_taskmanager(
         connect_timeout_s=HEARTBEAT_TIMEOUT_S,
     ) as client:
         while True:
-            history.saw(await client.statistics(), trio.current_time())
+            history.add(await client.statistics(), trio.current_time())
             await trio.sleep(interval_s)
 
 
 async def _follow_jobs(address: str, history: JobManagerHistory, secret: Secret | None, interval_s: float) -> None:
     async with open_job_client(address, secret=secret, name="netstack top") as client:
         while True:
-            history.saw(await client.look(), trio.current_time())
+            history.add(await client.look(), trio.current_time())
             await trio.sleep(interval_s)
 
 
@@ -174,7 +174,7 @@ async def _show(histories: Histories, interval_s: float, as_json: bool) -> None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[int | None]:
-    """Standard input with each key at once and unseen; None where it is no terminal."""
+    """Standard input without line buffering and echo; None if it is no terminal."""
     if not sys.stdin.isatty():
         yield None
         return
@@ -205,7 +205,7 @@ def _print_document(views: list[View]) -> None:
 
 
 def rendered(views: Iterable[View], width: int) -> Group:
-    """What a terminal of this width shows."""
+    """Renders the views for a terminal of this width."""
     seen = [*views]
     hosts = {_host(view.address): view.hostname for view in seen if isinstance(view, TaskManagerView)}
     lines = (
@@ -216,14 +216,14 @@ def rendered(views: Iterable[View], width: int) -> Group:
 
 
 def _host(address: str) -> str:
-    """Of an address or a URL, without its port: that of a peer is a new one for each connection."""
+    """The host of an address or URL. The port of a peer is different for each connection."""
     return (address.partition("://")[2] or address).rpartition(":")[0].strip("[]")
 
 
 def _taskmanager_lines(view: TaskManagerView, width: int, hosts: Mapping[str, str]) -> list[Text]:
     name = Text.assemble((view.address, "bold"), f"  {view.hostname}" if view.hostname else "")
     if view.gone:
-        return [_line(name, ("  gone, trying again", "bold red")), Text(f"  {view.gone}", style="red"), Text("")]
+        return [_line(name, ("  lost, reconnecting", "bold red")), Text(f"  {view.gone}", style="red"), Text("")]
     cpu = "" if view.cpu_percent is None else f"  CPU {view.cpu_percent:.0f} % of {100 * view.cpus} %"
     facts = f"  up {_clock(view.uptime_s)}  slots {view.used_slots}/{view.slots}{cpu}"
     memory = (
@@ -240,12 +240,10 @@ def _taskmanager_lines(view: TaskManagerView, width: int, hosts: Mapping[str, st
 
 def _job_lines(job: JobView, width: int, hosts: Mapping[str, str]) -> list[Text]:
     tasks = ", ".join(f"{count} {state}" for state, count in job.tasks.items() if count) or "no tasks yet"
-    slots = (
-        f"  {job.slots} slot{'s' * (job.slots != 1)}" if job.slots else ""
-    )  # a JobManager keeps account of them itself
+    slots = f"  {job.slots} slot{'s' * (job.slots != 1)}" if job.slots else ""
     head = f"  {_clock(job.age_s)}{slots}  "
     if not job.is_open:
-        return [_line("  ", (job.name, "cyan"), head, ("waits for its slots", "yellow"))]
+        return [_line("  ", (job.name, "cyan"), head, ("waiting for slots", "yellow"))]
     used = f"  buffers {_percent(job.used_memory_bytes / job.memory_bytes)}" if job.memory_bytes else ""
     style = "red" if job.tasks["failed"] else ""
     lines = [_line("  ", (job.name, "cyan"), head, (tasks, style), used)]
@@ -278,7 +276,7 @@ def _job_lines(job: JobView, width: int, hosts: Mapping[str, str]) -> list[Text]
         )
     more = job.channel_count - len(job.channels)
     if more > 0:
-        lines.append(_line((f"    and {more:,} channels with as much credit or more", "dim")))
+        lines.append(_line((f"    and {more:,} more channels, with at least as much credit", "dim")))
     return lines
 
 
@@ -293,7 +291,7 @@ def _flow(
 
 
 def _line(*parts: str | Text | tuple[str, str]) -> Text:
-    """One line, cut where the terminal ends."""
+    """One line, truncated at the width of the terminal."""
     line = Text.assemble(*parts)
     line.no_wrap = True
     line.overflow = "ellipsis"
@@ -316,7 +314,7 @@ def _percent(ratio: float) -> str:
 
 
 def _clock(seconds: float) -> str:
-    """`1:02:03`, `2:03`, and days before that."""
+    """Formats a duration as `2:03`, `1:02:03` or `4 d 1:02:03`."""
     minutes, left = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)

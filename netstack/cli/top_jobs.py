@@ -1,6 +1,6 @@
-"""What `netstack top` shows of a JobManager: its jobs, their tasks, its TaskManagers.
+"""The JobManager views of `netstack top`: jobs, tasks and TaskManagers.
 
-Takes: looks at the cluster (`ClusterWatch.snapshot`), and when. Gives: a frozen view, and the lines of a terminal.
+Takes: samples of `ClusterWatch.snapshot` with their times. Gives: a frozen view, and lines for a terminal.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _WINDOW_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class VertexView:
-    """One vertex of a job. Rates are None at the first look, shares where no task has told them.
+    """One vertex of a job. Rates are None in the first sample, percentages while no task has reported them.
 
     Attributes:
-        name: of the vertex.
-        tasks: how many are in which state.
-        in_records_per_s: read by all of its tasks.
-        out_records_per_s: written by them.
-        busy_percent: of their time, on the average.
-        idle_percent: likewise.
-        backpressured_percent: likewise.
+        name: name of the vertex.
+        tasks: number of tasks in each state.
+        in_records_per_s: records that all its tasks read.
+        out_records_per_s: records that all its tasks write.
+        busy_percent: busy time of its tasks, on average.
+        idle_percent: idle time of its tasks, on average.
+        backpressured_percent: back-pressured time of its tasks, on average.
     """
 
     name: str
@@ -47,14 +47,14 @@ class MasterView:
     """One job.
 
     Attributes:
-        job_id: its id.
-        name: its name.
-        state: how it is.
-        restarts: so far.
-        checkpoints: complete ones.
-        waits_for: slots that it lacks, in words; empty if none.
-        bottleneck: what limits it, in words; empty while that is not known.
-        vertices: its tasks; none of a job that has ended.
+        job_id: id of the job.
+        name: name of the job.
+        state: state of the job.
+        restarts: number of restarts.
+        checkpoints: number of complete checkpoints.
+        waits_for: description of the slots that are missing; empty if none.
+        bottleneck: description of the bottleneck; empty while it is unknown.
+        vertices: vertices of the job; none if it has ended.
     """
 
     job_id: str
@@ -72,11 +72,11 @@ class HostView:
     """One TaskManager of a JobManager.
 
     Attributes:
-        name: as jobs know it.
-        hostname: of its host.
-        slots: in all.
-        used_slots: that jobs have.
-        gone: why it is gone; empty for one that is there.
+        name: its name.
+        hostname: name of its host.
+        slots: number of slots.
+        used_slots: number of slots held by jobs.
+        gone: why it was lost; empty if it is registered.
     """
 
     name: str
@@ -91,10 +91,10 @@ class JobManagerView:
     """One JobManager.
 
     Attributes:
-        address: as it was given.
-        gone: why it cannot be seen; empty for one that is there. What follows is then what was seen last.
-        jobs: the newest first; of those that have ended the last few.
-        taskmanagers: in the order in which they came.
+        address: its address, as given on the command line.
+        gone: why it cannot be reached; empty if it can. The other fields then have the values of the last sample.
+        jobs: its jobs, the newest first; of the ended ones only the last few.
+        taskmanagers: its TaskManagers in the order of registration.
     """
 
     address: str
@@ -108,36 +108,36 @@ ENDED_SHOWN: Final = 5
 
 @final
 class JobManagerHistory:
-    """What was seen of one JobManager."""
+    """The samples of one JobManager."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._problem = _NOT_YET
-        self._looks: list[tuple[float, Mapping[str, Any]]] = []
+        self._samples: list[tuple[float, Mapping[str, Any]]] = []
 
-    def saw(self, document: Mapping[str, Any], now_s: float) -> None:
-        """The JobManager said this."""
+    def add(self, document: Mapping[str, Any], now_s: float) -> None:
+        """Adds a sample."""
         if self._problem:
-            self._looks.clear()  # what was in between is not known
+            self._samples.clear()  # the time without samples has no rates
         self._problem = ""
-        self._looks.append((now_s, document))
-        while len(self._looks) > 2 and self._looks[0][0] < now_s - _WINDOW_S:
-            del self._looks[0]
+        self._samples.append((now_s, document))
+        while len(self._samples) > 2 and self._samples[0][0] < now_s - _WINDOW_S:
+            del self._samples[0]
 
     @property
     def is_known(self) -> bool:
-        """Whether it was seen twice, so that there are rates, or is gone for a reason."""
-        return self._problem not in ("", _NOT_YET) or len(self._looks) > 1
+        """Whether there are two samples, and so rates, or the connection failed."""
+        return self._problem not in ("", _NOT_YET) or len(self._samples) > 1
 
     def lost(self, why: str) -> None:
-        """It cannot be seen."""
-        self._problem = why or "gone"
+        """Marks the JobManager as unreachable."""
+        self._problem = why or "lost"
 
     def view(self, now_s: float) -> JobManagerView:
-        """All of it, as of the last look."""
-        if not self._looks:
+        """The view of the last sample."""
+        if not self._samples:
             return JobManagerView(self._address, self._problem, (), ())
-        (before_s, before), (last_s, last) = self._looks[0], self._looks[-1]
+        (before_s, before), (last_s, last) = self._samples[0], self._samples[-1]
         then = {job["job_id"]: job for job in before["jobs"]}
         ended = [job["job_id"] for job in last["jobs"] if job["state"] in ENDED]
         left_out = set(ended[:-ENDED_SHOWN])
@@ -172,7 +172,7 @@ def _vertex(vertex: Mapping[str, Any], before: Mapping[str, Any] | None, passed_
     def rate(name: str) -> float | None:
         if before is None or passed_s <= 0:
             return None
-        return max(0, int(vertex[name]) - int(before[name])) / passed_s  # a restart counts from 0 again
+        return max(0, int(vertex[name]) - int(before[name])) / passed_s  # counters begin at 0 after a restart
 
     known = [each for each in vertex["subtasks"] if each.get("busy") is not None]
 
@@ -191,7 +191,7 @@ def _vertex(vertex: Mapping[str, Any], before: Mapping[str, Any] | None, passed_
 
 
 def jobmanager_document(views: Sequence[JobManagerView]) -> list[dict[str, Any]]:
-    """All JobManagers as plain JSON."""
+    """The views of all JobManagers as plain data."""
     return [asdict(view) for view in views]
 
 
@@ -200,12 +200,13 @@ _TITLES: Final = f"    {'task':{_NAME}} {'subtasks':16} {'in/s':>8} {'out/s':>8}
 
 
 def jobmanager_lines(view: JobManagerView) -> list[Text]:
-    """What a terminal shows of it; each line is cut where the terminal ends."""
+    """Renders a JobManager as lines, which are truncated at the width of the terminal."""
     name = Text.assemble(("JobManager ", ""), (view.address, "bold"))
     if view.gone:
-        return [_line(name, ("  gone, trying again", "bold red")), Text(f"  {view.gone}", style="red"), Text("")]
+        return [_line(name, ("  lost, reconnecting", "bold red")), Text(f"  {view.gone}", style="red"), Text("")]
     free = sum(each.slots - each.used_slots for each in view.taskmanagers if not each.gone)
-    lines = [_line(name, f"  {len(view.jobs)} jobs, {free} of {_slots(view)} slots free")]
+    jobs = "1 job" if len(view.jobs) == 1 else f"{len(view.jobs)} jobs"
+    lines = [_line(name, f"  {jobs}, {free} of {_slots(view)} slots free")]
     for job in view.jobs:
         head = f"  {job.job_id}  restarts {job.restarts}  checkpoints {job.checkpoints}"
         why = f"  {job.waits_for}" if job.waits_for else ""
@@ -218,7 +219,7 @@ def jobmanager_lines(view: JobManagerView) -> list[Text]:
     if view.taskmanagers:
         lines.append(_line((f"    {'TaskManager':{_NAME}} {'host':22} slots in use", "dim")))
     for each in view.taskmanagers:
-        end = (f"  gone: {each.gone}", "red") if each.gone else ("", "")
+        end = (f"  lost: {each.gone}", "red") if each.gone else ("", "")
         lines.append(_line(f"    {each.name:{_NAME}} {each.hostname:22} {each.used_slots} of {each.slots}", end))
     return [*lines, Text("")]
 

@@ -1,9 +1,9 @@
-"""What `netstack top` shows, without a terminal: TaskManagers, their jobs, and how the last minute went.
+"""The TaskManager views of `netstack top`: jobs, rates and the history of the last minute, without terminal output.
 
-Takes: what TaskManagers say of themselves (`TaskManager.statistics`), and when. Gives: frozen views, and sparklines.
+Takes: samples of `TaskManager.statistics` with their times. Gives: frozen views, and sparklines.
 
-Counters become rates between two looks; a counter that fell (a partition was released) counts as standing still. What a
-look is worth covers the time since the look before it, so a TaskManager that was gone leaves a gap.
+Rates are differences of counters between two samples. A counter that fell, because a partition was released, gives the
+rate 0. A rate covers the time since the sample before it, so a lost TaskManager leaves a gap.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, final
 
 SPAN_S: Final = 60.0
-"""How far back histories go."""
+"""Length of the histories."""
 CHANNELS_SHOWN: Final = 4
 
 _NOT_YET: Final = "not connected yet"
 _BARS: Final = "▁▂▃▄▅▆▇█"
 
 History: TypeAlias = tuple[tuple[float, float, float], ...]
-"""Values with the time they cover: (from, to, value), times in seconds before now, oldest first."""
+"""Values with the time they cover, oldest first: (start, end, value) with times in seconds before now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class ChannelView:
     """One channel that a job of this TaskManager writes to.
 
     Attributes:
-        peer: who reads it.
-        partition: of which partition.
-        subpartition: which of it.
-        credit: buffers it may still send.
-        credits: of the last minute.
+        peer: address of the reader.
+        partition: id of the partition.
+        subpartition: index of the subpartition.
+        credit: number of buffers it may still send.
+        credits: history of the credit.
     """
 
     peer: str
@@ -49,28 +49,28 @@ class JobView:
     """One job on one TaskManager. Rates are None at the first look.
 
     Attributes:
-        job_id: its id.
-        name: for people.
-        slots: that it holds, or waits for.
+        job_id: id of the job.
+        name: name of the job.
+        slots: number of slots it holds, or waits for.
         is_open: whether it has its slots.
-        age_s: since it was asked for.
-        tasks: how many are `running`, `ended`, `failed`.
-        out_bytes_per_s: written by its tasks, to whomever.
-        in_bytes_per_s: read by its tasks.
-        out_records_per_s: likewise.
-        in_records_per_s: likewise.
-        sent_bytes_per_s: over the network.
-        received_bytes_per_s: over the network.
-        out_history: bytes/s of the last minute.
-        in_history: bytes/s of the last minute.
-        backpressured_ms_per_s: of the partition that waits most.
-        idle_ms_per_s: of the gate that waits most.
-        out_pool_usage: of the fullest partition's pool; above 1 with overdraft.
-        in_pool_usage: of the fullest gate's.
-        memory_bytes: of its network buffers; 0 if it uses those that jobs share.
-        used_memory_bytes: of them, lent out.
-        channel_count: in all.
-        channels: those with the least credit.
+        age_s: time since it was requested.
+        tasks: number of tasks that are `running`, `finished`, `failed`.
+        out_bytes_per_s: bytes that its tasks write.
+        in_bytes_per_s: bytes that its tasks read.
+        out_records_per_s: records that its tasks write.
+        in_records_per_s: records that its tasks read.
+        sent_bytes_per_s: bytes sent over the network.
+        received_bytes_per_s: bytes received from the network.
+        out_history: `out_bytes_per_s` over the last minute.
+        in_history: `in_bytes_per_s` over the last minute.
+        backpressured_ms_per_s: back-pressured time of the partition that waits most.
+        idle_ms_per_s: idle time of the gate that waits most.
+        out_pool_usage: usage of the fullest partition's pool; above 1 with overdraft buffers.
+        in_pool_usage: usage of the fullest gate's pool.
+        memory_bytes: memory reserved for its network buffers; 0 if it uses the shared ones.
+        used_memory_bytes: the part of `memory_bytes` in use.
+        channel_count: number of channels.
+        channels: the channels with the least credit.
     """
 
     job_id: str
@@ -102,19 +102,19 @@ class TaskManagerView:
     """One TaskManager.
 
     Attributes:
-        address: as it was given.
-        gone: why it cannot be seen; empty for one that is there. What follows is then what was seen last.
-        hostname: of its host; empty until it was seen for the first time.
-        version: of netstack.
-        uptime_s: since it was started.
-        slots: in all.
-        used_slots: held by jobs.
-        memory_bytes: of network buffers in all.
-        held_memory_bytes: reserved by jobs.
-        used_memory_bytes: lent to their tasks and connections.
-        cpu_percent: of one CPU, since the look before; None at the first.
-        cpus: of its host.
-        jobs: on it.
+        address: its address, as given on the command line.
+        gone: why it cannot be reached; empty if it can. The other fields then have the values of the last sample.
+        hostname: name of its host; empty until the first sample.
+        version: version of netstack.
+        uptime_s: time since it started.
+        slots: number of slots.
+        used_slots: number of slots held by jobs.
+        memory_bytes: memory for network buffers.
+        held_memory_bytes: memory reserved by jobs.
+        used_memory_bytes: memory in use by tasks and connections.
+        cpu_percent: CPU time since the last sample, in percent of one CPU; None in the first sample.
+        cpus: number of CPUs of its host.
+        jobs: its jobs.
     """
 
     address: str
@@ -133,13 +133,13 @@ class TaskManagerView:
 
 
 def snapshot_document(taskmanagers: Sequence[TaskManagerView]) -> dict[str, Any]:
-    """All TaskManagers as plain JSON."""
+    """The views of all TaskManagers as plain data."""
     return {"taskmanagers": [dataclasses.asdict(each) for each in taskmanagers]}
 
 
 @final
 class TaskManagerHistory:
-    """What was seen of one TaskManager."""
+    """The samples of one TaskManager."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -148,10 +148,10 @@ class TaskManagerHistory:
         self._cpu = _Rate()
         self._jobs: dict[str, _JobHistory] = {}
 
-    def saw(self, document: Mapping[str, Any], now_s: float) -> None:
-        """The TaskManager said this of itself."""
+    def add(self, document: Mapping[str, Any], now_s: float) -> None:
+        """Adds a sample."""
         if self._problem or document["pid"] != self._document.get("pid"):
-            self._cpu = _Rate()  # nobody knows what was in between
+            self._cpu = _Rate()  # the time without samples has no rates
             self._jobs = {}
         self._problem = ""
         self._document = document
@@ -159,19 +159,19 @@ class TaskManagerHistory:
         rows = {row["job_id"]: row for row in document["jobs"]}
         self._jobs = {job_id: self._jobs.get(job_id) or _JobHistory() for job_id in rows}
         for job_id, row in rows.items():
-            self._jobs[job_id].saw(row, now_s)
+            self._jobs[job_id].add(row, now_s)
 
     @property
     def is_known(self) -> bool:
-        """Whether it was seen twice, so that there are rates, or is gone for a reason."""
+        """Whether there are two samples, and so rates, or the connection failed."""
         return self._problem not in ("", _NOT_YET) or self._cpu.last is not None
 
     def lost(self, why: str) -> None:
-        """It cannot be seen."""
-        self._problem = why or "gone"
+        """Marks the TaskManager as unreachable."""
+        self._problem = why or "lost"
 
     def view(self, now_s: float) -> TaskManagerView:
-        """All of it, with histories as of now."""
+        """The view of the last sample, with histories relative to now."""
         document = self._document
         jobs = [] if self._problem else [history.view(now_s) for history in self._jobs.values()]
         held = [job for job in jobs if job.is_open]
@@ -194,7 +194,7 @@ class TaskManagerHistory:
 
 
 class _Rate:
-    """A counter, as its rate and the rates of the last minute."""
+    """The current rate of a counter, and its rates over the last minute."""
 
     __slots__ = ("_count", "_history", "_seen_s", "last")
 
@@ -225,7 +225,7 @@ _RATES: Final = {
 
 
 class _JobHistory:
-    """What was seen of one job."""
+    """The samples of one job."""
 
     def __init__(self) -> None:
         self._row: Mapping[str, Any] = {}
@@ -233,10 +233,10 @@ class _JobHistory:
         self._credits: dict[tuple[str, str, int], deque[tuple[float, float, float]]] = {}
         self._seen_s: float | None = None
 
-    def saw(self, row: Mapping[str, Any], now_s: float) -> None:
+    def add(self, row: Mapping[str, Any], now_s: float) -> None:
         self._row = row
         metrics = row.get("metrics")
-        if not metrics:  # it waits for its slots, or the TaskManager says only the most important things
+        if not metrics:  # the job waits for its slots, or the TaskManager shortened its report
             return
         for name, counters in _RATES.items():
             self._rates[name].add(sum(sum(_values(metrics, counter)) for counter in counters), now_s)
@@ -283,12 +283,12 @@ class _JobHistory:
 
 
 def sparkline(history: History, width: int, *, top: float = 0.0) -> str:
-    """The last minute as bars, the newest at the right; a blank where nothing was seen.
+    """Draws the last minute as bars, the newest at the right; a blank means no sample.
 
     Args:
-        history: see `History`.
-        width: characters.
-        top: what a full bar is worth, at least; the largest value shown if that is more.
+        history: the values to draw.
+        width: number of characters.
+        top: value of a full bar; larger values raise it.
     """
     step_s = SPAN_S / width
     means: list[float | None] = []
@@ -305,7 +305,7 @@ def _bar(value: float, highest: float) -> str:
 
 
 def _values(metrics: Mapping[str, Any], name: str) -> list[float]:
-    """Of every partition or gate, or the TaskManager's one value."""
+    """The values of a metric: one per partition or gate, or the TaskManager's single one."""
     values = metrics.get(name, {})
     return list(values.values()) if isinstance(values, Mapping) else [values]
 

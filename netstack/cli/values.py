@@ -1,8 +1,8 @@
-"""The kinds of values that flags of every command take.
+"""Types of command-line values: durations, sizes, counts, rates, and lists of them.
 
-Takes: words of the command line. Gives: durations in seconds, sizes in bytes, counts, and lists of them.
+Takes: command-line arguments. Gives: durations in seconds, sizes in bytes, counts, and lists of them.
 
-Rules: a value that does not parse is one clear sentence that names the flag, and exit code 2.
+Rules: a value that cannot be parsed ends the command with exit code 2 and one sentence that names the flag.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ else:
 
 
 class Parsed(_ParamType):
-    """A value read by a function that raises ConfigError or ValueError."""
+    """A click type whose values are parsed by a function that raises ConfigError or ValueError."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The parsed value; what is not text is a default and stays as it is."""
+        """Parses text. A value that is not text is a default and is returned unchanged."""
         if not isinstance(value, str):
             return value
         try:
@@ -43,14 +43,14 @@ class Parsed(_ParamType):
 
 _EXACT: Final = decimal.Context(traps=[decimal.Inexact])
 MAX_COUNT: Final = 10**12
-"""More of anything is a slip."""
+"""A larger count is taken for a typing mistake."""
 
 
 def parse_count(text: str) -> int:
-    """A whole number, such as `812` or `10k`.
+    """Parses a whole number such as `812` or `10k`.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the text is no whole number.
     """
     try:
         value = int(text)
@@ -61,15 +61,15 @@ def parse_count(text: str) -> int:
         except (ConfigError, ArithmeticError):
             raise ConfigError(f"{shown(text)} is not a whole number") from None
     if abs(value) > MAX_COUNT:
-        raise ConfigError(f"{shown(text)} is too large; at most {MAX_COUNT} can be counted")
+        raise ConfigError(f"{shown(text)} is too large; the maximum is {MAX_COUNT}")
     return value
 
 
 def parse_number(text: str) -> float:
-    """A number.
+    """Parses a number.
 
     Raises:
-        ConfigError: it is none, or not finite.
+        ConfigError: the text is no number, or the number is not finite.
     """
     try:
         value = float(text)
@@ -81,40 +81,40 @@ def parse_number(text: str) -> float:
 
 
 def parse_rate(text: str) -> float:
-    """How many in a second, such as `812`, `10k` or `1.5M/s`.
+    """Parses a rate per second such as `812`, `10k` or `1.5M/s`.
 
     Raises:
-        ConfigError: it is no number.
+        ConfigError: the text is no rate.
     """
     return float(parse_amount(text))
 
 
 def parse_length(text: str) -> float:
-    """A duration where `none` would mean nothing.
+    """Parses a duration that must not be `none`.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the text is no duration.
     """
     value = parse_duration(text)
     if value is None:
-        raise ConfigError(f"{text!r}: give a duration, or 0")
+        raise ConfigError(f"{text!r} is not allowed here; give a duration such as 10s, or 0")
     return value
 
 
 def parse_switch(text: str) -> bool:
-    """`on` or `off`.
+    """Parses `on` or `off`.
 
     Raises:
-        ConfigError: neither.
+        ConfigError: the text is neither.
     """
     try:
         return {"on": True, "off": False}[text.strip().lower()]
     except KeyError:
-        raise ConfigError(f"{text!r}: write on or off") from None
+        raise ConfigError(f"{text!r} is neither on nor off") from None
 
 
 def listed(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
-    """Reads several values with commas in between."""
+    """Returns a parser of values that are separated by commas."""
 
     def parse_all(text: str) -> tuple[Any, ...]:
         return tuple(parse(part.strip()) for part in text.split(",") if part.strip())

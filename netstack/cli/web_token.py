@@ -1,6 +1,6 @@
-"""The command `netstack web-token`: what the page of a JobManager, and programs that ask it, want to be shown.
+"""The command `netstack web-token`: creates a token that the web page and the REST interface of a JobManager accept.
 
-Takes: the secret. Gives: a token on standard output, good for a while.
+Takes: the secret. Gives: a token on standard output that expires after some time.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ from .jobmanager_flags import SECRET_VARIABLE
 from .values import LENGTH
 
 
-@click.command("web-token", short_help="A token for the page of a JobManager.")
+@click.command("web-token", short_help="Create an access token for a JobManager's web page.")
 @click.option(
     "--secret-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     envvar=SECRET_VARIABLE,
     required=True,
-    help=f"Of the cluster; ${SECRET_VARIABLE} if not given.",
+    show_default=f"${SECRET_VARIABLE}",
+    help="File with the secret of the cluster.",
 )
-@click.option("--expires", "expires_s", type=LENGTH, default="12h", show_default=True, help="How long it is good.")
+@click.option("--expires", "expires_s", type=LENGTH, default="12h", show_default=True, help="Lifetime of the token.")
 def web_token(secret_file: Path, expires_s: float) -> None:
-    """A token for the page of a JobManager, and for its REST interface: `Authorization: Bearer TOKEN`.
+    """Create an access token for a JobManager's web page and REST interface (`Authorization: Bearer TOKEN`).
 
-    Whoever has it sees all jobs, and with --web-submit cancels them; the secret cannot be had from it.
+    With the token anyone can see all jobs and, if the JobManager runs with --web-submit, cancel them. The secret cannot
+    be derived from it.
     """
     click.echo(Secret.from_file(secret_file).web_token(expires_s))

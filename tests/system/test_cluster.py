@@ -254,7 +254,7 @@ def test_who_waits_for_a_job_gets_its_results_though_the_jobmanager_is_killed(tm
         assert waiting.returncode == 0, said
         lines = said.decode().splitlines()
         # How soon TaskManagers dial again decides whether it is told that slots are missing meanwhile.
-        assert [line.split(" (")[0] for line in lines if not line.startswith("it waits for ")] == [
+        assert [line.split(" (")[0] for line in lines if not line.startswith("the job waits for ")] == [
             f"job {job['job_id']}",
             "lost the JobManager",
             "a JobManager answers again",

@@ -81,7 +81,7 @@ def test_a_job_runs_and_leaves_nothing(tmp_path: Path) -> None:
     document = json.loads(out)
     assert document["results"]["result"] == {"0": cluster_jobs.expected_counts()}
     assert (document["state"], document["taskmanagers"], document["slots"]) == ("finished", 2, 1)
-    assert re.fullmatch(r"the page is http://127\.0\.0\.1:\d+\n", err)
+    assert re.fullmatch(r"web page: http://127\.0\.0\.1:\d+\n", err)
     assert json.loads(read_recording(recording).last)["jobs"][0]["state"] == "finished"
     assert [*tmp_path.iterdir()] == [recording]
 
@@ -92,7 +92,7 @@ def test_a_result_that_is_no_json_ends_neither_page_nor_recording_nor_job(tmp_pa
     out, err = finished(start(tmp_path, *words, "--record", str(recording), "--web", "127.0.0.1:0"), 0)
     assert json.loads(out)["results"] == {"odd": {"0": cluster_jobs.ODD_AS_JSON}, "result": {"0": [0, 1, 2]}}
     pages = [line for line in err.splitlines() if "event loop has not turned" not in line]  # on a busy machine
-    assert re.fullmatch(r"the page is http://127\.0\.0\.1:\d+", "".join(pages))
+    assert re.fullmatch(r"web page: http://127\.0\.0\.1:\d+", "".join(pages))
     looks = [json.loads(line) for line in gzip.decompress(recording.read_bytes()).splitlines()[1:]]
     seen = [job["results"].get("odd") for look in looks for job in look["snapshot"]["jobs"]]
     assert {"0": cluster_jobs.ODD_AS_JSON} in seen
@@ -103,7 +103,7 @@ def test_a_job_that_fails_while_somebody_looks_says_why_in_one_line(tmp_path: Pa
     flag, value = flags
     words = (flag, value if flag == "--web" else str(tmp_path / value))
     _, err = finished(start(tmp_path, "cluster_jobs:raising", "--taskmanagers", "1", *words), 1)
-    *lines, said = [line for line in err.splitlines() if not line.startswith("the page is ")]
+    *lines, said = [line for line in err.splitlines() if not line.startswith("web page: ")]
     assert said.endswith(
         "ValueError: operator 'check': no room for 2, at cluster_jobs.py:"
         f"{line_of('raise ValueError(f')} (the restart strategy is none)"
@@ -160,7 +160,7 @@ def test_what_was_decided_while_it_ran_is_told(tmp_path: Path) -> None:
     out, err = finished(start(tmp_path, *words), 0)
     assert json.loads(out)["words"] == 600
     # to be or not to be: 6 words with a length, a msgpack head and 13 letters
-    assert "count: planned undecided, decided 3\n" in err
+    assert "count: parallelism 3, chosen at run time\n" in err
     assert "ceil(4300 / 2000) = 3" in err
 
 

@@ -34,7 +34,7 @@ def test_a_job_that_its_sink_holds_back_goes_on_with_more_of_them() -> None:
             assert [each["parallelism"] for each in after["vertices"]] == [1, 3]
             assert after["restored_from"] is not None
             assert (await cluster.client.job(job_id))["state"] == "finished"
-            assert f"goes on as {found['new_job_id']}" in "\n".join(tune_lines(found))
+            assert f"restarted as {found['new_job_id']}" in "\n".join(tune_lines(found))
             await cluster.client.cancel(found["new_job_id"])
 
     trio.run(main)

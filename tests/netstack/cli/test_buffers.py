@@ -24,7 +24,7 @@ def test_a_plan_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_plan_that_does_not_fit_says_what_to_raise(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["buffers", "--gate", "2000", "--memory", "32MiB"]) == 1
     text = " ".join(capsys.readouterr().out.split())
-    assert "32MiB of memory hold 1,024, 2,993 too few" in text
+    assert "32MiB of memory hold 1,024 buffers, 2,993 too few" in text
     assert "Raise --memory to 128544KiB or more" in text
 
 

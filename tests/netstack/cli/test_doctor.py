@@ -80,7 +80,10 @@ def test_limits_of_sockets(tmp_path: Path) -> None:
 
 def test_few_open_files_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (1024, 2048))
-    assert (open_files().verdict, open_files().advice) == ("warn", "ulimit -n 2048; in the unit: LimitNOFILE=65536")
+    assert (open_files().verdict, open_files().advice) == (
+        "warn",
+        "ulimit -n 2048; in a systemd unit: LimitNOFILE=65536",
+    )
 
 
 def test_stolen_time_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

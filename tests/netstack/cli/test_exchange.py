@@ -56,7 +56,11 @@ def test_the_memory_is_what_the_channels_may_take() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (["consume", "tcp://127.0.0.1:1", "--partition", PARTITION, "--as", "rows"], 2, "--columns says what"),
+        (
+            ["consume", "tcp://127.0.0.1:1", "--partition", PARTITION, "--as", "rows"],
+            2,
+            "--as rows and --columns require",
+        ),
         (
             ["consume", "tcp://127.0.0.1:1", "--partition", PARTITION, "--as", "rows", "--columns", "id LONG"],
             2,
@@ -66,7 +70,7 @@ def test_the_memory_is_what_the_channels_may_take() -> None:
         (
             ["consume", "tcp://127.0.0.1:1", "--partition", PARTITION, "--subpartitions", "3-1"],
             2,
-            "the lower one first",
+            "the lower number first",
         ),
         (["consume", "tcp://127.0.0.1:1", "--partition", PARTITION, "--subpartitions", "x"], 2, "FIRST-LAST"),
         (["consume", "127.0.0.1:1", "--partition", PARTITION], 2, "has no scheme"),

@@ -54,7 +54,7 @@ def test_parameters_are_arguments_of_the_kind_that_the_function_has(module: str)
         ("job", {"input": "a", "other": "b"}, "cannot be called with these parameters: .* 'other'; it takes input"),
         ("job", {"input": "a", "width": "wide"}, "the parameter width='wide' is no int"),
         ("job", {"input": "a", "is_wide": "perhaps"}, "the parameter is_wide='perhaps' is no bool"),
-        ("graph", {"input": "a"}, "is no function, so it takes no parameters"),
+        ("graph", {"input": "a"}, "is no function and takes no parameters"),
         ("low_level", {}, "is a JobGraph, which can only be planned"),
     ],
 )
@@ -80,11 +80,11 @@ def test_the_input_is_a_parameter_with_its_whole_path(tmp_path: Path, monkeypatc
 
 def test_a_run_without_its_input_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "netstack.examples.word_count:job", "--input", "nowhere.txt"]) == 2
-    assert capsys.readouterr().err == "netstack: --input nowhere.txt: there is no such file\n"
+    assert capsys.readouterr().err == "netstack: --input nowhere.txt: the file does not exist\n"
 
 
 @pytest.mark.parametrize("command", ["run", "submit"])
 def test_state_is_left_behind_of_a_savepoint_only(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     job = ("netstack.examples.word_count:job", "--input", __file__)
     assert main([command, *job, "--allow-non-restored-state"]) == 2
-    assert "--allow-non-restored-state goes with --from" in capsys.readouterr().err
+    assert "--allow-non-restored-state requires --from" in capsys.readouterr().err

@@ -62,16 +62,16 @@ def test_uids_and_what_was_left_behind_are_told() -> None:
     document = job(not_restored=["count", "source -> count"])
     document["vertices"][0]["uids"] = {"map": "mapped"}
     text = shown(*job_lines(document))
-    assert "not restored, because the job does not have them: count, source -> count\n" in text
-    assert "in checkpoints map is 'mapped'\n" in text
-    assert "in checkpoints" not in shown(*job_lines(job()))
+    assert "state not restored, because the job does not have these operators: count, source -> count\n" in text
+    assert "uids in checkpoints: map is 'mapped'\n" in text
+    assert "uids in checkpoints" not in shown(*job_lines(job()))
 
 
 def test_what_was_put_into_files_is_told() -> None:
     document = job()
     document["vertices"][0]["kept"] = {"bytes": 4_000, "compressed_bytes": 1_000, "stored_bytes": 3_500}
     text = shown(*job_lines(document))
-    assert "source -> map: 4,000 bytes are kept in 3,500, 25% of them compressed" in text
+    assert "source -> map: 4,000 bytes stored as 3,500 bytes, 25% of them compressed" in text
 
 
 def test_what_was_decided_is_told_beside_the_plan() -> None:
@@ -85,9 +85,9 @@ def test_what_was_decided_is_told_beside_the_plan() -> None:
         "inputs": [{"dataset": "read.0", "bytes": 400, "is_broadcast": False, "reads": reads}],
     }
     text = shown(*job_lines(document))
-    assert "source -> map: planned undecided, decided 20\n  ceil(400 / 20) = 20\n" in text
-    assert "bytes of each subtask: 1,020 1,020" in text
-    assert "subpartitions of read.0 that each reads: 0-3 4-7 " in text
+    assert "source -> map: parallelism 20, chosen at run time\n  ceil(400 / 20) = 20\n" in text
+    assert "bytes read by each subtask: 1,020 1,020" in text
+    assert "subpartitions of read.0 read by each subtask: 0-3 4-7 " in text
     assert text.count(" and 4 more") == 2
 
 
@@ -106,8 +106,8 @@ def test_failures_are_told_with_the_lines_that_raised_the_newest() -> None:
     entry = {"at": 0.0, "text": "map (0): KeyError: 'x', at jobs.py:7", "led_to": "restart 1, next in 1 s"}
     last = entry | {"led_to": "the end of the job", "traceback": 'Traceback:\n  File "jobs.py", line 7, in [bold]'}
     text = shown(*job_lines(job(failures=[entry | {"traceback": "older lines"}, last], failures_left_out=3)))
-    assert "map (0): KeyError: 'x', at jobs.py:7; led to: restart 1, next in 1 s\n(3 more failures are not" in text
-    assert 'led to: the end of the job\nTraceback:\n  File "jobs.py", line 7, in [bold]\n' in text
+    assert "map (0): KeyError: 'x', at jobs.py:7; result: restart 1, next in 1 s\n(3 more failures were dropped" in text
+    assert 'result: the end of the job\nTraceback:\n  File "jobs.py", line 7, in [bold]\n' in text
     assert "older lines" not in text
 
 

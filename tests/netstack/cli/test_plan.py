@@ -80,12 +80,12 @@ def test_what_does_not_fit_is_exit_code_1(capsys: pytest.CaptureFixture[str]) ->
     ("job", "text"),
     [
         ("nowhere.json", "job file 'nowhere.json' cannot be read"),
-        ("words", "'words' is no job; give module:attribute"),
+        ("words", "'words' is no job; give MODULE:ATTRIBUTE"),
         (
             "netstack.schedule.graph.examples:nothing",
-            "is not there: module 'netstack.schedule.graph.examples' has no attribute",
+            "cannot be loaded: module 'netstack.schedule.graph.examples' has no attribute",
         ),
-        ("no_such_module:job", "is not there: No module named 'no_such_module'"),
+        ("no_such_module:job", "cannot be loaded: No module named 'no_such_module'"),
         ("json:dumps", "cannot be called without arguments: missing a required argument: 'obj'"),
         ("netstack.config:KIB", "is a int; give a StreamEnvironment"),
     ],

@@ -117,9 +117,9 @@ def test_a_pipe_is_no_recording_and_keeps_nobody_waiting(tmp_path: Path) -> None
 def test_what_belongs_to_a_job_is_refused_for_a_jobmanager(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     output = str(tmp_path / "file")
     assert main(["record", "127.0.0.1:1", "-p", "a=1", "--output", output]) == 2
-    assert "whose jobs run already" in capsys.readouterr().err
+    assert "whose jobs already run" in capsys.readouterr().err
     assert main(["record", "module:job", "--seconds", "1s", "--output", output]) == 2
-    assert "a job is recorded to its end" in capsys.readouterr().err
+    assert "a job is recorded until it ends" in capsys.readouterr().err
     assert main(["record", "127.0.0.1:1", "--output", output]) == 1
     assert "no JobManager answers at 127.0.0.1:1" in capsys.readouterr().err
 

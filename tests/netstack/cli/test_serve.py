@@ -36,7 +36,7 @@ def test_a_line_that_is_no_such_value_is_named(kind: str, line: bytes, text: str
     failed = serving(input_path=lines, kind=kind)
     trio.run(failed.run)
     assert failed.outcome == "error"
-    assert f"line 2: {line!r} cannot be served as {kind}" in str(failed.error)
+    assert f"line 2: {line!r} is no {kind}" in str(failed.error)
     assert text in str(failed.error)
     assert failed.document()["channels"][0]["records"] == 1
 

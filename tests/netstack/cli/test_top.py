@@ -73,7 +73,7 @@ def busy() -> TaskManagerHistory:
             "free_memory_bytes": 252 << 20,
             "jobs": [run, waiting],
         }
-        history.saw(document, float(second))
+        history.add(document, float(second))
     return history
 
 
@@ -100,10 +100,10 @@ def test_a_daemon_at_80_columns() -> None:
         "               60  ▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▃▃▃▃▃▃  source-0[1] to 10.0.0.2",
         "              120  ▁▁▁▁▂▂▂▂▃▃▃▃▄▄▄▄▅▅▅▅▆▆  source-0[2] to 10.0.0.2",
         "              180  ▁▁▂▂▂▃▃▃▄▄▄▅▅▆▆▆▇▇▇███  source-0[3] to 10.0.0.2",
-        "    and 1,002 channels with as much credit or more",
-        "  next  0:05  1 slot  waits for its slots",
+        "    and 1,002 more channels, with at least as much credit",
+        "  next  0:05  1 slot  waiting for slots",
         "",
-        "10.0.0.2:6121  gone, trying again",
+        "10.0.0.2:6121  lost, reconnecting",
         "  Connection refused",
         "",
     ]
@@ -125,9 +125,9 @@ def test_times_are_read_at_a_glance(seconds: float) -> None:
     ("arguments", "said"),
     [
         ([], "Missing argument"),
-        (["nowhere"], "'nowhere' is no address; write HOST:PORT"),
+        (["nowhere"], "'nowhere' is no address; give HOST:PORT"),
         (["a:1:2"], "is no address"),
-        (["a:1", "--interval", "0"], "--interval 0 would never rest"),
+        (["a:1", "--interval", "0"], "--interval 0 is not allowed"),
         (["a:1", "--interval", "soon"], "soon"),
         (["a:1", "--secret-file", "/nowhere"], "/nowhere"),
     ],
@@ -140,7 +140,7 @@ def test_bad_usage(arguments: list[str], said: str, capsys: pytest.CaptureFixtur
 
 def test_nobody_there_is_told_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "127.0.0.1:1", "--interval", "50ms"]) == 1  # standard output is no terminal: one snapshot
-    assert "127.0.0.1:1  gone, trying again" in capsys.readouterr().out
+    assert "127.0.0.1:1  lost, reconnecting" in capsys.readouterr().out
     assert main(["top", "127.0.0.1:1", "--once", "--interval", "50ms", "--json"]) == 1
     (daemon,) = json.loads(capsys.readouterr().out)["taskmanagers"]
     assert "Connection refused" in daemon["gone"]
@@ -210,10 +210,10 @@ def test_in_a_terminal_it_is_renewed_and_ends_cleanly(end: signal.Signals | byte
     try:
         screen = b""
         deadline = time.monotonic() + 20
-        while screen.count(b"gone, trying again") < 3 and time.monotonic() < deadline:
+        while screen.count(b"lost, reconnecting") < 3 and time.monotonic() < deadline:
             if select.select([master], [], [], 1)[0]:
                 screen += os.read(master, 65536)
-        assert screen.count(b"gone, trying again") >= 3, screen
+        assert screen.count(b"lost, reconnecting") >= 3, screen
         assert b"q quits" in screen
         if isinstance(end, bytes):
             os.write(master, end)
@@ -226,7 +226,7 @@ def test_in_a_terminal_it_is_renewed_and_ends_cleanly(end: signal.Signals | byte
                 break  # the other end is closed
         assert process.wait(10) == 0
         assert b"\x1b[?1049h" in screen
-        assert screen.rindex(b"\x1b[?1049l") > screen.rindex(b"gone"), "the terminal is as it was"
+        assert screen.rindex(b"\x1b[?1049l") > screen.rindex(b"lost"), "the terminal is as it was"
         assert b"\x1b[?25h" in screen, "and has a cursor"
         assert b"Traceback" not in screen
     finally:
@@ -250,7 +250,7 @@ def test_jobs_of_a_jobmanager_have_titles_rates_and_hosts() -> None:
     history = JobManagerHistory("10.0.0.1:6120")
     assert not history.is_known
     for second in range(5):
-        history.saw(look(second, 1000 * second), float(second))
+        history.add(look(second, 1000 * second), float(second))
     assert history.is_known
     text = "\n".join(shown([history], 120))
     assert "JobManager 10.0.0.1:6120  2 jobs, 1 of 2 slots free" in text
@@ -260,7 +260,7 @@ def test_jobs_of_a_jobmanager_have_titles_rates_and_hosts() -> None:
     assert "it broke" in text
     assert re.search(r"10.0.0.7:41000 +host-a +1 of 2", text)
     history.lost("nobody answers")
-    assert "gone, trying again" in "\n".join(shown([history], 120))
+    assert "lost, reconnecting" in "\n".join(shown([history], 120))
 
 
 async def test_a_jobmanager_is_told_from_a_taskmanager(capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,11 +64,11 @@ def run(out: float = 0.0, *, credit: int = 0, job_id: str = "a", **metrics: Any)
 
 def test_counters_become_rates_between_two_looks() -> None:
     history = TaskManagerHistory("a:1")
-    history.saw(document(1.0, jobs=[run(1000)]), 10.0)
+    history.add(document(1.0, jobs=[run(1000)]), 10.0)
     first = history.view(10.0)
     assert (first.cpu_percent, first.jobs[0].out_bytes_per_s) == (None, None)
     assert not history.is_known
-    history.saw(document(2.0, jobs=[run(3000)]), 14.0)
+    history.add(document(2.0, jobs=[run(3000)]), 14.0)
     assert history.is_known
     view = history.view(15.0)
     assert (view.cpu_percent, view.used_slots, view.held_memory_bytes, view.used_memory_bytes) == (25.0, 1, 400, 123)
@@ -88,7 +88,7 @@ def test_counters_become_rates_between_two_looks() -> None:
 def test_a_partition_that_is_released_is_no_negative_rate() -> None:
     history = TaskManagerHistory("a:1")
     for now_s, out in ((0.0, 1000.0), (1.0, 10.0), (2.0, 20.0)):
-        history.saw(document(jobs=[run(out)]), now_s)
+        history.add(document(jobs=[run(out)]), now_s)
     assert [value for _, _, value in history.view(2.0).jobs[0].out_history] == [0, 10]
 
 
@@ -99,7 +99,7 @@ def test_a_daemon_that_is_gone_keeps_its_name_and_tells_why() -> None:
     history.lost("Connection refused")
     assert history.is_known
     assert (history.view(0.0).gone, history.view(0.0).hostname) == ("Connection refused", "")
-    history.saw(document(jobs=[run()]), 1.0)
+    history.add(document(jobs=[run()]), 1.0)
     assert history.view(1.0).gone == ""
     history.lost("its host is down")
     view = history.view(2.0)
@@ -108,30 +108,30 @@ def test_a_daemon_that_is_gone_keeps_its_name_and_tells_why() -> None:
 
 def test_what_was_before_a_gap_or_another_process_does_not_count() -> None:
     history = TaskManagerHistory("a:1")
-    history.saw(document(1.0, jobs=[run(100)]), 0.0)
-    history.saw(document(1.5, jobs=[run(200)]), 1.0)
+    history.add(document(1.0, jobs=[run(100)]), 0.0)
+    history.add(document(1.5, jobs=[run(200)]), 1.0)
     history.lost("a moment")
-    history.saw(document(2.0, jobs=[run(300)]), 9.0)
+    history.add(document(2.0, jobs=[run(300)]), 9.0)
     assert history.view(9.0).cpu_percent is None
-    history.saw(document(2.0, jobs=[run(400)]), 10.0)
-    history.saw(document(0.1, pid=8, jobs=[run(5)]), 11.0)
+    history.add(document(2.0, jobs=[run(400)]), 10.0)
+    history.add(document(0.1, pid=8, jobs=[run(5)]), 11.0)
     assert (history.view(11.0).cpu_percent, history.view(11.0).jobs[0].out_bytes_per_s) == (None, None)
 
 
 def test_jobs_come_and_go_and_wait_for_slots() -> None:
     history = TaskManagerHistory("a:1")
     waiting = {key: value for key, value in run().items() if key not in ("metrics", "channels", "channel_count")}
-    history.saw(document(jobs=[run(), {**waiting, "job_id": "b", "tasks": {}}]), 0.0)
+    history.add(document(jobs=[run(), {**waiting, "job_id": "b", "tasks": {}}]), 0.0)
     one, other = history.view(0.0).jobs
     assert (one.is_open, other.is_open, other.channels) == (True, False, ())
-    history.saw(document(jobs=[run(job_id="c")]), 1.0)
+    history.add(document(jobs=[run(job_id="c")]), 1.0)
     assert [row.job_id for row in history.view(1.0).jobs] == ["c"]
 
 
 def test_a_daemon_that_tells_less_is_shown_with_less() -> None:
     history = TaskManagerHistory("a:1")
-    history.saw(document(jobs=[run(100)]), 0.0)
-    history.saw(document(is_shortened=True, jobs=[{**run(200), "metrics": {}, "channels": [], "tasks": {}}]), 1.0)
+    history.add(document(jobs=[run(100)]), 0.0)
+    history.add(document(is_shortened=True, jobs=[{**run(200), "metrics": {}, "channels": [], "tasks": {}}]), 1.0)
     (row,) = history.view(1.0).jobs
     assert (row.is_open, row.out_bytes_per_s, row.channels, row.channel_count) == (True, None, (), 9)
 
@@ -139,7 +139,7 @@ def test_a_daemon_that_tells_less_is_shown_with_less() -> None:
 def test_histories_go_back_a_minute_and_no_further() -> None:
     history = TaskManagerHistory("a:1")
     for second in range(300):
-        history.saw(document(jobs=[run(second * 10, credit=second % 3)]), float(second))
+        history.add(document(jobs=[run(second * 10, credit=second % 3)]), float(second))
     (row,) = history.view(299.0).jobs
     assert len(row.out_history) == len(row.channels[0].credits) == SPAN_S
     assert row.channels[0].credits[-1] == (1.0, 0.0, 299 % 3)

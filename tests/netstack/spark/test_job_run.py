@@ -149,7 +149,7 @@ def test_the_command_runs_a_job_on_spark(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--master", "local[2]"], "--master goes with --on spark"),
+        (["--master", "local[2]"], "--master requires --on spark"),
         (["--on", "spark", "--master", "local[2]", "--taskmanagers", "3"], "--taskmanagers 3 with --master local"),
         (["--on", "spark", "--master", "mesos://x"], "give local"),
     ],
