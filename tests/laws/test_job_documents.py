@@ -141,7 +141,7 @@ def test_what_tasks_are_told_arrives_as_it_was(graph: StreamGraph) -> None:
 
 @pytest.mark.parametrize(
     ("value", "says"),
-    [((1, 2), "is a tuple"), (b"x", "is a bytes"), ({1: 2}, "key 1 is no text"), (float("nan"), "no such number")],
+    [((1, 2), "is a tuple"), (b"x", "is a bytes"), ({1: 2}, "key 1 is not a string"), (float("nan"), "no such number")],
 )
 def test_a_parameter_that_json_would_change_is_refused(value: Any, says: str) -> None:
     job = StreamEnvironment()

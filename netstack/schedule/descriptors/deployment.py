@@ -1,13 +1,9 @@
-"""Makes the task deployment descriptors of a job: what is shared once, the rest from arrays.
-
-Takes: the topology, where executions and partitions are, and which subtasks are deployed. Gives: one serialised
-descriptor after the other, so the caller may stop between any two.
+"""Makes the task deployment descriptors of a job: shared parts once, the rest from arrays, one descriptor at a time.
 
 Rules:
 - The list of shuffle descriptors of a group is made for its first consumer, and again after it was invalidated.
-- Of results that must be pipelined a streaming job gets known places only. Elsewhere what is not there yet is
-  unknown. What becomes known goes in a further list to the consumers that come then, and in an update to those that
-  are there.
+- In a streaming job every partition that must be pipelined has a known location. Otherwise a location may be unknown:
+  once it is known, later consumers get it in a further list, and deployed consumers in an update.
 """
 
 from __future__ import annotations
@@ -41,7 +37,7 @@ from .shuffle import UNKNOWN, ShuffleDescriptors, TaskManagerLocation, compress,
 @final
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """A dataset that some subtasks of one vertex write."""
+    """A dataset that subtasks of one vertex write."""
 
     execution: str
     dataset: str
@@ -67,13 +63,13 @@ class Deployment:
         job_id: of the job.
         topology: its subtasks.
         executions: their states and attempts.
-        tracker: where partitions are.
-        locations: of places, by the numbers that `tracker` uses; it grows.
-        offloader: where large parts go.
-        only_finished: of hybrid results only what is finished is announced.
+        tracker: places of partitions.
+        locations: by place number of `tracker`; it grows.
+        offloader: for large parts.
         is_lazy: whether consumers may be deployed before some of their pipelined producers.
-        builds: of the packages that the job's functions are in, by their names.
-        code: packages that were sent with the job, and the blobs they are in.
+        only_finished: whether only finished partitions of hybrid results are announced.
+        builds: the build of each package that has functions of the job, by name.
+        code: packages that were sent with the job, and their blobs.
         life: see `execution_name`.
     """
 
@@ -110,8 +106,8 @@ class Deployment:
             JobInformation.of(job_id, job, builds=builds, code=code, tells_first_output=is_lazy).pack(),
         )
         self._task_information: dict[int, MaybeOffloaded] = {}
-        # Of groups that were not all known: what their cached lists tell, what consumers that were deployed before have
-        # been told, and where there may be news for those.
+        # By group with unknown partitions: what its cached lists contain, what its deployed consumers received, and
+        # which groups may have an update for them.
         self._announced: dict[int, FlagArray] = {}
         self._sent: dict[int, FlagArray] = {}
         self._changed: set[int] = set()
@@ -120,8 +116,8 @@ class Deployment:
         """Each subtask of an instruction with its serialised descriptor.
 
         Raises:
-            LocalProtocolError: a partition that must be pipelined is not known, in a streaming job.
-            BlobError: a list cannot be offloaded, and has to be.
+            LocalProtocolError: the location of a partition that must be pipelined is unknown, in a streaming job.
+            BlobError: a list must be offloaded and cannot be.
         """
         slots = iter(deploy.slots)
         attempts = iter(deploy.attempts.tolist())
@@ -144,7 +140,7 @@ class Deployment:
                 yield first + index, descriptor.pack()
 
     def invalidate(self, groups: IndexArray) -> None:
-        """Partitions of these groups were released, or their producers were reset."""
+        """Drops the lists of groups whose partitions were released, or whose producers were reset."""
         numbers = groups.tolist()
         self.cache.invalidate(numbers)
         for group in numbers:
@@ -152,18 +148,18 @@ class Deployment:
             self._sent.pop(group, None)
 
     def moved(self, groups: IndexArray) -> None:
-        """Partitions of these groups are in another place; who is deployed already goes on reading at the old one."""
+        """Drops the lists of groups whose partitions have moved; deployed consumers keep reading at the old place."""
         self.cache.invalidate(groups.tolist())
         for group in groups.tolist():
             self._announced.pop(group, None)
 
     def produced(self, subtasks: IndexArray) -> None:
-        """These have got a place, or have finished: the consumers that wait for what they write may learn it."""
+        """Notes subtasks that got a slot or have finished: their partitions may be announced to deployed consumers."""
         if self._sent:
             self._changed.update(self._sent.keys() & set(self._topology.produced_by_all(subtasks).tolist()))
 
     def updates(self) -> list[tuple[int, bytes]]:
-        """For each group with news for its deployed consumers a compressed list of them; given once."""
+        """For each group with newly known partitions, a compressed list for its deployed consumers; returned once."""
         result = []
         for group in sorted(self._changed & self._sent.keys()):
             is_known = self._known(group)
@@ -177,7 +173,7 @@ class Deployment:
         return result
 
     def clear(self) -> None:
-        """The job has ended: nothing of it stays in the store."""
+        """Deletes everything of the job from the store."""
         self.cache.clear()
         self._announced.clear()
         self._sent.clear()
@@ -187,7 +183,7 @@ class Deployment:
         self._task_information.clear()
 
     def _information_of(self, vertex: int) -> MaybeOffloaded:
-        """What all subtasks of a vertex share."""
+        """The task information of a vertex."""
         information = self._task_information.get(vertex)
         if information is None:
             task = TaskInformation.of(self._topology.job, vertex, self._topology.parallelism_of)
@@ -196,7 +192,7 @@ class Deployment:
         return information
 
     def _output(self, dataset: int, indices: IndexArray) -> _Output:
-        """What several producers have in common, of one dataset."""
+        """What several producers of a dataset have in common."""
         job = self._topology.job
         limits = [job.vertices[job.edges[edge].consumer].max_parallelism for edge in self._topology.edges_of(dataset)]
         return _Output(
@@ -208,7 +204,7 @@ class Deployment:
         )
 
     def _gates(self, edge: int, indices: IndexArray) -> Iterator[InputGateDescriptor]:
-        """The gate that each of several consumers has for an edge."""
+        """The input gate of each of several consumers for an edge."""
         topology, groups = self._topology, self._topology.groups
         read = topology.job.edges[edge]
         dataset = read.dataset
@@ -224,7 +220,7 @@ class Deployment:
             )
 
     def _pieces(self, edge: int, indices: IndexArray, group_starts: IndexArray) -> Iterator[tuple[GatePiece, ...]]:
-        """What each of several consumers reads, counted from the first partition of its group."""
+        """What each of several consumers reads, relative to the first partition of its group."""
         reads = self._topology.input_info(edge)
         first, stop = reads.offsets[indices], reads.offsets[indices + 1]
         if np.all(stop - first == 1):
@@ -248,7 +244,7 @@ class Deployment:
             )
 
     def _lists(self, group: int) -> tuple[MaybeOffloaded, ...]:
-        """The shared lists of a group, as they are to be announced now."""
+        """The lists of a group for a consumer that is deployed now."""
         lists = self.cache.lists(group)
         if lists is None:
             is_known = self._known(group)
@@ -267,10 +263,10 @@ class Deployment:
         return lists
 
     def _known(self, group: int) -> FlagArray:
-        """Which partitions of a group may be announced.
+        """Whether each partition of a group may be announced.
 
         Raises:
-            LocalProtocolError: not all of them, the job is a streaming job, and they must be pipelined.
+            LocalProtocolError: not all may, though the job is a streaming job and they must be pipelined.
         """
         partitions = self._topology.groups.partitions_of(group)
         rows = slice(partitions.start, partitions.stop)
@@ -283,7 +279,7 @@ class Deployment:
         if result_type.must_be_pipelined and not self._may_be_unknown and not is_known.all():
             partition = partitions[int(np.argmin(is_known))]
             raise LocalProtocolError(
-                f"{self._describe_producer(partition, result_type)} has no place yet, and its consumers are deployed:"
+                f"{self._describe_producer(partition, result_type)} has no location, but its consumers are deployed:"
                 " a streaming job deploys producers with or before their consumers"
             )
         return is_known

@@ -1,10 +1,7 @@
-"""What a TaskManager runs: the TaskDeploymentDescriptor, as plain data with a msgpack form.
+"""The TaskDeploymentDescriptor: what a TaskManager runs, as plain data with a msgpack form.
 
-Takes: names, numbers and bytes. Gives: frozen descriptors, their bytes, and the channels of a gate once the lists of
-shuffle descriptors that it shares with other consumers are there.
-
-Rules: whatever many tasks share (job, task, lists of shuffle descriptors) is either inline or the key of a blob;
-`loaded` fetches what was offloaded, and a gate is read only after that.
+Rules: parts that many tasks share (job information, task information, lists of shuffle descriptors) are inline or the
+key of a blob. `loaded` fetches blobs; the channels of a gate can be read only afterwards.
 """
 
 from __future__ import annotations
@@ -21,10 +18,10 @@ from ...ids import ChannelDescriptor, ResultPartitionType
 from .shuffle import ShuffleDescriptors, resolve
 
 BlobKey = NewType("BlobKey", str)
-"""Names a blob in a `BlobStore`."""
+"""The key of a blob in a `BlobStore`."""
 
 MaybeOffloaded: TypeAlias = bytes | BlobKey
-"""The bytes themselves, or where they are."""
+"""The bytes, or the key of their blob."""
 
 _TYPES: Final = dict(enumerate(ResultPartitionType))
 _TYPE_NUMBERS: Final = {result_type: number for number, result_type in _TYPES.items()}
@@ -38,7 +35,7 @@ class ExecutionAttemptId:
     Attributes:
         job: id of the job's execution.
         vertex: index of the job vertex.
-        subtask: which of its subtasks.
+        subtask: index in the vertex.
         attempt: from 0.
     """
 
@@ -57,10 +54,10 @@ class PartitionDescriptor:
     """A result partition that a task produces.
 
     Attributes:
-        name: as consumers ask for it; see `partition_name`.
-        subpartitions: how many.
+        name: in partition requests; see `partition_name`.
+        subpartitions: their number.
         type: how it is kept and consumed.
-        dataset: the dataset it is a part of.
+        dataset: its dataset.
         max_parallelism: number of key groups of its consumers.
     """
 
@@ -74,7 +71,7 @@ class PartitionDescriptor:
 @final
 @dataclass(frozen=True, slots=True)
 class GateDescriptor:
-    """An input gate whose channels are all told; the address of one whose producer is not known yet is empty.
+    """An input gate with all its channels; a channel whose producer's location is unknown has an empty address.
 
     Attributes:
         channels: piece by piece, in the order of partitions, then of subpartitions.
@@ -86,21 +83,21 @@ class GateDescriptor:
 
 
 GatePiece: TypeAlias = tuple[int, int, int, int]
-"""Partitions [first, stop) of a group, by position in it, and subpartitions [first, stop) of each of those."""
+"""Partitions [first, stop) of a group, by position, and subpartitions [first, stop) of each of them."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class InputGateDescriptor:
-    """An input gate as it is deployed: it shares its lists of shuffle descriptors with other consumers.
+    """An input gate as it is deployed, with the lists of shuffle descriptors that it shares with other consumers.
 
     Attributes:
-        dataset: what it reads.
-        type: of that.
-        partitions: how many partitions its group has.
+        dataset: the consumed dataset.
+        type: of the dataset.
+        partitions: number of partitions of its group.
         pieces: what it reads of them: one piece, or several where data were skewed.
-        groups: lists of shuffle descriptors; a later one overrides what an earlier one says of the same partition.
-        is_prompt: whether its channels go over connections for prompt ones alone.
+        groups: lists of shuffle descriptors; a later one overrides an earlier one.
+        is_prompt: whether its channels use the connections of prompt channels.
     """
 
     dataset: str
@@ -112,7 +109,7 @@ class InputGateDescriptor:
 
     @property
     def number_of_channels(self) -> int:
-        """How many channels the gate has: one a partition of what is kept, else one a subpartition."""
+        """One channel per partition for results that the scheduler releases, else one per subpartition."""
         if self.type.is_released_by_scheduler:
             return sum(stop - first for first, stop, _, _ in self.pieces)
         return sum((stop - first) * (last - start) for first, stop, start, last in self.pieces)
@@ -122,19 +119,19 @@ class InputGateDescriptor:
         read: Callable[[MaybeOffloaded], ShuffleDescriptors] | None = None,
         updates: Sequence[ShuffleDescriptors] = (),
     ) -> GateDescriptor:
-        """What to open.
+        """The gate to open.
 
         Args:
-            read: the list behind a part, such as `BlobReader.shuffle_descriptors`, which remembers it for the other
-                consumers; None reads what is inline.
+            read: reads a list, such as `BlobReader.shuffle_descriptors`, which caches it for other consumers; None
+                reads inline lists.
             updates: lists that came later, and override.
 
         Raises:
-            LocalProtocolError: a list was offloaded and not loaded, or the lists do not tell of every partition.
+            LocalProtocolError: a list was offloaded and not loaded, or the lists lack a partition.
             RemoteProtocolError: a list is damaged.
         """
         places = resolve([*((read or _read_inline)(group) for group in self.groups), *updates], self.partitions)
-        if self.type.is_released_by_scheduler:  # a channel reads any number of subpartitions of what is kept
+        if self.type.is_released_by_scheduler:  # one channel reads any number of subpartitions of a kept partition
             ranges = tuple(
                 entry.channel(row, start, last - start, self.is_prompt)
                 for first, stop, start, last in self.pieces
@@ -153,14 +150,14 @@ class InputGateDescriptor:
 @final
 @dataclass(frozen=True, slots=True)
 class TaskDeploymentDescriptor:
-    """All that a TaskManager needs to run one attempt of a subtask.
+    """Everything that a TaskManager needs to run one attempt of a subtask.
 
     Attributes:
-        attempt: whose.
+        attempt: its identity.
         allocation: id of the slot.
-        job_information: what all tasks of the job share.
-        task_information: what all subtasks of the vertex share.
-        restore: the checkpoint to begin from; None begins empty.
+        job_information: shared by all tasks of the job.
+        task_information: shared by all subtasks of the vertex.
+        restore: the checkpoint to restore; None: begins empty.
         partitions: what it produces.
         gates: what it reads.
     """
@@ -174,10 +171,10 @@ class TaskDeploymentDescriptor:
     gates: tuple[InputGateDescriptor, ...] = ()
 
     def loaded(self, fetch: Callable[[BlobKey], bytes]) -> TaskDeploymentDescriptor:
-        """The same with everything inline.
+        """The same descriptor with everything inline.
 
         Args:
-            fetch: the bytes behind a key; what it raises passes through.
+            fetch: reads a blob; its errors pass through.
         """
 
         def inline(part: MaybeOffloaded) -> bytes:
@@ -207,7 +204,7 @@ class TaskDeploymentDescriptor:
 
     @classmethod
     def parse(cls, data: bytes) -> TaskDeploymentDescriptor:
-        """The other way.
+        """Parses what `pack` returned.
 
         Raises:
             RemoteProtocolError: the bytes are no descriptor.

@@ -1,6 +1,4 @@
-"""What all tasks of a job share, and what all subtasks of a vertex do: the two documents that a deployment refers to.
-
-Takes: a `JobGraph`. Gives: frozen values, their msgpack, and the values again on the other side.
+"""Job information and task information: the documents that all tasks of a job, or all subtasks of a vertex, share.
 
 Rules: plain data; functions are names. Gates and partitions of a descriptor are in the order of `inputs` and `outputs`.
 """
@@ -32,14 +30,14 @@ from ..graph.job_graph import (
 @final
 @dataclass(frozen=True, slots=True)
 class EdgeId:
-    """An edge between two operators, whatever the chaining, the parallelism and the attempts.
+    """The identity of an edge between two operators, independent of chaining, parallelism and attempts.
 
     Attributes:
         source: name of the operator that emits.
         target: name of the operator that reads.
-        input_number: which input of the target, from 1.
+        input_number: of the target, from 1.
         side_output: tag of the records; empty is the main output.
-        ordinal: tells edges apart that are otherwise the same.
+        ordinal: distinguishes edges that are otherwise equal.
     """
 
     source: str
@@ -49,15 +47,15 @@ class EdgeId:
     ordinal: int = 0
 
     def partition(self, producer: int) -> str:
-        """The name under which a checkpoint keeps what was in flight from one subtask of the producer."""
+        """The key of the in-flight data of one producer subtask in a checkpoint."""
         return json.dumps([*dataclasses.astuple(self), producer], ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
     def of_partition(cls, name: str) -> tuple[Self, int]:
-        """The edge and the producer's subtask that `partition` named.
+        """The edge and the producer subtask of a key made by `partition`.
 
         Raises:
-            ValueError: it did not make this name.
+            ValueError: `partition` did not make it.
         """
         *edge, producer = json.loads(name)
         return cls(*edge), int(producer)
@@ -76,15 +74,15 @@ class JobInformation:
         job_id: of this execution of the job.
         name: of the job.
         operators: all of the job, by name.
-        checkpoints: when they are taken, and how; None takes none.
-        checkpoint_folder: where they are kept.
-        keep: how many complete ones are kept.
-        builds: of the packages that the job's functions are in, by their names.
-        code: packages that were sent with the job, and the blobs they are in.
-        uids: what an operator is called in checkpoints, where that is not its name.
-        tells_first_output: whether tasks tell when the first records of a partition are there, because its consumers
-            are deployed then.
-        latency_interval_s: between two markers of latency of a source; 0 is never.
+        checkpoints: when and how they are taken; None: never.
+        checkpoint_folder: where they are stored.
+        keep: how many complete checkpoints are kept.
+        builds: the build of each package that has functions of the job, by name.
+        code: packages that were sent with the job, and their blobs.
+        uids: the names of operators in checkpoints, if different from their own.
+        tells_first_output: whether tasks report the first records of a partition, because its consumers are deployed
+            then.
+        latency_interval_s: seconds between a source's latency markers; 0: none.
     """
 
     job_id: str
@@ -100,11 +98,11 @@ class JobInformation:
     latency_interval_s: float = DEFAULT_LATENCY_INTERVAL_S
 
     def state_id(self, operator: str) -> str:
-        """What an operator is called in checkpoints."""
+        """The name of an operator in checkpoints."""
         return self.uids.get(operator, operator)
 
     def kept_edge(self, edge: EdgeId) -> EdgeId:
-        """What an edge is called in checkpoints: by the uids of its operators."""
+        """The identity of an edge in checkpoints: with the uids of its operators."""
         return dataclasses.replace(edge, source=self.state_id(edge.source), target=self.state_id(edge.target))
 
     @classmethod
@@ -117,7 +115,7 @@ class JobInformation:
         code: Sequence[tuple[str, str]] = (),
         tells_first_output: bool = False,
     ) -> Self:
-        """Of an execution of a job."""
+        """The information of an execution of a job."""
         operators = tuple(name for vertex in job.vertices for name in vertex.operators or (vertex.name,))
         return cls(
             job_id,
@@ -155,7 +153,7 @@ class JobInformation:
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
-        """The other way.
+        """Parses what `pack` returned.
 
         Raises:
             RemoteProtocolError: the bytes are no such document.
@@ -189,7 +187,7 @@ class OperatorInformation:
     Attributes:
         name: unique in the job.
         kind: how its function is called.
-        function: `package.module:attribute`; empty where nobody said.
+        function: `package.module:attribute`; may be empty.
         parameters: plain data for it.
     """
 
@@ -202,15 +200,15 @@ class OperatorInformation:
 @final
 @dataclass(frozen=True, slots=True)
 class InputInformation:
-    """One gate of a task.
+    """One input gate of a task.
 
     Attributes:
-        edge: what comes through it.
+        edge: that it reads.
         partitioner: how its records chose their channel, such as `hash`.
-        function: what the partitioner calls: of `hash` the key of a record; empty without.
+        function: the partitioner's function: for `hash` the key of a record; empty without.
         format: of its records.
-        producers: how many subtasks write for it.
-        is_pointwise: whether each of them writes for a share of the consumers only.
+        producers: number of subtasks that write to it.
+        is_pointwise: whether each of them writes to a part of the consumers only.
     """
 
     edge: EdgeId
@@ -227,11 +225,11 @@ class OutputInformation:
     """One partition that a task writes.
 
     Attributes:
-        edge: what goes into it; of several that read it the first.
+        edge: that reads it; the first of several.
         partitioner: how a record chooses its channel, such as `hash`.
-        function: what the partitioner calls; empty without.
+        function: the partitioner's function; empty without.
         format: of its records.
-        buffer_timeout_s: longest a record waits for its buffer to fill; None is until it is full.
+        buffer_timeout_s: longest time that a record waits for its buffer to fill; None: until it is full.
     """
 
     edge: EdgeId
@@ -248,9 +246,9 @@ class TaskInformation:
 
     Attributes:
         name: of the vertex.
-        parallelism: how many there are.
+        parallelism: number of subtasks.
         max_parallelism: number of key groups.
-        operators: that each of them runs: the head first, then every operator behind the one it reads; sources that are
+        operators: of the chain: the head first, then every operator after the one that it reads; sources that are
             inputs of the chain come last.
         chained: how records get from one to the next.
         inputs: of every gate.
@@ -267,17 +265,17 @@ class TaskInformation:
 
     @property
     def is_invokable(self) -> bool:
-        """Whether it runs a function that does everything itself."""
+        """Whether it runs one invokable, which reads its gates and writes its partitions itself."""
         return len(self.operators) == 1 and self.operators[0].kind is OperatorKind.INVOKABLE
 
     @classmethod
     def of(cls, job: JobGraph, vertex: int, parallelism_of: Callable[[int], int]) -> Self:
-        """Of a vertex.
+        """The information of a vertex.
 
         Args:
-            job: it is in.
+            job: its job.
             vertex: its index.
-            parallelism_of: a vertex, by its index: decided by now.
+            parallelism_of: the decided parallelism of a vertex, by its index.
         """
         plan = job.vertices[vertex]
         return cls(
@@ -294,7 +292,7 @@ class TaskInformation:
         """Returns msgpack bytes.
 
         Raises:
-            ConfigError: a parameter is no plain data.
+            ConfigError: a parameter is not plain data.
         """
         document = (
             self.name,
@@ -308,12 +306,12 @@ class TaskInformation:
         try:
             packed: bytes = msgpack.packb(document)
         except (TypeError, ValueError, OverflowError) as error:
-            raise ConfigError(f"vertex {self.name!r}: its parameters are no plain data: {error}") from error
+            raise ConfigError(f"vertex {self.name!r}: its parameters are not plain data: {error}") from error
         return packed
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
-        """The other way.
+        """Parses what `pack` returned.
 
         Raises:
             RemoteProtocolError: the bytes are no such document.
@@ -341,7 +339,7 @@ class TaskInformation:
 
 def _operators(job: JobGraph, vertex: int) -> tuple[OperatorInformation, ...]:
     plan = job.vertices[vertex]
-    if not plan.operators:  # made by hand: the vertex is its only operator
+    if not plan.operators:  # a job graph made by hand: the vertex is its only operator
         kind = OperatorKind.INVOKABLE if plan.invokable else OperatorKind.PROCESS
         return (OperatorInformation(plan.name, kind, plan.invokable, dict(plan.parameters)),)
     functions = plan.functions or ("",) * len(plan.operators)
@@ -353,7 +351,7 @@ def _operators(job: JobGraph, vertex: int) -> tuple[OperatorInformation, ...]:
 
 
 def edge_id(job: JobGraph, edge: JobEdge) -> EdgeId:
-    """Of an edge of a job."""
+    """The identity of an edge of a job."""
     dataset = job.datasets[edge.dataset]
     return EdgeId(
         dataset.operator or job.vertices[dataset.producer].name,

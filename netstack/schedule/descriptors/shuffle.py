@@ -1,11 +1,8 @@
-"""Where the partitions of one group lie: shuffle descriptors as columns, not as an object each.
+"""Shuffle descriptors: the locations of the partitions of one group, as columns instead of an object each.
 
-Takes: arrays over the partitions of a ConsumedPartitionGroup. Gives: one compressed block of bytes that all consumers
-of the group share, and the columns again on the other side.
-
-Rules: a known descriptor names the producer's TaskManager, its address, the partition and the
-producer's attempt; an unknown one only the partition. The columns are cut into byte planes before deflate: neighbours
-then differ in one plane in four, and 10,000 descriptors take a few KiB.
+Rules: a known descriptor has the producer's TaskManager, its address, the partition and the producer's attempt; an
+unknown one only the partition. The columns are split into byte planes before deflate: neighbours then differ in one
+plane in four, and 10,000 descriptors take a few KiB.
 """
 
 from __future__ import annotations
@@ -29,26 +26,26 @@ Uint32s: TypeAlias = npt.NDArray[np.uint32]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
 UNKNOWN: Final = 0xFFFF_FFFF
-"""In the column of TaskManagers: the partition's place is not known yet."""
+"""In the column of TaskManagers: the partition's location is unknown."""
 
 _PARTITION_NAME: Final = re.compile(r"([^/]*)/(.*)/(\d+)\.(\d+)", re.DOTALL)
 _COLUMNS: Final = ("index", "partition", "attempt", "taskmanager")
 _WIDTH: Final = 4
 MAX_SERIALISED_BYTES: Final = 1 << 28
-"""More than any list has; what inflates to more is not one."""
+"""No list is larger; data that inflate to more are rejected."""
 BYTES_PER_DESCRIPTOR: Final = _WIDTH * len(_COLUMNS)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TaskManagerLocation:
-    """Where a TaskManager is.
+    """The location of a TaskManager.
 
     Attributes:
         name: unique in the cluster; a restarted TaskManager has a new one.
         address: URL of its data port, such as `tcp://10.0.0.1:6121`.
-        host: for placement near, but not in, the same TaskManager; empty when it does not matter.
-        slot_addresses: URL of the data port of each slot, where each slot is a process: what is not sealed is read
+        host: for placement near, but not on, the same TaskManager; empty if irrelevant.
+        slot_addresses: URL of the data port of each slot, where each slot is a process: unsealed partitions are read
             there; empty: all use `address`.
     """
 
@@ -59,31 +56,31 @@ class TaskManagerLocation:
 
 
 def execution_name(job_id: str, life: int) -> str:
-    """What the names of a job's partitions begin with.
+    """The prefix of the names of a job's partitions.
 
-    Each JobManager on a folder counts attempts from 0; so its life is in the name as well, and a partition that an
-    earlier one left behind has another name than any of this one's.
+    Each JobManager on a folder counts attempts from 0. Its life is a part of the name, so that partitions which an
+    earlier JobManager left behind have other names.
 
     Args:
         job_id: of the job; without `/` and `@`.
-        life: of the JobManager: how many had its folder before.
+        life: how many JobManagers had the folder before.
     """
     return f"{job_id}@{life}" if life else job_id
 
 
 def is_of_job(partition: str, job_id: str) -> bool:
-    """Whether a partition, or what is named after one, is a job's, in whatever life of the JobManager."""
+    """Whether the name of a partition, or one derived from it, belongs to a job, in any life of the JobManager."""
     return partition.startswith((f"{job_id}/", f"{job_id}@"))
 
 
-@lru_cache(maxsize=1 << 14)  # each consumer on a TaskManager asks for the same ones, and keeps them
+@lru_cache(maxsize=1 << 14)  # the consumers on a TaskManager need the same names, and keep them
 def partition_name(execution: str, dataset: str, partition: int, attempt: int) -> PartitionId:
-    """The name that one attempt of a producer gives its partition: no two attempts share one, nor do two jobs.
+    """The name of the partition that one attempt of a producer writes; unique for attempt and job.
 
     Args:
         execution: see `execution_name`.
-        dataset: that the partition is a part of.
-        partition: which part: the producer's subtask.
+        dataset: of the partition.
+        partition: the producer's subtask.
         attempt: of the producer.
 
     Raises:
@@ -95,7 +92,7 @@ def partition_name(execution: str, dataset: str, partition: int, attempt: int) -
 @final
 @dataclass(frozen=True, slots=True)
 class PartitionPlace:
-    """What the name of a partition tells; see `partition_name`."""
+    """The parts of a partition's name; see `partition_name`."""
 
     execution: str
     dataset: str
@@ -104,10 +101,10 @@ class PartitionPlace:
 
 
 def partition_place(name: str) -> PartitionPlace:
-    """The other way.
+    """Parses the name of a partition.
 
     Raises:
-        LocalProtocolError: `partition_name` did not make this name.
+        LocalProtocolError: `partition_name` did not make it.
     """
     match = _PARTITION_NAME.fullmatch(name)
     if match is None:
@@ -116,11 +113,11 @@ def partition_place(name: str) -> PartitionPlace:
 
 
 def known(result_type: ResultPartitionType, is_produced: Bools, is_registered: Bools, is_alive: Bools) -> Bools:
-    """Which partitions of a group a consumer may learn of.
+    """Whether consumers may learn the location of each partition of a group.
 
     Args:
         result_type: of the dataset.
-        is_produced: whether all data of the partition is there.
+        is_produced: whether all data of the partition exist.
         is_registered: whether its attempt has a TaskManager.
         is_alive: whether its producer is scheduled, deploying, initializing, running or finished.
     """
@@ -131,11 +128,11 @@ def known(result_type: ResultPartitionType, is_produced: Bools, is_registered: B
 @final
 @dataclass(frozen=True, slots=True)
 class ShuffleDescriptor:
-    """One partition's place.
+    """The location of one partition.
 
     Attributes:
         partition: its name.
-        location: of its TaskManager; None when it is not known.
+        location: of its TaskManager; None: unknown.
     """
 
     partition: PartitionId
@@ -145,10 +142,10 @@ class ShuffleDescriptor:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ShuffleDescriptors:
-    """Descriptors of partitions of one dataset; all columns have one length.
+    """Descriptors of partitions of one dataset; all columns have the same length.
 
     Attributes:
-        execution: what their names begin with.
+        execution: prefix of their names.
         dataset: name of the dataset.
         locations: the TaskManagers that occur.
         index: position of each partition in its ConsumedPartitionGroup.
@@ -166,7 +163,6 @@ class ShuffleDescriptors:
     taskmanager: Uint32s
 
     def __len__(self) -> int:
-        """How many descriptors."""
         return len(self.index)
 
     @classmethod
@@ -181,7 +177,7 @@ class ShuffleDescriptors:
         attempt: npt.ArrayLike,
         taskmanager: npt.ArrayLike,
     ) -> ShuffleDescriptors:
-        """Makes a list from arrays; of `locations` only those that occur are kept.
+        """Makes a list from arrays; keeps only those `locations` that occur.
 
         Raises:
             ConfigError: arrays of several lengths, or a TaskManager that `locations` does not have.
@@ -200,7 +196,7 @@ class ShuffleDescriptors:
         return cls(execution, dataset, kept, indices, partitions, attempts, compact)
 
     def descriptor(self, row: int) -> ShuffleDescriptor:
-        """A view of one."""
+        """One row as an object."""
         name = partition_name(self.execution, self.dataset, int(self.partition[row]), int(self.attempt[row]))
         where = int(self.taskmanager[row])
         location = None if where == UNKNOWN else self.locations[where]
@@ -209,14 +205,14 @@ class ShuffleDescriptors:
     def channel(
         self, row: int, subpartition: int, subpartitions: int = 1, is_prompt: bool = False
     ) -> ChannelDescriptor:
-        """What a consumer opens; its address is empty while the place is not known."""
+        """The channel of a consumer; its address is empty while the location is unknown."""
         name = partition_name(self.execution, self.dataset, int(self.partition[row]), int(self.attempt[row]))
         where = int(self.taskmanager[row])
         address = "" if where == UNKNOWN else self.locations[where].address
         return ChannelDescriptor(address, name, subpartition, subpartitions, is_prompt)
 
     def serialised(self) -> bytes:
-        """One plain block of bytes, not compressed."""
+        """Serialises without compression."""
         columns = np.stack([getattr(self, name) for name in _COLUMNS]).astype("<u4", copy=False)
         planes = columns.view(np.uint8).reshape(len(_COLUMNS), len(self), _WIDTH).transpose(0, 2, 1)
         locations = [(location.name, location.address, location.host) for location in self.locations]
@@ -225,7 +221,7 @@ class ShuffleDescriptors:
 
     @classmethod
     def parse(cls, data: bytes) -> ShuffleDescriptors:
-        """The other way.
+        """Parses what `serialised` returned.
 
         Raises:
             RemoteProtocolError: the bytes are no such list.
@@ -245,7 +241,7 @@ class ShuffleDescriptors:
 
     @classmethod
     def decompress(cls, data: bytes) -> ShuffleDescriptors:
-        """The list whose bytes were compressed.
+        """Parses a compressed list.
 
         Raises:
             RemoteProtocolError: the bytes are no such list.
@@ -263,15 +259,15 @@ class ShuffleDescriptors:
 
 
 def compress(serialised: bytes) -> bytes:
-    """What is cached, sent and offloaded of a serialised list."""
+    """Compresses a serialised list."""
     return zlib.compress(serialised)
 
 
 def resolve(groups: Sequence[ShuffleDescriptors], channels: int) -> list[tuple[ShuffleDescriptors, int]]:
-    """For every position of a ConsumedPartitionGroup the list and the row that hold; a later list overrides.
+    """For every position of a ConsumedPartitionGroup its list and row; a later list overrides.
 
     Raises:
-        LocalProtocolError: a position that no list tells, or beyond the last.
+        LocalProtocolError: a position is in no list, or beyond the last one.
     """
     places: list[tuple[ShuffleDescriptors, int] | None] = [None] * channels
     for group in groups:

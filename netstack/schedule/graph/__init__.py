@@ -1,1 +1,1 @@
-"""How a job is written, and what its operators become: StreamGraph, chains, JobGraph."""
+"""Writing a job, and compiling it: StreamGraph, chains, JobGraph."""

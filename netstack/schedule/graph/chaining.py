@@ -1,9 +1,7 @@
-"""Which operators run in one thread: the conditions, the chains that follow, and for any edge why.
+"""Operator chaining: eleven conditions, the chains that they give, and an explanation for every edge.
 
-Takes: a `StreamGraph`. Gives: its `Chaining`: chains in topological order, and `explain(edge)`.
-
-Rules: eleven conditions, C1 to C11, each of which is one line of one table; an edge is chained when all hold. C1 is
-waived for a source that becomes an input of its target's chain. Nothing here recurses: 100,000 operators are one chain.
+Rules: an edge is chained when all conditions hold, C1 to C11, one line each of one table. C1 is waived for a source
+that becomes an input of its target's chain. Nothing recurses: 100,000 operators may be one chain.
 """
 
 from __future__ import annotations
@@ -19,13 +17,13 @@ from .stream_graph import ChainingStrategy, ExchangeMode, Partitioner, StreamEdg
 @final
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition, for one edge.
+    """One condition, evaluated for one edge.
 
     Attributes:
         number: `C1` to `C11`.
-        holds: whether it allows the chaining.
-        text: what it looked at, such as `parallelism 1 and 2 differ`.
-        is_waived: it does not hold and need not, as the source becomes an input of the chain.
+        holds: whether it allows chaining.
+        text: what it compared, such as `parallelism 1 and 2 differ`.
+        is_waived: it does not hold but is not needed: the source becomes an input of the chain.
     """
 
     number: str
@@ -37,7 +35,7 @@ class Condition:
 @final
 @dataclass(frozen=True, slots=True)
 class ChainingExplanation:
-    """Why an edge was chained, or not.
+    """Why an edge was chained or not.
 
     Attributes:
         source: name of the operator that writes.
@@ -55,14 +53,14 @@ class ChainingExplanation:
 
     @property
     def deciding(self) -> tuple[Condition, ...]:
-        """The conditions that decided: those that forbid it; of a chained edge all."""
+        """The conditions that forbid chaining; of a chained edge all."""
         if self.is_chained:
             return self.conditions
         return tuple(condition for condition in self.conditions if not condition.holds and not condition.is_waived)
 
     @property
     def reason(self) -> str:
-        """The decision in a line."""
+        """The decision in one line."""
         if self.is_source_input:
             return "chained as a source input of its target: C1 is waived, all other conditions hold"
         if self.is_chained:
@@ -80,11 +78,11 @@ class ChainingExplanation:
 @final
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Operators that one task runs: a tree.
+    """A tree of operators that one task runs.
 
     Attributes:
-        head: index of the node where its records come in.
-        nodes: all of them but chained sources, the head first, every node before those it feeds.
+        head: index of the node that reads the chain's input.
+        nodes: all of them except chained sources, the head first, every node before those it feeds.
         sources: indices of the sources that are inputs of the head.
     """
 
@@ -98,22 +96,22 @@ class Chaining:
     """The chains of a stream graph.
 
     Attributes:
-        graph: what was chained.
+        graph: the stream graph.
         chains: in topological order.
-        chain_of: for every node the index of its chain.
+        chain_of: the index of every node's chain.
     """
 
     __slots__ = ("_heads", "_source_inputs", "_streams", "chain_of", "chains", "graph")
 
     def __init__(self, graph: StreamGraph) -> None:
-        """Decides every edge; in time proportional to their number."""
+        """Decides every edge, in time linear in their number."""
         self.graph = graph
         self._streams = Counter((edge.target, edge.input_number) for edge in graph.edges)
         self._heads: list[int] = []
         self._source_inputs = [False] * len(graph.nodes)
         for node in range(len(graph.nodes)):
             self._heads.append(self._head(node))
-        numbers: dict[int, int] = {}  # a head's own index never exceeds those behind it, so this order is topological
+        numbers: dict[int, int] = {}  # a head has the lowest index of its chain, so this order is topological
         sources: dict[int, list[int]] = {}
         for node, head in enumerate(self._heads):
             if self._source_inputs[node]:
@@ -131,15 +129,15 @@ class Chaining:
         return self._source_inputs[edge.source] or self._is_in_chain(edge)
 
     def chained_outputs(self, node: int) -> tuple[int, ...]:
-        """Indices of the nodes behind this one in its chain."""
+        """Indices of the nodes that read this one in its chain."""
         return tuple(edge.target for edge in self.graph.outputs_of(node) if self._is_in_chain(edge))
 
     def network_edges(self) -> tuple[StreamEdge, ...]:
-        """The edges that were not chained, in the order they were made."""
+        """The edges that were not chained, in the order in which they were made."""
         return tuple(edge for edge in self.graph.edges if not self.is_chained(edge))
 
     def name(self, chain: Chain) -> str:
-        """`A -> B`, `A -> (B, C)`, and `X [s1, s2]` of one with sources as inputs."""
+        """The name of a chain: `A -> B`, `A -> (B, C)`, or `X [s1, s2]` with sources as inputs."""
         parts: list[str] = []
         stack: list[str | int] = [chain.head]
         while stack:
@@ -160,7 +158,7 @@ class Chaining:
         return "".join(parts)
 
     def explain(self, edge: StreamEdge) -> ChainingExplanation:
-        """Why an edge was chained, or why not: all conditions, and which of them decided."""
+        """Explains why an edge was chained or not."""
         is_source_input = self._source_inputs[edge.source]
         conditions = []
         for number, holds, text in _CONDITIONS:
@@ -178,7 +176,7 @@ class Chaining:
         )
 
     def explain_between(self, source: str, target: str) -> tuple[ChainingExplanation, ...]:
-        """The same for every edge from one operator to another, by their names.
+        """Explains every edge from one operator to another, by their names.
 
         Raises:
             ConfigError: there is no such operator.
@@ -187,18 +185,18 @@ class Chaining:
         return tuple(self.explain(edge) for edge in self.graph.outputs_of(first) if edge.target == second)
 
     def streams_of_input(self, edge: StreamEdge) -> int:
-        """How many edges share the input that an edge goes to: more than one is a union."""
+        """Number of edges that share an edge's input; more than one is a union."""
         return self._streams[edge.target, edge.input_number]
 
     def head_of(self, node: int) -> StreamNode:
-        """Where the chain of a node begins."""
+        """The head of a node's chain."""
         return self.graph.nodes[self._heads[node]]
 
     def _is_in_chain(self, edge: StreamEdge) -> bool:
         return not self._source_inputs[edge.source] and self._heads[edge.target] != edge.target
 
     def _head(self, node: int) -> int:
-        """The head of the chain a node is in; those of lower index are known already."""
+        """The head of a node's chain, given those of all lower nodes."""
         inputs = self.graph.inputs_of(node)
         for edge in inputs:
             self._source_inputs[edge.source] = self._is_source_input(edge)
@@ -218,7 +216,7 @@ class Chaining:
         return all(number == waived or holds(self, edge) for number, holds, _ in _CONDITIONS)
 
     def _members(self, head: int) -> tuple[int, ...]:
-        """Depth first, as they are called."""
+        """Depth first, in the order of their calls."""
         members: list[int] = []
         stack = [head]
         while stack:
@@ -228,7 +226,7 @@ class Chaining:
         return tuple(members)
 
 
-# Each condition: its number, the question, and what was looked at in words that fit both answers.
+# Each condition: its number, a predicate, and a text about the compared values for either outcome.
 
 
 def _ends(chaining: Chaining, edge: StreamEdge) -> tuple[StreamNode, StreamNode]:

@@ -1,8 +1,4 @@
-"""What an edge between two chains becomes: a pattern of subtasks, a kind of result, a dataset, its own or a shared one.
-
-Takes: a `StreamGraph` and one of its edges. Gives: `DistributionPattern`, `ResultPartitionType`, the buffer timeout,
-and the key by which edges share a dataset.
-"""
+"""From an edge between two chains to distribution pattern, result type, buffer timeout and dataset."""
 
 from __future__ import annotations
 
@@ -39,20 +35,20 @@ _UNCHAINED: Final = {
 
 
 def unchained_partitioner(edge: StreamEdge) -> Partitioner:
-    """The partitioner of an edge that goes over the network: what a dynamic graph left open is decided."""
+    """The partitioner of an edge over the network: decides the partitioners that a dynamic graph left open."""
     return _UNCHAINED.get(edge.partitioner, edge.partitioner)
 
 
 def pattern_of(partitioner: Partitioner) -> DistributionPattern:
-    """Which subtasks it connects: forward and rescale those nearest, all others all."""
+    """The distribution pattern of a partitioner: pointwise for forward and rescale, else all to all."""
     return DistributionPattern.POINTWISE if partitioner in _POINTWISE else DistributionPattern.ALL_TO_ALL
 
 
 def result_type(graph: StreamGraph, edge: StreamEdge) -> ResultPartitionType:
-    """How the records of an edge that goes over the network are kept and consumed.
+    """The result type of an edge over the network.
 
     Raises:
-        ConfigError: they are to be kept as a dataset, and cannot be; or to be prompt, and are read when complete.
+        ConfigError: a dataset to be kept whose exchange is not blocking, or a blocking exchange marked as prompt.
     """
     partitioner = unchained_partitioner(edge)
     kind = _MODES.get(edge.mode) or _undefined(graph, edge, partitioner)
@@ -60,30 +56,30 @@ def result_type(graph: StreamGraph, edge: StreamEdge) -> ResultPartitionType:
         kind = ResultPartitionType.HYBRID_FULL  # several consumers read one copy
     if edge.is_prompt and kind.is_blocking:
         raise ConfigError(
-            f"edge {graph.describe(edge)} is blocking: it is read when all of it is there, so prompt means nothing;"
-            " leave it out, or use exchange mode PIPELINED"
+            f"edge {graph.describe(edge)} is blocking: it is read when it is complete, so prompt has no effect;"
+            " remove prompt, or use exchange mode PIPELINED"
         )
     if edge.dataset_id is not None:
         if not kind.is_blocking:
             raise ConfigError(
-                f"edge {graph.describe(edge)}: only a blocking result can be kept as dataset {edge.dataset_id!r}, and"
+                f"edge {graph.describe(edge)}: only a blocking result can be kept as dataset {edge.dataset_id!r}, but"
                 f" this one is {kind.value}; use exchange mode BATCH"
             )
         if graph.settings.network is not None:
             raise ConfigError(
-                f"edge {graph.describe(edge)}: dataset {edge.dataset_id!r} cannot outlive the job, whose network is its"
-                " own and goes with it: leave `network` out of the settings"
+                f"edge {graph.describe(edge)}: dataset {edge.dataset_id!r} cannot outlive the job, which has its own"
+                " network: remove `network` from the settings"
             )
         return ResultPartitionType.BLOCKING_PERSISTENT
     return kind
 
 
 def buffer_timeout_s(graph: StreamGraph, edge: StreamEdge, kind: ResultPartitionType) -> float | None:
-    """Longest a record on an edge waits for its buffer to fill; None is until it is full.
+    """Longest time that a record of an edge waits for its buffer to fill; None: until it is full.
 
     Raises:
-        ConfigError: its records are read when complete, and a timeout was set for this edge or for its operator. The
-            job's own, which holds where nobody set one, does not count there.
+        ConfigError: the exchange is blocking, and its edge or its operator sets a timeout. The job's default timeout
+            does not apply to blocking exchanges.
     """
     given = edge.buffer_timeout_s
     if isinstance(given, Unset):
@@ -92,17 +88,17 @@ def buffer_timeout_s(graph: StreamGraph, edge: StreamEdge, kind: ResultPartition
         return None if kind.is_blocking else graph.buffer_timeout_s
     if kind.is_blocking and given is not None:
         raise ConfigError(
-            f"edge {graph.describe(edge)} is blocking, so a buffer timeout of {given} s means nothing; set that of"
+            f"edge {graph.describe(edge)} is blocking, so a buffer timeout of {given} s has no effect; set that of"
             f" {graph.nodes[edge.source].name!r} to None"
         )
     return given
 
 
 def check_result_types(job: JobGraph) -> None:
-    """Refuses a job whose results no task can write.
+    """Rejects a job with a result that no task can write.
 
     Raises:
-        ConfigError: one is PIPELINED_APPROXIMATE.
+        ConfigError: a result is PIPELINED_APPROXIMATE.
     """
     for dataset in job.datasets:
         if dataset.type is ResultPartitionType.PIPELINED_APPROXIMATE:
@@ -124,10 +120,10 @@ def _undefined(graph: StreamGraph, edge: StreamEdge, partitioner: Partitioner) -
 
 
 def sharing_key(graph: StreamGraph, edge: StreamEdge, kind: ResultPartitionType) -> Hashable:
-    """Edges of equal keys share one dataset; None shares with nobody.
+    """Edges with equal keys share one dataset; None: the edge has a dataset of its own.
 
-    That takes a result that can be consumed again (any hybrid one counts as equal to any other), and the same
-    partitioner, consumers, records and name.
+    Shared results can be consumed again (all hybrid types count as equal), and their edges have the same partitioner,
+    consumers, records and name.
     """
     if not (kind.is_reconsumable or kind.is_hybrid):
         return None

@@ -1,7 +1,4 @@
-"""Two jobs to look at: `netstack plan netstack.schedule.graph.examples:word_count`.
-
-Takes: nothing. Gives: jobs as they are written. What their operators do is not here; a plan does without.
-"""
+"""Two example jobs: `netstack plan netstack.schedule.graph.examples:word_count`. A plan needs no operator code."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from .stream_graph import GlobalExchangeMode, StreamSettings
 
 
 def word_count() -> StreamEnvironment:
-    """Lines from one source, split by four subtasks, counted by word, shown by one."""
+    """Reads lines, splits them in four subtasks, counts words by key, prints them in one."""
     job = StreamEnvironment("word count", parallelism=4)
     lines = job.source("words:read_lines", name="lines").set_parallelism(1)
     counts = lines.flat_map("words:split", name="split").key_by("words:word").process("words:Count", name="count")
@@ -19,7 +16,7 @@ def word_count() -> StreamEnvironment:
 
 
 def nightly_join() -> StreamEnvironment:
-    """A batch job: orders and customers are cleaned, joined by customer and written twice; regions run in turn."""
+    """A batch job: cleans orders and customers, joins them by customer and writes twice; regions run in turn."""
     settings = StreamSettings(is_batch=True, exchange_mode=GlobalExchangeMode.FORWARD_EDGES_PIPELINED)
     job = StreamEnvironment("nightly join", parallelism=6, settings=settings)
     orders = job.source("shop:read_orders", name="orders").filter("shop:is_paid", name="paid")

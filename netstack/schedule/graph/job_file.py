@@ -1,15 +1,14 @@
-"""A job as a JSON file; `job_file.schema.json` beside this module is its schema.
+"""Job files: a job as JSON; `job_file.schema.json` beside this module is the schema.
 
-Takes: the text of a job file, or its document. Gives: a `StreamGraph`; `write_job` gives the document of one back: so a
-job is submitted and kept.
+`job_of` makes a `StreamGraph` of a document, `write_job` a document of a graph: so jobs are submitted and stored.
 
     {"name": "words", "parallelism": 4, "operators": [
       {"name": "lines", "parallelism": 1},
       {"name": "split", "inputs": ["lines"]},
       {"name": "count", "inputs": [{"from": "split", "partitioner": "hash"}]}]}
 
-Rules: operators may come in any order. An operator without inputs is a source. Functions are names, and not imported.
-A word of JSON Schema that `check` does not know is refused, so a schema cannot ask for what is not checked.
+Rules: operators may come in any order; one without inputs is a source. Functions are names and are not imported.
+`check` rejects schema keywords that it does not implement.
 """
 
 from __future__ import annotations
@@ -54,26 +53,28 @@ _TYPES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "null": lambda value: value is None,
 }
 _ARTICLES: Final = {"object": "an object", "array": "an array", "integer": "a whole number", "null": "null"}
-_WORDS: Final = "type enum required properties additionalProperties items minItems minLength minimum title description"
-_KNOWN: Final = frozenset(_WORDS.split(" "))
+_KEYWORDS: Final = (
+    "type enum required properties additionalProperties items minItems minLength minimum title description"
+)
+_KNOWN: Final = frozenset(_KEYWORDS.split(" "))
 _MOST_SHOWN: Final = 60
 
 
 def check(schema: Mapping[str, Any], document: Any, where: str = "") -> None:
-    """Refuses a document that is not what the schema describes.
+    """Rejects a document that does not match the schema.
 
     Args:
         schema: of the document.
-        document: as `json.loads` gives it.
-        where: of the document, for messages, such as `operators[2].name`.
+        document: as `json.loads` returns it.
+        where: path of the document for messages, such as `operators[2].name`.
 
     Raises:
-        ConfigError: it is not; the text says where, what is there and what would be accepted.
-        ValueError: the schema has a word that is not known here.
+        ConfigError: it does not match; the text has the path, the value and what is accepted.
+        ValueError: the schema has an unknown keyword.
     """
     unknown = {word for word in schema if not word.startswith("$")} - _KNOWN
     if unknown:
-        raise ValueError(f"the schema of {where or 'the document'} has words not known here: {', '.join(unknown)}")
+        raise ValueError(f"the schema of {where or 'the document'} has unknown keywords: {', '.join(unknown)}")
     types = schema.get("type", [])
     types = [types] if isinstance(types, str) else types
     if types and not any(_TYPES[name](document) for name in types):
@@ -141,35 +142,35 @@ def job_file_schema() -> Mapping[str, Any]:
 
 
 def read_job(text: str, *, name: str = "job") -> StreamGraph:
-    """The job that a file describes.
+    """The job of a job file.
 
     Args:
         text: of the file.
-        name: of the job, if the file gives none.
+        name: of the job, if the file has none.
 
     Raises:
-        ConfigError: it is no JSON, not what the schema says, or no job; the text says where.
+        ConfigError: it is not JSON, does not match the schema, or is no valid job; the text has the path.
     """
     try:
         document = json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
     except ConfigError:
         raise
     except ValueError as error:
-        raise ConfigError(f"this is no JSON: {error}") from error
+        raise ConfigError(f"this is not JSON: {error}") from error
     except RecursionError as error:
-        raise ConfigError("this is no job file: it is nested too deeply") from error
+        raise ConfigError("this is not a job file: it is nested too deeply") from error
     return job_of(document, name=name)
 
 
 def job_of(document: Any, *, name: str = "job") -> StreamGraph:
-    """The job that a document describes: what `write_job` gave, or what a file holds.
+    """The job of a document, from `write_job` or a file.
 
     Args:
         document: plain data.
-        name: of the job, if the document gives none.
+        name: of the job, if the document has none.
 
     Raises:
-        ConfigError: it is not what the schema says, or no job; the text says where.
+        ConfigError: it does not match the schema, or is no valid job; the text has the path.
     """
     check(job_file_schema(), document)
     mode = document.get("exchange_mode")
@@ -214,17 +215,17 @@ def _adaptive(*, cut: Mapping[str, Any] | None = None, **given: Any) -> Adaptive
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; of a name that is there twice the first would be lost without a word."""
+    """A JSON object; rejects repeated names, of which `json` would silently drop the first."""
     document = dict(pairs)
     if len(document) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ConfigError(f"property {twice!r} is given twice in one object; remove one")
+        raise ConfigError(f"property {twice!r} occurs twice in one object; remove one")
     return document
 
 
 def _no_number(text: str) -> Any:
-    raise ConfigError(f"{text} is no number; give a finite one")
+    raise ConfigError(f"{text} is not a number; give a finite one")
 
 
 def _inputs(operator: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -232,11 +233,11 @@ def _inputs(operator: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _in_order(operators: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Each operator behind those it reads, otherwise as in the file."""
+    """Each operator after those that it reads, otherwise in the order of the file."""
     indices: dict[str, int] = {}
     for index, operator in enumerate(operators):
         if operator["name"] in indices:
-            raise ConfigError(f"operators[{index}]: the name {operator['name']!r} was given before; rename one")
+            raise ConfigError(f"operators[{index}]: the name {operator['name']!r} is taken; rename one")
         indices[operator["name"]] = index
     waiting = [0] * len(operators)
     readers: list[list[int]] = [[] for _ in operators]
@@ -244,11 +245,11 @@ def _in_order(operators: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
         for given in _inputs(operator):
             if given["from"] not in indices:
                 raise ConfigError(
-                    f"operators[{index}] ({operator['name']}) reads {given['from']!r}, which is not there"
+                    f"operators[{index}] ({operator['name']}) reads {given['from']!r}, which does not exist"
                 )
             readers[indices[given["from"]]].append(index)
             waiting[index] += 1
-    ready = [index for index, count in enumerate(waiting) if not count]  # a heap: of those that may come, the first
+    ready = [index for index, count in enumerate(waiting) if not count]  # a heap: the first in the file comes first
     ordered = []
     while ready:
         index = heapq.heappop(ready)
@@ -259,7 +260,7 @@ def _in_order(operators: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
                 heapq.heappush(ready, reader)
     if len(ordered) < len(operators):
         stuck = ", ".join(str(operators[index]["name"]) for index, count in enumerate(waiting) if count)
-        raise ConfigError(f"operators {stuck} read each other in a circle, or what such a circle emits")
+        raise ConfigError(f"operators {stuck} are in a cycle, or read from one")
     return ordered
 
 
@@ -268,7 +269,7 @@ def _add(job: StreamEnvironment, operator: Mapping[str, Any], streams: Mapping[s
     profile = operator.get("profile")
     kind = OperatorKind(operator.get("kind", "process" if inputs else "source"))
     if not inputs and kind not in (OperatorKind.SOURCE, OperatorKind.INVOKABLE):
-        raise ConfigError(f"operator {operator['name']!r} is of the kind {kind.value}, and has no inputs")
+        raise ConfigError(f"operator {operator['name']!r} is of kind {kind.value} but has no inputs")
     node = StreamNode(
         name=operator["name"],
         kind=kind,
@@ -309,7 +310,7 @@ def _streams(name: str, inputs: Sequence[Mapping[str, Any]], streams: Mapping[st
             function = name_of(given["function"], what="key or partitioner") if "function" in given else ""
             stream = stream.partition_by(Partitioner(given["partitioner"]), function)
         elif "function" in given:
-            raise ConfigError(f"operator {name!r}: an input has a function, and no partitioner to use it: add hash")
+            raise ConfigError(f"operator {name!r}: an input has a function but no partitioner: add hash")
         if "mode" in given:
             stream = stream.exchange(ExchangeMode(given["mode"]))
         for word, set_option in _INPUT_OPTIONS.items():
@@ -317,7 +318,7 @@ def _streams(name: str, inputs: Sequence[Mapping[str, Any]], streams: Mapping[st
                 stream = set_option(stream, given[word])
         by_number.setdefault(given.get("input", 1), []).append(stream)
     if sorted(by_number) != list(range(1, len(by_number) + 1)):
-        raise ConfigError(f"operator {name!r} has inputs {sorted(by_number)}; number them 1, 2 and so on")
+        raise ConfigError(f"operator {name!r} has inputs {sorted(by_number)}; number them from 1 without gaps")
     return [streams[0].union(*streams[1:]) for _, streams in sorted(by_number.items())]
 
 
@@ -330,14 +331,14 @@ _INPUT_OPTIONS: Final[Mapping[str, Callable[[DataStream, Any], DataStream]]] = {
 }
 
 
-# And back.
+# From a graph to a document.
 
 
 def write_job(graph: StreamGraph) -> dict[str, Any]:
-    """The document of a job: plain data that JSON keeps as it is; `job_of` gives the same job again.
+    """The document of a job, as plain JSON data; `job_of` returns the same job.
 
     Raises:
-        ConfigError: a parameter that JSON would not give back as it is; the text says where.
+        ConfigError: a parameter cannot be represented in JSON; the text has the path.
     """
     settings = graph.settings
     document: dict[str, Any] = {"name": graph.name}
@@ -435,21 +436,21 @@ def _profile(profile: ResourceProfile) -> dict[str, Any]:
 
 
 def _check_json(value: Any, where: str) -> None:
-    """Refuses what JSON would not give back as it is: tuples, bytes, keys that are no text, numbers that are none."""
+    """Rejects what JSON cannot represent: tuples, bytes, keys that are not strings, numbers that are not finite."""
     stack = [(value, where)]
     while stack:
         value, where = stack.pop()
         if isinstance(value, dict):
             for key, inner in value.items():
                 if type(key) is not str:
-                    raise ConfigError(f"{where}: the key {key!r} is no text, and a job is kept as JSON")
+                    raise ConfigError(f"{where}: the key {key!r} is not a string, but a job is stored as JSON")
                 stack.append((inner, f"{where}[{key!r}]"))
         elif isinstance(value, list):
             stack += [(inner, f"{where}[{index}]") for index, inner in enumerate(value)]
         elif value is not None and type(value) not in (bool, int, float, str):
             raise ConfigError(
-                f"{where} is a {type(value).__name__}, and a job is kept as JSON: give None, bool, int, float, str,"
+                f"{where} is a {type(value).__name__}, but a job is stored as JSON: give None, bool, int, float, str,"
                 " list or dict"
             )
         elif isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"{where} is {value}, and JSON has no such number")
+            raise ConfigError(f"{where} is {value}, but JSON has no such number")

@@ -1,6 +1,4 @@
-"""From a stream graph to a job graph: a vertex for each chain, a dataset for what goes over the network.
-
-Takes: a `StreamGraph`. Gives: the `JobGraph`, and the `Chaining` that tells why.
+"""Compiles a stream graph into a job graph: a vertex for each chain, a dataset for each result over the network.
 
 Rules: vertices are in topological order. Time and memory grow with operators and edges, never with parallelism.
 """
@@ -44,10 +42,10 @@ from .stream_graph import Partitioner, StreamEdge, StreamGraph, StreamNode
 @final
 @dataclass(frozen=True, slots=True)
 class GeneratedJob:
-    """A job graph and where it comes from.
+    """A job graph and its chaining.
 
     Attributes:
-        job: what the scheduler gets.
+        job: the job graph for the scheduler.
         chaining: which operators each vertex runs, and why.
     """
 
@@ -56,19 +54,18 @@ class GeneratedJob:
 
 
 def generate_job(graph: StreamGraph) -> GeneratedJob:
-    """Chains the operators of a stream graph, and turns what is left of its edges into datasets.
+    """Chains the operators of a stream graph, and turns the remaining edges into datasets.
 
     Raises:
-        ConfigError: a blocking result of an operator with a buffer timeout of its own; a result that no task can
-            write; a pipelined edge in a dynamic graph; forward edges that tie different parallelisms together; groups
-            that cannot be.
+        ConfigError: a blocking result of an operator with a buffer timeout of its own; a result that no task can write;
+            a pipelined edge in a dynamic graph; forward edges between different parallelisms; impossible groups.
     """
     chaining = Chaining(graph)
     vertices = [_vertex(chaining, chain) for chain in chaining.chains]
     datasets, edges = _network(chaining)
     if graph.settings.is_dynamic:
         vertices = _forward_groups(chaining, vertices, datasets, edges)
-    has_invokables = any(node.kind is OperatorKind.INVOKABLE for node in graph.nodes)  # they would read the markers
+    has_invokables = any(node.kind is OperatorKind.INVOKABLE for node in graph.nodes)  # latency markers confuse them
     job = JobGraph(
         graph.name,
         tuple(vertices),
@@ -118,7 +115,7 @@ def _vertex(chaining: Chaining, chain: Chain) -> JobVertex:
 
 
 def _source_size(sources: list[StreamNode]) -> SourceSize | None:
-    """Of all sources of a chain together; what one of them does not tell is not known."""
+    """The sizes of all sources of a chain together; unknown if one is."""
     sizes = [source.source_size for source in sources if source.source_size is not None]
     if not sizes or len(sizes) < len(sources):
         return None
@@ -148,7 +145,7 @@ def _chained(chaining: Chaining, chain: Chain) -> tuple[ChainedEdge, ...]:
 
 
 def _max_parallelism(nodes: list[StreamNode], parallelism: int) -> int:
-    """The least that a member asks for; nobody did: Flink's default for the parallelism."""
+    """The smallest that a member sets; else Flink's default for the parallelism."""
     asked = [node.max_parallelism for node in nodes if node.max_parallelism is not None]
     return min(asked) if asked else default_max_parallelism(max(1, parallelism))
 
@@ -161,7 +158,7 @@ def _co_location_group(name: str, nodes: list[StreamNode]) -> str | None:
 
 
 def _sum(nodes: list[StreamNode]) -> ResourceProfile:
-    """What all members need together; unknown as soon as one does not say."""
+    """The sum of all members' profiles; unknown if one is."""
     profiles = [node.profile for node in nodes]
     if any(profile.kind != "concrete" for profile in profiles):
         return UNKNOWN_PROFILE
@@ -185,7 +182,7 @@ def _network(chaining: Chaining) -> tuple[tuple[Dataset, ...], tuple[JobEdge, ..
         kind = result_type(graph, edge)
         if kind.must_be_pipelined and graph.settings.is_dynamic:
             raise ConfigError(
-                f"edge {graph.describe(edge)} is {kind.value}; in a dynamic graph consumers are made when their inputs"
+                f"edge {graph.describe(edge)} is {kind.value}; in a dynamic graph consumers start when their inputs"
                 " are complete: use exchange mode BATCH, or a blocking one for the job"
             )
         key = sharing_key(graph, edge, kind)
@@ -196,7 +193,7 @@ def _network(chaining: Chaining) -> tuple[tuple[Dataset, ...], tuple[JobEdge, ..
             written[edge.source] = written.get(edge.source, 0) + 1
             if key is not None:
                 shared[key] = index
-        elif kind.is_hybrid:  # selective results are consumed once, and here are several consumers
+        elif kind.is_hybrid:  # selective results can be consumed once only, and this one has several consumers
             datasets[index] = replace(datasets[index], type=ResultPartitionType.HYBRID_FULL)
         consumer = chaining.chain_of[edge.target]
         likeness = (edge.source, edge.target, edge.input_number, edge.side_output)
@@ -223,7 +220,7 @@ def _dataset(chaining: Chaining, edge: StreamEdge, kind: ResultPartitionType, nu
 def _check_names(graph: StreamGraph, datasets: list[Dataset]) -> None:
     name, count = Counter(dataset.name for dataset in datasets).most_common(1)[0] if datasets else ("", 0)
     if count > 1:
-        raise ConfigError(f"job {graph.name!r} has {count} datasets of the name {name!r}; choose different dataset ids")
+        raise ConfigError(f"job {graph.name!r} has {count} datasets named {name!r}; choose different dataset ids")
 
 
 def _job_edge(
@@ -250,7 +247,7 @@ def _job_edge(
 def _forward_groups(
     chaining: Chaining, vertices: list[JobVertex], datasets: tuple[Dataset, ...], edges: tuple[JobEdge, ...]
 ) -> list[JobVertex]:
-    """Gives all vertices that are joined by forward edges the parallelism that one of them has."""
+    """Gives all vertices that are joined by forward edges the same parallelism."""
     groups = UnionFind(len(vertices))
     for edge in edges:
         if edge.is_forward:

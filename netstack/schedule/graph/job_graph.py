@@ -1,8 +1,6 @@
-"""A job as the scheduler sees it: chained vertices, the datasets between them, and who consumes which.
+"""The job graph: chained vertices, the datasets between them, and their consumers, as frozen data.
 
-Takes: nothing; `chaining` makes it from a stream graph, and tests by hand. Gives: frozen data, in topological order.
-
-Rules: a vertex is known by its index in `JobGraph.vertices`; every edge goes from a lower index to a higher one. A
+Rules: a vertex is identified by its index in `JobGraph.vertices`; every edge goes from a lower index to a higher one. A
 subtask has no object: it is (vertex index, subtask index), or one number counted through all vertices (`topology`).
 """
 
@@ -19,32 +17,32 @@ from ...errors import ConfigError
 from ...ids import ResultPartitionType
 
 UNDECIDED: Final = -1
-"""Parallelism of a vertex that the adaptive batch scheduler decides when its inputs are there."""
+"""Parallelism of a vertex that the adaptive batch scheduler decides when its inputs are complete."""
 
 DEFAULT_FORMAT: Final = "msgpack"
-"""Of the records on an edge: any plain data."""
+"""The default record format: any plain data."""
 
 DEFAULT_KEEP: Final = 3
-"""Complete checkpoints that are kept."""
+"""Default number of complete checkpoints that are kept."""
 
 
 class OperatorKind(enum.Enum):
-    """What an operator does with a record, and so how the runtime calls its function."""
+    """What an operator does with a record, and thus how the runtime calls its function."""
 
     SOURCE = "source"
-    """Makes records: a function that gives an iterable, or a class with `read` and `snapshot`."""
+    """Produces records: a function that returns an iterable, or a class with `read` and `snapshot`."""
     MAP = "map"
     """One record for each record."""
     FILTER = "filter"
-    """The records it says yes to."""
+    """Keeps the records for which it returns true."""
     FLAT_MAP = "flat_map"
     """An iterable of records for each record."""
     PROCESS = "process"
-    """`(record, out)`: emits what it likes, and may have state."""
+    """`(record, out)`: emits any records, and may have state."""
     CONNECT = "connect"
     """Like PROCESS, with two inputs."""
     SINK = "sink"
-    """Emits nothing; may give a result at the end."""
+    """Emits nothing; may return a result at the end."""
     INVOKABLE = "invokable"
     """A vertex of its own, `async def invokable(task)`: it writes its partitions and reads its gates itself."""
 
@@ -52,14 +50,14 @@ class OperatorKind(enum.Enum):
 @final
 @dataclass(frozen=True, slots=True)
 class ChainedEdge:
-    """Two operators of one chain: the records of one are handed to the other.
+    """An edge inside a chain.
 
     Attributes:
         source: name of the operator that emits.
         target: name of the operator that is called.
-        input_number: which input of the target, from 1.
-        side_output: tag of the records that take it; empty is the main output.
-        is_keyed: whether the records are partitioned by a key of the target's, so that it may have keyed state.
+        input_number: of the target, from 1.
+        side_output: tag of the records; empty is the main output.
+        is_keyed: whether the records are partitioned by a key of the target, so that it may use keyed state.
     """
 
     source: str
@@ -84,7 +82,7 @@ class ResourceProfile:
     """What a slot offers or a task needs.
 
     Attributes:
-        kind: `concrete`, `unknown` (a request: any slot will do) or `any` (a slot: every request fits).
+        kind: `concrete`, `unknown` (a request that any slot serves) or `any` (a slot that serves every request).
         cpu_cores: of a concrete profile.
         memory_bytes: of a concrete profile.
     """
@@ -101,21 +99,20 @@ ANY_PROFILE: Final = ResourceProfile("any")
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSize:
-    """What a source can tell of its records before it is read, so that its parallelism can be decided.
+    """The size of a source's input, from which its parallelism can be decided.
 
     Attributes:
-        bytes: of all of them; None is unknown.
-        splits: of how many pieces they are, of which a subtask reads at least one; likewise.
+        bytes: of all records; None: unknown.
+        splits: number of pieces, of which a subtask reads at least one; None: unknown.
 
     Raises:
-        ConfigError: a number below 0.
+        ConfigError: a negative number.
     """
 
     bytes: int | None = None
     splits: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what is no size."""
         for name in ("bytes", "splits"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 0):
@@ -130,19 +127,19 @@ class JobVertex:
     Attributes:
         name: unique in the job, such as `source -> map`.
         parallelism: number of subtasks; `UNDECIDED` in a dynamic graph.
-        max_parallelism: number of key groups; it can never have more subtasks.
-        slot_sharing_group: vertices of one group may share slots; index into `JobGraph.slot_sharing_groups`.
-        co_location_group: subtask i of each member runs in the same slot; None is free.
+        max_parallelism: number of key groups, and the largest possible parallelism.
+        slot_sharing_group: index into `JobGraph.slot_sharing_groups`; vertices of one group may share slots.
+        co_location_group: subtask i of each member runs in the same slot; None: no group.
         operators: names of the chained operators, head first.
-        invokable: what a subtask runs, as `package.module:attribute`; empty where the graph is only looked at.
-        parameters: plain data for it; made from a stream graph: for each operator, by its name.
+        invokable: what a subtask runs, as `package.module:attribute`; empty in a graph that is only planned.
+        parameters: plain data for it; if compiled from a stream graph, of each operator, by its name.
         profile: what a subtask needs.
         is_source: whether it reads nothing from other vertices.
-        functions: what each of `operators` runs, as `package.module:attribute`; empty where nobody said.
+        functions: what each of `operators` runs, as `package.module:attribute`; may be empty.
         kinds: of each of `operators`.
         chained: how records get from one of `operators` to the next.
-        supports_concurrent_attempts: whether two attempts of one subtask may run at a time.
-        source_size: what it will read, of a source that can tell.
+        supports_concurrent_attempts: whether two attempts of one subtask may run at the same time.
+        source_size: of a source, if known.
     """
 
     name: str
@@ -172,8 +169,8 @@ class Dataset:
         producer: index of the vertex that writes it.
         type: how it is kept and consumed.
         is_broadcast: whether every consumer reads all of it.
-        operator: which operator of the producer's chain writes it; empty is its last.
-        side_output: tag of the records that go here; empty is the main output.
+        operator: which operator of the producer's chain writes it; empty: the last.
+        side_output: tag of its records; empty is the main output.
     """
 
     name: str
@@ -194,16 +191,16 @@ class JobEdge:
         consumer: index of the vertex that reads.
         pattern: which subtasks it connects.
         partitioner: how records choose their channel, such as `hash`, `rebalance`, `forward`.
-        input_number: which input of the consumer, from 1; the edges of a union share one.
-        is_forward: whether it was asked for as forward: then both ends keep the same parallelism.
-        buffer_timeout_s: longest a record waits for its buffer to fill; None is until it is full.
-        function: what the partitioners `hash` (the key of a record) and `custom` (its channel) call, as
+        input_number: of the consumer, from 1; the edges of a union share one.
+        is_forward: whether the job set forward: then both ends keep the same parallelism.
+        buffer_timeout_s: longest time that a record waits for its buffer to fill; None: until it is full.
+        function: of the partitioners `hash` (the key of a record) and `custom` (its channel), as
             `package.module:attribute`.
-        format: how a record becomes bytes: the name of a record format.
-        operator: which operator of the consumer's chain reads it; empty is its first.
-        ordinal: tells edges apart that are otherwise the same: the same operators, input and side output.
-        channels: from each subtask that writes to each that reads, side by side; of a static graph.
-        is_prompt: whether its channels share no connection with those of edges that are not.
+        format: name of the record format.
+        operator: which operator of the consumer's chain reads it; empty: the first.
+        ordinal: distinguishes edges of the same operators, input and side output.
+        channels: parallel channels from each producer to each consumer; of a static graph.
+        is_prompt: whether its channels share connections only with other prompt edges.
     """
 
     dataset: int
@@ -227,8 +224,8 @@ class SlotSharingGroup:
     """Vertices that may share slots.
 
     Attributes:
-        name: as the user gave it, or `default`.
-        profile: declared for its slots; unknown when not.
+        name: as the user set it, or `default`.
+        profile: declared for its slots; else unknown.
     """
 
     name: str = "default"
@@ -243,19 +240,19 @@ class JobGraph:
     Attributes:
         name: for messages.
         vertices: in topological order.
-        datasets: what they write.
-        edges: what they read, in the order of inputs within each consumer.
+        datasets: that they write.
+        edges: that they read, in the order of inputs within each consumer.
         slot_sharing_groups: at least one.
         is_dynamic: whether vertices may be `UNDECIDED`.
-        checkpoints: when they are taken, and how; None takes none.
-        checkpoint_folder: where they are kept.
-        keep: how many complete ones are kept.
-        latency_interval_s: between two markers of latency of a source; 0 is never.
-        uids: what the state of an operator is called in checkpoints, where that is not its name.
+        checkpoints: when and how they are taken; None: never.
+        checkpoint_folder: where they are stored.
+        keep: how many complete checkpoints are kept.
+        latency_interval_s: seconds between a source's latency markers; 0: none.
+        uids: the names of operators in checkpoints, if different from their own.
 
     Raises:
-        ConfigError: there is no vertex, an index points nowhere or backwards, two vertices have one name, or a name
-            cannot be printed as it is.
+        ConfigError: there is no vertex, an index is invalid or points backwards, two vertices have one name, or a name
+            is not printable.
     """
 
     name: str
@@ -274,22 +271,21 @@ class JobGraph:
     _consumers: tuple[tuple[JobEdge, ...], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuses what is no graph in topological order."""
         _require_printable("job", self.name)
         if not self.vertices:
-            raise ConfigError(f"job {self.name!r} is empty; give it an operator")
+            raise ConfigError(f"job {self.name!r} is empty; add an operator")
         names = set()
         for vertex in self.vertices:
             _require_printable("vertex", vertex.name)
             if vertex.name in names:
-                raise ConfigError(f"job {self.name!r} has two vertices of the name {vertex.name!r}")
+                raise ConfigError(f"job {self.name!r} has two vertices named {vertex.name!r}")
             names.add(vertex.name)
             if not (1 <= vertex.parallelism <= vertex.max_parallelism or vertex.parallelism == UNDECIDED):
                 raise ConfigError(
                     f"vertex {vertex.name!r}: parallelism {vertex.parallelism}; give 1 to {vertex.max_parallelism}"
                 )
             if vertex.parallelism == UNDECIDED and not self.is_dynamic:
-                raise ConfigError(f"vertex {vertex.name!r} has no parallelism, and the job is not adaptive")
+                raise ConfigError(f"vertex {vertex.name!r} has no parallelism, but the job is not adaptive")
             if not 0 <= vertex.slot_sharing_group < len(self.slot_sharing_groups):
                 raise ConfigError(f"vertex {vertex.name!r}: no slot sharing group {vertex.slot_sharing_group}")
         for group in self.slot_sharing_groups:
@@ -309,11 +305,11 @@ class JobGraph:
         self._index()
 
     def uids_of(self, vertex: int) -> dict[str, str]:
-        """The uids of a vertex's operators, of those that have one."""
+        """The uids of a vertex's operators, by operator."""
         return {name: self.uids[name] for name in self.vertices[vertex].operators if name in self.uids}
 
     def inputs_of(self, vertex: int) -> tuple[JobEdge, ...]:
-        """What a vertex reads, in order."""
+        """The edges that a vertex reads, in order."""
         return self._inputs[vertex]
 
     def outputs_of(self, vertex: int) -> tuple[int, ...]:
@@ -321,11 +317,11 @@ class JobGraph:
         return self._outputs[vertex]
 
     def consumers_of(self, dataset: int) -> tuple[JobEdge, ...]:
-        """Who reads a dataset."""
+        """The edges that read a dataset."""
         return self._consumers[dataset]
 
     def _index(self) -> None:
-        """Makes the three questions above cost nothing, however wide the job is."""
+        """Builds the tables of the three methods above."""
         inputs: list[list[JobEdge]] = [[] for _ in self.vertices]
         outputs: list[list[int]] = [[] for _ in self.vertices]
         consumers: list[list[JobEdge]] = [[] for _ in self.datasets]
@@ -340,6 +336,6 @@ class JobGraph:
 
 
 def _require_printable(what: str, name: str) -> None:
-    """Names are shown on terminals; a control character in one could make a terminal do anything."""
+    """Names are printed on terminals, where a control character could do anything."""
     if not name.isprintable():
-        raise ConfigError(f"{what} {name!r} has characters that cannot be printed; choose another name")
+        raise ConfigError(f"{what} {name!r} has unprintable characters; choose another name")

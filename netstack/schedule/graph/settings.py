@@ -1,7 +1,4 @@
-"""What a job asks for, as data: adaptive parallelism, restarts after failures, second attempts for slow tasks.
-
-Takes: values. Gives: frozen settings; `adaptive.parallelism`, `failover.restart` and `speculation` act on them.
-"""
+"""Settings of a job: adaptive parallelism, restarts after failures, speculative execution."""
 
 from __future__ import annotations
 
@@ -14,12 +11,12 @@ from ...errors import ConfigError
 @final
 @dataclass(frozen=True, slots=True)
 class CutSettings:
-    """How inputs are cut.
+    """How the inputs of an adaptive vertex are cut.
 
     Attributes:
-        skewed_factor: a subpartition counts as skewed above this many times the median,
-        skewed_threshold_bytes: and above this.
-        max_channels_per_task: bound on what one subtask reads of one input, in subpartitions of partitions.
+        skewed_factor: a subpartition is skewed above this many times the median, and above the threshold.
+        skewed_threshold_bytes: the threshold.
+        max_channels_per_task: the most (partition, subpartition) pairs that one subtask reads of one input.
     """
 
     skewed_factor: float = 4.0
@@ -30,21 +27,21 @@ class CutSettings:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveSettings:
-    """How parallelism is decided.
+    """How the parallelism of vertices is decided at run time.
 
     Attributes:
         min_parallelism: fewest subtasks of a vertex.
-        max_parallelism: most subtasks of a vertex; the vertex's own maximum counts where it is lower. So many
-            subpartitions are written for a vertex that is decided later.
-        data_volume_per_task_bytes: what a subtask should read.
-        default_source_parallelism: of a vertex without inputs; None is `max_parallelism`. A source that can tell how
-            much it reads gets fewer where that is enough.
-        is_rounded: decides as Flink 1.15 does: to powers of two, broadcast inputs counted, and subpartitions shared
-            out evenly instead of bytes.
+        max_parallelism: most subtasks of a vertex, unless its own maximum is lower. Producers write this many
+            subpartitions for a vertex that is decided later.
+        data_volume_per_task_bytes: wanted bytes per subtask.
+        default_source_parallelism: of a vertex without inputs; None: `max_parallelism`. A source of known size gets
+            fewer subtasks if these suffice.
+        is_rounded: decides like Flink 1.15: powers of two, with broadcast inputs counted, and even numbers of
+            subpartitions instead of bytes.
         cut: how inputs are cut.
 
     Raises:
-        ConfigError: bounds that nothing fits.
+        ConfigError: bounds that no parallelism fits.
     """
 
     min_parallelism: int = 1
@@ -55,7 +52,6 @@ class AdaptiveSettings:
     cut: CutSettings = field(default_factory=CutSettings)
 
     def __post_init__(self) -> None:
-        """Refuses bounds that nothing fits."""
         least, most = self.bounds
         if not 1 <= least <= most:
             raise ConfigError(
@@ -69,7 +65,7 @@ class AdaptiveSettings:
 
     @property
     def most(self) -> int:
-        """No vertex whose parallelism is decided ever has more subtasks: so many subpartitions are written for it."""
+        """The largest parallelism that can be decided: the number of subpartitions that producers write."""
         return max(self.bounds[1], self.default_source_parallelism or 1)
 
     @property
@@ -86,21 +82,21 @@ KINDS: Final = ("none", "fixed_delay", "exponential", "failure_rate")
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartSettings:
-    """How a job restarts.
+    """The restart strategy of a job.
 
     Attributes:
         kind: `none`, `fixed_delay`, `exponential` or `failure_rate`.
-        delay_s: before each restart; of `exponential` the first delay.
-        attempts: so many restarts, of `exponential` without a quiet time between them; None is without end. Not of
+        delay_s: before each restart; for `exponential` the first delay.
+        attempts: the most restarts, for `exponential` without a quiet time between them; None: no limit. Not for
             `failure_rate`.
-        max_delay_s: of `exponential` the longest.
-        multiplier: of `exponential`, from one delay to the next.
-        quiet_s: of `exponential`: no failure for so long, and the next delay is the first again.
-        max_failures: of `failure_rate`: so many are tolerated in any interval.
-        interval_s: of `failure_rate`: how long that is.
+        max_delay_s: for `exponential` the longest delay.
+        multiplier: for `exponential`, from one delay to the next.
+        quiet_s: for `exponential`: after so long without a failure the next delay is the first again.
+        max_failures: for `failure_rate`: failures tolerated in any interval.
+        interval_s: for `failure_rate`: the length of the interval.
 
     Raises:
-        ConfigError: another kind.
+        ConfigError: an unknown kind.
     """
 
     kind: str = "exponential"
@@ -113,7 +109,6 @@ class RestartSettings:
     interval_s: float = 60.0
 
     def __post_init__(self) -> None:
-        """Refuses another kind; numbers are checked by the strategy."""
         if self.kind not in KINDS:
             raise ConfigError(f"restart kind {self.kind!r}; give {', '.join(KINDS)}")
 
@@ -121,20 +116,20 @@ class RestartSettings:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationSettings:
-    """When a task is slow, and what is done about it.
+    """Speculative execution: when a task is slow, and what follows.
 
     Names and defaults are those of Flink's `execution.batch.speculative.*` and `slow-task-detector.*`.
 
     Attributes:
-        max_concurrent_executions: attempts of one subtask at a time, the first one included.
-        block_slow_node_duration_s: a host that had a slow task gets no new ones for so long.
-        check_interval_s: how often slow tasks are looked for.
-        baseline_lower_bound_s: nothing that has run for less is slow.
-        baseline_ratio: slow tasks of a vertex are looked for when this part of its subtasks has finished.
-        baseline_multiplier: what takes so many times the median of those is slow; bytes count where they are known.
+        max_concurrent_executions: the most concurrent attempts of one subtask, the first one included.
+        block_slow_node_duration_s: how long a host with a slow task gets no new tasks.
+        check_interval_s: between two checks for slow tasks.
+        baseline_lower_bound_s: no task that has run for less is slow.
+        baseline_ratio: a vertex is checked when this part of its subtasks has finished.
+        baseline_multiplier: a task is slow when it takes this many times their median; per byte, where bytes are known.
 
     Raises:
-        ConfigError: numbers that mean nothing.
+        ConfigError: numbers out of range.
     """
 
     max_concurrent_executions: int = 2
@@ -145,13 +140,12 @@ class SpeculationSettings:
     baseline_multiplier: float = 1.5
 
     def __post_init__(self) -> None:
-        """Refuses numbers that mean nothing."""
         if self.max_concurrent_executions < 2:
             raise ConfigError(
-                f"max_concurrent_executions={self.max_concurrent_executions}; give at least 2, or no speculation"
+                f"max_concurrent_executions={self.max_concurrent_executions}; give at least 2, or remove speculation"
             )
         if not 0 <= self.baseline_ratio < 1:
-            raise ConfigError(f"baseline_ratio={self.baseline_ratio}; give 0 up to, and without, 1")
+            raise ConfigError(f"baseline_ratio={self.baseline_ratio}; give at least 0 and less than 1")
         if not self.check_interval_s > 0 or not self.baseline_multiplier > 0:
             raise ConfigError(
                 f"check_interval_s={self.check_interval_s}, baseline_multiplier={self.baseline_multiplier}; give more"

@@ -1,11 +1,8 @@
-"""Who may share slots: groups from names, the slots a job needs, and what must share one.
-
-Takes: names of groups, a `JobGraph`. Gives: `SlotSharingGroup`s, required slots, and refusals of what cannot be
-co-located; logical pipelined regions, in topological order.
+"""Slot sharing groups, co-location, and logical pipelined regions of a job.
 
 Rules: vertices of different groups never share a slot, nor do two subtasks of one vertex. In a batch job the name
-`default` means a group for each logical pipelined region: edges that must be pipelined join vertices, whatever their
-pattern. Such regions need not run at the same time; of which each waits for the other, those are one when asked for.
+`default` stands for one group per logical pipelined region. A logical region is a set of vertices joined by edges that
+must be pipelined, whatever their pattern. Logical regions on a cycle are one only in `acyclic_logical_regions`.
 """
 
 from __future__ import annotations
@@ -21,12 +18,12 @@ from .stream_graph import DEFAULT_GROUP
 
 
 def logical_regions(job: JobGraph) -> tuple[tuple[int, ...], ...]:
-    """Vertices joined by edges that must be pipelined; each region ascending, regions by their first vertex."""
+    """Vertices joined by edges that must be pipelined; each region ascends, in the order of their first vertices."""
     return _as_sets(_joined(job))
 
 
 def acyclic_logical_regions(job: JobGraph) -> tuple[tuple[int, ...], ...]:
-    """The same, and regions that depend on each other in a circle are one."""
+    """The logical regions, with those that depend on each other in a cycle merged."""
     joined = _joined(job)
     source = index_array([joined[job.datasets[edge.dataset].producer] for edge in job.edges])
     target = index_array([joined[edge.consumer] for edge in job.edges])
@@ -35,7 +32,7 @@ def acyclic_logical_regions(job: JobGraph) -> tuple[tuple[int, ...], ...]:
 
 
 def _joined(job: JobGraph) -> list[int]:
-    """The first vertex of the region of each."""
+    """The first vertex of each vertex's region."""
     pipelined = [edge for edge in job.edges if job.datasets[edge.dataset].type.must_be_pipelined]
     one = index_array([job.datasets[edge.dataset].producer for edge in pipelined])
     other = index_array([edge.consumer for edge in pipelined])
@@ -51,14 +48,14 @@ def _as_sets(region_of: list[int]) -> tuple[tuple[int, ...], ...]:
 
 
 def inherited_group(explicit: str | None, inputs: Sequence[str]) -> str:
-    """The name of the group an operator is in.
+    """The name of an operator's slot sharing group.
 
     Args:
-        explicit: what its author said; None is nothing.
-        inputs: the groups of the operators it reads.
+        explicit: as set by the job's author; None: not set.
+        inputs: the groups of the operators that it reads.
 
     Returns:
-        What was said; otherwise what all inputs agree on; otherwise `default`.
+        The explicit name, else the common group of all inputs, else `default`.
     """
     if explicit is not None:
         return explicit
@@ -77,29 +74,29 @@ def with_slot_sharing_groups(
         profiles: of groups, by name.
 
     Raises:
-        ConfigError: a hybrid result in a job with a group other than `default`; a profile for a group nobody is in;
+        ConfigError: a hybrid result in a job with a group other than `default`; a profile for a group without members;
             vertices that cannot be co-located.
     """
     if any(name != DEFAULT_GROUP for name in names):
         hybrid = next((dataset for dataset in job.datasets if dataset.type.is_hybrid), None)
         if hybrid is not None:
             raise ConfigError(
-                f"job {job.name!r}: dataset {hybrid.name!r} is {hybrid.type.value}, which goes with the slot sharing"
-                f" group {DEFAULT_GROUP!r} only"
+                f"job {job.name!r}: dataset {hybrid.name!r} is {hybrid.type.value}, which supports only slot sharing"
+                f" group {DEFAULT_GROUP!r}"
             )
     unused = set(profiles) - set(names)
     if unused:
-        raise ConfigError(f"job {job.name!r}: nobody is in the slot sharing groups {', '.join(sorted(unused))}")
+        raise ConfigError(f"job {job.name!r}: no vertex is in the slot sharing groups {', '.join(sorted(unused))}")
     region_heads = {vertex: region[0] for region in logical_regions(job) for vertex in region}
     numbers: dict[tuple[str, int], int] = {}
     groups: list[SlotSharingGroup] = []
     members = []
     for vertex, name in enumerate(names):
-        is_apart = name == DEFAULT_GROUP and not is_default_shared
-        head = region_heads[vertex] if is_apart else -1
+        is_separate = name == DEFAULT_GROUP and not is_default_shared
+        head = region_heads[vertex] if is_separate else -1
         if (name, head) not in numbers:
             numbers[name, head] = len(groups)
-            label = f"{name} of {job.vertices[head].operators[0]}" if is_apart else name
+            label = f"{name} of {job.vertices[head].operators[0]}" if is_separate else name
             groups.append(SlotSharingGroup(label, profiles.get(name, UNKNOWN_PROFILE)))
         members.append(numbers[name, head])
     vertices = (replace(vertex, slot_sharing_group=group) for vertex, group in zip(job.vertices, members, strict=True))
@@ -109,7 +106,7 @@ def with_slot_sharing_groups(
 
 
 def check_co_location(job: JobGraph) -> None:
-    """Refuses co-located vertices that can never share slots.
+    """Rejects co-located vertices that can never share slots.
 
     Raises:
         ConfigError: they are in different slot sharing groups, or in different pipelined regions.
@@ -134,7 +131,7 @@ def check_co_location(job: JobGraph) -> None:
 
 
 def slots_by_group(job: JobGraph) -> tuple[int, ...]:
-    """For each slot sharing group the slots it takes when all of the job runs at once: its largest parallelism.
+    """The number of slots that each slot sharing group needs when the whole job runs at once: its largest parallelism.
 
     Raises:
         ConfigError: a vertex has no parallelism yet.
@@ -148,7 +145,7 @@ def slots_by_group(job: JobGraph) -> tuple[int, ...]:
 
 
 def required_slots(job: JobGraph) -> int:
-    """The slots a job takes when all of it runs at once.
+    """The number of slots that a job needs when all of it runs at once.
 
     Raises:
         ConfigError: a vertex has no parallelism yet.

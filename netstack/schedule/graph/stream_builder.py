@@ -1,14 +1,12 @@
-"""The way to write a job: sources, operators on streams, and how records get from one to the next.
-
-Takes: names of functions, or functions that have one. Gives: a `StreamGraph`.
+"""The API for writing a job: sources, operators on streams, and partitioning between operators.
 
     job = StreamEnvironment("words", parallelism=4)
     lines = job.source(read_lines).set_parallelism(1)
     lines.flat_map(split).key_by(word).process(Count).sink(show)
     graph = job.stream_graph()
 
-Rules: nothing runs here and nothing is imported. What functions and classes are called with: `task.operators`. An
-operator without a name is called after what it does: `map`, `map 2`.
+Rules: nothing runs here, and nothing is imported by name. `task.operators` documents how functions and classes are
+called. An operator without a name gets the name of its kind: `map`, `map 2`.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from .stream_graph import (
 @final
 @dataclass(slots=True)
 class _Operator:
-    """One operator while the job is written; None is what nobody said."""
+    """One operator of a job that is being written; None: not set."""
 
     node: StreamNode
     parallelism: int | None = None
@@ -48,8 +46,8 @@ class _Operator:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """How records leave one operator; None is what nobody said."""
+class _Output:
+    """How records leave an operator; None: not set."""
 
     source: int
     partitioner: Partitioner | None = None
@@ -70,11 +68,10 @@ class StreamEnvironment:
 
     Attributes:
         name: of the job.
-        parallelism: of operators that do not set their own; None is 1, or undecided in a dynamic graph.
-        max_parallelism: likewise; None leaves it to the chain.
-        buffer_timeout_s: of operators that do not set their own; not used in batch, where nothing waits for time, nor
-            for results that are read when complete.
-        settings: what holds for the whole job.
+        parallelism: of operators that do not set their own; None: 1, or undecided in a dynamic graph.
+        max_parallelism: of operators that do not set their own; None: decided for each chain.
+        buffer_timeout_s: of operators that do not set their own; ignored in batch jobs and for blocking results.
+        settings: of the whole job.
         group_profiles: what the slots of a slot sharing group offer, by its name.
     """
 
@@ -85,7 +82,7 @@ class StreamEnvironment:
     settings: StreamSettings = field(default_factory=StreamSettings)
     group_profiles: dict[str, ResourceProfile] = field(default_factory=dict)
     _operators: list[_Operator] = field(default_factory=list, init=False, repr=False)
-    _ways: list[tuple[_Way, int, int]] = field(default_factory=list, init=False, repr=False)
+    _outputs: list[tuple[_Output, int, int]] = field(default_factory=list, init=False, repr=False)
     _names: set[str] = field(default_factory=set, init=False, repr=False)
 
     def source(
@@ -96,16 +93,16 @@ class StreamEnvironment:
         is_legacy: bool = False,
         parameters: Mapping[str, Any] | None = None,
     ) -> OperatorStream:
-        """An operator that makes records.
+        """Adds an operator that produces records.
 
         Args:
-            function: what makes them.
+            function: produces them.
             name: unique in the job.
-            is_legacy: it emits whenever it likes, so no yielding operator may be chained to it.
+            is_legacy: it emits at any time, so no yielding operator may be chained to it.
             parameters: plain data for the function.
 
         Raises:
-            ConfigError: the function has no name another process could find, or the operator's name is taken.
+            ConfigError: the function has no importable name, or the operator's name is taken.
         """
         node = StreamNode(
             name=self._free_name(name, "source"),
@@ -118,28 +115,28 @@ class StreamEnvironment:
         return self.add(node)
 
     def dataset(self, dataset_id: str, *, name: str = "") -> OperatorStream:
-        """The records that another job has kept under this name (`DataStream.persist`).
+        """Adds a source that reads the dataset which another job kept under this id (`DataStream.persist`).
 
         Args:
-            dataset_id: the name.
+            dataset_id: of the dataset.
             name: of the operator, unique in the job.
 
         Raises:
-            ConfigError: the operator's name is taken. When the job is submitted: there is no such dataset.
+            ConfigError: the operator's name is taken. At submission: there is no such dataset.
         """
         return self.source(KEPT_DATASET, name=name or dataset_id, parameters={"dataset": dataset_id})
 
     def invokable(self, function: Named, *inputs: DataStream, name: str = "", **parameters: Any) -> OperatorStream:
-        """A vertex that writes its partitions and reads its gates itself: `async def invokable(task)`.
+        """Adds a vertex that reads its gates and writes its partitions itself: `async def invokable(task)`.
 
         Args:
             function: see `task.invokable`.
-            inputs: what it reads, in the order of its gates; without any it is a source.
+            inputs: in the order of its gates; without any it is a source.
             name: unique in the job.
             parameters: plain data for the function.
 
         Raises:
-            ConfigError: the function has no name another process could find, or the operator's name is taken.
+            ConfigError: the function has no importable name, or the operator's name is taken.
         """
         for stream in inputs:
             stream._check_job(self)
@@ -154,9 +151,9 @@ class StreamEnvironment:
         return self.add(node, *inputs)
 
     def add(self, node: StreamNode, *inputs: DataStream) -> OperatorStream:
-        """An operator that is data already; each stream is an input of its own.
+        """Adds an operator given as data; each stream is an input of its own.
 
-        Its parallelism and slot sharing group are still to be set: those of the node do not count.
+        Its parallelism and slot sharing group must be set afterwards: those of the node are ignored.
 
         Raises:
             ConfigError: its name is taken.
@@ -165,25 +162,25 @@ class StreamEnvironment:
         self._operators.append(_Operator(node))
         self._names.add(self._free_name(node.name, "operator"))
         for number, stream in enumerate(inputs, 1):
-            self._ways.extend((way, index, number) for way in stream._ways)
+            self._outputs.extend((output, index, number) for output in stream._outputs)
         return OperatorStream(self, index)
 
     def stream_graph(self) -> StreamGraph:
-        """The job, checked; what nobody said is decided here.
+        """The checked job, with defaults applied.
 
         Raises:
-            ConfigError: it is no job; see `StreamGraph`.
+            ConfigError: it is not a valid job; see `StreamGraph`.
         """
         nodes: list[StreamNode] = []
         inputs: list[list[int]] = [[] for _ in self._operators]
-        for way, target, _ in self._ways:
-            inputs[target].append(way.source)
+        for output, target, _ in self._outputs:
+            inputs[target].append(output.source)
         for operator, sources in zip(self._operators, inputs, strict=True):
             nodes.append(self._decided(operator, [nodes[source].slot_sharing_group for source in sources]))
         return StreamGraph(
             name=self.name,
             nodes=tuple(nodes),
-            edges=tuple(self._edge(nodes, way, target, number) for way, target, number in self._ways),
+            edges=tuple(self._edge(nodes, output, target, number) for output, target, number in self._outputs),
             settings=self.settings,
             group_profiles=dict(self.group_profiles),
             buffer_timeout_s=None if self.settings.is_batch else self.buffer_timeout_s,
@@ -200,32 +197,32 @@ class StreamEnvironment:
             slot_sharing_group=inherited_group(operator.group, groups),
         )
 
-    def _edge(self, nodes: Sequence[StreamNode], way: _Way, target: int, number: int) -> StreamEdge:
-        is_equal = nodes[way.source].parallelism == nodes[target].parallelism
-        partitioner = way.partitioner
+    def _edge(self, nodes: Sequence[StreamNode], output: _Output, target: int, number: int) -> StreamEdge:
+        is_equal = nodes[output.source].parallelism == nodes[target].parallelism
+        partitioner = output.partitioner
         if partitioner is None:
             forward = Partitioner.FORWARD_UNSPECIFIED if self.settings.is_dynamic else Partitioner.FORWARD
             partitioner = forward if is_equal else Partitioner.REBALANCE
         elif partitioner is Partitioner.FORWARD_CONSECUTIVE_HASH and not (is_equal and self.settings.is_dynamic):
             partitioner = Partitioner.HASH
         return StreamEdge(
-            source=way.source,
+            source=output.source,
             target=target,
             partitioner=partitioner,
-            mode=way.mode,
+            mode=output.mode,
             input_number=number,
-            side_output=way.side_output,
-            function=way.function,
-            dataset_id=way.dataset_id,
-            format=way.format,
-            buffer_timeout_s=way.buffer_timeout_s,
-            channels=way.channels,
-            is_prompt=way.is_prompt,
+            side_output=output.side_output,
+            function=output.function,
+            dataset_id=output.dataset_id,
+            format=output.format,
+            buffer_timeout_s=output.buffer_timeout_s,
+            channels=output.channels,
+            is_prompt=output.is_prompt,
         )
 
     def _free_name(self, name: str, kind: str) -> str:
         if name in self._names:
-            raise ConfigError(f"job {self.name!r} has an operator {name!r} already; choose another name")
+            raise ConfigError(f"job {self.name!r} already has an operator {name!r}; choose another name")
         if name:
             return name
         number, free = 1, kind
@@ -236,13 +233,13 @@ class StreamEnvironment:
 
 
 class DataStream:
-    """Records on their way to the next operator: which of its subtasks gets each."""
+    """A stream of records, and how it is partitioned among the subtasks of the next operator."""
 
-    __slots__ = ("_environment", "_ways")
+    __slots__ = ("_environment", "_outputs")
 
-    def __init__(self, environment: StreamEnvironment, ways: tuple[_Way, ...]) -> None:
+    def __init__(self, environment: StreamEnvironment, ways: tuple[_Output, ...]) -> None:
         self._environment = environment
-        self._ways = ways
+        self._outputs = ways
 
     # Operators.
 
@@ -251,11 +248,11 @@ class DataStream:
         return self._then(OperatorKind.MAP, function, name, parameters)
 
     def filter(self, function: Named, *, name: str = "", **parameters: Any) -> OperatorStream:
-        """The records the function says yes to."""
+        """Keeps the records for which the function returns true."""
         return self._then(OperatorKind.FILTER, function, name, parameters)
 
     def flat_map(self, function: Named, *, name: str = "", **parameters: Any) -> OperatorStream:
-        """Any number of records for each record: the function gives an iterable."""
+        """Any number of records for each record: the function returns an iterable."""
         return self._then(OperatorKind.FLAT_MAP, function, name, parameters)
 
     def process(self, function: Named, *, name: str = "", **parameters: Any) -> OperatorStream:
@@ -263,7 +260,7 @@ class DataStream:
         return self._then(OperatorKind.PROCESS, function, name, parameters)
 
     def sink(self, function: Named, *, name: str = "", **parameters: Any) -> OperatorStream:
-        """Where records leave the job."""
+        """Consumes the records at the end of the job."""
         return self._then(OperatorKind.SINK, function, name, parameters)
 
     def connect(self, other: DataStream, function: Named, *, name: str = "", **parameters: Any) -> OperatorStream:
@@ -271,92 +268,94 @@ class DataStream:
         return self._then(OperatorKind.CONNECT, function, name, parameters, other)
 
     def union(self, *others: DataStream) -> DataStream:
-        """This stream and others as one: records of all, in no order. No operator of its own."""
+        """Merges this stream with others, in no particular order, without an operator."""
         for other in others:
             self._check_same_job(other)
-        return DataStream(self._environment, self._ways + tuple(way for other in others for way in other._ways))
+        return DataStream(
+            self._environment, self._outputs + tuple(output for other in others for output in other._outputs)
+        )
 
     # Who gets a record.
 
     def key_by(self, function: Named, *, is_consecutive: bool = False) -> DataStream:
-        """By the key group of its key.
+        """Partitions by the key group of each record's key.
 
         Args:
-            function: the key of a record.
-            is_consecutive: the records are partitioned by this key already, so that a dynamic graph may chain.
+            function: returns the key of a record.
+            is_consecutive: the records are already partitioned by this key, so a dynamic graph may chain.
         """
         hashed = Partitioner.FORWARD_CONSECUTIVE_HASH if is_consecutive else Partitioner.HASH
         return self.partition_by(hashed, name_of(function, what="key"))
 
     def partition_custom(self, function: Named) -> DataStream:
-        """A function chooses."""
+        """Partitions by a function that chooses the channel."""
         return self.partition_by(Partitioner.CUSTOM, name_of(function, what="partitioner"))
 
     def partition_by(self, partitioner: Partitioner, function: str = "") -> DataStream:
-        """By any partitioner; the methods here are its short forms."""
+        """Partitions by any partitioner; the other methods are short forms."""
         return self._changed(partitioner=partitioner, function=function)
 
     def forward(self) -> DataStream:
-        """The subtask of the same index; both operators must have one parallelism."""
+        """Sends records to the subtask of the same index; both operators need the same parallelism."""
         return self.partition_by(Partitioner.FORWARD)
 
     def rebalance(self) -> DataStream:
-        """All subtasks, in turn."""
+        """Sends records to all subtasks in turn."""
         return self.partition_by(Partitioner.REBALANCE)
 
     def rescale(self) -> DataStream:
-        """A few subtasks each, in turn."""
+        """Sends the records of each subtask to a few subtasks in turn."""
         return self.partition_by(Partitioner.RESCALE)
 
     def shuffle(self) -> DataStream:
-        """A random one."""
+        """Sends each record to a random subtask."""
         return self.partition_by(Partitioner.SHUFFLE)
 
     def global_(self) -> DataStream:
-        """The first subtask."""
+        """Sends all records to the first subtask."""
         return self.partition_by(Partitioner.GLOBAL)
 
     def broadcast(self) -> DataStream:
-        """Every subtask gets every record."""
+        """Sends every record to every subtask."""
         return self.partition_by(Partitioner.BROADCAST)
 
     def exchange(self, mode: ExchangeMode) -> DataStream:
-        """How the records move: while they are made, or when all of them were made."""
+        """Sets whether records are exchanged while they are produced, or when all are complete."""
         return self._changed(mode=mode)
 
     def persist(self, dataset_id: str) -> DataStream:
-        """Keeps the records under a name beyond the end of the job, for others to read with `dataset`.
+        """Keeps the records as a dataset beyond the end of the job; `dataset` reads it in other jobs.
 
-        They are on the TaskManagers that wrote them until `netstack datasets --release`, or a job that has ended well
-        keeps others under the same name. The exchange must be a blocking one.
+        They stay on the TaskManagers that wrote them until `netstack datasets --release`, or until a successful job
+        keeps a dataset of the same id. The exchange must be blocking.
         """
         return self._changed(dataset_id=dataset_id)
 
     def with_format(self, format: str) -> DataStream:
-        """How the records become bytes where they go over the network: bytes, str, int64, float64, msgpack, arrow."""
+        """Sets the record format on the network: bytes, str, int64, float64, msgpack, arrow."""
         return self._changed(format=format)
 
     def with_buffer_timeout(self, timeout_s: float | None) -> DataStream:
-        """Longest a record of this stream waits for its buffer to fill, whatever the operator that emits it has set.
+        """Sets the longest time that a record of this stream waits for its buffer to fill; overrides the operator's.
 
         Args:
-            timeout_s: None is until it is full.
+            timeout_s: None: until the buffer is full.
         """
         return self._changed(buffer_timeout_s=timeout_s)
 
     def prompt(self, yes: bool = True) -> DataStream:
-        """Few records, which shall not stand behind many: they have a connection for such streams alone.
+        """Gives the stream connections apart from bulk streams, so that its few records do not queue behind many.
 
-        Not for blocking exchanges. How long a record waits for its buffer is `with_buffer_timeout`, as ever.
+        Not for blocking exchanges. `with_buffer_timeout` still decides how long records wait for their buffer.
         """
         return self._changed(is_prompt=yes)
 
     def with_channels(self, channels: int) -> DataStream:
-        """Several channels from each subtask to each of the next operator's; both operators must be invokables."""
+        """Sets several channels between each pair of subtasks; both operators must be invokables."""
         return self._changed(channels=channels)
 
     def _changed(self, **changes: Any) -> DataStream:
-        return DataStream(self._environment, tuple(replace(way, **changes) for way in self._ways))
+        return DataStream(self._environment, tuple(replace(output, **changes) for output in self._outputs))
 
     def _check_same_job(self, other: DataStream) -> None:
         other._check_job(self._environment)
@@ -384,74 +383,74 @@ class DataStream:
 
 @final
 class OperatorStream(DataStream):
-    """What an operator emits; and the operator itself, to be set further."""
+    """The output stream of an operator, and the operator's settings."""
 
     __slots__ = ("_operator",)
 
     def __init__(self, environment: StreamEnvironment, index: int) -> None:
-        super().__init__(environment, (_Way(index),))
+        super().__init__(environment, (_Output(index),))
         self._operator = environment._operators[index]
 
     def side_output(self, tag: str) -> DataStream:
-        """The records that the operator emits under a tag, instead of the main output."""
+        """The records that the operator emits under a tag instead of its main output."""
         if not tag:
             raise ConfigError(f"operator {self._operator.node.name!r}: a side output needs a tag")
         return self._changed(side_output=tag)
 
     def uid(self, uid: str) -> Self:
-        """What its state is called in checkpoints, so that it may be renamed; without it, as the operator is named."""
+        """Sets the operator's name in checkpoints, so that it may be renamed; by default it is the operator's name."""
         return self._set(uid=uid)
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Number of subtasks."""
+        """Sets the number of subtasks."""
         if parallelism < 1:
             raise ConfigError(f"operator {self._operator.node.name!r}: parallelism {parallelism}; give at least 1")
         self._operator.parallelism = parallelism
         return self
 
     def set_max_parallelism(self, max_parallelism: int) -> Self:
-        """Number of key groups: the operator can never have more subtasks."""
+        """Sets the number of key groups, which is the largest possible parallelism."""
         return self._set(max_parallelism=max_parallelism)
 
     def slot_sharing_group(self, name: str) -> Self:
-        """The operators it may share slots (processes) with; by default as its inputs, and all pipelines share."""
+        """Sets the group whose members may share slots; by default that of its inputs, and one for all pipelines."""
         self._operator.group = name
         return self
 
     def co_location_group(self, name: str) -> Self:
-        """Its subtask i runs in the slot of subtask i of the others."""
+        """Puts its subtask i into the slot of subtask i of the other members."""
         return self._set(co_location_group=name)
 
     def disable_chaining(self) -> Self:
-        """It is chained to nobody."""
+        """Never chains it to another operator."""
         return self.chaining_strategy(ChainingStrategy.NEVER)
 
     def start_new_chain(self) -> Self:
-        """It is not chained to what comes before it."""
+        """Does not chain it to its inputs."""
         return self.chaining_strategy(ChainingStrategy.HEAD)
 
     def chaining_strategy(self, strategy: ChainingStrategy) -> Self:
-        """Whom it may be chained to."""
+        """Sets which operators it may be chained to."""
         return self._set(strategy=strategy)
 
     def set_buffer_timeout(self, timeout_s: float | None) -> Self:
-        """Longest a record it emits waits for its buffer to fill; None is until it is full."""
+        """Sets the longest time that a record it emits waits for its buffer to fill; None: until it is full."""
         return self._set(buffer_timeout_s=timeout_s)
 
     def yields(self) -> Self:
-        """It waits for other operators' mail while it processes a record."""
+        """Declares that it waits for other operators' mail while it processes a record."""
         return self._set(is_yielding=True)
 
     def emits_at_end_only(self) -> Self:
-        """It emits nothing before the end of its input, so its output is blocking."""
+        """Declares that it emits nothing before the end of its input, so its output is blocking."""
         return self._set(emits_at_end_only=True)
 
     def set_profile(self, profile: ResourceProfile) -> Self:
-        """What one of its subtasks needs."""
+        """Sets the resources that one of its subtasks needs."""
         return self._set(profile=profile)
 
     def supports_concurrent_attempts(self, yes: bool = True) -> Self:
-        """Whether two attempts of a subtask may run at a time; see `StreamNode`. A sink has to say so."""
+        """Declares whether two attempts of a subtask may run at the same time (see `StreamNode`); needed for sinks."""
         return self._set(supports_concurrent_attempts=yes)
 
     def _set(self, **changes: Any) -> Self:

@@ -1,10 +1,9 @@
-"""A job as its author wrote it: one node for every operator, one edge for every connection.
+"""The stream graph: a job as its author wrote it, one node for every operator, one edge for every connection.
 
-Takes: nodes and edges, from `stream_builder`, from a job file, or by hand. Gives: a checked, frozen `StreamGraph`;
-`job_generator` chains it into a job graph.
+`job_generator` compiles it into a job graph.
 
-Rules: a node is its index in `StreamGraph.nodes`; every edge goes from a lower index to a higher one. A union is
-no node: its streams are several edges with one input number.
+Rules: a node is identified by its index in `StreamGraph.nodes`; every edge goes from a lower index to a higher one. A
+union is not a node: its streams are several edges with one input number.
 """
 
 from __future__ import annotations
@@ -31,42 +30,42 @@ from .job_graph import (
 from .settings import AdaptiveSettings, RestartSettings, SpeculationSettings
 
 KEPT_DATASET: Final = "netstack.task.kept_dataset:KeptDataset"
-"""The source that reads what another job has left."""
+"""The source that reads a dataset which another job kept."""
 
 DEFAULT_GROUP: Final = "default"
-"""Name of the slot sharing group of whoever names none."""
+"""The slot sharing group of operators that set none."""
 
 
 class ChainingStrategy(enum.Enum):
-    """Whom an operator may be chained to."""
+    """Which operators an operator may be chained to."""
 
     ALWAYS = "always"
-    """To the operator before it and to those behind it."""
+    """To its input and to its outputs."""
     NEVER = "never"
-    """To nobody."""
+    """To no other operator."""
     HEAD = "head"
-    """To those behind it only: it begins a chain."""
+    """To its outputs only: it begins a chain."""
     HEAD_WITH_SOURCES = "head_with_sources"
-    """Like HEAD, and sources before it become inputs of its chain."""
+    """Like HEAD, and sources that it reads become inputs of its chain."""
 
 
 class ExchangeMode(enum.Enum):
-    """How one edge moves its records."""
+    """How the records of one edge are exchanged."""
 
     UNDEFINED = "undefined"
     """The job's `GlobalExchangeMode` decides."""
     PIPELINED = "pipelined"
-    """While they are made."""
+    """While they are produced."""
     BATCH = "batch"
-    """When all of them were made."""
+    """When all of them are complete."""
     HYBRID_FULL = "hybrid_full"
-    """Either; kept until the scheduler releases them."""
+    """Both are possible; kept until the scheduler releases them."""
     HYBRID_SELECTIVE = "hybrid_selective"
-    """Either; kept until they were consumed once."""
+    """Both are possible; kept until they were consumed once."""
 
 
 class GlobalExchangeMode(enum.Enum):
-    """How the edges without a mode of their own move their records."""
+    """How the records of edges without a mode of their own are exchanged."""
 
     ALL_EDGES_PIPELINED = "all_edges_pipelined"
     ALL_EDGES_PIPELINED_APPROXIMATE = "all_edges_pipelined_approximate"
@@ -83,25 +82,25 @@ class Partitioner(enum.Enum):
     """Which subtask gets a record."""
 
     FORWARD = "forward"
-    """The one of the same index."""
+    """The subtask of the same index."""
     FORWARD_UNSPECIFIED = "forward_unspecified"
-    """Nobody said, in a dynamic graph: forward where it is chained, otherwise rescale."""
+    """Not set, in a dynamic graph: forward where it is chained, otherwise rescale."""
     FORWARD_CONSECUTIVE_HASH = "forward_consecutive_hash"
-    """By a key the records are already partitioned by, in a dynamic graph: forward where it is chained, else hash."""
+    """By a key that partitions the records already, in a dynamic graph: forward where it is chained, else hash."""
     RESCALE = "rescale"
-    """In turn, each of the few that are nearest."""
+    """The few nearest subtasks in turn."""
     REBALANCE = "rebalance"
-    """In turn, each of all."""
+    """All subtasks in turn."""
     SHUFFLE = "shuffle"
-    """One at random."""
+    """A random subtask."""
     GLOBAL = "global"
-    """The first."""
+    """The first subtask."""
     HASH = "hash"
-    """The one that has the key group of the record's key."""
+    """The subtask that owns the key group of the record's key."""
     BROADCAST = "broadcast"
-    """All."""
+    """All subtasks."""
     CUSTOM = "custom"
-    """A function chooses."""
+    """The subtask that a function chooses."""
 
 
 class Unset(enum.Enum):
@@ -111,10 +110,10 @@ class Unset(enum.Enum):
 
 
 UNSET: Final = Unset.UNSET
-"""Nobody said: an edge is as the operator that writes has it, an operator as the job has it."""
+"""Not set: an edge uses the setting of the writing operator, an operator that of the job."""
 
 DEFAULT_BUFFER_TIMEOUT_S: Final = 0.1
-"""Of a job that says nothing else."""
+"""The default of a job."""
 
 
 @final
@@ -124,27 +123,27 @@ class StreamNode:
 
     Attributes:
         name: unique in the job.
-        uid: what its state is called in checkpoints, whatever it is named then; empty: its name. Unique in the job.
-        kind: how the runtime calls its function; of a source without a kind it is SOURCE.
-        function: what it runs, as `package.module:attribute`; empty is not told, for graphs that are only looked at.
-        has_operator: False of a node without an operator of its own, which is never chained.
-        parallelism: number of subtasks; `UNDECIDED` in a dynamic graph where nobody set it.
-        max_parallelism: number of key groups; None where nobody set it.
+        uid: its name in checkpoints, so that it may be renamed; empty: its name. Unique in the job.
+        kind: how the runtime calls its function; SOURCE for every source that is not an invokable.
+        function: what it runs, as `package.module:attribute`; may be empty in a graph that is only planned.
+        has_operator: False: a node without an operator, which is never chained.
+        parallelism: number of subtasks; `UNDECIDED` in a dynamic graph where it is not set.
+        max_parallelism: number of key groups; None: not set.
         slot_sharing_group: name of its group.
-        co_location_group: subtask i of each member runs in the same slot; None is free.
-        strategy: whom it may be chained to.
+        co_location_group: subtask i of each member runs in the same slot; None: no group.
+        strategy: which operators it may be chained to.
         is_source: whether it reads nothing.
-        is_legacy_source: a source that emits whenever it likes: no yielding operator may be chained to it.
+        is_legacy_source: a source that emits at any time: no yielding operator may be chained to it.
         is_yielding: whether it waits for other operators' mail while it processes a record.
         emits_at_end_only: whether it emits nothing before the end of its input: then its output is blocking.
-        buffer_timeout_s: longest a record it emits waits for its buffer to fill; None is until it is full, UNSET is as
-            the job has it.
+        buffer_timeout_s: longest time that a record it emits waits for its buffer to fill; None: until it is full;
+            UNSET: the job's.
         profile: what one of its subtasks needs.
         parameters: plain data for the function.
-        supports_concurrent_attempts: whether two attempts of a subtask may run at a time, as speculative execution has
-            them: what the function does outside of its records must then be harmless when it happens twice. None is:
-            no sink does, nor an invokable; everything else does.
-        source_size: what a source will read, where that is known; its parallelism follows from it if nobody set one.
+        supports_concurrent_attempts: whether two attempts of a subtask may run at the same time, as in speculative
+            execution: the function's side effects must then be harmless when they happen twice. None: False for sinks
+            and invokables, else True.
+        source_size: of a source, if known; decides its parallelism if that is not set.
     """
 
     name: str
@@ -168,25 +167,24 @@ class StreamNode:
     source_size: SourceSize | None = None
 
     def __post_init__(self) -> None:
-        """A source is one whatever else was said."""
         if self.is_source and self.kind is not OperatorKind.INVOKABLE:
             object.__setattr__(self, "kind", OperatorKind.SOURCE)
 
     @property
     def state_id(self) -> str:
-        """What its state is called in checkpoints."""
+        """Its name in checkpoints."""
         return self.uid or self.name
 
     @property
     def may_run_twice(self) -> bool:
-        """`supports_concurrent_attempts`, decided."""
+        """`supports_concurrent_attempts` with its default applied."""
         if self.supports_concurrent_attempts is not None:
             return self.supports_concurrent_attempts
         return self.kind not in (OperatorKind.SINK, OperatorKind.INVOKABLE)
 
     @property
     def is_chainable_source(self) -> bool:
-        """Whether HEAD_WITH_SOURCES speaks of it."""
+        """Whether it can become a source input of a HEAD_WITH_SOURCES chain."""
         return self.is_source and not self.is_legacy_source and self.has_operator
 
 
@@ -199,18 +197,18 @@ class StreamEdge:
         source: index of the node that writes.
         target: index of the node that reads.
         partitioner: which subtask gets a record.
-        mode: how its records move.
-        input_number: which input of the target, from 1; the streams of a union share one.
-        side_output: tag of the records that take it; empty is the main output.
-        function: what the partitioners HASH, FORWARD_CONSECUTIVE_HASH and CUSTOM call.
-        dataset_id: name to keep the records under beyond the end of the job; None does not keep them.
-        format: how a record becomes bytes where the edge is not chained: the name of a record format.
-        buffer_timeout_s: longest a record waits for its buffer to fill, None until it is full; UNSET is as the
-            operator that writes has it.
-        channels: from each subtask that writes to each that reads: subpartitions side by side. More than one is for
-            two invokables, and all subtasks of both: who partitions records has one channel for each subtask.
-        is_prompt: whether its channels go over connections of their own, beside those of edges in bulk; where the edge
-            is chained, or both of its subtasks are on one TaskManager, there are none.
+        mode: how its records are exchanged.
+        input_number: of the target, from 1; the streams of a union share one.
+        side_output: tag of its records; empty is the main output.
+        function: of the partitioners HASH, FORWARD_CONSECUTIVE_HASH and CUSTOM.
+        dataset_id: keeps the records under this id beyond the end of the job; None: not kept.
+        format: name of the record format, where the edge is not chained.
+        buffer_timeout_s: longest time that a record waits for its buffer to fill; None: until it is full; UNSET: the
+            writing operator's.
+        channels: subpartitions from each producer to each consumer. More than one needs two invokables and rebalance,
+            because a partitioner has one channel for each subtask.
+        is_prompt: whether its channels use connections apart from bulk edges; no effect on chained edges and within a
+            TaskManager.
     """
 
     source: int
@@ -232,41 +230,41 @@ INPUT_CONSTRAINTS: Final = ("any", "all")
 
 
 RETENTIONS: Final = ("always", "unless_finished", "never")
-"""When the checkpoints of a job outlive it."""
+"""After which ends of a job its checkpoints are kept."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
-    """What holds for a whole job.
+    """Settings of a whole job.
 
     Attributes:
-        is_batch: whether its inputs end, and its results are wanted when complete.
-        is_dynamic: whether the parallelism of operators is decided while it runs, where nobody set it.
+        is_batch: whether its inputs end, and its results are used when complete.
+        is_dynamic: whether the parallelism of operators that do not set it is decided at run time.
         is_chaining_enabled: False gives every operator a vertex of its own.
         chains_different_max_parallelism: whether operators with different numbers of key groups may be chained.
-        exchange_mode: of the edges without one; None is blocking in batch, otherwise pipelined.
-        shares_slots_by_default: whether all vertices of the group `default` may share slots; None is: unless it is a
-            batch job, where each pipelined region has a group of its own.
-        checkpoints: when they are taken, and how; None takes none.
-        checkpoint_folder: where they are kept; every process of the job must see it. None is where the JobManager keeps
-            what it knows of the job.
-        keep: how many complete ones are kept while the job runs.
-        retain: which ends of the job leave its checkpoints where they are: `always`, `unless_finished`, or `never`.
-            Savepoints stay in any case.
-        restart: what follows a failure; None is an exponential delay where checkpoints are taken, otherwise no restart.
+        exchange_mode: of the edges without one; None: blocking in batch jobs, otherwise pipelined.
+        shares_slots_by_default: whether all vertices of the group `default` may share slots; None: not in a batch job,
+            where each pipelined region has a group of its own.
+        checkpoints: when and how they are taken; None: never.
+        checkpoint_folder: where they are stored; every process of the job must see it. None: in the JobManager's
+            folder.
+        keep: how many complete checkpoints are kept while the job runs.
+        retain: after which ends of the job its checkpoints are kept: `always`, `unless_finished`, or `never`.
+            Savepoints are always kept.
+        restart: the restart strategy; None: exponential delay with checkpoints, otherwise no restart.
         network: buffers and timeouts of the job's own network on each TaskManager; None shares the TaskManager's.
-        adaptive: how parallelism is decided while the job runs; None is Flink's defaults.
-        speculation: of a batch job: when a task is slow, and gets a second attempt on another host; None: no task does.
-        scheduling: None schedules pipelined regions (a dynamic job: subtask by subtask); else one of the older ways:
+        adaptive: how parallelism is decided at run time; None: Flink's defaults.
+        speculation: for batch jobs: when a task is slow and gets a speculative attempt on another host; None: never.
+        scheduling: None schedules pipelined regions (a dynamic job: subtask by subtask); else one of the older types:
             `all_at_once`, `next_stage_on_first_output` or `next_stage_on_complete_output`.
-        input_constraint: with the latter two, how many inputs a subtask needs before it is deployed: `any` or `all`.
-        latency_interval_s: seconds between two markers of latency of a source (`task/latency`); 0 measures none.
-            Nothing is measured in a job with invokables.
+        input_constraint: with the latter two, how many inputs of a subtask must be consumable: `any` or `all`.
+        latency_interval_s: seconds between a source's latency markers (`task/latency`); 0: none. A job with invokables
+            has none.
 
     Raises:
-        ConfigError: `keep` is below 1, `latency_interval_s` below 0, `retain` is none of these, or speculation is asked
-            for where two attempts of a task cannot be.
+        ConfigError: `keep` is below 1, `latency_interval_s` below 0, an unknown `retain`, `scheduling` or
+            `input_constraint`, or speculation in a job that cannot have concurrent attempts.
     """
 
     is_batch: bool = False
@@ -288,11 +286,10 @@ class StreamSettings:
     latency_interval_s: float = DEFAULT_LATENCY_INTERVAL_S
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be kept."""
         if self.keep < 1:
-            raise ConfigError(f"keep={self.keep} checkpoints; give at least 1: a job restarts from the newest one")
+            raise ConfigError(f"keep={self.keep}; give at least 1: a job restarts from its newest checkpoint")
         if not 0 <= self.latency_interval_s < math.inf:
-            raise ConfigError(f"latency_interval_s={self.latency_interval_s}; give seconds, or 0 to measure none")
+            raise ConfigError(f"latency_interval_s={self.latency_interval_s}; give seconds, or 0 to switch it off")
         if self.retain not in RETENTIONS:
             raise ConfigError(f"retain={self.retain!r}; give one of {', '.join(RETENTIONS)}")
         if self.speculation is not None and (not self.is_batch or self.checkpoints is not None):
@@ -307,21 +304,21 @@ class StreamSettings:
 
     @property
     def restart_settings(self) -> RestartSettings:
-        """`restart`, decided."""
+        """`restart` with its default applied."""
         if self.restart is not None:
             return self.restart
         return RestartSettings(kind="none" if self.checkpoints is None else "exponential")
 
     @property
     def global_mode(self) -> GlobalExchangeMode:
-        """`exchange_mode`, decided."""
+        """`exchange_mode` with its default applied."""
         if self.exchange_mode is not None:
             return self.exchange_mode
         return GlobalExchangeMode.ALL_EDGES_BLOCKING if self.is_batch else GlobalExchangeMode.ALL_EDGES_PIPELINED
 
     @property
     def is_default_group_shared(self) -> bool:
-        """`shares_slots_by_default`, decided."""
+        """`shares_slots_by_default` with its default applied."""
         return not self.is_batch if self.shares_slots_by_default is None else self.shares_slots_by_default
 
 
@@ -333,15 +330,15 @@ class StreamGraph:
     Attributes:
         name: for messages.
         nodes: in topological order.
-        edges: in the order they were made.
-        settings: what holds for all of them.
-        group_profiles: what the slots of a group offer, by its name; what is not there is unknown.
-        buffer_timeout_s: of edges for which nobody set one, neither theirs nor their operator's; where results are read
-            when complete it does not count.
+        edges: in the order in which they were made.
+        settings: of the whole job.
+        group_profiles: what the slots of a group offer, by its name; unknown if not given.
+        buffer_timeout_s: default for edges whose own and whose operator's timeout is not set; ignored for blocking
+            results.
 
     Raises:
-        ConfigError: an index points nowhere or backwards, two nodes have one name, or one uid, a parallelism cannot be,
-            or a forward edge connects different ones.
+        ConfigError: an index is invalid or points backwards, two nodes share a name or a uid, an impossible
+            parallelism, or a forward edge between different ones.
     """
 
     name: str
@@ -354,11 +351,10 @@ class StreamGraph:
     _outputs: tuple[tuple[StreamEdge, ...], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuses what is no graph in topological order."""
         names: set[str] = set()
         for node in self.nodes:
             if not node.name or node.name in names:
-                raise ConfigError(f"job {self.name!r} has no or two operators of the name {node.name!r}; rename one")
+                raise ConfigError(f"job {self.name!r}: operator name {node.name!r} is empty or used twice; rename one")
             names.add(node.name)
             self._check_parallelism(node)
         self._check_uids()
@@ -372,22 +368,22 @@ class StreamGraph:
             if node.is_source and reads:
                 raise ConfigError(f"source {node.name!r} has {len(reads)} inputs; a source reads nothing")
             if node.is_legacy_source and not node.is_source:
-                raise ConfigError(f"operator {node.name!r} is called a legacy source, and is no source")
+                raise ConfigError(f"operator {node.name!r} is marked as a legacy source but is not a source")
             if not node.is_source and not reads:
-                raise ConfigError(f"operator {node.name!r} has no input, and is no source")
+                raise ConfigError(f"operator {node.name!r} has no input but is not a source")
             if not node.is_source and node.kind is OperatorKind.SOURCE:
-                raise ConfigError(f"operator {node.name!r} is of the kind source, and reads another operator")
+                raise ConfigError(f"operator {node.name!r} is of kind source but reads another operator")
             if node.kind is OperatorKind.INVOKABLE and node.strategy is not ChainingStrategy.NEVER:
                 raise ConfigError(f"operator {node.name!r} is an invokable: give it the chaining strategy never")
         object.__setattr__(self, "_inputs", tuple(map(tuple, inputs)))
         object.__setattr__(self, "_outputs", tuple(map(tuple, outputs)))
 
     def inputs_of(self, node: int) -> tuple[StreamEdge, ...]:
-        """What a node reads."""
+        """The edges that a node reads."""
         return self._inputs[node]
 
     def outputs_of(self, node: int) -> tuple[StreamEdge, ...]:
-        """Who reads a node."""
+        """The edges that read a node."""
         return self._outputs[node]
 
     def named(self, name: str) -> int:
@@ -399,10 +395,10 @@ class StreamGraph:
         for index, node in enumerate(self.nodes):
             if node.name == name:
                 return index
-        raise ConfigError(f"job {self.name!r} has no operator of the name {name!r}")
+        raise ConfigError(f"job {self.name!r} has no operator named {name!r}")
 
     def describe(self, edge: StreamEdge) -> str:
-        """An edge in words, for messages."""
+        """The names of both ends of an edge, for messages."""
         return f"{self.nodes[edge.source].name!r} -> {self.nodes[edge.target].name!r}"
 
     def _check_uids(self) -> None:
@@ -418,7 +414,7 @@ class StreamGraph:
     def _check_parallelism(self, node: StreamNode) -> None:
         if node.parallelism == UNDECIDED:
             if not self.settings.is_dynamic:
-                raise ConfigError(f"operator {node.name!r} has no parallelism, and the job is not dynamic")
+                raise ConfigError(f"operator {node.name!r} has no parallelism, but the job is not dynamic")
         elif node.parallelism < 1:
             raise ConfigError(f"operator {node.name!r}: parallelism {node.parallelism}; give at least 1")
         if node.max_parallelism is not None and node.max_parallelism < max(1, node.parallelism):
@@ -429,7 +425,7 @@ class StreamGraph:
 
     def _check_edge(self, edge: StreamEdge) -> None:
         if not 0 <= edge.source < edge.target < len(self.nodes):
-            raise ConfigError(f"{edge}: no such nodes, or it goes backwards: nodes must be in topological order")
+            raise ConfigError(f"{edge}: unknown nodes, or a backward edge: nodes must be in topological order")
         if edge.format not in FORMATS:
             raise ConfigError(f"edge {self.describe(edge)}: no record format {edge.format!r}; {', '.join(FORMATS)}")
         if not isinstance(edge.buffer_timeout_s, Unset | None) and edge.buffer_timeout_s < 0:
@@ -440,7 +436,7 @@ class StreamGraph:
             kinds = {self.nodes[edge.source].kind, self.nodes[edge.target].kind}
             if edge.channels < 1 or kinds != {OperatorKind.INVOKABLE} or edge.partitioner is not Partitioner.REBALANCE:
                 raise ConfigError(
-                    f"edge {self.describe(edge)}: {edge.channels} channels; several are for two invokables, and the"
+                    f"edge {self.describe(edge)}: {edge.channels} channels; more than one need two invokables and the"
                     " partitioner rebalance"
                 )
         if edge.partitioner in _DYNAMIC_ONLY and not self.settings.is_dynamic:

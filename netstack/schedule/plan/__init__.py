@@ -1,1 +1,1 @@
-"""What a job becomes on a cluster before anything runs, and how that is shown."""
+"""Plans: what a job becomes on a cluster before anything runs, as text, JSON and HTML."""

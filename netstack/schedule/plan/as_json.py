@@ -1,9 +1,7 @@
 """A plan as one JSON document.
 
-Takes: a `Plan`. Gives: plain data; its keys are a contract.
-
-Rules: `null` is what cannot be known yet, or what has no bound. Chains are named by their letters, as in every other
-rendering; subtasks by their position in lists.
+Rules: the keys are a contract. `null` means unknown yet, or unbounded. Chains are named by their letters, as in every
+other rendering, subtasks by their position in lists.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from .words import buffers_problem, letter
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
-    """The whole plan."""
+    """The whole plan as plain data."""
     return {
         "job": plan.job.name,
         "fits": plan.is_possible,

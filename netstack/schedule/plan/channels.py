@@ -1,10 +1,8 @@
-"""Channels and connections of a job on given TaskManagers: how many are local, how many go over the network.
+"""Counts the channels and connections of a placed job: local and remote, by edge and by TaskManager.
 
-Takes: a job graph and the TaskManager of every subtask. Gives: counts for each edge and each TaskManager.
-
-Rules: a channel is a pair of a producing and a consuming subtask of an edge. A consumer's TaskManager dials the
-producer's, once for all channels between the two in that direction, and once more for those of prompt edges. Nothing
-here is as large as the number of channels: all-to-all edges are counted by TaskManager, pointwise ones by subtask.
+Rules: a channel is a pair of a producer and a consumer subtask of an edge. The consumer's TaskManager dials the
+producer's, once for all channels between the two in that direction, and once more for those of prompt edges. No table
+has the size of the number of channels: all-to-all edges are counted by TaskManager, pointwise ones by subtask.
 """
 
 from __future__ import annotations
@@ -27,12 +25,12 @@ class EdgeChannels:
     """The channels of one edge.
 
     Attributes:
-        channels: all of them.
-        local: between subtasks of one TaskManager.
-        connections: pairs of TaskManagers that remote ones connect, by direction.
-        per_consumer: for each consuming subtask its channels.
-        remote_per_consumer: how many of these are remote.
-        per_producer: for each producing subtask its subpartitions.
+        channels: their number.
+        local: channels within one TaskManager.
+        connections: pairs of TaskManagers that remote channels connect, by direction.
+        per_consumer: channels of each consumer subtask.
+        remote_per_consumer: remote channels of each.
+        per_producer: subpartitions of each producer subtask.
     """
 
     channels: int
@@ -44,7 +42,7 @@ class EdgeChannels:
 
     @property
     def remote(self) -> int:
-        """Between subtasks of different TaskManagers."""
+        """Channels between different TaskManagers."""
         return self.channels - self.local
 
 
@@ -55,8 +53,8 @@ class JobChannels:
 
     Attributes:
         edges: of each edge, in the order of `JobGraph.edges`.
-        dialled: for each TaskManager the connections it opens, over all edges.
-        accepted: for each TaskManager those that others open to it.
+        dialled: connections that each TaskManager opens, over all edges.
+        accepted: connections that each TaskManager accepts.
     """
 
     edges: tuple[EdgeChannels, ...]
@@ -65,7 +63,7 @@ class JobChannels:
 
     @property
     def connections(self) -> int:
-        """TCP connections, with one for each pair of TaskManagers, direction and class of edges."""
+        """TCP connections: one for each pair of TaskManagers, direction and class (bulk or prompt)."""
         return int(self.dialled.sum())
 
 
@@ -74,8 +72,8 @@ def count_channels(job: JobGraph, placement: Placement, taskmanagers: int) -> Jo
 
     Args:
         job: all parallelisms known.
-        placement: where its subtasks are.
-        taskmanagers: how many there are.
+        placement: of its subtasks.
+        taskmanagers: their number.
     """
     places = [placement.taskmanagers_of(vertex) for vertex in range(len(job.vertices))]
     of_class = {is_prompt: _Counted(taskmanagers) for is_prompt in (False, True)}
@@ -89,7 +87,7 @@ def count_channels(job: JobGraph, placement: Placement, taskmanagers: int) -> Jo
 
 @final
 class _Counted:
-    """Who connects to whom, over several edges of one class."""
+    """Which TaskManagers connect, over several edges of one class."""
 
     def __init__(self, taskmanagers: int) -> None:
         self._count = taskmanagers
@@ -138,10 +136,10 @@ class _Counted:
         )
 
     def per_taskmanager(self) -> tuple[IndexArray, IndexArray]:
-        """How many others each connects to, and how many connect to it.
+        """To how many others each TaskManager connects, and how many connect to it.
 
-        TaskManagers that read the same all-to-all edges connect to the same others, but for themselves: they are one
-        row. What pointwise edges add to that is looked at pair by pair.
+        TaskManagers that read the same all-to-all edges connect to the same others, except themselves: they share one
+        row. Pointwise edges are added pair by pair.
         """
         row_of, rows = self._rows()
         pairs = np.unique(np.concatenate([np.empty(0, np.int64), *self._pairs]))
@@ -155,7 +153,7 @@ class _Counted:
         return index_array(dialled), index_array(accepted)
 
     def _rows(self) -> tuple[IndexArray, FlagArray]:
-        """The row of each TaskManager, and for each row whom those in it read over all-to-all edges."""
+        """The row of each TaskManager, and for each row the TaskManagers that it reads from over all-to-all edges."""
         if not self._all_to_all:
             return np.zeros(self._count, np.int32), np.zeros((1, self._count), np.bool_)
         reads = np.stack([reads for _, reads in self._all_to_all])

@@ -1,8 +1,6 @@
-"""A plan as one HTML page: the graph drawn as SVG, and everything else in tables; opens without a network.
+"""A plan as one HTML page without scripts or network access: the graph as SVG, everything else in tables.
 
-Takes: a `Plan`. Gives: a complete document, without a script.
-
-Rules: dashed lines are results that are read when complete. Everything in the graph has a title for the pointer.
+Rules: dashed lines are blocking results. Everything in the graph has a tooltip.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ _MOST_NAME: Final = 30
 
 
 def plan_svg(plan: Plan) -> str:
-    """The picture."""
+    """The graph as SVG."""
     rows = [_rows(vertex) for vertex in plan.job.vertices]
     layout = lay_out(plan.job, [_HEAD + _ROW * len(names) + _FOOT + 6 for names in rows])
     width, height = round(layout.width), round(layout.height)
@@ -127,7 +125,7 @@ _MOST_ROWS: Final = 300
 
 
 def plan_html(plan: Plan) -> str:
-    """The page."""
+    """The whole page."""
     name = escape(plan.job.name)
     about = summary(plan) if plan.is_undecided else f"{summary(plan)}; {cluster_text(plan)}"
     return "\n".join(
@@ -188,7 +186,7 @@ def _taskmanagers(plan: Plan) -> Iterator[str]:
     yield "<section><h2>TaskManagers</h2>"
     yield f'<p class="note">{escape(network_text(plan))}; memory for {plan.buffers.available:,} network buffers each.'
     if len(plan.placement.stages) > 1:
-        yield f"{len(plan.placement.stages)} stages, one after the other: each has all slots for itself."
+        yield f"{len(plan.placement.stages)} stages run one after the other, each with all slots."
     yield escape(unknown_text(plan))
     yield '</p><div class="wide"><table><tr><th class="n">TM</th><th class="n">tasks</th><th class="n">dials</th>'
     yield '<th class="n">buffers<br>required</th><th class="n">at most</th><th>slots and subtasks</th></tr>'
@@ -218,7 +216,7 @@ def _reasons(plan: Plan) -> Iterator[str]:
     if plan.chaining is None or not plan.chaining.graph.edges:
         return
     edges = plan.chaining.graph.edges
-    yield "<section><h2>Chained, or why not</h2>"
+    yield "<section><h2>Chaining</h2>"
     yield '<div class="wide"><table class="why"><tr><th>from</th><th>to</th><th>why</th></tr>'
     for edge in edges[:_MOST_ROWS]:
         reason = plan.chaining.explain(edge)
@@ -230,15 +228,15 @@ def _name(text: str) -> str:
     return escape(shortened(text, 40))
 
 
-def _why(told: ChainingExplanation) -> str:
+def _why(explanation: ChainingExplanation) -> str:
     conditions = "".join(
         f'<li><span class="{"yes" if one.holds else "no"}">'
         f"{'holds' if one.holds else 'waived' if one.is_waived else 'forbids'}</span>"
         f" {one.number}: {escape(one.text)}</li>"
-        for one in told.conditions
+        for one in explanation.conditions
     )
-    sign = ' class="yes"' if told.is_chained else ""
-    return f"<details><summary{sign}>{escape(told.reason)}</summary><ul>{conditions}</ul></details>"
+    sign = ' class="yes"' if explanation.is_chained else ""
+    return f"<details><summary{sign}>{escape(explanation.reason)}</summary><ul>{conditions}</ul></details>"
 
 
 def _regions(plan: Plan) -> Iterator[str]:

@@ -1,14 +1,12 @@
-"""The graph of a plan drawn in text, and where the boxes of one go on a page.
-
-Takes: a `Plan`. Gives: lines of text; rectangles for chains and points for edges.
+"""Draws the graph of a plan in text, and lays it out for a page.
 
 Rules:
 - In text, chains stand below each other in topological order. A dataset's line leaves the box that writes it, runs down
-  the margin and enters the boxes that read it. Where more datasets are open at once than the margin has lanes for, none
-  is drawn: every box names those it reads from anyway.
+  the margin and enters the boxes that read it. If more datasets are open at once than the margin has lanes, no lines
+  are drawn: every box names its inputs anyway.
 - On a page, a chain is one layer below its lowest input. An edge that passes a layer gets a gap there, so it crosses no
-  box. Chains of a layer are ordered by where their inputs are. Texts of edges are in rows above the layer they lead to,
-  as many as it takes for none to cover another.
+  box. The chains of a layer are ordered by the positions of their inputs. Labels of edges are in rows above the layer
+  of their target, as many rows as needed to avoid overlaps.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ _Item: TypeAlias = "tuple[str, int]"
 @final
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Where a chain is: its upper left corner, and its height; widths are `BOX_WIDTH`."""
+    """The box of a chain: its upper left corner, and its height; widths are `BOX_WIDTH`."""
 
     x: float
     y: float
@@ -52,11 +50,11 @@ class Layout:
     """A page.
 
     Attributes:
-        width: of all.
-        height: of all.
+        width: of the page.
+        height: of the page.
         boxes: by vertex.
         lines: by edge: points from the producer down to the consumer.
-        labels: by edge: where its text is centred.
+        labels: by edge: the centre of its label.
     """
 
     width: float
@@ -67,7 +65,7 @@ class Layout:
 
 
 def lay_out(job: JobGraph, heights: Sequence[float]) -> Layout:
-    """Places everything.
+    """Lays out a job graph.
 
     Args:
         job: the graph.
@@ -83,7 +81,7 @@ def lay_out(job: JobGraph, heights: Sequence[float]) -> Layout:
         labels, wanted = _labels(job, layer_of, page, lines)
         if wanted == rows:
             break
-        rows = wanted  # never fewer, and at most _MOST_LABELS
+        rows = wanted  # grows, up to _MOST_LABELS
     boxes = tuple(page.boxes[vertex] for vertex in range(len(job.vertices)))
     return Layout(width, page.height, boxes, lines, labels)
 
@@ -91,7 +89,7 @@ def lay_out(job: JobGraph, heights: Sequence[float]) -> Layout:
 @final
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """Boxes, gaps by edge and layer (where across, from, to), and how many rows of labels are above each layer."""
+    """Boxes, gaps by edge and layer (x, top, bottom), and the number of label rows above each layer."""
 
     height: float
     boxes: Mapping[int, Box]
@@ -100,7 +98,7 @@ class _Page:
 
 
 def _stack(layers: Sequence[Sequence[_Item]], heights: Sequence[float], rows: Sequence[int], width: float) -> _Page:
-    """One layer under the other, each centred, with room for rows of labels between them."""
+    """Stacks the layers, each centred, with room for label rows between them."""
     boxes: dict[int, Box] = {}
     passages: dict[tuple[int, int], tuple[float, float, float]] = {}
     y: float = _MARGIN
@@ -132,7 +130,7 @@ def _layers(job: JobGraph) -> list[int]:
 
 
 def _items(job: JobGraph, layer_of: Sequence[int]) -> list[list[_Item]]:
-    """What is in each layer, from left to right."""
+    """The items of each layer, from left to right."""
     layers: list[list[_Item]] = [[] for _ in range(max(layer_of) + 1)]
     above: dict[_Item, list[_Item]] = {}
     for vertex, layer in enumerate(layer_of):
@@ -162,7 +160,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _lines(job: JobGraph, layer_of: Sequence[int], page: _Page) -> tuple[_Line, ...]:
-    """Each edge from its producer through its gaps to its consumer, where lines arrive in the order they come from."""
+    """Each edge from its producer through its gaps to its consumer; lines arrive in the order of their origins."""
     of_vertex: list[list[int]] = [[] for _ in job.vertices]
     for index, edge in enumerate(job.edges):
         of_vertex[edge.consumer].append(index)
@@ -187,7 +185,7 @@ def _lines(job: JobGraph, layer_of: Sequence[int], page: _Page) -> tuple[_Line, 
 def _labels(
     job: JobGraph, layer_of: Sequence[int], page: _Page, lines: Sequence[_Line]
 ) -> tuple[tuple[tuple[float, float], ...], list[int]]:
-    """A place for the text of each edge, in the lowest row where it meets no other, and how many rows that takes."""
+    """The place of each edge's label, in the lowest row without overlap, and the number of rows of each layer."""
     labels: list[tuple[float, float]] = [(0.0, 0.0)] * len(lines)
     wanted = list(page.rows)
     taken: dict[tuple[int, int], list[float]] = {}
@@ -206,14 +204,14 @@ def _labels(
 
 
 def _from(job: JobGraph, index: int, layer_of: Sequence[int], page: _Page) -> float:
-    """How far to the right an edge comes from: the last gap it passes, or its producer."""
+    """The x coordinate from which an edge comes: of the last gap that it passes, or of its producer."""
     edge = job.edges[index]
     passage = page.passages.get((index, layer_of[edge.consumer] - 1))
     return page.boxes[job.datasets[edge.dataset].producer].x + BOX_WIDTH / 2 if passage is None else passage[0]
 
 
 def _along(start: tuple[float, float], end: tuple[float, float], y: float) -> tuple[float, float]:
-    """Where the last curve of a line is at a height: it leaves and arrives upright, with handles half-way."""
+    """The x coordinate of a line's last curve at a height: it leaves and arrives upright, with handles half-way."""
     low, high = 0.0, 1.0
     height, width = end[1] - start[1], end[0] - start[0]
     for _ in range(20):
@@ -231,16 +229,16 @@ def picture(plan: Plan, width: int, most: int) -> Iterator[str]:
     """The lines of the picture.
 
     Args:
-        plan: what is planned.
+        plan: to draw.
         width: in columns.
-        most: so many chains are drawn at most, the first ones.
+        most: the most chains that are drawn, the first ones.
     """
     job = plan.job
     count = min(len(job.vertices), most)
     inputs: list[list[int]] = [[] for _ in job.vertices]
     for number, edge in enumerate(job.edges):
         inputs[edge.consumer].append(number)
-    # The edge at which each dataset's line ends: nobody who is drawn reads it after that.
+    # The edge at which each dataset's line ends: its last drawn reader.
     ends: dict[int, int] = {}
     for numbers in inputs[:count]:
         ends.update({job.edges[number].dataset: number for number in numbers})
@@ -268,10 +266,10 @@ def picture(plan: Plan, width: int, most: int) -> Iterator[str]:
 
 @final
 class _Margin:
-    """What is left of the boxes: a lane for each dataset that is still to be read further down.
+    """The margin beside the boxes: a lane for each dataset that a lower box reads.
 
     Args:
-        lanes: how many are open at once; too many are not drawn.
+        lanes: number of datasets that are open at once; too many are not drawn.
     """
 
     def __init__(self, lanes: int) -> None:
@@ -279,21 +277,20 @@ class _Margin:
 
     @property
     def width(self) -> int:
-        """In columns."""
         return 2 * len(self._lanes) + 1 if self._lanes else 0
 
     def passing(self) -> str:
-        """Beside a line that nothing leaves or enters."""
+        """The margin beside a line that no dataset leaves or enters."""
         return "".join("│ " if open is not None else "  " for open in self._lanes) + " " * bool(self._lanes)
 
     def leaving(self, dataset: int) -> str:
-        """Where a dataset begins, on the free lane that is nearest to the boxes."""
+        """Starts a dataset's line, on the free lane that is nearest to the boxes."""
         lane = max(lane for lane, open in enumerate(self._lanes) if open is None)
         self._lanes[lane] = dataset
         return self._across(lane, "┌") + "─"
 
     def entering(self, dataset: int, *, is_end: bool) -> str:
-        """Where a dataset is read, for the last time or not."""
+        """Enters a box that reads a dataset, for the last time or not."""
         if not self._lanes:
             return ""
         lane = self._lanes.index(dataset)
@@ -303,13 +300,13 @@ class _Margin:
         return drawn
 
     def _across(self, lane: int, corner: str) -> str:
-        """From a lane to the boxes, crossing those between."""
+        """From a lane to the boxes, across the lanes between."""
         left = ["│ " if open is not None else "  " for open in self._lanes[:lane]]
         return "".join([*left, f"{corner}─", *("┼─" if open is not None else "──" for open in self._lanes[lane + 1 :])])
 
 
 def _open_at_once(plan: Plan, ends: dict[int, int]) -> int:
-    """How many lanes it takes: a box takes its inputs before it gives its outputs."""
+    """Number of lanes needed: a box closes its inputs before it opens its outputs."""
     changes = [0] * (len(plan.job.vertices) + 1)
     for dataset, number in ends.items():
         changes[plan.job.datasets[dataset].producer] += 1
@@ -328,7 +325,7 @@ def _input(plan: Plan, number: int) -> str:
 
 
 def _title(plan: Plan, vertex: int, width: int) -> Sequence[str]:
-    """The letter and the name of a chain, on several lines if it must be; how many subtasks, in which slots."""
+    """The letter and name of a chain, wrapped if needed; its number of subtasks and its slots."""
     of = plan.job.vertices[vertex]
     room = width - 4
     names = textwrap.wrap(
@@ -342,7 +339,7 @@ def _title(plan: Plan, vertex: int, width: int) -> Sequence[str]:
 
 
 def _columns(left: str, right: str, width: int) -> Sequence[str]:
-    """A line of a box with something on its left and on its right; two lines if they do not fit one."""
+    """A line of a box with a left and a right text; two lines if they do not fit into one."""
     room = width - 4
     if right and len(left) + len(right) + 2 > room:
         return [*_columns(left, "", width), *_columns("", right, width)]

@@ -1,7 +1,4 @@
-"""A job on given TaskManagers, before anything runs: who goes where, over which channels, with how many buffers.
-
-Takes: a `JobGraph`, or a `StreamGraph`, and the size of a cluster. Gives: a `Plan`, for `plan_text`, `plan_json`
-and `plan_html` to show.
+"""Plans a job on given TaskManagers: placement, channels, connections and network buffers.
 
 Rules: time and memory grow with subtasks and TaskManagers, never with channels.
 """
@@ -35,11 +32,11 @@ from .channels import JobChannels, count_channels
 @final
 @dataclass(frozen=True, slots=True)
 class RegionPlan:
-    """Vertices that are scheduled and fail together, and what they fall apart into.
+    """A logical region, and the scheduling regions that it is divided into.
 
     Attributes:
         vertices: indices.
-        sizes: for each number of subtasks, how many scheduling regions have it; empty while undecided.
+        sizes: number of scheduling regions by number of subtasks; empty while undecided.
     """
 
     vertices: tuple[int, ...]
@@ -47,19 +44,19 @@ class RegionPlan:
 
     @property
     def count(self) -> int:
-        """Scheduling regions."""
+        """Number of scheduling regions."""
         return sum(self.sizes.values())
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class BufferPlan:
-    """Network buffers of each TaskManager.
+    """The network buffers of each TaskManager.
 
     Attributes:
-        required: without which its tasks do not start.
-        maximum: with which nobody waits for memory; -1 where there is no bound.
-        available: what its memory holds.
+        required: needed for its tasks to start.
+        maximum: the most that its tasks can use; -1: unbounded.
+        available: in its memory.
     """
 
     required: IndexArray
@@ -68,27 +65,27 @@ class BufferPlan:
 
     @property
     def missing(self) -> int:
-        """Buffers by which the memory of the worst TaskManager is too small."""
+        """Number of buffers that the TaskManager with the highest need lacks."""
         return max(0, int(self.required.max(initial=0)) - self.available)
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """Everything `netstack plan` tells.
+    """Everything that `netstack plan` shows.
 
     Attributes:
-        job: what is planned.
-        chaining: why its vertices are as they are; None if the job came without a stream graph.
+        job: the planned job.
+        chaining: why its vertices are as they are; None for a job without a stream graph.
         mode: how tasks are spread.
         network: settings of every TaskManager.
-        taskmanagers: how many there are.
+        taskmanagers: their number.
         slots: of each.
-        taken: how many of these other jobs have, of each.
-        slots_by_group: what each slot sharing group takes; empty while a parallelism is undecided.
-        placement: where subtasks run; None if they cannot.
+        taken: slots of each that other jobs hold.
+        slots_by_group: needed slots of each slot sharing group; empty while a parallelism is undecided.
+        placement: where subtasks run; None if they do not fit.
         channels: between them; None without a placement.
-        buffers: likewise.
+        buffers: of each TaskManager; None without a placement.
         regions: by logical region.
         problem: why there is no placement; empty if there is one.
     """
@@ -109,7 +106,7 @@ class Plan:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the job can run there: slots and buffers suffice, or will be asked for when it is decided."""
+        """Whether the job can run there: slots and buffers suffice, or are unknown until run time."""
         return not self.problem and (self.buffers is None or not self.buffers.missing)
 
     @property
@@ -131,18 +128,18 @@ def make_plan(
 
     Args:
         source: the job.
-        taskmanagers: how many there are; as many as it takes if not given.
-        slots: of each; 1 if neither is given, otherwise as many as it takes.
-        taken: how many of its slots other jobs have, of the first TaskManager, the second, and so on; of the rest none.
-            Needs both numbers.
+        taskmanagers: their number; default: as many as needed.
+        slots: of each; default: as many as needed, or 1 if `taskmanagers` is not given either.
+        taken: slots that other jobs hold of the first TaskManager, the second, and so on; of the others none. Needs
+            both numbers.
         mode: how tasks are spread.
         network: settings of every TaskManager.
 
     Raises:
-        ConfigError: it is no job that could be planned anywhere, a number is below 1, or more is taken than there is.
+        ConfigError: the job is invalid, a number is below 1, or more slots are taken than there are.
     """
     if taken and (taskmanagers is None or slots is None):
-        raise ConfigError("slots that are taken need a cluster: give taskmanagers and slots, too")
+        raise ConfigError("taken needs the size of the cluster: give taskmanagers and slots, too")
     for name, value in (("taskmanagers", taskmanagers), ("slots", slots)):
         if value is not None and value < 1:
             raise ConfigError(f"{name}={value}; give at least 1")
@@ -194,7 +191,7 @@ def _is_undecided(job: JobGraph) -> bool:
 
 
 def _regions(job: JobGraph, undecided: bool) -> tuple[RegionPlan, ...]:
-    if undecided or job.is_dynamic:  # subtasks of a dynamic job come when their inputs are there
+    if undecided or job.is_dynamic:  # subtasks of a dynamic job are created when their inputs are complete
         return tuple(RegionPlan(vertices, {}) for vertices in acyclic_logical_regions(job))
     regions = Regions(Topology(job))
     logical = acyclic_logical_regions(job)
@@ -211,7 +208,7 @@ def _regions(job: JobGraph, undecided: bool) -> tuple[RegionPlan, ...]:
 
 
 def _buffers(job: JobGraph, placement: Placement, channels: JobChannels, network: NetworkConfig) -> BufferPlan:
-    """Of the stage that needs most, TaskManager by TaskManager: stages do not run at the same time."""
+    """Needed buffers by TaskManager, of the stage with the highest need: stages do not run at the same time."""
     count = placement.tasks.size
     landing = index_array(channels.dialled * LANDING_SEGMENTS)
     required, maximum, unbounded = np.zeros(count), np.zeros(count), np.zeros(count, np.bool_)
@@ -238,7 +235,7 @@ def _buffers(job: JobGraph, placement: Placement, channels: JobChannels, network
 
 @final
 class _Sums:
-    """Buffers of each TaskManager, added up task by task."""
+    """Buffers of each TaskManager, summed over tasks."""
 
     def __init__(self, count: int) -> None:
         self.required, self.maximum = np.zeros(count), np.zeros(count)
@@ -260,7 +257,7 @@ class _Sums:
 
 
 def _equal(values: IndexArray) -> list[tuple[int, IndexArray]]:
-    """Each value, and where it stands."""
+    """Each distinct value, and its positions."""
     unique, inverse = np.unique(values, return_inverse=True)
     order = index_array(np.argsort(inverse, kind="stable"))
     bounds = np.searchsorted(inverse[order], np.arange(unique.size + 1))

@@ -1,8 +1,6 @@
-"""A plan as a picture in text: boxes for chains, arrows between them, TaskManagers with what they run.
+"""A plan in text, 100 columns wide: boxes for chains, lines between them, TaskManagers with their subtasks.
 
-Takes: a `Plan`. Gives: lines of at most 100 columns, but for what cannot be cut.
-
-Rules: what is long is cut and says so; `plan_json` has all of it. A TaskManager's slots are listed with their subtasks
+Rules: long texts are cut with a mark; `plan_json` is complete. A TaskManager's slots are listed with their subtasks
 (`A0 B0`), in larger plans its subtasks as ranges (`A0-99 B0-99`).
 """
 
@@ -39,9 +37,9 @@ def taskmanager_rows(plan: Plan, placement: Placement, most: int) -> Sequence[Se
     """The subtasks on the first TaskManagers.
 
     Args:
-        plan: what is planned.
-        placement: where.
-        most: so many TaskManagers at most.
+        plan: the plan.
+        placement: of its subtasks.
+        most: the most TaskManagers.
 
     Returns:
         For each of them its slots, each a list of subtasks; in large plans all as one slot.
@@ -57,7 +55,7 @@ def _by_slot(plan: Plan, placement: Placement) -> list[list[list[str]]]:
         where = zip(placement.taskmanagers_of(vertex), placement.slots_of(vertex), strict=True)
         for subtask, (taskmanager, slot) in enumerate(where):
             slots[taskmanager][slot].append(f"{letter(vertex)}{subtask}")
-    for taskmanager, others in enumerate(plan.taken):  # which ones they are only the cluster knows
+    for taskmanager, others in enumerate(plan.taken):  # the plan cannot know which slots
         for slot in range(plan.slots - others, plan.slots):
             slots[taskmanager][slot].append("taken")
     return slots
@@ -84,7 +82,7 @@ _ELSEWHERE: Final = "--format json has all of it"
 
 
 def plan_text(plan: Plan) -> str:
-    """The whole picture."""
+    """The whole plan."""
     lines = [f"{plan.job.name}: {summary(plan)}", *([] if plan.is_undecided else [f"on {cluster_text(plan)}"]), ""]
     lines += picture(plan, WIDTH, _MOST_BOXES)
     if len(plan.job.vertices) > _MOST_BOXES:
@@ -106,7 +104,7 @@ def _reasons(plan: Plan) -> Iterator[str]:
     if plan.chaining is None or not plan.chaining.graph.edges:
         return
     yield ""
-    yield "Chained, or why not"
+    yield "Chaining"
     edges = plan.chaining.graph.edges
     reasons = [plan.chaining.explain(edge) for edge in edges[:_MOST_REASONS]]
     heads = [
@@ -131,7 +129,7 @@ def _slots(plan: Plan) -> Iterator[str]:
     total = counted(sum(plan.slots_by_group), "slot")
     yield from textwrap.wrap(f"Slots   {total} by group: {listed(groups, 20)}", WIDTH, subsequent_indent=" " * 8)
     if plan.placement is not None and len(plan.placement.stages) > 1:
-        yield f"        in {len(plan.placement.stages)} stages, one after the other: each has all slots for itself"
+        yield f"        in {len(plan.placement.stages)} stages, one after the other, each with all slots"
 
 
 def _taskmanagers(plan: Plan) -> Iterator[str]:
@@ -164,7 +162,7 @@ def _taskmanagers(plan: Plan) -> Iterator[str]:
 
 
 def _cells(row: Sequence[Sequence[str]]) -> str:
-    """Each slot in brackets; what is not told by slot without."""
+    """Each slot in brackets; subtasks that are not listed by slot without."""
     return " ".join(row[0]) if len(row) == 1 else " ".join(f"[{' '.join(slot)}]" for slot in row)
 
 

@@ -1,7 +1,4 @@
-"""What all renderings of a plan say the same way: letters of vertices, subtasks in a row, edges in words.
-
-Takes: a `Plan`. Gives: short texts.
-"""
+"""Texts that all renderings of a plan share: letters of vertices, ranges of subtasks, descriptions of edges."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ _PATTERNS: Final = {DistributionPattern.ALL_TO_ALL: "all to all", DistributionPa
 
 
 def letter(vertex: int) -> str:
-    """A, B, ... Z, AA, AB, ...: a short name for a vertex."""
+    """The short name of a vertex: A, B, ... Z, AA, AB, ..."""
     text = ""
     vertex += 1
     while vertex:
@@ -26,7 +23,7 @@ def letter(vertex: int) -> str:
 
 
 def listed(texts: Sequence[str], most: int) -> str:
-    """With commas, and how many were left out."""
+    """Texts joined by commas, with the number of omitted ones."""
     left = f" and {len(texts) - most:,} more" if len(texts) > most else ""
     return ", ".join(texts[:most]) + left
 
@@ -48,7 +45,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """At most so many characters, with the end of the text kept: chains differ there too."""
+    """Cuts a text to a width but keeps its end: the names of chains differ there too."""
     if len(text) <= width:
         return text
     head = (width - 1) * 2 // 3
@@ -56,7 +53,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def parallelism_text(parallelism: int) -> str:
-    """`4 subtasks`, or that it is decided at run time."""
+    """`4 subtasks`, or `undecided`."""
     return "undecided" if parallelism == UNDECIDED else counted(parallelism, "subtask")
 
 
@@ -77,14 +74,14 @@ def channels_text(plan: Plan, index: int) -> str:
 
 
 def group_text(plan: Plan, vertex: int) -> str:
-    """The slots a vertex may use, and what it is tied to."""
+    """The slot sharing group of a vertex, and its co-location group."""
     of = plan.job.vertices[vertex]
     group = f"slots of {plan.job.slot_sharing_groups[of.slot_sharing_group].name!r}"
     return group if of.co_location_group is None else f"{group}, co-located in {of.co_location_group!r}"
 
 
 def summary(plan: Plan) -> str:
-    """The plan in a line."""
+    """The plan in one line."""
     operators = sum(max(1, len(vertex.operators)) for vertex in plan.job.vertices)
     sentences = [f"{counted(len(plan.job.vertices), 'chain')} of {counted(operators, 'operator')}"]
     if plan.is_undecided:
@@ -102,7 +99,7 @@ def cluster_text(plan: Plan) -> str:
 
 
 def network_text(plan: Plan) -> str:
-    """All channels and connections of the job; empty without a placement."""
+    """The totals of channels and connections; empty without a placement."""
     if plan.channels is None:
         return ""
     channels = sum(edge.channels for edge in plan.channels.edges)
@@ -114,15 +111,11 @@ def network_text(plan: Plan) -> str:
 
 
 def unknown_text(plan: Plan) -> str:
-    """What decides where tasks run, and nobody knows yet."""
-    others = (
-        "other jobs have the slots that are listed as taken, and keep them"
-        if any(plan.taken)
-        else "no other job has slots"
-    )
-    text = f"As planned where {others}, and TaskManagers are numbered in the order in which they register."
+    """The assumptions of the plan."""
+    others = "other jobs keep the slots that are listed as taken" if any(plan.taken) else "no other job has slots"
+    text = f"This plan assumes that {others}; TaskManagers are numbered in the order in which they register."
     if plan.placement is not None and len(plan.placement.stages) > 1:
-        text += " Later stages take the slots that come free first."
+        text += " Later stages take the slots that become free first."
     return text
 
 
@@ -139,13 +132,13 @@ def region_text(plan: Plan, region: RegionPlan) -> str:
 
 
 def buffers_problem(plan: Plan) -> str:
-    """What is missing, and what to do; empty where all fits."""
+    """Which buffers are missing, and what to change; empty if all fits."""
     if plan.buffers is None or not plan.buffers.missing:
         return ""
     worst = int(plan.buffers.required.argmax())
     return (
-        f"TaskManager {worst} takes {int(plan.buffers.required[worst]):,} network buffers, and its memory holds"
-        f" {plan.buffers.available:,}: {plan.buffers.missing:,} too few. Give it"
+        f"TaskManager {worst} needs {int(plan.buffers.required[worst]):,} network buffers, but its memory holds"
+        f" {plan.buffers.available:,}: {plan.buffers.missing:,} are missing. Give it"
         f" {format_size(int(plan.buffers.required[worst]) * plan.network.segment_size_bytes)} (--memory), fewer"
         " exclusive buffers (--exclusive-buffers), bounded gates (--max-required) or more TaskManagers"
     )

@@ -1,1 +1,1 @@
-"""Second attempts of slow tasks: which tasks are slow, where nothing new is sent, and which attempt has won."""
+"""Speculative execution: further attempts of slow tasks, on other TaskManagers."""

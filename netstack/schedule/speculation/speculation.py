@@ -1,22 +1,20 @@
-"""A second attempt for a slow task: on another TaskManager, beside the first; whichever finishes first has won.
-
-Takes: what TaskManagers report about attempts that are not the current ones, and the time. Gives: deployments and
-cancellations; a winner in the place of the current attempt; TaskManagers that get nothing new for a while.
+"""Speculative execution: a slow task gets another attempt on another TaskManager; the first that finishes wins.
 
 Rules:
-- Of each subtask one attempt is current: it alone has a state in `executions`. The others are its rivals. Only subtasks
-  whose inputs and outputs are blocking have any: what they read can be read twice, and what they write is nobody's
-  before it is complete.
-- A rival that finishes becomes the current attempt, finished; the one that was current is a rival now, and canceled.
-  Its slot is free when it has stopped, and what it wrote is released if it had finished, too.
-- A current attempt that fails while a rival is deployed is no failure: the rival takes its place. A rival that fails,
-  or is lost, is none either, unless it misses a partition: then the producer of that has to run again.
-- Who restarts or cancels subtasks says so here first: their rivals go with them.
-- Slow is, as in Flink's ExecutionTimeBasedSlowTaskDetector, what has taken `baseline_multiplier` times the median of
-  the finished ones, once `baseline_ratio` of the subtasks have finished and it has run for `baseline_lower_bound_s`;
-  where it is known what each reads, seconds a byte are compared.
-- All TaskManagers of a slow one's host are blocked with it, where the job knows more than one host. Who is slow again
-  is blocked for longer. Never more than half of them are blocked, so there is always somebody who takes what is new.
+- One attempt of each subtask is current: it alone has a state in `executions`. The others are its rivals. Only subtasks
+  whose inputs and outputs are all blocking have rivals: their inputs can be read twice, and their outputs are not
+  visible before they are complete.
+- A rival that finishes becomes the current attempt, finished; the previous one becomes a rival and is canceled. Its
+  slot is free when it has stopped. If it had finished too, what it wrote is released.
+- If a current attempt fails while a rival is deployed, the rival takes its place, and the job has no failure. A failed
+  or lost rival is no failure either. Both do not hold if the attempt names a lost partition: then failover restarts the
+  producer.
+- Code that restarts or cancels subtasks calls `cancel` here first: their rivals are canceled with them.
+- As in Flink's ExecutionTimeBasedSlowTaskDetector, a task is slow if it has taken `baseline_multiplier` times the
+  median of the finished ones, once `baseline_ratio` of the subtasks have finished and it has run for
+  `baseline_lower_bound_s`. Where the input sizes are known, seconds per byte are compared.
+- All TaskManagers of a slow task's host are blocked, if the job knows more than one host; repeatedly slow ones for
+  longer. At most half of the TaskManagers are blocked, so new tasks always find one.
 """
 
 from __future__ import annotations
@@ -41,10 +39,10 @@ from ..work import WorkKind
 
 @final
 class Blocklist:
-    """Of one job.
+    """The blocked TaskManagers of one job.
 
     Args:
-        duration_s: how long somebody is blocked.
+        duration_s: how long one is blocked.
     """
 
     def __init__(self, duration_s: float) -> None:
@@ -53,34 +51,34 @@ class Blocklist:
         self._until_s: dict[str, float] = {}
 
     def came(self, location: Location) -> None:
-        """A TaskManager is there."""
+        """Adds a TaskManager."""
         self._hosts[location.taskmanager] = location.host
 
     def lost(self, taskmanager: str) -> None:
-        """It is gone."""
+        """Removes a lost TaskManager."""
         self._hosts.pop(taskmanager, None)
         self._until_s.pop(taskmanager, None)
 
     def block(self, taskmanagers: Iterable[str], now_s: float) -> None:
-        """Tasks are slow there; those that come first count most."""
+        """Blocks TaskManagers with slow tasks, the first ones first."""
         for name in taskmanagers:
             slow = self._beside(name)
             if len(self._until_s.keys() | slow) <= len(self._hosts) // 2:
                 self._until_s.update(dict.fromkeys(slow, now_s + self._duration_s))
 
     def look(self, now_s: float) -> None:
-        """Time has passed, or TaskManagers have gone."""
+        """Unblocks TaskManagers whose time is over, or that would make more than half."""
         self._until_s = {name: until_s for name, until_s in self._until_s.items() if until_s > now_s}
         while len(self._until_s) > len(self._hosts) // 2:
             del self._until_s[min(self._until_s, key=self._until_s.__getitem__)]
 
     @property
     def blocked(self) -> dict[str, float]:
-        """Who is blocked, and until when."""
+        """The blocked TaskManagers, and until when."""
         return dict(self._until_s)
 
     def _beside(self, taskmanager: str) -> set[str]:
-        """Those that are slow when this one is: itself, and who shares its host."""
+        """The TaskManagers on the same host, itself included."""
         host = self._hosts.get(taskmanager)
         if not host or len(set(self._hosts.values())) == 1:
             return {taskmanager}
@@ -98,21 +96,21 @@ def slow(
     running_bytes: Seconds | None = None,
     finished_bytes: Seconds | None = None,
 ) -> FlagArray:
-    """For each attempt that runs, whether it is slow.
+    """Whether each running attempt is slow.
 
     Args:
-        running_s: how long each has been running.
-        finished_s: how long those took that have finished.
+        running_s: seconds that each has been running.
+        finished_s: seconds that each finished one took.
         parallelism: of the vertex.
-        settings: what counts as slow.
-        running_bytes: what each of the running ones reads; None where that is not known.
-        finished_bytes: likewise.
+        settings: the thresholds.
+        running_bytes: bytes that each running one reads; None: unknown.
+        finished_bytes: bytes that each finished one read; None: unknown.
     """
     is_long: FlagArray = running_s >= settings.baseline_lower_bound_s
     if finished_s.size < round(parallelism * settings.baseline_ratio):
         return np.zeros(running_s.size, np.bool_)
     if not finished_s.size:
-        return is_long  # a ratio of 0: the lower bound is all there is
+        return is_long  # a ratio of 0: only the lower bound counts
     if running_bytes is not None and finished_bytes is not None:
         running_s = running_s / np.maximum(running_bytes, 1)
         finished_s = finished_s / np.maximum(finished_bytes, 1)
@@ -122,7 +120,7 @@ def slow(
 
 _PROGRESS: Final = {ExecutionInput.INITIALIZE: ExecutionState.INITIALIZING, ExecutionInput.RUN: ExecutionState.RUNNING}
 _DEPLOYED: Final = (ExecutionState.RUNNING, ExecutionState.INITIALIZING, ExecutionState.DEPLOYING)
-"""From the one that has got furthest."""
+"""The most advanced state first."""
 
 
 @final
@@ -131,12 +129,12 @@ class Rival:
     """An attempt that is not its subtask's current one.
 
     Attributes:
-        subtask: of which.
+        subtask: its number.
         attempt: its number.
-        state: SCHEDULED while it waits for a slot; CANCELING when another has won.
-        slot: where it is; None before it has one.
-        deployed_s: when it was sent.
-        has_share: whether its slot is the share of a group's: it was the current attempt.
+        state: SCHEDULED while it waits for a slot; CANCELING when another attempt has won.
+        slot: None before it has one.
+        deployed_s: when it was deployed.
+        has_share: whether its slot is the logical slot of the subtask: it was the current attempt.
     """
 
     subtask: int
@@ -157,8 +155,8 @@ class Speculation:
     """The rivals of one job.
 
     Args:
-        progress: the other parts of the scheduler.
-        settings: when a task is slow; None: no task is, and nothing here ever does anything.
+        progress: the failure-free part of the scheduler.
+        settings: when a task is slow; None switches speculation off.
     """
 
     def __init__(self, progress: Progress, settings: SpeculationSettings | None) -> None:
@@ -172,14 +170,14 @@ class Speculation:
         self._news: list[tuple[int, str]] = []
         self._started = self._won = self._failed = 0
 
-    # ------------------------------------------------------------------------------------------------ for others
+    # ------------------------------------------------------------------------------------------------ statistics
 
     def rivals_of(self, subtask: int) -> tuple[Rival, ...]:
-        """The attempts beside the current one."""
+        """The attempts of a subtask beside the current one."""
         return tuple(self._rivals.get(subtask, ()))
 
     def statistics(self) -> SpeculationStatistics | None:
-        """A snapshot; None of a job without second attempts."""
+        """A snapshot; None if speculation is off."""
         if self._settings is None:
             return None
         return SpeculationStatistics(
@@ -187,20 +185,20 @@ class Speculation:
         )
 
     def drain_events(self) -> list[tuple[int, str]]:
-        """What has happened since the last call, in words, each about a subtask."""
+        """What happened since the last call: (subtask, text)."""
         news, self._news = self._news, []
         return news
 
-    # -------------------------------------------------------------------------------------------------- the time
+    # ------------------------------------------------------------------------------------------------ slow tasks
 
     def next_deadline_s(self) -> float | None:
-        """When `look` may have something to do."""
+        """When to call `look` again."""
         if self._settings is None or not (self._reported or self._progress.executions.count(*_DEPLOYED)):
             return None
         return float(max(self._checked_s + self._settings.check_interval_s, 0.0))
 
     def look(self) -> None:
-        """Looks for slow tasks, if it is time; sends for second attempts of them, and blocks where they are."""
+        """Looks for slow tasks, if it is time: requests slots for further attempts, and blocks TaskManagers."""
         settings, progress = self._settings, self._progress
         if settings is None or progress.now_s < self._checked_s + settings.check_interval_s:
             return
@@ -214,7 +212,7 @@ class Speculation:
         self._report_blocked()
 
     def _slow(self, settings: SpeculationSettings) -> Iterator[tuple[float, int, int, PhysicalSlot]]:
-        """The attempts that are slow, each with the time that it has taken so far, and where it is."""
+        """The slow attempts, each with its running time, subtask, number and slot."""
         progress, topology = self._progress, self._progress.topology
         for vertex in topology.initialised:
             if not self._may_be_repeated(vertex):
@@ -255,7 +253,7 @@ class Speculation:
                 yield float(took_s[position]), *attempts[position]
 
     def _may_be_repeated(self, vertex: int) -> bool:
-        """Whether two attempts of a subtask may run at a time."""
+        """Whether two attempts of a subtask may run at the same time."""
         job = self._progress.topology.job
         inputs = [job.datasets[edge.dataset].type for edge in job.inputs_of(vertex)]
         outputs = [job.datasets[dataset].type for dataset in job.outputs_of(vertex)]
@@ -272,16 +270,16 @@ class Speculation:
             self._rivals.setdefault(subtask, []).append(rival)
             progress.allocation.ask_spare(rival.key, progress.topology.job.vertices[vertex].profile, avoided)
             waited_s = progress.now_s - float(progress.deployed_s.view[subtask])
-            self._news.append((subtask, f"is slow: it runs on {here} for {waited_s:.1f} s; another attempt is to run"))
+            self._news.append((subtask, f"is slow: on {here} for {waited_s:.1f} s; starting another attempt"))
 
     # ---------------------------------------------------------------------------------------------- TaskManagers
 
     def came(self, location: Location) -> None:
-        """A TaskManager is there."""
+        """Adds a TaskManager."""
         self._blocklist.came(location)
 
     def lost(self, taskmanager: str, spare: list[tuple[int, int]]) -> None:
-        """A TaskManager is gone, with the attempts that had these spare slots."""
+        """Removes a lost TaskManager, and the attempts that had these spare slots."""
         self._blocklist.lost(taskmanager)
         names = {*spare}
         for rivals in [*self._rivals.values()]:
@@ -293,7 +291,7 @@ class Speculation:
                     self._ended(rival)
 
     def _report_blocked(self) -> None:
-        """Where nothing new is sent; and while only second attempts wait for slots, where these are of no use."""
+        """Blocks TaskManagers; while only rivals wait for slots, also those that none of them may use."""
         allocation = self._progress.allocation
         blocked = self._blocklist.blocked
         allocation.block(blocked)
@@ -303,10 +301,10 @@ class Speculation:
             self._reported = names
             self._progress.out.append(BlockTaskManagers(names))
 
-    # --------------------------------------------------------------------------------------------------- reports
+    # -------------------------------------------------------------------------------------------------- attempts
 
     def reported(self, event: TasksReported, subtask: int, attempt: int) -> bool:
-        """A TaskManager's report about an attempt that is not current; False if it is no rival either."""
+        """Handles a report about an attempt that is not current; returns False if it is no rival."""
         rival = self._find(subtask, attempt)
         if rival is None or rival.slot is None:
             return False
@@ -325,7 +323,7 @@ class Speculation:
         return True
 
     def failed(self, subtask: int, attempt: int, cause: str) -> bool:
-        """An attempt that is not current has failed; False if it is no rival either."""
+        """Handles the failure of an attempt that is not current; returns False if it is no rival."""
         rival = self._find(subtask, attempt)
         if rival is None or rival.slot is None:
             return False
@@ -336,11 +334,11 @@ class Speculation:
         return True
 
     def finished(self, subtasks: IndexArray) -> None:
-        """The current attempts of these have finished: nobody needs their rivals."""
+        """Cancels the rivals of subtasks whose current attempts have finished."""
         self.cancel(subtasks)
 
     def cancel(self, subtasks: IndexArray) -> None:
-        """The rivals of these are to stop."""
+        """Cancels the rivals of these subtasks."""
         if not self._rivals:
             return
         for subtask in subtasks.tolist():
@@ -351,7 +349,7 @@ class Speculation:
                     self._cancel(rival, rival.slot)
 
     def take_over(self, subtask: int, cause: str) -> bool:
-        """The current attempt of a subtask has failed: a rival that is deployed takes its place, if there is one."""
+        """Replaces a failed current attempt by a deployed rival; returns False if there is none."""
         able = [rival for rival in self.rivals_of(subtask) if rival.state in _DEPLOYED]
         if not able:
             return False
@@ -364,11 +362,11 @@ class Speculation:
         progress.allocation.adopt(rival.key, progress.now_s)
         progress.place(subtask, rival.slot)
         self._won += 1
-        self._news.append((subtask, f"failed, and goes on as attempt {rival.attempt}: {cause}"))
+        self._news.append((subtask, f"failed and continues as attempt {rival.attempt}: {cause}"))
         return True
 
     def deploy(self) -> None:
-        """Sends the rivals that have got a slot."""
+        """Deploys the rivals that got a slot."""
         for (subtask, attempt), slot in self._progress.allocation.take_spare():
             rival = self._find(subtask, attempt)
             if rival is None or rival.slot is not None:
@@ -377,12 +375,12 @@ class Speculation:
             self._started += 1
             self._progress.deployed += 1
             self._progress.out.append(Deploy(*_one(rival, slot), is_speculative=True))
-            self._news.append((subtask, f"attempt {attempt} is sent to {slot.location.taskmanager}"))
+            self._news.append((subtask, f"attempt {attempt} was sent to {slot.location.taskmanager}"))
 
-    # ---------------------------------------------------------------------------------------------------- inside
+    # --------------------------------------------------------------------------------------------------- private
 
     def _win(self, rival: Rival, produced_bytes: Mapping[int, npt.NDArray[np.int64]]) -> None:
-        """A rival has finished first."""
+        """Makes a rival that finished first the current attempt."""
         progress, subtask = self._progress, rival.subtask
         number = index_array([subtask])
         assert rival.slot is not None
@@ -407,14 +405,14 @@ class Speculation:
         self._rivals.setdefault(subtask, []).append(before)
         self._cancel(before, slot)
         self._won += 1
-        self._news.append((subtask, f"attempt {rival.attempt} has finished first, before attempt {before.attempt}"))
+        self._news.append((subtask, f"attempt {rival.attempt} finished before attempt {before.attempt}"))
 
     def _cancel(self, rival: Rival, slot: PhysicalSlot) -> None:
         rival.state = ExecutionState.CANCELING
         self._progress.out.append(Cancel(*_one(rival, slot)))
 
     def _ended(self, rival: Rival) -> None:
-        """A rival is no more: its slot is free."""
+        """Removes a rival and frees its slot."""
         self._forget(rival)
         if rival.has_share:
             self._progress.work.add(WorkKind.RELEASE, index_array([rival.subtask]))

@@ -221,7 +221,7 @@ def test_all_that_is_told_of_an_edge() -> None:
         "  C10 yes    partitioner is forward",
         "  C11 yes    input 1 of out is one stream",
     ]
-    with pytest.raises(ConfigError, match="no operator of the name 'elsewhere'"):
+    with pytest.raises(ConfigError, match="no operator named 'elsewhere'"):
         Chaining(job.stream_graph()).explain_between("in", "elsewhere")
 
 

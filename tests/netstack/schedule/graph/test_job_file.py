@@ -126,11 +126,11 @@ def test_a_union_and_a_node_without_an_operator() -> None:
         ([{"name": "a", "chaining": "often"}], "chaining is 'often'; give one of always, never, head"),
         ([{"name": "a", "inputs": [3]}], r"inputs\[0\] is 3; give a string or an object"),
         ([{"name": "a", "function": "x"}], "'x' is no name"),
-        ([{"name": "a"}, {"name": "a"}], r"operators\[1\]: the name 'a' was given before"),
-        ([{"name": "a"}, {"name": "b", "inputs": ["c"]}], r"operators\[1\] \(b\) reads 'c', which is not there"),
-        ([{"name": "s"}, {"name": "a", "inputs": ["b", "s"]}, {"name": "b", "inputs": ["a"]}], "a, b read each other"),
-        ([{"name": "s"}, {"name": "a", "inputs": [{"from": "s", "input": 2}]}], r"has inputs \[2\]; number them 1, 2"),
-        ([{"name": "s"}, {"name": "a", "inputs": [{"from": "s", "function": "a:b"}]}], "no partitioner to use it"),
+        ([{"name": "a"}, {"name": "a"}], r"operators\[1\]: the name 'a' is taken"),
+        ([{"name": "a"}, {"name": "b", "inputs": ["c"]}], r"operators\[1\] \(b\) reads 'c', which does not exist"),
+        ([{"name": "s"}, {"name": "a", "inputs": ["b", "s"]}, {"name": "b", "inputs": ["a"]}], "a, b are in a cycle"),
+        ([{"name": "s"}, {"name": "a", "inputs": [{"from": "s", "input": 2}]}], r"has inputs \[2\]; number them from 1"),
+        ([{"name": "s"}, {"name": "a", "inputs": [{"from": "s", "function": "a:b"}]}], "but no partitioner"),
     ],
 )
 def test_what_is_no_job(operators: list[dict[str, Any]], text: str) -> None:
@@ -141,11 +141,11 @@ def test_what_is_no_job(operators: list[dict[str, Any]], text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "this is no JSON"),
+        ("{", "this is not JSON"),
         ("[]", r"the document is \[\]; give an object"),
-        ("[" * 100_000, "no job|no JSON"),
-        ('{"name": "a", "name": "b"}', "property 'name' is given twice"),
-        ('{"buffer_timeout_s": NaN}', "NaN is no number; give a finite one"),
+        ("[" * 100_000, "not a job file|not JSON"),
+        ('{"name": "a", "name": "b"}', "property 'name' occurs twice"),
+        ('{"buffer_timeout_s": NaN}', "NaN is not a number; give a finite one"),
     ],
 )
 def test_what_is_no_document(text: str, said: str) -> None:
@@ -159,7 +159,7 @@ def test_long_values_are_cut() -> None:
 
 
 def test_a_schema_cannot_ask_for_what_is_not_checked() -> None:
-    with pytest.raises(ValueError, match="words not known here: maximum"):
+    with pytest.raises(ValueError, match="unknown keywords: maximum"):
         check({"maximum": 3}, 2)
 
 

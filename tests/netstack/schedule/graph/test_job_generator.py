@@ -177,7 +177,7 @@ def test_two_datasets_cannot_be_kept_under_one_name() -> None:
     source.rebalance().persist("words").sink(F)
     source.rescale().persist("words").sink(F)
     graph = job.stream_graph()
-    with pytest.raises(ConfigError, match="2 datasets of the name 'words'"):
+    with pytest.raises(ConfigError, match="2 datasets named 'words'"):
         job_graph(graph)
 
 

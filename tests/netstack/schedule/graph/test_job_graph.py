@@ -25,12 +25,12 @@ def test_who_reads_whom() -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"vertices": ()}, "job 'job' is empty; give it an operator"),
-        ({"vertices": (JobVertex("\x1b[2J", 1),)}, r"vertex '\\x1b\[2J' has characters that cannot be printed"),
-        ({"vertices": (A, A)}, "two vertices of the name 'a'"),
+        ({"vertices": ()}, "job 'job' is empty; add an operator"),
+        ({"vertices": (JobVertex("\x1b[2J", 1),)}, r"vertex '\\x1b\[2J' has unprintable characters"),
+        ({"vertices": (A, A)}, "two vertices named 'a'"),
         ({"vertices": (JobVertex("a", 0),)}, "'a': parallelism 0; give 1 to 128"),
         ({"vertices": (JobVertex("a", 129),)}, "'a': parallelism 129; give 1 to 128"),
-        ({"vertices": (JobVertex("a", UNDECIDED),)}, "'a' has no parallelism, and the job is not adaptive"),
+        ({"vertices": (JobVertex("a", UNDECIDED),)}, "'a' has no parallelism, but the job is not adaptive"),
         ({"vertices": (JobVertex("a", 1, slot_sharing_group=1),)}, "no slot sharing group 1"),
         ({"vertices": (A,), "datasets": (Dataset("x", 1, ResultPartitionType.BLOCKING),)}, "'x': no vertex 1"),
         ({"vertices": (A, B), "edges": (EDGE,)}, "no such dataset or vertex"),

@@ -95,7 +95,7 @@ def test_profiles_of_groups() -> None:
     assert [group.profile.kind for group in made(job).slot_sharing_groups] == ["unknown", "concrete"]
     job.group_profiles["other"] = profile
     graph = job.stream_graph()
-    with pytest.raises(ConfigError, match="nobody is in the slot sharing groups other"):
+    with pytest.raises(ConfigError, match="no vertex is in the slot sharing groups other"):
         job_graph(graph)
 
 

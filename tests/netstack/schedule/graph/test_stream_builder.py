@@ -92,7 +92,7 @@ def test_names() -> None:
     job = StreamEnvironment()
     stream = job.source(F).map(F).map(F).map(F, name="count")
     assert [node.name for node in job.stream_graph().nodes] == ["source", "map", "map 2", "count"]
-    with pytest.raises(ConfigError, match="has an operator 'count' already"):
+    with pytest.raises(ConfigError, match="already has an operator 'count'"):
         stream.filter(F, name="count")
 
 
@@ -122,10 +122,10 @@ def test_batch_has_no_buffer_timeout_unless_an_operator_sets_one() -> None:
 @pytest.mark.parametrize(
     ("nodes", "edges", "text"),
     [
-        ((StreamNode(name=""),), (), "no or two operators of the name ''"),
-        ((StreamNode(name="a"),), (), "'a' has no input, and is no source"),
+        ((StreamNode(name=""),), (), "operator name '' is empty or used twice"),
+        ((StreamNode(name="a"),), (), "'a' has no input but is not a source"),
         ((StreamNode(name="a", is_source=True, parallelism=0),), (), "parallelism 0; give at least 1"),
-        ((StreamNode(name="a", is_source=True, parallelism=-1),), (), "no parallelism, and the job is not dynamic"),
+        ((StreamNode(name="a", is_source=True, parallelism=-1),), (), "no parallelism, but the job is not dynamic"),
         ((StreamNode(name="a", is_source=True, parallelism=3, max_parallelism=2),), (), "more than its max"),
         ((StreamNode(name="a", is_source=True),), (StreamEdge(source=0, target=0),), "topological order"),
     ],
@@ -178,6 +178,6 @@ def test_several_channels_are_between_invokables_that_are_all_connected() -> Non
         job = StreamEnvironment()
         wrong(job)
         with pytest.raises(
-            ConfigError, match=r"[03] channels; several are for two invokables, and the partitioner rebal"
+            ConfigError, match=r"[03] channels; more than one need two invokables and the partitioner rebal"
         ):
             job.stream_graph()
