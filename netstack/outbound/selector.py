@@ -321,6 +321,10 @@ class KeyGroupSelector(ChannelSelector):
         """The owner of each record's key group."""
         if self.channels == 1:
             return 0
+        if self._key is not None and self._key_batch is None:
+            records: list[Any] = records_of(array)
+            slots = self.select_many(records)
+            return np.array([*map(self.select, records)] if slots is None else slots, self._owner_array.dtype)
         return owner_array(self._hashes(array), self._owner_array)
 
     def _owner_of(self, key: Any) -> int:
@@ -337,12 +341,6 @@ class KeyGroupSelector(ChannelSelector):
             )
 
     def _hashes(self, array: NDArray[Any]) -> NDArray[np.int32]:
-        if self._key is not None and self._key_batch is None:
-            values = [self._key(record) for record in records_of(array)]
-            if self._key_type is not None:
-                for key in values:
-                    self._check_type(key)
-            return np.array([stable_hash(key) for key in values], np.int32)
         keys = array
         if self._key_batch is not None:
             keys = np.asarray(self._key_batch(array))

@@ -140,7 +140,7 @@ def selector_of(
             return BroadcastSelector()
         case "hash":
             key_type = key_type_of(function, told_output.format)
-            return KeyGroupSelector(function, max_parallelism=made.max_parallelism, key_type=key_type)
+            return KeyGroupSelector(function, getattr(function, "key_batch", None), made.max_parallelism, key_type)
         case "custom" if function is not None:
             return CustomSelector(function, partition_batch=getattr(function, "partition_batch", None))
     raise ConfigError(

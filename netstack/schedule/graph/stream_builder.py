@@ -277,15 +277,16 @@ class DataStream:
 
     # Who gets a record.
 
-    def key_by(self, function: Named, *, is_consecutive: bool = False) -> DataStream:
+    def key_by(self, function: Named | None = None, *, is_consecutive: bool = False) -> DataStream:
         """Partitions by the key group of each record's key.
 
         Args:
-            function: returns the key of a record.
+            function: returns the key of a record; None: the record is its own key. If it has an attribute
+                `key_batch(array)`, that returns the keys of an array of records as an array.
             is_consecutive: the records are already partitioned by this key, so a dynamic graph may chain.
         """
         hashed = Partitioner.FORWARD_CONSECUTIVE_HASH if is_consecutive else Partitioner.HASH
-        return self.partition_by(hashed, name_of(function, what="key"))
+        return self.partition_by(hashed, "" if function is None else name_of(function, what="key"))
 
     def partition_custom(self, function: Named) -> DataStream:
         """Partitions by a function that chooses the channel."""

@@ -124,6 +124,38 @@ class DoubleAsync:
         await out.emit(2 * record)
 
 
+class RemainderKey:
+    """A key function that also takes arrays."""
+
+    def __call__(self, number: int) -> int:
+        return number % 7
+
+    def key_batch(self, numbers: Any) -> Any:
+        return numbers % 7
+
+
+remainder_key = RemainderKey()
+
+
+class CountArrays:
+    """Counts the keys of arrays of numbers in keyed state."""
+
+    takes_arrays = True
+
+    def __init__(self, divisor: int = 1 << 62) -> None:
+        self.divisor = divisor
+
+    def open(self, context: OperatorContext) -> None:
+        self.counts = context.keyed_state("counts", 0)
+
+    def process_batch(self, records: Any) -> None:
+        for key, count in zip(*np.unique(np.asarray(records) % self.divisor, return_counts=True), strict=True):
+            self.counts[int(key)] += int(count)
+
+    def finish(self) -> list[list[int]]:
+        return [[key, count] for key, count in self.counts.items()]
+
+
 class DoubleBatch:
     def process_batch(self, records: Any, out: Output) -> None:
         out.collect_batch(2 * records if isinstance(records, np.ndarray) else [2 * record for record in records])

@@ -12,6 +12,7 @@ from task_functions import (
     Collect,
     CollectAsync,
     CollectBatches,
+    CountArrays,
     CountAtEnd,
     DoubleAsync,
     DoubleBatch,
@@ -203,6 +204,16 @@ async def test_keyed_state_counts_every_key_once(autojump_clock: MockClock) -> N
     job.source(numbers_of_subtask).key_by(key_of).process(CountAtEnd, name="count")
     run = await run_to_its_end(job)
     assert dict(flat(run.result("count"))) == Counter(map(key_of, range(600)))
+
+
+@pytest.mark.parametrize(("key", "divisor"), [(None, 1 << 62), ("remainder_key", 7), ("key_of", 7)])
+async def test_keyed_arrays_are_counted_by_key(autojump_clock: MockClock, key: str | None, divisor: int) -> None:
+    job = environment(parallelism=3)
+    source = job.source(Arrays, parameters={"count": 600}).set_parallelism(1).with_format("int64")
+    keyed = source.key_by(None if key is None else f"task_functions:{key}")
+    keyed.sink(CountArrays, name="count", divisor=divisor)
+    run = await run_to_its_end(job)
+    assert dict(flat(run.result("count"))) == Counter(number % divisor for number in range(600))
 
 
 @pytest.mark.parametrize("operator", ["Join", "JoinByContext"])
