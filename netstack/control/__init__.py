@@ -1,1 +1,1 @@
-"""What processes say to each other beside the data: greetings, messages, signs of life."""
+"""The control protocol between clients, JobManagers and TaskManagers: greetings, messages, heartbeats."""

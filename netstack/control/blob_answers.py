@@ -1,10 +1,10 @@
-"""Answers the questions of one peer for blobs, a few at a time, as it takes the answers.
+"""Serves the blob requests of one peer, several at a time, no faster than the peer reads the answers.
 
-Takes: questions. Gives: parts of blobs over its link.
+Takes: `FetchBlob` requests. Gives: `BlobPart` messages over the peer's link.
 
-Rules: parts are sent one after the other when there is room, so for a peer that asks and does not read this holds
-`AT_ONCE` of them and what is on its way. An error while reading is sent as the answer, and harms no other. Some answers
-wait for other TaskManagers, and the next ones do not wait for them.
+Rules: each part is sent only when the link has room, so a peer that requests and does not read costs at most `AT_ONCE`
+parts of memory plus the unsent bytes of the link. A read error becomes the answer to that request and affects no other.
+An answer that waits for another TaskManager does not delay the next ones.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from .messages import BlobPart
 from .reports import FetchBlob
 
 MAX_FETCHES: Final = 1024
-"""Questions that wait: of each blob one part is asked for at a time."""
-
+"""Requests that may wait; a peer requests one part of a blob at a time."""
 
 AT_ONCE: Final = 8
+"""Requests that are served concurrently."""
 
 
 @final
 class BlobAnswers:
-    """The answers to one peer, a TaskManager: `run` it, until `stop` or cancelled.
+    """The blob requests of one TaskManager; `run` serves them until `stop` or cancellation.
 
     Args:
-        link: to it.
-        answer: gives a part.
+        link: the link to the TaskManager.
+        answer: returns the requested part.
     """
 
     def __init__(self, link: MessageLink, answer: Callable[[FetchBlob], Awaitable[BlobPart]]) -> None:
@@ -43,22 +43,22 @@ class BlobAnswers:
         self._send, self._receive = trio.open_memory_channel[FetchBlob](MAX_FETCHES)
         self._scope = trio.CancelScope()
 
-    def want(self, fetch: FetchBlob) -> None:
-        """It asks for a part.
+    def enqueue(self, fetch: FetchBlob) -> None:
+        """Queues a request.
 
         Raises:
-            RemoteProtocolError: `MAX_FETCHES` questions wait already.
+            RemoteProtocolError: `MAX_FETCHES` requests wait already.
         """
         try:
             self._send.send_nowait(fetch)
         except trio.WouldBlock:
             raise RemoteProtocolError(
                 ErrorCode.UNEXPECTED_FRAME,
-                f"{self._link.peer} asks for blobs and does not read: {MAX_FETCHES} questions wait",
+                f"{self._link.peer} requests blobs and does not read the answers: {MAX_FETCHES} requests are queued",
             ) from None
 
     async def run(self) -> None:
-        """Answers until `stop`."""
+        """Serves requests until `stop`."""
         with self._scope:
             async with trio.open_nursery() as nursery:
                 for _ in range(AT_ONCE):
@@ -68,12 +68,12 @@ class BlobAnswers:
         async for fetch in self._receive:
             try:
                 part = await self._answer(fetch)
-            except Exception as error:  # whatever it asked for, others go on
+            except Exception as error:  # fails this request only
                 part = BlobPart(fetch.key, 0, -1, shown_error(error).encode())
             async with self._turn:
                 await self._link.wait_room()
                 self._link.send(part)
 
     def stop(self) -> None:
-        """Nobody reads any more. Idempotent."""
+        """Ends `run`, because the peer no longer reads. Idempotent."""
         self._scope.cancel()

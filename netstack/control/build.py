@@ -1,6 +1,6 @@
-"""What code a process runs: a short hash of a package's source, to be compared with that of another process.
+"""Source fingerprints: a short hash of a package's source, which two processes compare.
 
-Takes: names of packages. Gives: twelve hex digits each, equal exactly when every line of Python is.
+Takes: package names. Gives: twelve hex digits for each, equal exactly when all Python source is equal.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from ..errors import ConfigError
 
 
 def own_build() -> str:
-    """The build of netstack itself."""
+    """Returns the fingerprint of netstack itself."""
     return build_of("netstack")
 
 
 @functools.cache
 def build_of(package: str) -> str:
-    """The build of a package or of a module, from a folder or from a zip.
+    """Returns the fingerprint of a package or module, read from a folder or from a zip file.
 
     Raises:
-        ConfigError: there is no such package, or its source is not there.
+        ConfigError: the package is not installed, or its source cannot be read.
     """
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError) as error:
-        raise ConfigError(f"package {package!r} cannot be looked at: {error}") from error
+        raise ConfigError(f"package {package!r} cannot be imported: {error}") from error
     if spec is None or (spec.origin is None and not spec.submodule_search_locations):
-        raise ConfigError(f"package {package!r} is not installed here")
+        raise ConfigError(f"package {package!r} is not installed on this host; install it here as well")
     digest = hashlib.sha256()
     try:
         for place in sorted(spec.submodule_search_locations or ()):
@@ -58,7 +58,7 @@ def _sources(folder: Traversable, prefix: str) -> list[tuple[str, Traversable]]:
 
 
 def _traversable(place: str) -> Traversable:
-    """A path that may lead into a zip."""
+    """Returns the entry of a path that may lead into a zip file."""
     path = Path(place)
     for parent in (path, *path.parents):
         if parent.is_file() and parent != path:

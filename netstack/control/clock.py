@@ -1,9 +1,10 @@
-"""How far another host's clock is from ours: from timestamps exchanged over an idle connection.
+"""Clock offset to another host, measured with timestamps that an idle connection exchanges.
 
-Takes: (sent, theirs, received) in ns, several. Gives: the offset, and how wrong it can be.
+Takes: several triples (sent, theirs, received) in ns. Gives: the offset and its uncertainty.
 
-`offset = theirs - (sent + received) / 2` is wrong by at most half of the round trip, whatever the way there and the way
-back take; the sample of the least round trip bounds it best. Under load queueing is one-sided and makes it worse.
+The error of `offset = theirs - (sent + received) / 2` is at most half of the round trip, however the two directions
+share it; so the sample with the shortest round trip has the smallest bound. Under load, queueing delays one direction
+more and enlarges the error.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ CLOCK_SAMPLES: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ClockSample:
-    """A look at another clock.
+    """One measurement of another clock.
 
     Attributes:
-        offset_ns: their CLOCK_MONOTONIC minus ours.
-        uncertainty_ns: the truth lies within this of `offset_ns`.
-        rtt_ns: least round trip seen.
-        at_ns: when, by our clock.
+        offset_ns: the peer's CLOCK_MONOTONIC minus ours.
+        uncertainty_ns: the true offset differs from `offset_ns` by at most this.
+        rtt_ns: the shortest round trip.
+        at_ns: time of the measurement on our clock.
     """
 
     offset_ns: int
@@ -38,10 +39,10 @@ class ClockSample:
 
 
 def best_sample(exchanges: Iterable[tuple[int, int, int]]) -> ClockSample:
-    """The sample of the least round trip.
+    """Returns the sample with the shortest round trip.
 
     Args:
-        exchanges: (our time before, theirs, ours after) in ns; at least one.
+        exchanges: (our time before, the peer's time, our time after) in ns; at least one.
     """
     sent_ns, theirs_ns, received_ns = min(exchanges, key=lambda each: each[2] - each[0])
     rtt_ns = received_ns - sent_ns
@@ -50,16 +51,16 @@ def best_sample(exchanges: Iterable[tuple[int, int, int]]) -> ClockSample:
 
 
 async def measure_clock(link: ControlLink, samples: int = CLOCK_SAMPLES) -> ClockSample:
-    """The clock of a link's other end against ours; best while nothing else is on the wire.
+    """Measures the clock of the peer against ours; most precise while the link is otherwise idle.
 
     Args:
-        link: somebody receives on it.
-        samples: how often it is asked; at least once.
+        link: a link on which another task calls `receive`.
+        samples: number of pings; at least 1.
 
     Raises:
-        ConnectionLost: the other end is gone, or does not answer.
+        ConnectionLost: the peer closed the connection or does not answer.
 
-    Cancellation: nothing is left behind.
+    Cancellation: leaves no state behind.
     """
     exchanges = []
     for _ in range(samples):

@@ -1,10 +1,10 @@
-"""How messages become plain data and back, checked field by field.
+"""Encodes messages as plain data and decodes them with a check of every field.
 
-Takes: frozen dataclasses whose fields have one of the types below. Gives: lists for `frames`, and the dataclasses
-again.
+Takes: frozen dataclasses whose fields have one of the types in `_READERS`. Gives: lists for `frames`, and the
+dataclasses again.
 
-Rules: a document is its kind, then its fields, all of them there and of exactly the type that is annotated. Nothing is
-pickled. A text that is too long is cut; what a peer sent is `shown` in an error.
+Rules: a document is the message's kind followed by all of its fields, each of exactly the annotated type. Nothing is
+pickled. A text that is too long is cut. Error texts quote peers' data only through `shown`.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from ..errors import ConfigError, ErrorCode, RemoteProtocolError
 from ..shown import shown
 
 TEXT_CHARACTERS: Final = 8192
-"""Names and texts are cut here."""
+"""Maximum length of names and texts; longer ones are cut."""
 
 Plain: TypeAlias = dict[str, Any]
-"""A document inside a message: whoever takes it checks what is in it."""
+"""A document inside a message; the handler of the message checks its contents."""
 
 Attempt: TypeAlias = tuple[int, int, int]
-"""One attempt of one subtask of a job: index of the job vertex, subtask, attempt from 0."""
+"""One attempt of one subtask of a job: index of the job vertex, index of the subtask, number of the attempt from 0."""
 
 
 class Message:
-    """A frozen dataclass; the name of its class is what travels."""
+    """Base class of all messages: frozen dataclasses, identified on the wire by the class name."""
 
     __slots__ = ()
 
 
 @final
 class MessageCodec:
-    """Documents of a set of messages.
+    """Encoder and decoder of a set of message classes.
 
     Attributes:
-        kinds: the classes.
+        kinds: the message classes.
     """
 
     def __init__(self, kinds: Iterable[type[Message]]) -> None:
@@ -45,25 +45,25 @@ class MessageCodec:
         self._kinds: dict[str, tuple[type[Message], tuple[Callable[[Any], Any], ...]]] = {}
         self._fields: dict[type[Message], tuple[str, ...]] = {}
         for kind in self.kinds:
-            fields = dataclasses.fields(kind)  # type: ignore[arg-type]  # they are dataclasses: fields says so if not
+            fields = dataclasses.fields(kind)  # type: ignore[arg-type]  # `fields` raises for any other class
             self._kinds[kind.__name__] = kind, tuple(_READERS[str(field.type)] for field in fields)
             self._fields[kind] = tuple(field.name for field in fields)
 
     def encode(self, message: Message) -> list[Any]:
-        """A message as a document: its kind, then its fields."""
+        """Returns a message as a document: its kind, then its fields."""
         kind = type(message)
         return [kind.__name__, *(_written(getattr(message, name)) for name in self._fields[kind])]
 
     def decode(self, document: list[Any]) -> Message:
-        """The message in a document.
+        """Returns the message in a document.
 
         Raises:
-            RemoteProtocolError: it is none.
+            RemoteProtocolError: the document is not a valid message.
         """
         name = document[0] if document else None
         kind_and_readers = self._kinds.get(name) if type(name) is str else None
         if kind_and_readers is None:
-            raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a control frame of kind {shown(name)}")
+            raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"unknown control message {shown(name)}")
         kind, readers = kind_and_readers
         if len(readers) != len(document) - 1:
             raise RemoteProtocolError(
@@ -76,15 +76,15 @@ class MessageCodec:
 
 
 def readable(text: str) -> str:
-    """A text that can be sent: an error's may be too long, or hold half of a surrogate pair."""
+    """Returns a sendable form of a text: cut to `TEXT_CHARACTERS`, and without lone surrogates."""
     return text[:TEXT_CHARACTERS].encode("utf-8", "replace").decode()
 
 
 def check_plain(message: Any) -> Plain:
-    """What tasks and whoever drives them say to each other.
+    """Returns a message between operators and coordinators after a check of its type.
 
     Raises:
-        ConfigError: it is no dict; whether its values are plain data is seen when it is sent.
+        ConfigError: it is not a dict. Whether its values are plain data is checked when it is sent.
     """
     if not isinstance(message, dict):
         raise ConfigError(f"{shown(message, 80)} cannot be sent: give a dict of plain data")
@@ -98,7 +98,7 @@ def _written(value: Any) -> Any:
 def _is(kind: type[Any]) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         if type(value) is not kind:
-            raise TypeError(f"{shown(value)} is no {kind.__name__}")
+            raise TypeError(f"{shown(value)} is not of type {kind.__name__}")
         return value
 
     return read
@@ -111,7 +111,7 @@ def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _each(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def read_all(value: Any) -> Any:
         if type(value) is not list:
-            raise TypeError(f"{shown(value)} is no array")
+            raise TypeError(f"{shown(value)} is not an array")
         return tuple([read(each) for each in value])
 
     return read_all
@@ -119,16 +119,16 @@ def _each(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _read_float(value: Any) -> float:
     if type(value) not in (int, float) or not value >= 0:
-        raise TypeError(f"{shown(value)} is no number of seconds")
+        raise TypeError(f"{shown(value)} is not a number of seconds")
     try:
         return float(value)
     except OverflowError as error:
-        raise TypeError(f"{shown(value)} is no number of seconds") from error
+        raise TypeError(f"{shown(value)} is not a number of seconds") from error
 
 
 def _read_attempt(value: Any) -> Attempt:
     if type(value) is not list or len(value) != 3 or not all(type(each) is int and each >= 0 for each in value):
-        raise TypeError(f"{shown(value)} is no attempt")
+        raise TypeError(f"{shown(value)} is not an attempt")
     return (value[0], value[1], value[2])
 
 

@@ -1,6 +1,6 @@
-"""What a TaskManager tells of its channels when it is asked (`AskDetails`): the columns of the rows, and their check.
+"""Schema of the channel details with which a TaskManager answers `AskDetails`.
 
-Takes: documents. Gives: names of columns for both ends; an error for a document that nobody could read.
+Takes: documents. Gives: the column names of both ends of a channel; an error for a malformed document.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from .codec import Plain
 
 TASKMANAGER_KEYS: Final = ("memory_bytes", "free_memory_bytes", "network")
-"""Of the document itself, beside `jobs` and `took_s`."""
+"""Top-level keys of the document besides `jobs` and `took_s`."""
 
 INPUT_COLUMNS: Final = (
     "channel",
@@ -31,15 +31,13 @@ INPUT_COLUMNS: Final = (
     "buffers",
     "is_finished",
 )
-"""Of a channel at its consumer; see `ChannelStatistics`. `producer` and `attempt` are those of the task that writes,
-`peer` the address that was dialled, empty for a local channel."""
+"""Columns of an input channel (`ChannelStatistics`). `producer` and `attempt` identify the writing task; `peer` is the
+dialled address, empty for a local channel."""
 
 OUTPUT_COLUMNS: Final = ("subpartition", "queued_buffers", "backlog_buffers", "credit", "is_blocked", "buffers_sent")
-"""Of a channel at its producer; see `SubpartitionStatistics`."""
-
+"""Columns of a subpartition (`SubpartitionStatistics`)."""
 
 _CELLS: Final = (int, bool, str, type(None))
-"""What a cell of a row is."""
 
 _NUMBER: Final = (int, float)
 _OF_A_TASK: Final = {
@@ -58,15 +56,15 @@ _OF_AN_OUTPUT: Final = {"pool": (dict, type(None)), "rows": (list,)}
 
 
 def check_details(document: Plain) -> None:
-    """Whether a snapshot can be made of it: every part that is looked into has exactly its type.
+    """Checks that every part which a snapshot reads has exactly its type.
 
     Raises:
-        ValueError: no; the text says where.
+        ValueError: a part is missing or malformed; the text names it.
     """
     _check("details", document, {"took_s": _NUMBER, "jobs": (dict,), "network": (dict, type(None))})
     for name in TASKMANAGER_KEYS:
         if name not in document:
-            raise ValueError(f"details without {name}")
+            raise ValueError(f"the details have no {name}")
     for job in document["jobs"].values():
         _check("a job", job, {"tasks": (list,), "network": (dict, type(None))})
         for task in job["tasks"]:
@@ -77,7 +75,7 @@ def check_details(document: Plain) -> None:
                 _check("an input", each, _OF_AN_INPUT)
                 _check_rows("inputs", each["rows"], INPUT_COLUMNS)
                 if any(type(row[5]) is not str for row in each["rows"]):
-                    raise ValueError("the peer of a channel is no text")
+                    raise ValueError("the peer of a channel is not a text")
             for each in task["outputs"]:
                 _check("an output", each, _OF_AN_OUTPUT)
                 _check_rows("outputs", each["rows"], OUTPUT_COLUMNS)
@@ -85,13 +83,13 @@ def check_details(document: Plain) -> None:
 
 def _check(what: str, document: object, kinds: Mapping[str, tuple[type, ...]]) -> None:
     if type(document) is not dict:
-        raise ValueError(f"{what} is no table")
+        raise ValueError(f"{what} is not a table")
     for name, allowed in kinds.items():
         value = document.get(name, _MISSING)
         if type(value) not in allowed:
             raise ValueError(f"{name} of {what} is {'missing' if value is _MISSING else type(value).__name__}")
         if type(value) in _NUMBER and not 0 <= value < math.inf:
-            raise ValueError(f"{name} of {what} is {value}, which is no amount")
+            raise ValueError(f"{name} of {what} is {value}, which is not an amount")
 
 
 _MISSING: Final = object()

@@ -1,13 +1,12 @@
-"""Documents over a byte stream: what every control protocol between processes is made of.
+"""Framed documents over a byte stream: the layer below every control protocol between processes.
 
 Takes: lists of plain data. Gives: the same lists at the other end, in order.
 
-A frame: length of the rest, u32, big-endian; then a msgpack list. Nothing is pickled; a document that is no list, is
-nested too deep or has too many parts (`documents`), or a length above the limit, ends the connection. What is sent is
-written while `run` runs: nobody who sends has to wait, so a peer that reads too slowly is given up when
-`MAX_UNSENT_BYTES` have gathered; who sends much waits for room (`wait_room`). Taking a document is a checkpoint: a
-flood of small ones leaves everybody else their turns; where many peers dial, all who send without end share a quarter
-of the loop (`LoopShare`).
+A frame is the length of the body (u32, big-endian) and a msgpack list. Nothing is pickled. The connection ends when a
+document is not a list, is nested too deeply or has too many parts (`documents`), or when a length exceeds the limit.
+`send` never waits; `run` writes. A peer that reads too slowly is disconnected when `MAX_UNSENT_BYTES` are unsent, so
+callers that send much call `wait_room`. `receive` is a checkpoint, so a flood of small documents does not starve other
+tasks; where many peers connect, the busiest ones share a quarter of the event loop (`LoopShare`).
 """
 
 from __future__ import annotations
@@ -26,30 +25,30 @@ from ..transport import ByteStream
 from ..wire.codec_native import PROOF_MAGIC
 
 MAX_FRAME_BYTES: Final = 4 << 20
-"""Jobs are the largest documents; a malicious length must not make us take memory."""
+"""Limit of a frame: large enough for jobs, the largest documents; bounds the memory cost of a malicious length."""
 
 MAX_UNSENT_BYTES: Final = 4 * MAX_FRAME_BYTES
 
 _ROOM_BYTES: Final = MAX_FRAME_BYTES
-"""With less than this unsent there is room for more: at least one largest frame is always under way."""
+"""`wait_room` returns below this many unsent bytes: one frame of maximum size can always be queued."""
 
 _WRITE_BYTES: Final = 1 << 18
-"""About what a socket takes at once: of a long outbox no more is copied than that."""
+"""Bytes copied from the outbox for one write: about what a socket accepts at once."""
 
 _LENGTH: Final = struct.Struct(">I")
 
 
 class LoopShare(Protocol):
-    """How much of the event loop a peer has had (`runtime.turns.PeerShare`)."""
+    """Accounts for the event-loop time that one peer uses (`runtime.turns.PeerShare`)."""
 
     clock: Callable[[], float]
-    """What the work is measured with."""
+    """The clock that measures the work."""
 
     def worked(self, began_s: float, moved_bytes: int) -> None:
-        """Work for it began then, and has ended; so many bytes have ever come from it."""
+        """Records work that began at `began_s` and ends now; `moved_bytes` is all that the peer ever sent."""
 
     async def wait_turn(self) -> None:
-        """Returns when others have had their share. Cancellation: it need not wait again."""
+        """Waits until the other peers have had their share. Cancellation: changes nothing."""
 
 
 @final
@@ -57,10 +56,10 @@ class FrameStream:
     """One end of a stream of documents.
 
     Attributes:
-        peer: who is at the other end, for messages; whoever greets may make it say more.
-        limit_bytes: longest frame accepted; raised once a peer has said who it is.
-        most_containers: of a frame, how many lists and maps it may have.
-        received_bytes: so far; it grows while a long frame arrives.
+        peer: name of the other end for error texts; the greeting extends it.
+        limit_bytes: longest accepted frame; raised after the greeting.
+        most_containers: returns how many lists and maps a frame may have.
+        received_bytes: bytes received so far; grows while a long frame arrives.
     """
 
     def __init__(
@@ -80,16 +79,16 @@ class FrameStream:
         self._received = bytearray()
 
     async def flush(self) -> None:
-        """Writes all that was sent so far; only before `run`, or after it.
+        """Writes everything that was sent so far; must not run beside `run`.
 
         Raises:
-            ConnectionLost: the peer is gone.
+            ConnectionLost: the peer closed the connection.
         """
         while self._outbox:
             await self._write()
 
     async def run(self) -> None:
-        """Writes what is sent, until cancelled. Ends when the stream does; `receive` then raises."""
+        """Writes sent documents until cancelled or until the stream ends; `receive` raises in the latter case."""
         try:
             while True:
                 await self.flush()
@@ -99,15 +98,15 @@ class FrameStream:
             self._give_up()
 
     def send(self, document: list[Any]) -> None:
-        """Hands over a document; never waits. Of a peer that was given up nothing is kept.
+        """Queues a document; never waits. Drops it when the peer has been disconnected.
 
         Raises:
-            ConfigError: it is not plain data, or too large.
+            ConfigError: the document is not plain data, or is too large.
         """
         self.send_frame(pack(document))
 
     def send_frame(self, frame: bytes) -> None:
-        """Hands over what `pack` made; as `send`."""
+        """Queues a frame made by `pack`; never waits."""
         if self._is_given_up:
             return
         self._outbox += frame
@@ -117,22 +116,22 @@ class FrameStream:
         self._more.set()
 
     async def wait_room(self) -> None:
-        """Waits until little is unsent; returns too when the peer is gone. For those who send much.
+        """Waits until few bytes are unsent, or the peer is disconnected; callers that send much need it.
 
-        Cancellation: nothing changed.
+        Cancellation: changes nothing.
         """
         await trio.lowlevel.checkpoint()
         while len(self._outbox) >= _ROOM_BYTES:
             await self._room.wait()
 
     async def receive(self) -> list[Any]:
-        """The next document.
+        """Waits for the next document.
 
         Raises:
-            ConnectionLost: the other end is gone.
-            RemoteProtocolError: it sent what is no document.
+            ConnectionLost: the peer closed the connection.
+            RemoteProtocolError: the peer sent a malformed or oversized frame.
 
-        Cancellation: nothing is lost; ask again.
+        Cancellation: loses nothing; call again.
         """
         await trio.lowlevel.checkpoint()
         if self._share is not None:
@@ -144,11 +143,11 @@ class FrameStream:
                     if self._received.startswith(PROOF_MAGIC):
                         raise RemoteProtocolError(
                             ErrorCode.NOT_NETSTACK,
-                            f"{self.peer} wants a shared secret to be proven first; give this side the same secret",
+                            f"{self.peer} requires a shared secret; start this process with the same --secret-file",
                         )
                     raise RemoteProtocolError(
                         ErrorCode.FRAME_TOO_LARGE,
-                        f"{self.peer} sent a control frame of {length} bytes; {self.limit_bytes} is the most",
+                        f"{self.peer} sent a control frame of {length} bytes; the limit is {self.limit_bytes}",
                     )
                 end = _LENGTH.size + length
                 if len(self._received) >= end:
@@ -162,7 +161,7 @@ class FrameStream:
             await self._read()
 
     def close(self) -> None:
-        """The other end reads the end; idempotent."""
+        """Closes the stream. Idempotent."""
         self._stream.close()
 
     async def _write(self) -> None:
@@ -183,29 +182,29 @@ class FrameStream:
             while (count := self._stream.try_receive_into((self._landing,))) is None:
                 await self._stream.wait_readable()
         except trio.ClosedResourceError as error:
-            raise ConnectionLost(f"the control stream to {self.peer} was closed here") from error
+            raise ConnectionLost(f"this process closed its control connection to {self.peer}") from error
         if not count:
-            raise ConnectionLost(f"{self.peer} ended its control stream: its process is gone, or was asked to end")
+            raise ConnectionLost(
+                f"{self.peer} closed the control connection: its process has ended or is shutting down"
+            )
         self._received += self._landing[:count]
         self.received_bytes += count
 
 
 def pack(document: list[Any]) -> bytes:
-    """A frame.
+    """Returns a document as a frame.
 
     Raises:
-        ConfigError: the document is not plain data, nested too deep, or too large.
+        ConfigError: the document is not plain data, is nested too deeply, or is too large.
     """
     try:
         body: bytes = msgpack.packb(document)
-        unpack_document(body)  # a dict by tuples can be packed, and would end the peer's stream; so would a deep one
+        unpack_document(body)  # a dict keyed by tuples packs, and would then break the peer's stream
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ConfigError(
-            f"{shown(document[0])} cannot be sent to another process: {error}; give plain data"
-        ) from error
+        raise ConfigError(f"{shown(document[0])} cannot be sent to another process: {error}; use plain data") from error
     if len(body) > MAX_FRAME_BYTES:
         raise ConfigError(
-            f"{shown(document[0])} has {len(body)} bytes; {MAX_FRAME_BYTES} is the most: give large data by name"
+            f"{shown(document[0])} has {len(body)} bytes; the limit is {MAX_FRAME_BYTES}: pass large data as a file"
         )
     return _LENGTH.pack(len(body)) + body
 
@@ -215,15 +214,15 @@ def _most_containers(body: bytes) -> int:
 
 
 def unpack(body: bytes, max_containers: int = MAX_DOCUMENT_CONTAINERS) -> list[Any]:
-    """The document in a frame.
+    """Returns the document in the body of a frame.
 
     Raises:
-        RemoteProtocolError: there is none.
+        RemoteProtocolError: the body is not a valid document.
     """
     try:
         document = unpack_document(body, max_containers=max_containers)
     except ValueError as error:
-        raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"a control frame cannot be read: {error}") from error
+        raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"a control frame cannot be decoded: {error}") from error
     if not isinstance(document, list):
         raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, "a control frame is not a list")
     return document

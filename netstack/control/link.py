@@ -1,10 +1,10 @@
-"""One end of a control connection: greetings, messages, signs of life.
+"""One end of a control connection: greetings, messages, heartbeats.
 
-Takes: a stream that has been let in. Gives: messages; `ConnectionLost` when the other end is gone or silent.
+Takes: an authenticated stream. Gives: messages; `ConnectionLost` when the peer disconnects or is silent.
 
-A connection begins with one document from each end: [`netstack control`, version, build, name, role, facts]. Then
-messages. Either end is heard at least every third of the heartbeat timeout; silence for all of it is a lost peer, which
-is how the death of a host or a cut cable is noticed.
+Each end begins with one document: [`netstack control`, version, build, name, role, facts]. Messages follow. Each end
+sends at least once per third of the heartbeat timeout. A peer that is silent for the whole timeout is lost; this
+detects dead hosts and cut cables.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .messages import CODEC, GREETING, VERSION, Ping, Pong, Refused
 from .routing import write_route
 
 GREETING_BYTES: Final = 1 << 16
-"""Longest document before the other end has said who it is."""
+"""Longest document accepted before the greeting is complete."""
 
 HEARTBEAT_TIMEOUT_S: Final = 10.0
 
@@ -42,10 +42,10 @@ CLIENT: Final = "client"
 SUBSCRIBER: Final = "subscriber"
 
 QUESTION_CONTAINERS: Final = 1 << 14
-"""Lists and maps in a question that submits no job: some 10 ms of the loop."""
+"""Maximum number of lists and maps in a request other than `submit`: decoding takes about 10 ms."""
 
-_HEAD_BYTES: Final = 24  # the kind of a message, its token, and what is asked
-_LEAST_TIMEOUT_S: Final = 0.1  # a peer cannot make us send without end
+_HEAD_BYTES: Final = 24  # the kind of a message, its token, and the name of the request
+_LEAST_TIMEOUT_S: Final = 0.1  # so that a peer cannot demand a flood of heartbeats
 _BUILD_CHARACTERS: Final = 64
 _NAME_CHARACTERS: Final = 256
 
@@ -53,14 +53,14 @@ _NAME_CHARACTERS: Final = 256
 @final
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What an end says of itself.
+    """The first document from each end.
 
     Attributes:
-        version: of the control protocol.
-        build: of the code (`build.own_build`), after the release: `0.4.0+1a2b3c4d5e6f`.
-        name: for messages.
+        version: version of the control protocol.
+        build: release and source fingerprint (`build.own_build`): `0.4.0+1a2b3c4d5e6f`.
+        name: name of the process for error texts.
         role: `taskmanager`, `jobmanager`, `client` or `subscriber`.
-        facts: a TaskManager's: slots, memory, host, session (see `TaskManager.facts`).
+        facts: for a TaskManager its slots, memory, host and session (`TaskManager.facts`).
     """
 
     version: int
@@ -71,16 +71,16 @@ class Greeting:
 
 
 class MessageLink(Protocol):
-    """What those who talk over a control connection need of it, wherever it lives (`ControlLink`, `ThreadedLink`)."""
+    """The interface that `ControlLink` and `ThreadedLink` share."""
 
     peer: str
-    """Who is at the other end, for messages."""
+    """Name of the other end for error texts."""
 
     def send(self, message: Message) -> None:
         """Sends a message; never waits."""
 
     async def wait_room(self) -> None:
-        """Waits until little is unsent."""
+        """Waits until few bytes are unsent."""
 
     async def receive(self) -> Message:
         """Waits for the next message."""
@@ -88,24 +88,24 @@ class MessageLink(Protocol):
 
 @final
 class ControlLink:
-    """One end: `greet`, then `run` beside `receive`.
+    """One end of a control connection: call `greet`, then `run` in one task and `receive` in another.
 
     Attributes:
-        peer: who is at the other end, for messages; once it has greeted, with its name.
-        place: where the other end is, `host:port`.
-        heartbeat_timeout_s: silence for so long is a lost peer.
-        is_client_only: whether the other end has proven the clients' secret, and not that of the cluster.
+        peer: name of the other end for error texts; includes its own name after the greeting.
+        place: address of the other end, `host:port`.
+        heartbeat_timeout_s: a peer that is silent for this long is lost.
+        is_client_only: whether the peer proved the clients' secret instead of the cluster's.
     """
 
     def __init__(self, stream: ByteStream, *, heartbeat_timeout_s: float, share: LoopShare | None = None) -> None:
-        """Args: as above; `share` bounds what the other end may have us do, if it is given."""
+        """`share`, if given, bounds the event-loop time that the peer's messages use."""
         self._frames = FrameStream(stream, limit_bytes=GREETING_BYTES, share=share)
         self.peer = self.place = stream.peer
         self.heartbeat_timeout_s = heartbeat_timeout_s
         self.is_client_only = False
         self.pongs: dict[int, _Awaited] = {}
         self.heard_s = -math.inf
-        """When the other end said something last, on trio's clock; signs of life included."""
+        """Time of the last message from the peer on trio's clock, heartbeats included."""
         self._tokens = itertools.count(1)
         self.close = self._frames.close
         self.send_frame = self._frames.send_frame
@@ -113,69 +113,72 @@ class ControlLink:
 
     @property
     def received_bytes(self) -> int:
-        """All that has come."""
+        """Bytes received so far."""
         return self._frames.received_bytes
 
     async def greet(self, build: str, name: str, role: str, facts: Plain) -> Greeting:
-        """Exchanges greetings, whatever the other end's version and build are; comparing is `check_release`'s.
+        """Exchanges greetings; accepts any version and build, which `check_release` compares.
 
         Raises:
-            ConnectionLost: it is gone.
-            RemoteProtocolError: it is no end of a control connection.
+            ConnectionLost: the peer closed the connection.
+            RemoteProtocolError: the peer does not speak the control protocol.
         """
         self._frames.send([GREETING, VERSION, build, name, role, facts])
-        with contextlib.suppress(ConnectionLost):  # it may have said why before it went
+        with contextlib.suppress(ConnectionLost):  # the peer may have sent a reason before it closed
             await self._frames.flush()
         greeting = await self._frames.receive()
         if len(greeting) < 3 or greeting[0] != GREETING or type(greeting[1]) is not int:
             raise RemoteProtocolError(
-                ErrorCode.NOT_NETSTACK, f"{self.peer} does not speak the control protocol of netstack"
+                ErrorCode.NOT_NETSTACK,
+                f"{self.peer} does not speak netstack's control protocol; check the address and port",
             )
-        if greeting[1] != VERSION:  # whatever else its greeting says
+        if greeting[1] != VERSION:  # later fields may differ between versions
             theirs = shown_text(greeting[2], _BUILD_CHARACTERS) if type(greeting[2]) is str else ""
             return Greeting(greeting[1], theirs, "", "", {})
         if len(greeting) != 6:
             raise RemoteProtocolError(
-                ErrorCode.MALFORMED_FRAME, f"{self.peer} sent a greeting of {len(greeting)} parts"
+                ErrorCode.MALFORMED_FRAME, f"{self.peer} sent a greeting with {len(greeting)} fields instead of 6"
             )
         _, version, theirs, their_name, their_role, their_facts = greeting
         if not (type(theirs) is type(their_name) is type(their_role) is str and type(their_facts) is dict):
-            raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"{self.peer} sent a greeting of other types")
+            raise RemoteProtocolError(
+                ErrorCode.MALFORMED_FRAME, f"{self.peer} sent a greeting with fields of wrong types"
+            )
         self._frames.limit_bytes = MAX_FRAME_BYTES
         their_name = shown_text(their_name, _NAME_CHARACTERS)
         self.peer = self._frames.peer = f"{their_name} at {self.peer}"
         theirs = shown_text(theirs, _BUILD_CHARACTERS)
-        told_s = their_facts.get("heartbeat_timeout_s")
-        if isinstance(told_s, int | float) and told_s > 0:  # it wants to hear from us as often as that
-            self.heartbeat_timeout_s = min(self.heartbeat_timeout_s, max(float(told_s), _LEAST_TIMEOUT_S))
+        their_timeout_s = their_facts.get("heartbeat_timeout_s")
+        if isinstance(their_timeout_s, int | float) and their_timeout_s > 0:  # we must send as often as the peer needs
+            self.heartbeat_timeout_s = min(self.heartbeat_timeout_s, max(float(their_timeout_s), _LEAST_TIMEOUT_S))
         return Greeting(version, theirs, their_name, shown_text(their_role, _BUILD_CHARACTERS), their_facts)
 
     def expect_questions(self) -> None:
-        """The other end only asks: of its frames none but a job has many parts."""
+        """Limits the size of the peer's documents, since a client sends only requests, and only jobs are large."""
         self._frames.most_containers = _containers_of_question
 
     def send(self, message: Message) -> None:
-        """Hands over a message; never waits. Does nothing when the other end is gone, which `receive` tells.
+        """Queues a message; never waits. Does nothing when the peer is lost; `receive` raises then.
 
         Raises:
-            ConfigError: it holds what is not plain data, or is too large.
+            ConfigError: the message is not plain data, or is too large.
         """
         self._frames.send(CODEC.encode(message))
 
     async def refuse(self, text: str) -> None:
-        """Says why the connection is of no use; the caller closes it."""
+        """Sends the reason why this end rejects the connection; the caller closes it."""
         self.send(Refused(text))
         with contextlib.suppress(ConnectionLost, trio.ClosedResourceError):
             await self._frames.flush()
 
     async def receive(self) -> Message:
-        """The next message that is no sign of life.
+        """Waits for the next message other than a heartbeat.
 
         Raises:
-            ConnectionLost: the other end is gone, or was silent for the heartbeat timeout.
-            RemoteProtocolError: it sent what is no message.
+            ConnectionLost: the peer closed the connection, or was silent for the heartbeat timeout.
+            RemoteProtocolError: the peer sent a malformed message.
 
-        Cancellation: nothing is lost; ask again.
+        Cancellation: loses nothing; call again.
         """
         while True:
             heard_bytes = self._frames.received_bytes
@@ -185,7 +188,8 @@ class ControlLink:
                 if self._frames.received_bytes > heard_bytes:  # part of a long message
                     continue
                 raise ConnectionLost(
-                    f"{self.peer} said nothing for {self.heartbeat_timeout_s:g} s: its host is down or cut off"
+                    f"{self.peer} was silent for {self.heartbeat_timeout_s:g} s:"
+                    " its host is down, or the network is cut"
                 )
             self.heard_s = trio.current_time()
             if isinstance(message, Ping):
@@ -198,15 +202,15 @@ class ControlLink:
                 return message
 
     async def ping(self) -> tuple[int, int, int]:
-        """Asks for the other end's clock; somebody has to be receiving.
+        """Requests the peer's clock; another task must call `receive` meanwhile.
 
         Returns:
-            (our CLOCK_MONOTONIC before, theirs, ours after), in ns.
+            (our CLOCK_MONOTONIC before, the peer's, ours after), in ns.
 
         Raises:
-            ConnectionLost: the other end is gone.
+            ConnectionLost: the connection is lost.
 
-        Cancellation: the answer is ignored when it comes.
+        Cancellation: a late answer is ignored.
         """
         awaited = _Awaited()
         token = next(self._tokens)
@@ -218,16 +222,16 @@ class ControlLink:
         finally:
             self.pongs.pop(token, None)
         if not awaited.arrived_ns:
-            raise ConnectionLost(f"{self.peer} is gone")
+            raise ConnectionLost(f"the connection to {self.peer} is lost")
         return sent_ns, awaited.clock_ns, awaited.arrived_ns
 
-    def give_up(self) -> None:
-        """Ends all waits for pongs: nothing will be received any more."""
+    def fail_pings(self) -> None:
+        """Makes all pending `ping` calls raise, because nothing more will be received."""
         for awaited in self.pongs.values():
             awaited.event.set()
 
     async def run(self) -> None:
-        """Writes what is sent and shows signs of life, until cancelled; then the connection is closed."""
+        """Writes messages and heartbeats until cancelled; then closes the connection."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._frames.run)
@@ -244,25 +248,25 @@ def _containers_of_question(body: bytes) -> int:
 
 
 def full_build(build: str) -> str:
-    """What a greeting says: the release, and what tells one state of its code from another."""
+    """Returns the build as a greeting carries it: release, then source fingerprint."""
     return f"{__version__}+{build}"
 
 
 def check_release(greeting: Greeting, build: str, peer: str) -> None:
-    """Whether two ends work together.
+    """Checks that both ends run the same release.
 
     Args:
-        greeting: of the other end.
-        build: ours, as our greeting says it.
-        peer: the other end, for the text.
+        greeting: greeting of the peer.
+        build: our build, as in our greeting.
+        peer: name of the peer for the error text.
 
     Raises:
-        RequestRefused: they are of different releases.
+        RequestRefused: the releases differ.
     """
     if (greeting.version, greeting.build) != (VERSION, build):
         raise RequestRefused(
-            f"{peer} runs netstack {greeting.build} with control protocol {greeting.version}, and this is"
-            f" {build} with {VERSION}: install one release on every host, and restart what runs there"
+            f"{peer} runs netstack {greeting.build} with control protocol {greeting.version}; this process runs"
+            f" {build} with {VERSION}: install one release on every host and restart netstack there"
         )
 
 
@@ -276,27 +280,27 @@ async def dial(
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     connect_timeout_s: float = 10.0,
 ) -> tuple[ControlLink, Greeting]:
-    """Connects to a control port, and greets.
+    """Connects to a control port and exchanges greetings.
 
     Args:
-        url: where; without a scheme it is `tcp://`. Of several with commas in between the first that answers.
-        role: ours.
-        name: ours, for people.
-        facts: of ours.
-        prove: proves the shared secret on the stream; None has none.
-        heartbeat_timeout_s: a peer that is silent for so long is lost; less if the peer is less patient.
-        connect_timeout_s: dialling, proof and greetings together, of each.
+        url: address; `tcp://` without a scheme. Comma-separated addresses are tried in order.
+        role: role of this process.
+        name: name of this process for people.
+        facts: facts of this process for the greeting.
+        prove: proves the shared secret on the stream; None: no secret.
+        heartbeat_timeout_s: a peer that is silent for this long is lost; the peer's own timeout may lower it.
+        connect_timeout_s: limit for connect, proof and greetings together, for each address.
 
     Returns:
-        The link, and what the other end says of itself. The caller runs and closes it.
+        The link and the peer's greeting. The caller runs and closes the link.
 
     Raises:
-        ConnectionLost: nobody answers.
-        AuthenticationFailed: the secrets differ, or the other end has none.
-        RequestRefused: it is another release.
-        RemoteProtocolError: it is no control port, or one that wants a secret.
+        ConnectionLost: no address answers.
+        AuthenticationFailed: the secrets differ, or the peer has none.
+        RequestRefused: the peer runs another release.
+        RemoteProtocolError: the address is not a control port, or it requires a secret.
 
-    Cancellation: the stream is closed.
+    Cancellation: closes the stream.
     """
     connect = partial(
         _dial_one,
@@ -347,17 +351,17 @@ async def _dial_one(
 
 
 def packed(message: Message) -> bytes:
-    """A message as a frame, for `send_frame`.
+    """Returns a message as a frame for `send_frame`.
 
     Raises:
-        ConfigError: as `ControlLink.send`.
+        ConfigError: the message is not plain data, or is too large.
     """
     return pack(CODEC.encode(message))
 
 
 @final
 class _Awaited:
-    """A pong that somebody waits for."""
+    """A pending `ping` call."""
 
     __slots__ = ("arrived_ns", "clock_ns", "event")
 

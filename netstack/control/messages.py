@@ -1,9 +1,9 @@
-"""All that clients, JobManagers and TaskManagers say to each other.
+"""The messages of the control protocol, except those from TaskManagers to a JobManager (`reports`).
 
-Takes: nothing. Gives: frozen messages, and `CODEC`, which makes documents of them (`codec`).
+Takes: nothing. Gives: frozen messages, and `CODEC`, which encodes all of them.
 
-Rules: messages of a job carry its id, and one of a job that is not open is ignored; what is
-said of a task carries its attempt, so a late word about an old attempt is recognised.
+Rules: a message about a job carries the job's id, and is ignored when that job is not open. A message about a task
+carries its attempt, so a late message about an old attempt is recognised.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from . import reports
 from .codec import Attempt, Message, MessageCodec, Plain
 
 VERSION: Final = 5
-"""Of the control protocol."""
+"""Version of the control protocol."""
 
 GREETING: Final = "netstack control"
 
 SLICE_BYTES: Final = 1 << 20
-"""What may be long is cut into messages of about this length, so that signs of life pass between them."""
+"""Long contents are cut into messages of about this length, so that heartbeats pass between them."""
 
 
 # ----------------------------------------------------------------------------------- from a JobManager to a TaskManager
@@ -30,15 +30,15 @@ SLICE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class OpenJob(Message):
-    """Prepare for tasks of a job; answered by `JobOpened` or `JobRefused`.
+    """Prepares a TaskManager for tasks of a job; answered by `JobOpened` or `JobRefused`.
 
     Attributes:
-        job_id: 16 hex digits, unique among everybody's.
-        name: for people.
+        job_id: 16 hex digits, globally unique.
+        name: name of the job for people.
         memory_timeout_s: how long to wait for memory that other jobs hold.
-        data_address: how others reach this TaskManager: what channels name.
-        network: settings of a network environment of the job's own; None uses the one that jobs share.
-        information: what all tasks of the job share; may be empty.
+        data_address: address at which other TaskManagers reach this one; shuffle descriptors contain it.
+        network: settings of the job's own network environment; None: the job uses the shared one.
+        information: packed information that all tasks of the job share; may be empty.
     """
 
     job_id: str
@@ -51,11 +51,11 @@ class OpenJob(Message):
 
 @dataclass(frozen=True, slots=True)
 class SubmitTasks(Message):
-    """Create and start these attempts; answered by their states. One that cannot be fails alone.
+    """Creates and starts attempts; answered by their states. An attempt that cannot be created fails alone.
 
     Attributes:
-        job_id: of which job.
-        descriptors: packed `TaskDeploymentDescriptor`s; see `submissions`.
+        job_id: the job.
+        descriptors: packed `TaskDeploymentDescriptor`s (`submissions`).
     """
 
     job_id: str
@@ -64,7 +64,7 @@ class SubmitTasks(Message):
 
 @dataclass(frozen=True, slots=True)
 class CancelTasks(Message):
-    """End these attempts; one that has not come yet will be `canceled` when it does."""
+    """Cancels attempts; an attempt that has not arrived yet is canceled when it arrives."""
 
     job_id: str
     attempts: tuple[Attempt, ...]
@@ -72,12 +72,12 @@ class CancelTasks(Message):
 
 @dataclass(frozen=True, slots=True)
 class UpdateGate(Message):
-    """Producers that a gate of these attempts did not know are known now.
+    """Adds producers to an input gate of running attempts.
 
     Attributes:
-        job_id: of which job.
-        attempts: of one job vertex.
-        gate: index of their gate.
+        job_id: the job.
+        attempts: attempts of one job vertex.
+        gate: index of the input gate.
         descriptors: packed `ShuffleDescriptors`.
     """
 
@@ -89,7 +89,7 @@ class UpdateGate(Message):
 
 @dataclass(frozen=True, slots=True)
 class ReleasePartitions(Message):
-    """Nobody needs these partitions any more."""
+    """Releases partitions that no consumer needs any more."""
 
     job_id: str
     names: tuple[str, ...]
@@ -97,12 +97,12 @@ class ReleasePartitions(Message):
 
 @dataclass(frozen=True, slots=True)
 class KeepDataset(Message):
-    """These partitions of the job stay when it is closed, until `DropDataset`.
+    """Keeps partitions of the job after it is closed, until `DropDataset`.
 
     Attributes:
-        job_id: of which job.
-        key: of their dataset.
-        names: of the partitions that are here.
+        job_id: the job.
+        key: key of the dataset.
+        names: names of the partitions at this TaskManager.
     """
 
     job_id: str
@@ -112,21 +112,21 @@ class KeepDataset(Message):
 
 @dataclass(frozen=True, slots=True)
 class DropDataset(Message):
-    """Nobody needs the dataset any more; one that is not here is ignored."""
+    """Releases a kept dataset; an unknown key is ignored."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerCheckpoint(Message):
-    """These attempts begin a checkpoint.
+    """Starts a checkpoint at these attempts.
 
     Attributes:
-        job_id: of which job.
-        barrier: the event's bytes (`events.encode_event`).
+        job_id: the job.
+        barrier: the encoded barrier (`events.encode_event`).
         attempts: sources, or tasks whose sources have ended.
-        is_savepoint: whether it is one.
-        stops: sources end after it, without the end of their data.
+        is_savepoint: whether the checkpoint is a savepoint.
+        stops: whether sources stop after it, without sending EndOfData.
     """
 
     job_id: str
@@ -138,7 +138,7 @@ class TriggerCheckpoint(Message):
 
 @dataclass(frozen=True, slots=True)
 class AbortCheckpoint(Message):
-    """The checkpoint will not happen."""
+    """Aborts a checkpoint."""
 
     job_id: str
     checkpoint_id: int
@@ -147,7 +147,7 @@ class AbortCheckpoint(Message):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCompleted(Message):
-    """The checkpoint is complete: told to all attempts of the job."""
+    """Announces a completed checkpoint to all attempts of the job."""
 
     job_id: str
     checkpoint_id: int
@@ -155,7 +155,7 @@ class CheckpointCompleted(Message):
 
 @dataclass(frozen=True, slots=True)
 class CommitTasks(Message):
-    """Of a job without checkpoints: these attempts, which wait, commit what they have prepared, and end."""
+    """Makes waiting attempts of a job without checkpoints commit their prepared output and finish."""
 
     job_id: str
     attempts: tuple[Attempt, ...]
@@ -163,7 +163,7 @@ class CommitTasks(Message):
 
 @dataclass(frozen=True, slots=True)
 class CloseJob(Message):
-    """Cancel what runs and release everything; answered by `JobClosed`, unless the job is not open."""
+    """Cancels the job's tasks and releases its resources; answered by `JobClosed` if the job is open."""
 
     job_id: str
 
@@ -173,12 +173,11 @@ class BlobPart(Message):
     """Answers `FetchBlob`.
 
     Attributes:
-        key: of the blob.
-        offset: of these bytes in it.
-        total: its length in bytes; -1: there is no such blob, and `data` says why, as UTF-8.
+        key: key of the blob.
+        offset: offset of `data` in the blob.
+        total: length of the blob in bytes; -1: there is no such blob, and `data` is the reason as UTF-8.
         data: at most `SLICE_BYTES`.
-        place: where to read it instead, if not empty: `file://PATH`, or the control address of a TaskManager that has
-            it.
+        place: if not empty, where to read the blob instead: `file://PATH`, or the control address of a TaskManager.
     """
 
     key: str
@@ -190,26 +189,26 @@ class BlobPart(Message):
 
 @dataclass(frozen=True, slots=True)
 class AskStatistics(Message):
-    """Answered by `Statistics`."""
+    """Requests counters; answered by `Statistics`."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class AskDetails(Message):
-    """Answered by `Statistics`, whose document tells what every channel of this JobManager's jobs is like now."""
+    """Requests the state of every channel of the JobManager's jobs; answered by `Statistics`."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class AskStacks(Message):
-    """Answered by `Stacks`: where the code of a job's tasks is.
+    """Requests the stacks of a job's tasks; answered by `Stacks`.
 
     Attributes:
-        token: of the question.
-        job_id: of which job.
-        sampled_s: 0: where each task is at this moment; else the stacks of its processes, sampled for so long.
+        token: identifies the request.
+        job_id: the job.
+        sampled_s: 0: the current stack of each task; else the stacks of its processes, sampled for this long.
     """
 
     token: int
@@ -222,12 +221,12 @@ class AskStacks(Message):
 
 @dataclass(frozen=True, slots=True)
 class Ask(Message):
-    """A client wants something of a JobManager, or of a Subscriber; answered by `Answer` or `AskRefused`.
+    """A request of a client to a JobManager or a Subscriber; answered by `Answer` or `AskRefused`.
 
     Attributes:
-        token: of the question, chosen by the client.
-        what: the name of the question.
-        document: its arguments.
+        token: identifies the request; chosen by the client.
+        what: name of the request.
+        document: arguments of the request.
     """
 
     token: int
@@ -237,7 +236,7 @@ class Ask(Message):
 
 @dataclass(frozen=True, slots=True)
 class Answer(Message):
-    """What was asked for."""
+    """The successful answer to an `Ask`."""
 
     token: int
     document: Plain
@@ -245,7 +244,7 @@ class Answer(Message):
 
 @dataclass(frozen=True, slots=True)
 class AskRefused(Message):
-    """It cannot be; the text says why, and what to do."""
+    """Rejects an `Ask`; the text contains the reason and what to do."""
 
     token: int
     text: str
@@ -256,12 +255,12 @@ class AskRefused(Message):
 
 @dataclass(frozen=True, slots=True)
 class OperatorEvent(Message):
-    """Between an operator and its coordinator in the JobManager, in order.
+    """A message between an operator and its coordinator in the JobManager; order is preserved.
 
     Attributes:
-        job_id: of which job.
-        attempt: of which task.
-        event: theirs.
+        job_id: the job.
+        attempt: the attempt of the operator's task.
+        event: the payload.
     """
 
     job_id: str
@@ -271,14 +270,14 @@ class OperatorEvent(Message):
 
 @dataclass(frozen=True, slots=True)
 class Refused(Message):
-    """The connection is of no use; the sender of this ends it."""
+    """Rejects the connection; the sender closes it."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ping(Message):
-    """Answered by `Pong` at once: a sign of life, and a look at the other's clock."""
+    """A heartbeat and a request for the peer's clock; answered by `Pong` at once."""
 
     token: int
 
@@ -288,8 +287,8 @@ class Pong(Message):
     """Answers a `Ping`.
 
     Attributes:
-        token: of the ping.
-        clock_ns: CLOCK_MONOTONIC of whoever answers.
+        token: token of the ping.
+        clock_ns: CLOCK_MONOTONIC of the answering process.
     """
 
     token: int
@@ -304,7 +303,7 @@ CODEC: Final = MessageCodec(
 
 
 def submissions(job_id: str, descriptors: Iterable[bytes]) -> Iterator[SubmitTasks]:
-    """Descriptors of any number as messages of about `SLICE_BYTES`, or of a single longer descriptor."""
+    """Packs any number of descriptors into messages of about `SLICE_BYTES`; a longer descriptor gets its own."""
     chosen: list[bytes] = []
     size_bytes = 0
     for descriptor in descriptors:
@@ -318,12 +317,12 @@ def submissions(job_id: str, descriptors: Iterable[bytes]) -> Iterator[SubmitTas
 
 
 def blob_parts(key: str, data: bytes, offset: int) -> BlobPart:
-    """What answers a `FetchBlob` for these bytes; an offset behind the end has no data."""
+    """Returns the part of a blob at an offset; an offset beyond the end yields no data."""
     return BlobPart(key, offset, len(data), data[offset : offset + SLICE_BYTES] if offset >= 0 else b"")
 
 
 def attempts_of(message: Message) -> tuple[Attempt, ...]:
-    """The attempts that a message is about."""
+    """Returns the attempts that a message concerns."""
     attempts: tuple[Attempt, ...] = getattr(message, "attempts", ())
     one: Attempt | None = getattr(message, "attempt", None)
     return attempts if one is None else (one,)
@@ -333,7 +332,7 @@ _ATTEMPTS_AT_ONCE: Final = 1 << 16
 
 
 def slices(attempts: Iterable[Attempt]) -> Iterator[tuple[Attempt, ...]]:
-    """Attempts of any number, as many as a message holds at a time."""
+    """Splits any number of attempts into groups that fit into one message each."""
     remaining = iter(attempts)
     while chosen := tuple(itertools.islice(remaining, _ATTEMPTS_AT_ONCE)):
         yield chosen

@@ -1,6 +1,6 @@
-"""Questions over a control link, from the side that asks: any number under way at a time.
+"""The client side of requests over a control link; any number may be pending.
 
-Takes: a link that has been greeted. Gives: answers, to whoever asked.
+Takes: a link after its greeting. Gives: the answer to each request.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _Value = TypeVar("_Value")
 
 @final
 class Questions:
-    """Asks; somebody has to run `receive_all` meanwhile.
+    """Sends requests and matches the answers; another task must run `receive_all`.
 
     Args:
-        link: to the service.
+        link: link to the service.
     """
 
     def __init__(self, link: MessageLink) -> None:
@@ -33,13 +33,13 @@ class Questions:
         self._failure: NetstackError | None = None
 
     async def ask(self, what: str, document: Plain) -> Plain:
-        """Asks, and waits for the answer.
+        """Sends a request and waits for the answer.
 
         Raises:
-            RequestRefused: it cannot be; the text says why.
-            ConnectionLost: the service is gone; whether it has heard the question is not known.
+            RequestRefused: the service rejected the request; the text is its reason.
+            ConnectionLost: the connection is lost; the service may or may not have received the request.
 
-        Cancellation: the answer is ignored when it comes.
+        Cancellation: a late answer is ignored.
         """
         if self._failure is not None:
             raise self._failure
@@ -55,24 +55,24 @@ class Questions:
             raise asked.error or self._lost_error()
         return asked.document
 
-    def want(self, answer: Plain, name: str, kind: type[_Value]) -> _Value:
-        """A part of an answer.
+    def field(self, answer: Plain, name: str, kind: type[_Value]) -> _Value:
+        """Returns a field of an answer.
 
         Raises:
-            RemoteProtocolError: it is not there, or of another kind.
+            RemoteProtocolError: the field is missing or has another type.
         """
         value = answer.get(name)
         if not isinstance(value, kind):
             raise RemoteProtocolError(
-                ErrorCode.MALFORMED_FRAME, f"{self._link.peer} answered without {name}, or with another kind of it"
+                ErrorCode.MALFORMED_FRAME, f"the answer of {self._link.peer} has no {name} of type {kind.__name__}"
             )
         return value
 
     def _lost_error(self) -> NetstackError:
-        return self._failure or ConnectionLost(f"{self._link.peer} is gone")
+        return self._failure or ConnectionLost(f"the connection to {self._link.peer} is lost")
 
     async def receive_all(self) -> None:
-        """Takes answers until the connection is lost; questions that wait then, or are asked later, raise."""
+        """Receives answers until the connection is lost; then all pending and later requests raise."""
         try:
             while True:
                 message = await self._link.receive()
@@ -98,7 +98,7 @@ class Questions:
 
 @final
 class _Asked:
-    """A question that somebody waits for."""
+    """A pending request."""
 
     __slots__ = ("answered", "document", "error")
 

@@ -1,6 +1,6 @@
-"""What TaskManagers tell a JobManager.
+"""The messages from TaskManagers to a JobManager.
 
-Takes: nothing. Gives: frozen messages (`messages.CODEC` makes documents of them).
+Takes: nothing. Gives: frozen messages, which `messages.CODEC` encodes.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from .codec import Attempt, Message, Plain
 
 @dataclass(frozen=True, slots=True)
 class JobOpened(Message):
-    """Tasks may come."""
+    """The TaskManager accepts tasks of the job."""
 
     job_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class JobRefused(Message):
-    """The job cannot be opened, or cannot go on; nothing of it is left.
+    """The TaskManager cannot open or cannot continue the job, and has released all of its resources.
 
-    The last message of a job is this or `JobClosed`.
+    The last message about a job is this one or `JobClosed`.
     """
 
     job_id: str
@@ -30,7 +30,7 @@ class JobRefused(Message):
 
 @dataclass(frozen=True, slots=True)
 class JobClosed(Message):
-    """Nothing of the job is left; `reason` is empty when it was asked for."""
+    """The TaskManager has released all resources of the job; `reason` is empty if `CloseJob` requested it."""
 
     job_id: str
     reason: str
@@ -38,13 +38,13 @@ class JobClosed(Message):
 
 @dataclass(frozen=True, slots=True)
 class TaskStates(Message):
-    """These attempts are in this state now.
+    """Attempts entered a state.
 
     Attributes:
-        job_id: of which job.
-        state: `initializing`, `running`, `waiting` (it has sent its last event, and its end is to be confirmed by a
-            checkpoint, or by `CommitTasks`) or `canceled`; the other ends have messages of their own.
-        attempts: which.
+        job_id: the job.
+        state: `initializing`, `running`, `waiting` (the attempt has sent its last event and waits for a checkpoint or
+            `CommitTasks`) or `canceled`. `TaskFinished` and `TaskFailed` report the other final states.
+        attempts: the attempts.
     """
 
     job_id: str
@@ -54,15 +54,15 @@ class TaskStates(Message):
 
 @dataclass(frozen=True, slots=True)
 class TaskFinished(Message):
-    """An attempt has come to its end.
+    """An attempt finished.
 
     Attributes:
-        job_id: of which job.
-        attempt: which.
-        produced_bytes: for each partition, for each subpartition.
-        results: what its sinks, or its invokable, returned, by operator.
+        job_id: the job.
+        attempt: the attempt.
+        produced_bytes: bytes by partition and subpartition.
+        results: results of its sinks or its invokable, by operator.
         final: where its last state is stored, for a job with checkpoints.
-        kept: for each partition that is kept: bytes of records in it, how many of these were compressed, bytes on disk.
+        kept: for each kept partition: bytes of records, bytes of these that were compressed, bytes on disk.
     """
 
     job_id: str
@@ -75,18 +75,18 @@ class TaskFinished(Message):
 
 @dataclass(frozen=True, slots=True)
 class TaskFailed(Message):
-    """An attempt raised, or could not be created.
+    """An attempt failed, or could not be created.
 
     Attributes:
-        job_id: of which job.
-        attempt: which.
-        kind: the error's class.
-        text: what it says; names the operator where user code raised.
-        is_secondary: whether the cause lies with somebody else: a connection or a producer was lost.
-        missing_partition: the partition that its producer no longer has, or whose producer cannot be reached; empty:
-            neither is the cause.
-        is_recoverable: whether another attempt may end otherwise.
-        report: where it was raised, and why (`runtime.failure_report`); empty where no error of Python is the cause.
+        job_id: the job.
+        attempt: the attempt.
+        kind: class of the exception.
+        text: text of the exception; names the operator if user code raised it.
+        is_secondary: whether another failure caused this one: a lost connection or a lost producer.
+        missing_partition: the partition that its producer no longer has, or whose producer cannot be reached;
+            empty if that is not the cause.
+        is_recoverable: whether another attempt may succeed.
+        report: traceback and causes (`runtime.failure_report`); empty if no Python exception is the cause.
     """
 
     job_id: str
@@ -101,15 +101,15 @@ class TaskFailed(Message):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAcknowledged(Message):
-    """An attempt has stored its part of a checkpoint.
+    """An attempt stored its part of a checkpoint.
 
     Attributes:
-        job_id: of which job.
-        attempt: whose.
-        checkpoint_id: of which checkpoint.
-        size_bytes: of its file.
-        crc32: of its file.
-        report: how long it took, how much of it is channel state.
+        job_id: the job.
+        attempt: the attempt.
+        checkpoint_id: the checkpoint.
+        size_bytes: size of the file.
+        crc32: checksum of the file.
+        report: durations and the size of the channel state.
     """
 
     job_id: str
@@ -122,7 +122,7 @@ class CheckpointAcknowledged(Message):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointDeclined(Message):
-    """An attempt cannot take part in a checkpoint."""
+    """An attempt declines a checkpoint."""
 
     job_id: str
     attempt: Attempt
@@ -132,7 +132,7 @@ class CheckpointDeclined(Message):
 
 @dataclass(frozen=True, slots=True)
 class PartitionConsumable(Message):
-    """The first data of a produced partition are there; `partition` is its index among those of the attempt."""
+    """A partition has its first data; `partition` is its index among the partitions of the attempt."""
 
     job_id: str
     attempt: Attempt
@@ -141,12 +141,12 @@ class PartitionConsumable(Message):
 
 @dataclass(frozen=True, slots=True)
 class JobProgress(Message):
-    """How far the tasks of a job here are, once a second while something changes.
+    """Progress of a job's tasks at a TaskManager; sent once per second while it changes.
 
     Attributes:
-        job_id: of which job.
-        vertices: {index of a job vertex as text: {"records_in": int, "records_out": int, ...}}, sums over the attempts
-            that are here.
+        job_id: the job.
+        vertices: {index of a job vertex as text: {"records_in": int, "records_out": int, ...}}, summed over the
+            attempts at this TaskManager.
     """
 
     job_id: str
@@ -155,12 +155,12 @@ class JobProgress(Message):
 
 @dataclass(frozen=True, slots=True)
 class FetchBlob(Message):
-    """Send a blob from an offset on; answered by one `BlobPart`.
+    """Requests a part of a blob; answered by one `BlobPart`.
 
     Attributes:
-        key: of the blob.
+        key: key of the blob.
         offset: where the part begins.
-        failed: places where it could not be read.
+        failed: places at which reading the blob failed.
     """
 
     key: str
@@ -170,11 +170,11 @@ class FetchBlob(Message):
 
 @dataclass(frozen=True, slots=True)
 class BlobKept(Message):
-    """Follows the last `BlobPart` of a long blob.
+    """Reports the end of fetching a long blob.
 
     Attributes:
-        key: of the blob.
-        is_kept: whether it was fetched, so that others may read it here.
+        key: key of the blob.
+        is_kept: whether the TaskManager has the blob and serves it to others.
     """
 
     key: str
@@ -183,7 +183,7 @@ class BlobKept(Message):
 
 @dataclass(frozen=True, slots=True)
 class Statistics(Message):
-    """Answers `AskStatistics` and `AskDetails`; see `TaskManager.statistics` and `taskmanager.details`."""
+    """Answers `AskStatistics` (`TaskManager.statistics`) and `AskDetails` (`taskmanager.details`)."""
 
     token: int
     document: Plain
@@ -191,7 +191,7 @@ class Statistics(Message):
 
 @dataclass(frozen=True, slots=True)
 class Stacks(Message):
-    """Answers `AskStacks`; see `taskmanager.stacks` for the document."""
+    """Answers `AskStacks`; `taskmanager.stacks` describes the document."""
 
     token: int
     document: Plain
@@ -199,13 +199,13 @@ class Stacks(Message):
 
 @dataclass(frozen=True, slots=True)
 class SlotEnded(Message):
-    """The process of a slot has ended, and these attempts with it; the slot has another process by now or soon.
+    """The process of a slot ended, and its attempts with it; the TaskManager starts another process.
 
     Attributes:
-        job_id: of which job.
-        slot: which.
-        attempts: all of the job's that were there, but those whose cancellation was asked for.
-        text: how it ended, and where its code was as far as that is known.
+        job_id: the job.
+        slot: index of the slot.
+        attempts: the job's attempts in the slot, except those that were being canceled.
+        text: how the process ended, and where its code was if that is known.
     """
 
     job_id: str
@@ -216,13 +216,13 @@ class SlotEnded(Message):
 
 @dataclass(frozen=True, slots=True)
 class SlotBlocked(Message):
-    """User code blocks the event loop of a slot, or no longer does.
+    """User code blocks the event loop of a slot, or has stopped blocking it.
 
     Attributes:
-        job_id: of which job.
-        slot: which.
-        blocked_s: for how long by now; 0: the loop turns again.
-        where: {"task", "subtask", "operator", "file", "line", "function"}, as far as it is known.
+        job_id: the job.
+        slot: index of the slot.
+        blocked_s: duration of the block so far; 0: the event loop runs again.
+        where: {"task", "subtask", "operator", "file", "line", "function"}, as far as known.
     """
 
     job_id: str
@@ -233,15 +233,15 @@ class SlotBlocked(Message):
 
 @dataclass(frozen=True, slots=True)
 class PartitionSealed(Message):
-    """A slot has written a partition that may be read again; its supervisor serves the files from now on.
+    """A slot finished writing a re-readable partition; its supervisor serves the files from now on.
 
     Attributes:
-        job_id: of which job.
-        name: of the partition.
-        files: what the names of its files begin with, in the folder of the TaskManager.
-        subpartitions: how many.
-        drain: what its EndOfData says.
-        stored_bytes: on disk.
+        job_id: the job.
+        name: name of the partition.
+        files: prefix of its file names in the TaskManager's folder.
+        subpartitions: number of subpartitions.
+        drain: the `drain` flag of its EndOfData.
+        stored_bytes: bytes on disk.
     """
 
     job_id: str

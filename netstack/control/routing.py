@@ -1,11 +1,9 @@
-"""What a connection is for, said in its first twenty bytes: control, or the data of a network environment.
+"""Routes: the first twenty bytes of a connection, which select control or the data of a network environment.
 
-Takes: streams that have been let in. Gives: control streams to the service, data streams to the listener of their
-environment.
+Takes: authenticated streams. Gives: control streams to the service, data streams to the listener of their environment.
 
-A route: 4 bytes of magic, `NSDC` for control or `NSDR` for data; then 16 bytes: of a data stream an id in ASCII, that
-of a job which has an environment of its own or `SHARED`; of a control stream zeros. It follows the proof of the shared
-secret, if there is one.
+A route is 4 bytes of magic (`NSDC` for control, `NSDR` for data) and 16 bytes: zeros for control; for data the ASCII id
+of a job that has its own environment, or `SHARED`. It follows the proof of the shared secret, if there is one.
 """
 
 from __future__ import annotations
@@ -25,34 +23,34 @@ DATA: Final = b"NSDR"
 ROUTE_BYTES: Final = 20
 
 SHARED: Final = "0" * 16
-"""Names the environment that the jobs of a TaskManager share."""
+"""Id of the environment that the jobs of a TaskManager share."""
 
 _ID_LENGTH: Final = 16
 _WAITING_STREAMS: Final = 1024
 
 
 def check_job_id(job_id: str) -> str:
-    """The id itself.
+    """Returns the job id after a check of its format.
 
     Raises:
         ConfigError: it is not 16 hex digits, or all of them are 0.
     """
     if len(job_id) != _ID_LENGTH or not set(job_id) <= set(string.hexdigits) or job_id == SHARED:
-        raise ConfigError(f"job id {shown(job_id, 40)}: give 16 hex digits that are not all 0")
+        raise ConfigError(f"job id {shown(job_id, 40)}: must be 16 hex digits, not all 0; see netstack jobs")
     return job_id
 
 
 async def write_route(stream: ByteStream, environment: str | None) -> None:
-    """Says what a dialled stream is for.
+    """Sends the route of a dialled stream.
 
     Args:
-        stream: connected, and let in.
-        environment: whose data it carries, the id of a job or `SHARED`; None is control.
+        stream: connected and authenticated.
+        environment: id of the environment whose data it carries, a job id or `SHARED`; None: control.
 
     Raises:
-        ConnectionLost: the peer is gone.
+        ConnectionLost: the peer closed the connection.
 
-    Cancellation: the stream is of no use afterwards.
+    Cancellation: the stream is unusable afterwards.
     """
     route = CONTROL + bytes(_ID_LENGTH) if environment is None else DATA + environment.encode("ascii")
     left = memoryview(route)
@@ -62,13 +60,13 @@ async def write_route(stream: ByteStream, environment: str | None) -> None:
 
 
 async def read_route(stream: ByteStream) -> str | None:
-    """What an accepted stream is for: the id of an environment; None for control. Reads not one byte more.
+    """Reads the route of an accepted stream, and no byte more: the id of an environment, or None for control.
 
     Raises:
-        ConnectionLost: the peer is gone.
-        RemoteProtocolError: it is something else, such as an embedded environment, which has no control.
+        ConnectionLost: the peer closed the connection.
+        RemoteProtocolError: the peer does not send a route, for example because it is an embedded environment.
 
-    Cancellation: the stream is of no use afterwards.
+    Cancellation: the stream is unusable afterwards.
     """
     route = bytearray(ROUTE_BYTES)
     left = memoryview(route)
@@ -77,7 +75,7 @@ async def read_route(stream: ByteStream) -> str | None:
         if count is None:
             await stream.wait_readable()
         elif count == 0:
-            raise ConnectionLost(f"{stream.peer} went before it said what it wants")
+            raise ConnectionLost(f"{stream.peer} closed the connection before it sent its route")
         else:
             left = left[count:]
     magic, rest = bytes(route[:4]), bytes(route[4:])
@@ -87,32 +85,32 @@ async def read_route(stream: ByteStream) -> str | None:
         return rest.decode("ascii")
     raise RemoteProtocolError(
         ErrorCode.NOT_NETSTACK,
-        f"{stream.peer} began with {magic!r}: that is no netstack command or service; or it has a secret"
+        f"{stream.peer} began with {magic!r}: it is not a netstack process, or it uses a secret"
         " (--secret-file) and this process has none",
     )
 
 
 @final
 class RoutedListener(Listener):
-    """Gives a network environment the data streams that the service accepted for it.
+    """Hands the data streams that the service accepts to the network environment that they belong to.
 
     Attributes:
-        address: how others reach the service.
+        address: address at which other processes reach the service.
     """
 
     def __init__(self, address: str, on_dropped: Callable[[ByteStream], None]) -> None:
-        """A listener that listens nowhere.
+        """Creates a listener without a socket.
 
         Args:
-            address: see above.
-            on_dropped: told of each stream that is closed here because nobody accepted it.
+            address: address at which other processes reach the service.
+            on_dropped: called for each stream that is closed because the environment did not accept it.
         """
         self.address = address
         self._on_dropped = on_dropped
         self._streams, self._accepted = trio.open_memory_channel[ByteStream](_WAITING_STREAMS)
 
     def put(self, stream: ByteStream) -> None:
-        """Hands over a stream; it is closed here when the environment is closing."""
+        """Queues a stream for the environment; closes the stream if the environment is closing."""
         try:
             self._streams.send_nowait(stream)
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.WouldBlock):
@@ -126,7 +124,7 @@ class RoutedListener(Listener):
             raise trio.ClosedResourceError("the environment is closing") from None
 
     def close(self) -> None:
-        """Closes what was not accepted too."""
+        """Closes the listener and all streams that were not accepted."""
         self._streams.close()
         while True:
             try:

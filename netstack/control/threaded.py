@@ -1,10 +1,10 @@
-"""A control link in a thread of its own: user code that computes for long costs no sign of life.
+"""A control link in its own thread, so that heartbeats continue while user code blocks the main event loop.
 
-Takes: how to connect. Gives: the same `send` and `receive` as `ControlLink`, in the loop of whoever opened it.
+Takes: how to connect. Gives: the `send` and `receive` of `ControlLink` in the caller's event loop.
 
-The thread runs a trio loop that dials, greets, answers pings and reads; messages cross by two bounded queues. Python
-gives every thread its turn within milliseconds, however long another one computes. What the other side has not taken
-stops the reading, never the signs of life.
+The thread runs a trio loop that connects, greets, answers pings and reads; messages cross in two bounded queues. Python
+switches threads within milliseconds, however long another thread computes. A full inbox stops the reading, never the
+heartbeats.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from .frames import MAX_UNSENT_BYTES
 from .link import ControlLink, Greeting, packed
 
 INBOX_BYTES: Final = 16 << 20
-"""What has come and was not taken: no more is read until it is."""
+"""Limit of received messages that the main loop has not taken; reading pauses above it."""
 
 Connect: TypeAlias = Callable[[], Awaitable[tuple[ControlLink, Greeting]]]
-"""Dials and greets, such as a partial of `link.dial`; runs in the thread's loop."""
+"""Connects and greets, such as a partial of `link.dial`; runs in the thread's loop."""
 
 
 @final
 class ThreadedLink:
-    """A control link whose sockets another thread serves; `open_threaded` makes one.
+    """A control link whose sockets another thread serves; created by `open_threaded`.
 
     Attributes:
-        peer: who is at the other end.
-        greeting: what it said of itself.
+        peer: name of the other end for error texts.
+        greeting: greeting of the other end.
     """
 
     def __init__(self, connect: Connect) -> None:
@@ -44,7 +44,7 @@ class ThreadedLink:
         self.greeting = Greeting(0, "", "", "", {})
         self._connect = connect
         self._here = trio.lowlevel.current_trio_token()
-        self._lock = threading.Lock()  # of what both threads write: the sums of bytes
+        self._lock = threading.Lock()  # guards the byte counts, which both threads write
         self._arrived = trio.Event()
         self._room = trio.Event()
         self._inbox: deque[tuple[Message, int]] = deque()
@@ -52,7 +52,7 @@ class ThreadedLink:
         self._error: BaseException | None = None
         self._outbox: deque[bytes] = deque()
         self._outbox_bytes = 0
-        # Of the thread's loop; there once it is connected.
+        # These belong to the thread's loop.
         self._there: trio.lowlevel.TrioToken | None = None
         self._scope = trio.CancelScope()
         self._is_closing = False
@@ -62,16 +62,16 @@ class ThreadedLink:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the greetings were exchanged, whatever has become of it since."""
+        """Whether the greetings were exchanged; stays true after the connection is lost."""
         return self._is_connected
 
     @property
     def failure(self) -> BaseException | None:
-        """Why it has ended; None while it lives."""
+        """Why the connection ended; None while it is open."""
         return self._error
 
     def send(self, message: Message) -> None:
-        """Sends a message as `ControlLink.send` does; never waits."""
+        """Queues a message, like `ControlLink.send`; never waits."""
         frame = packed(message)
         if self._error is not None:
             return
@@ -79,22 +79,22 @@ class ThreadedLink:
             self._outbox.append(frame)
             self._outbox_bytes += len(frame)
         if self._outbox_bytes > 4 * MAX_UNSENT_BYTES:
-            self.close()  # it does not read; `receive` tells
+            self.close()  # the peer does not read; `receive` raises
         self._call_there(self._wake_writer)
 
     async def wait_connected(self) -> None:
-        """Waits until the greetings are exchanged, or it failed."""
+        """Waits until the greetings are exchanged or connecting failed."""
         while not self._is_connected and self._error is None:
             await self._arrived.wait()
 
     async def wait_room(self) -> None:
-        """Waits until little is unsent, as `ControlLink.wait_room` does."""
+        """Waits until few bytes are unsent, like `ControlLink.wait_room`."""
         await trio.lowlevel.checkpoint()
         while self._outbox_bytes >= MAX_UNSENT_BYTES and self._error is None:
             await self._room.wait()
 
     async def receive(self) -> Message:
-        """Waits for the next message, as `ControlLink.receive` does."""
+        """Waits for the next message, like `ControlLink.receive`."""
         await trio.lowlevel.checkpoint()
         while not self._inbox:
             if self._error is not None:
@@ -108,19 +108,19 @@ class ThreadedLink:
         return message
 
     def close(self) -> None:
-        """Ends the connection; idempotent."""
+        """Closes the connection. Idempotent."""
         self._is_closing = True
         self._call_there(self._cancel)
 
-    # In the thread.
+    # Methods of the thread.
 
     def main(self) -> None:
-        """All of the thread: a loop from dialling to the end of the connection."""
+        """Body of the thread: a trio run from connecting to the end of the connection."""
         trio.run(self._main)
 
     async def _main(self) -> None:
         self._there = trio.lowlevel.current_trio_token()
-        if self._is_closing:  # before it could be notified
+        if self._is_closing:  # `close` ran before this loop existed
             self._scope.cancel()
         link: ControlLink | None = None
         with self._scope:
@@ -140,7 +140,7 @@ class ThreadedLink:
                 if link is not None:
                     link.close()
         if self._error is None:
-            self._error = ConnectionLost(f"the connection to {self.peer or 'the other end'} was closed here")
+            self._error = ConnectionLost(f"this process closed its connection to {self.peer or 'the other end'}")
         self._call_here(self._wake_all)
 
     async def _read(self, link: ControlLink) -> None:
@@ -187,7 +187,7 @@ class ThreadedLink:
             with contextlib.suppress(trio.RunFinishedError):
                 self._there.run_sync_soon(function, idempotent=True)
 
-    # In the loop of whoever opened it.
+    # Methods of the caller's loop.
 
     def _wake_receiver(self) -> None:
         self._arrived.set()
@@ -208,21 +208,21 @@ class ThreadedLink:
 
 @asynccontextmanager
 async def open_threaded(connect: Connect) -> AsyncIterator[ThreadedLink]:
-    """Connects in a thread, and keeps the connection while the block runs.
+    """Connects in a thread and keeps the connection while the block runs.
 
     Args:
-        connect: dials and greets; what it raises leaves here.
+        connect: connects and greets; its exceptions propagate.
 
     Raises:
-        ConnectionLost: nobody answers; what else `connect` raises too.
+        ConnectionLost: no peer answers.
 
-    Cancellation, and the end of the block: the connection ends, the thread with it.
+    Cancellation, like the end of the block, closes the connection and ends the thread.
     """
     link = ThreadedLink(connect)
     failure: BaseException | None = None
 
     async def live() -> None:
-        with trio.CancelScope(shield=True):  # ended by `close`, which takes a moment
+        with trio.CancelScope(shield=True):  # `close` ends the thread a moment later
             await trio.to_thread.run_sync(link.main, limiter=trio.CapacityLimiter(1))
 
     async with trio.open_nursery() as nursery:
@@ -235,7 +235,7 @@ async def open_threaded(connect: Connect) -> AsyncIterator[ThreadedLink]:
                 failure = link.failure
         except trio.Cancelled:
             raise
-        except BaseException as error:  # the caller's own: it leaves as it is, not inside this nursery's group
+        except BaseException as error:  # propagates unwrapped, not in this nursery's group
             failure = error
         finally:
             link.close()

@@ -145,7 +145,7 @@ class JobClient:
         arguments = {name: definition[name] for name in ("document", "code", "builds")}
         arguments |= {"from_savepoint": from_savepoint, "allow_non_restored_state": allow_non_restored_state}
         arguments |= {"owner": self._owner}
-        return self._questions.want(await self._questions.ask("submit", arguments), "job_id", str)
+        return self._questions.field(await self._questions.ask("submit", arguments), "job_id", str)
 
     async def jobs(self) -> list[Document]:
         """A summary of every job that the JobManager remembers, in the order of submission.
@@ -155,7 +155,7 @@ class JobClient:
 
         Cancellation: the answer is ignored when it comes; so it is of the calls below, but for what they say.
         """
-        return self._questions.want(await self._questions.ask("jobs", {}), "jobs", list)
+        return self._questions.field(await self._questions.ask("jobs", {}), "jobs", list)
 
     async def job(self, job_id: str) -> Document:
         """All about one job.
@@ -182,12 +182,12 @@ class JobClient:
         Cancellation: the job goes on.
         """
         answer = await self._questions.ask("wait", {"job_id": job_id})
-        state, reason = self._questions.want(answer, "state", str), self._questions.want(answer, "reason", str)
+        state, reason = self._questions.field(answer, "state", str), self._questions.field(answer, "reason", str)
         if state == "failed":
-            raise JobFailed(reason, job_id=job_id, traceback=self._questions.want(answer, "traceback", str))
+            raise JobFailed(reason, job_id=job_id, traceback=self._questions.field(answer, "traceback", str))
         results = {
             operator: {int(subtask): value for subtask, value in values.items()}
-            for operator, values in self._questions.want(answer, "results", dict).items()
+            for operator, values in self._questions.field(answer, "results", dict).items()
         }
         return JobResult(job_id, state, reason, results)
 
@@ -203,7 +203,7 @@ class JobClient:
 
         Cancellation: it is cancelled all the same.
         """
-        return self._questions.want(
+        return self._questions.field(
             await self._questions.ask("cancel", {"job_id": job_id, "owner": self._owner}), "state", str
         )
 
@@ -231,7 +231,7 @@ class JobClient:
         Raises:
             ConnectionLost: the JobManager is gone.
         """
-        return self._questions.want(await self._questions.ask("taskmanagers", {}), "taskmanagers", list)
+        return self._questions.field(await self._questions.ask("taskmanagers", {}), "taskmanagers", list)
 
     async def look(self) -> Document:
         """What the cluster is like now, down to each channel; see `ClusterWatch.snapshot`.
@@ -254,7 +254,7 @@ class JobClient:
         Raises:
             ConnectionLost: the JobManager is gone.
         """
-        return self._questions.want(await self._questions.ask("datasets", {}), "datasets", list)
+        return self._questions.field(await self._questions.ask("datasets", {}), "datasets", list)
 
     async def release_dataset(self, dataset_id: str) -> int:
         """Drops a dataset; jobs that read it now fail.
@@ -269,7 +269,7 @@ class JobClient:
         Cancellation: it is dropped or not.
         """
         answer = await self._questions.ask("release_dataset", {"dataset_id": dataset_id})
-        return self._questions.want(answer, "bytes", int)
+        return self._questions.field(answer, "bytes", int)
 
     # Inside.
 

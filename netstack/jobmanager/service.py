@@ -45,7 +45,7 @@ from ..schedule.slots.slots import PhysicalSlot, SlotWish
 from ..shown import shown_text
 from ..transport import Listener, transport_for
 from ..version import __version__
-from .asks import Asks
+from .queries import ClientQueries
 from .blobs import BlobServer, Upload, Uploads
 from .config import JobManagerConfig
 from .datasets import DatasetRecord, Datasets
@@ -267,7 +267,7 @@ class JobManager:
             upload = Upload(self._uploads, link.place.rpartition(":")[0])
             try:
                 is_bound = link.is_client_only and not self.config.is_shared
-                answers = Asks(self, upload, link.peer, is_bound=is_bound).answers
+                answers = ClientQueries(self, upload, link.peer, is_bound=is_bound).answers
                 await answer_questions(link, answers, LOGGER, who="this JobManager", max_asks=self.config.max_asks)
             finally:
                 upload.give_way()
@@ -342,7 +342,7 @@ class JobManager:
                     await self._serve_taskmanager(found)
                     nursery.cancel_scope.cancel()
         finally:
-            link.give_up()
+            link.fail_pings()
             link.close()
 
     def _registered(self, link: ControlLink, greeting: Greeting, slots: int | None = None) -> ConnectedTaskManager:
@@ -367,7 +367,7 @@ class JobManager:
                 message = await link.receive()
                 found.heard_s = trio.current_time()
                 if isinstance(message, FetchBlob):
-                    blobs.want(message)
+                    blobs.enqueue(message)
                 else:
                     self._on_taskmanager_message(name, link, message)
         except (ConnectionLost, RemoteProtocolError) as error:

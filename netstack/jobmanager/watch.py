@@ -101,7 +101,7 @@ class ClusterWatch:
         self._asked: dict[str, float] = {}
         self._lost: dict[str, Document] = {}
 
-    def want(self) -> None:
+    def request_updates(self) -> None:
         """Somebody looks, now and for the next `LOOKED_S` seconds."""
         self._looked_s = trio.current_time()
         self._wanted.set()

@@ -438,7 +438,7 @@ class TaskManager:
             case AskStatistics():
                 await tell_statistics(link, message.token, self.statistics)
             case FetchBlob():
-                answers.want(message)
+                answers.enqueue(message)
             case BlobKept():
                 pass  # it has read one here
             case _:

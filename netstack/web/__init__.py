@@ -1,1 +1,1 @@
-"""The JobManager's page and its REST interface: what runs where, and why; read-only unless it is told otherwise."""
+"""The JobManager's web page and REST interface; read-only unless started with `--web-submit`."""

@@ -1,4 +1,4 @@
-"""Answers over HTTP: documents of any values; the page itself and the history, which a replayed page shares.
+"""HTTP responses: JSON documents, the page, and the history.
 
 Takes: documents, texts, a history. Gives: HTTP responses.
 """
@@ -6,7 +6,6 @@ Takes: documents, texts, a history. Gives: HTTP responses.
 from __future__ import annotations
 
 import gzip
-from functools import partial
 from typing import Any, Final, final
 
 import trio
@@ -22,18 +21,17 @@ POLICY: Final = (
 )
 
 MAX_HISTORIES: Final = 2
-"""Answers with all that is kept that are made at a time: each may be a hundred megabytes of text."""
+"""History responses that are built concurrently; each may be a hundred megabytes of text."""
 
 _histories: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunVar("netstack_histories")
 
-
 MOST_CHARACTERS: Final = 32 << 20
-"""Of one answer; results of a job are as long as its user likes, and a browser need not have all of them."""
+"""Maximum length of one response; a job's results may be longer and are cut for the browser."""
 
 
 @final
 class JsonResponse(Response):
-    """A document, with whatever users and peers put into it."""
+    """A JSON response that tolerates any values from users and peers."""
 
     media_type = "application/json"
 
@@ -43,16 +41,16 @@ class JsonResponse(Response):
 
 
 def page_response(text: str) -> Response:
-    """The page, which may load nothing from elsewhere."""
+    """Returns the page with a policy that forbids loading anything from elsewhere."""
     return HTMLResponse(text, headers={"Content-Security-Policy": POLICY, "Cache-Control": "no-store"})
 
 
 async def history_response(request: Request, history: History) -> Response:
-    """Everything that is kept, compressed for those who take that; made in a thread."""
+    """Returns the whole history; built in a thread, compressed if the client accepts gzip."""
     kept = history.kept()
     is_compressed = "gzip" in request.headers.get("accept-encoding", "")
 
-    def made() -> bytes:
+    def encode() -> bytes:
         text = History.text(kept).encode()
         return gzip.compress(text, 1) if is_compressed else text
 
@@ -61,7 +59,7 @@ async def history_response(request: Request, history: History) -> Response:
     except LookupError:
         limiter = trio.CapacityLimiter(MAX_HISTORIES)
         _histories.set(limiter)
-    data = await trio.to_thread.run_sync(partial(made), limiter=limiter)
+    data = await trio.to_thread.run_sync(encode, limiter=limiter)
     headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
     if is_compressed:
         headers["Content-Encoding"] = "gzip"

@@ -1,11 +1,11 @@
 """The REST interface and the page of a JobManager, as an ASGI application.
 
-Takes: a JobManager of this process. Gives: Flink's paths with Flink's field names (`flink`), the rest under
+Takes: a JobManager in this process. Gives: Flink's paths with Flink's field names (`flink`), netstack's own paths under
 `/netstack`, server-sent events, one self-contained page.
 
-Rules: with a secret every path but the page itself wants a web token as bearer token, or a session got for one. What
-changes something is refused unless the application was made for it. Looking takes at most a twentieth of the event
-loop's time. A look that fails is logged and leaves a gap in the history; jobs go on.
+Rules: with a secret, every path except the page requires a web token as bearer token, or a session created with one.
+Requests that change something are rejected unless `may_change` is set. Snapshots use at most a twentieth of the event
+loop's time. A snapshot that fails is logged and leaves a gap in the history; jobs continue.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ from .sessions import Sessions
 LOGGER: Final = logging.getLogger("netstack.web")
 
 LOOK_S: Final = 0.5
-"""How often the cluster is looked at for the history and for who watches; less often where a look takes long."""
+"""Interval of snapshots; longer where a snapshot takes long."""
 
 LOOK_PART: Final = 0.05
-"""Of the time, at most, goes into looking."""
+"""Maximum share of the event loop's time for snapshots."""
 
-HOW: Final = "make one: netstack web-token --secret-file FILE"
+HOW: Final = "create one with: netstack web-token --secret-file FILE"
 
 MAX_STREAMS: Final = 64
-"""Pages that are told of what happens at a time; the oldest gives way, and asks again."""
+"""Pages that receive events at a time; the oldest is disconnected and reconnects."""
 
 MAX_SAVEPOINTS: Final = 100
-"""Answers of savepoints that are remembered."""
+"""Savepoint requests whose status is stored."""
 
 
 @final
 class Web:
-    """Everything that is served.
+    """The REST interface and the page of one JobManager.
 
     Args:
-        manager: whose jobs are shown.
-        sessions: who may look.
-        may_change: whether jobs may be cancelled and savepoints taken from here.
-        facts: more for the page.
+        manager: the JobManager.
+        sessions: decides which requests are authorised.
+        may_change: whether requests may cancel jobs and take savepoints.
+        facts: extra fields of each snapshot.
 
     Attributes:
         app: the ASGI application.
-        history: what there was to see.
+        history: past snapshots.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Web:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Looks at the cluster while the block runs."""
+        """Takes snapshots of the cluster while the block runs."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._watch)
@@ -126,22 +126,28 @@ class Web:
         while True:
             began_s = time.perf_counter()
             try:
-                self._manager.watch.want()
+                self._manager.watch.request_updates()
                 self.history.add(time.time(), snapshot_text(self._manager.watch.snapshot() | self._facts))
-            except Exception as error:  # whoever looks must not end what is looked at
-                log.log(logging.ERROR, "look", "the page could not look at the cluster", error=error)
+            except Exception as error:  # a failed snapshot must not end the JobManager
+                log.log(logging.ERROR, "look", "the web page could not take a snapshot of the cluster", error=error)
             await trio.sleep(max(LOOK_S, (time.perf_counter() - began_s) / LOOK_PART))
 
-    # Who may.
+    # Authorisation.
 
     def _guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def checked(request: Request) -> Response:
             if not self._sessions.may(request.headers):
-                return _refusal(401, f"send a web token of this cluster's secret as bearer token; {HOW}")
+                return _refusal(401, f"this request needs a web token of the cluster's secret as bearer token; {HOW}")
             if request.method != "GET" and not self._may_change:
-                return _refusal(403, "this page only shows: start netstack jobmanager with --web-submit")
+                return _refusal(
+                    403, "the web interface is read-only: start netstack jobmanager with --web-submit to allow changes"
+                )
             if request.method != "GET" and not self._sessions.may(request.headers, only=self._changers):
-                return _refusal(403, "a token of the clients' secret only looks; use one of the cluster's, or --shared")
+                return _refusal(
+                    403,
+                    "a token of the clients' secret is read-only: use a token of the cluster's"
+                    " secret, or start the JobManager with --shared",
+                )
             try:
                 return await handler(request)
             except ConfigError as error:
@@ -153,13 +159,13 @@ class Web:
 
     async def _log_in(self, request: Request) -> Response:
         try:
-            asked = json_of(await request.body())
+            body = json_of(await request.body())
         except ValueError as error:
-            return _refusal(400, f"the body is no JSON: {error}")
-        token = asked.get("token") if isinstance(asked, dict) else None
+            return _refusal(400, f"the body is not JSON: {error}")
+        token = body.get("token") if isinstance(body, dict) else None
         cookie = self._sessions.log_in(token) if isinstance(token, str) else None
         if cookie is None:
-            return _refusal(401, f"this is no web token of this cluster's secret, or it has ended; {HOW}")
+            return _refusal(401, f"not a valid web token of this cluster's secret, or it has expired; {HOW}")
         return JsonResponse({}, headers={"Set-Cookie": cookie, "Cache-Control": "no-store"})
 
     async def _page(self, request: Request) -> Response:
@@ -190,9 +196,9 @@ class Web:
         record = self._find(request)
         mode = request.query_params.get("mode", "cancel")
         if mode != "cancel":
-            return _refusal(400, f"mode={mode[:20]!r}: only cancel is known")
+            return _refusal(400, f"mode={mode[:20]!r} is not supported; use mode=cancel")
         if record.master is None:
-            return _refusal(409, f"job {record.stored.job_id} has ended")
+            return _refusal(409, f"job {record.stored.job_id} has already ended")
         audit("cancel", record, _who(request))
         record.master.cancel()
         return JsonResponse({}, status_code=202)
@@ -205,7 +211,7 @@ class Web:
         return JsonResponse(flink.vertex(number, vertices[number]))
 
     async def _backpressure(self, request: Request) -> Response:
-        self._manager.watch.want()
+        self._manager.watch.request_updates()
         vertices = self._manager.watch.drawn(self._find(request))["vertices"]
         number = request.path_params["vertex"]
         if number >= len(vertices):
@@ -216,9 +222,9 @@ class Web:
         record = self._find(request)
         number = request.path_params["vertex"]
         if record.master is None:
-            return _refusal(409, f"job {record.stored.job_id} has ended, so there is nothing to look at")
+            return _refusal(409, f"job {record.stored.job_id} has ended; a flame graph needs a running job")
         if number >= len(record.master.scheduler.topology.job.vertices):
-            return _refusal(404, f"the job has no vertex {number}")
+            return _refusal(404, f"job {record.stored.job_id} has no vertex {number}")
         return JsonResponse(flink.flame_graph(await self._manager.stacks.flame_graph(record.master, number)))
 
     async def _checkpoints(self, request: Request) -> Response:
@@ -227,21 +233,21 @@ class Web:
     async def _exceptions(self, request: Request) -> Response:
         most = request.query_params.get("maxExceptions", "")
         if most and not (most.isascii() and most.isdigit()):
-            return _refusal(400, f"maxExceptions={most[:20]!r} is no number")
+            return _refusal(400, f"maxExceptions={most[:20]!r} is not a number")
         job = job_document(self._find(request), self._manager)
         return JsonResponse(flink.exceptions(job, int(most[:9]) if most else len(job["failures"])))
 
     async def _savepoint(self, request: Request) -> Response:
         record = self._find(request)
         if record.master is None:
-            return _refusal(409, f"job {record.stored.job_id} has ended, so there is nothing to save")
+            return _refusal(409, f"job {record.stored.job_id} has ended; a savepoint needs a running job")
         try:
-            asked = json_of(await request.body())
+            body = json_of(await request.body())
         except ValueError as error:
-            return _refusal(400, f"the body is no JSON: {error}")
-        stop = bool(isinstance(asked, dict) and asked.get("cancel-job"))
+            return _refusal(400, f"the body is not JSON: {error}")
+        stop = bool(isinstance(body, dict) and body.get("cancel-job"))
         if sum(each["status"]["id"] == "IN_PROGRESS" for each in self._savepoints.values()) >= MAX_SAVEPOINTS:
-            return _refusal(429, f"{MAX_SAVEPOINTS} savepoints are being taken; wait for some of them")
+            return _refusal(429, f"{MAX_SAVEPOINTS} savepoints are in progress; wait until some of them complete")
         audit("savepoint and stop" if stop else "savepoint", record, _who(request))
         trigger = secrets.token_hex(16)
         self._savepoints[trigger] = {"status": {"id": "IN_PROGRESS"}}
@@ -257,15 +263,19 @@ class Web:
         try:
             report = await master.savepoint(stop=stop)
             operation: dict[str, Any] = {"location": master.path_of(report.checkpoint_id)}
-        except Exception as error:  # whatever it is, it ends this savepoint only
+        except Exception as error:  # fails this savepoint only
             if not isinstance(error, NetstackError):
-                LOGGER.exception("a savepoint of job %s broke", record.stored.job_id)
+                LOGGER.exception("savepoint of job %s failed with an unexpected error", record.stored.job_id)
             operation = {"failure-cause": {"class": type(error).__name__, "stack-trace": shown_error(error)}}
         self._savepoints[trigger] = {"status": {"id": "COMPLETED"}, "operation": operation}
 
     async def _savepoint_status(self, request: Request) -> Response:
         status = self._savepoints.get(request.path_params["trigger"])
-        return _refusal(404, "no such savepoint was asked for here") if status is None else JsonResponse(status)
+        return (
+            _refusal(404, "unknown savepoint request id, or its status has been discarded")
+            if status is None
+            else JsonResponse(status)
+        )
 
     async def _taskmanagers(self, request: Request) -> Response:
         return JsonResponse(flink.taskmanagers(taskmanagers_document(self._manager)))
@@ -274,13 +284,15 @@ class Web:
         name = request.path_params["name"]
         matches = [each for each in taskmanagers_document(self._manager) if each["name"] == name]
         return (
-            JsonResponse(flink.taskmanager(matches[0])) if matches else _refusal(404, f"no TaskManager {name[:60]!r}")
+            JsonResponse(flink.taskmanager(matches[0]))
+            if matches
+            else _refusal(404, f"no TaskManager is named {name[:60]!r}")
         )
 
-    # Our own.
+    # netstack's own paths.
 
     async def _own_job(self, request: Request) -> Response:
-        self._manager.watch.want()
+        self._manager.watch.request_updates()
         return JsonResponse(self._manager.watch.drawn(self._find(request)))
 
     async def _log(self, request: Request) -> Response:
@@ -292,7 +304,7 @@ class Web:
         return await history_response(request, self.history)
 
     async def _events(self, request: Request) -> Response:
-        async def told() -> AsyncIterator[bytes]:
+        async def snapshots() -> AsyncIterator[bytes]:
             seen = -1
             me = object()
             self._streams[me] = None
@@ -310,7 +322,7 @@ class Web:
             finally:
                 self._streams.pop(me, None)
 
-        return StreamingResponse(told(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        return StreamingResponse(snapshots(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
 def _who(request: Request) -> str:
@@ -318,7 +330,7 @@ def _who(request: Request) -> str:
 
 
 async def _broke(request: Request, error: Exception) -> Response:
-    """The answer to a request that broke; the guard tells how in the log."""
+    """Answers a request that failed with an unexpected error; the guard logs the error."""
     return _refusal(500, BROKE)
 
 

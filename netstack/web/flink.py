@@ -1,8 +1,8 @@
-"""Documents in the shapes of Flink's REST interface: its paths' field names, where it has them.
+"""Converts netstack's documents into those of Flink's REST interface, with Flink's field names.
 
-Takes: the documents of `jobmanager.view`. Gives: plain data. Times are milliseconds since 1970, and -1 is "not yet".
+Takes: the documents of `jobmanager.view`. Gives: plain data. Times are milliseconds since 1970; -1 means "not yet".
 
-Rules: a field is left out rather than invented. What Flink has no word for is under `/netstack`, as `view` makes it.
+Rules: a field without a netstack value is left out. Data that Flink has no field for is served under `/netstack`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _STATUSES: Final = {"restarting": "RESTARTING", "cancelling": "CANCELLING", "fai
 
 
 def status(state: str) -> str:
-    """`RUNNING` of `running`: Flink shouts."""
+    """Returns Flink's name of a job state: `RUNNING` for `running`."""
     return _STATUSES.get(state, state.upper())
 
 
 def milliseconds(at_s: float | None) -> int:
-    """Of seconds since 1970; -1 for what has not happened."""
+    """Converts seconds since 1970 to milliseconds; None becomes -1."""
     return -1 if at_s is None else round(at_s * 1000)
 
 
@@ -59,8 +59,8 @@ def job(job: Mapping[str, Any], edges: Sequence[Mapping[str, Any]]) -> Document:
     """`/jobs/:id`.
 
     Args:
-        job: its document.
-        edges: what its vertices read (`edges_of`).
+        job: document of the job.
+        edges: edges of the job (`edges_of`).
     """
     vertices = [_vertex(number, vertex) for number, vertex in enumerate(job["vertices"])]
     nodes = [
@@ -114,10 +114,10 @@ def vertex(number: int, vertex: Mapping[str, Any]) -> Document:
 
 
 def backpressure(vertex: Mapping[str, Any]) -> Document:
-    """`/jobs/:id/vertices/:v/backpressure`: of the last second.
+    """`/jobs/:id/vertices/:v/backpressure`: ratios of the last second.
 
     Args:
-        vertex: of a snapshot; a subtask whose figures nobody has told yet is left out.
+        vertex: vertex of a snapshot; subtasks without figures are left out.
     """
     known = [each for each in vertex["subtasks"] if each.get("busy") is not None]
     subtasks = [
@@ -146,7 +146,7 @@ def flame_graph(root: Mapping[str, Any]) -> Document:
 
 
 def _level(ratio: float) -> str:
-    """Flink's words: up to a tenth of the time is fine, more than a half is much."""
+    """Returns Flink's level: `ok` up to 10 % of the time, `low` up to 50 %, else `high`."""
     return "ok" if ratio <= 0.1 else "low" if ratio <= 0.5 else "high"
 
 
@@ -170,8 +170,8 @@ def exceptions(job: Mapping[str, Any], most: int) -> Document:
     """`/jobs/:id/exceptions`; the newest first. The fields before `exceptionHistory` are those of Flink 1.
 
     Args:
-        job: its document.
-        most: entries at most.
+        job: document of the job.
+        most: maximum number of entries.
     """
     newest = [*reversed(job["failures"])]
     chosen = newest[:most]
@@ -213,7 +213,7 @@ def _exception(failure: Mapping[str, Any]) -> Document:
 
 
 def _stack_trace(failure: Mapping[str, Any]) -> str:
-    """A failure without one is told by its text."""
+    """Returns the traceback of a failure, or its text if it has none."""
     return str(failure["traceback"] or failure["text"])
 
 

@@ -1,10 +1,10 @@
-"""What every request passes before anybody looks at it: who is asked, from where, and how much.
+"""Request checks in front of the application: host name, origin, size and time limits.
 
-Takes: requests of browsers and programs. Gives: those that may go on; an answer to all others.
+Takes: requests of browsers and programs. Gives: valid requests to the application; an error response to all others.
 
-Rules: a page of somebody else, whose browser reaches us, gets nowhere. It either comes under a name of its own (DNS
-rebinding), which is not among ours, or says from where it comes. An IP address is no name, so it is always ours. What a
-request makes us do wrong ends that request.
+Rules: pages of other sites cannot use a visitor's browser to reach the JobManager. Such a request either carries a
+foreign host name (DNS rebinding) or a foreign origin; both are rejected. IP addresses are always accepted as host. An
+exception while a request is served fails that request only.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ LOGGER: Final = logging.getLogger("netstack.web")
 
 MAX_BODY_BYTES: Final = 64 * 1024
 MAX_PATH_BYTES: Final = 2048
-"""Of path and query; the longest that anybody needs are an id and a search."""
+"""Limit of path and query together; the longest useful ones are an id and a search."""
 
 BODY_S: Final = 10.0
-"""For all of the body."""
+"""Limit for receiving the body."""
 
-BROKE: Final = "this request broke here; the JobManager's log says how"
+BROKE: Final = "the JobManager failed to serve this request; its log has the error"
 
 HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -46,11 +46,11 @@ _SAFE: Final = ("GET", "HEAD")
 
 @final
 class Guard:
-    """An ASGI application around another.
+    """An ASGI middleware that checks each request.
 
     Args:
-        app: the other.
-        names: host names under which it is asked, beside those of this host and any IP address.
+        app: the wrapped application.
+        names: accepted host names, in addition to those of this host and any IP address.
     """
 
     def __init__(self, app: ASGIApp, names: Iterable[str] = ()) -> None:
@@ -69,7 +69,7 @@ class Guard:
                 await self._pass_on(scope, receive, send)
             else:
                 await _answer(send, *refusal)
-        # nothing else is spoken here: a WebSocket that nobody accepts is refused
+        # other scopes end here: an unanswered WebSocket is rejected
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
@@ -77,16 +77,20 @@ class Guard:
             return 414, f"the path and its query are longer than {MAX_PATH_BYTES} bytes"
         host = headers.get(b"host", "")
         if not self._is_ours(host):
-            return 421, f"{shown(host, 80)} is no name of this JobManager; give it --web-name NAME if it is"
+            return (
+                421,
+                f"{shown(host, 80)} is not a known host name of this JobManager;"
+                " start it with --web-name NAME to allow it",
+            )
         if scope["method"] not in _SAFE:
             origin = headers.get(b"origin")
-            if origin is not None and _place(origin) != host:
-                return 403, f"a page of {shown(origin, 80)} may change nothing here"
+            if origin is not None and origin.partition("://")[2] != host:
+                return 403, f"requests from pages of {shown(origin, 80)} may not change anything here"
             if origin is None and headers.get(b"sec-fetch-site", "none") not in ("none", "same-origin"):
-                return 403, "a page of another site may change nothing here"
+                return 403, "requests from pages of other sites may not change anything here"
         length = headers.get(b"content-length", "0")
         if len(length) > 19 or not (length.isascii() and length.isdigit()) or int(length) > MAX_BODY_BYTES:
-            return 413, f"the most that is sent here is {MAX_BODY_BYTES} bytes"
+            return 413, f"the body is longer than the limit of {MAX_BODY_BYTES} bytes"
         return None
 
     def _is_ours(self, host: str) -> bool:
@@ -100,7 +104,7 @@ class Guard:
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         has_begun = False
 
-        async def noted(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal has_begun
             if message["type"] == "http.response.start":
                 has_begun = True
@@ -111,27 +115,27 @@ class Guard:
         with trio.move_on_after(BODY_S):
             body = await _whole_body(receive)
             if body is None:
-                await _answer(send, 413, f"the most that is sent here is {MAX_BODY_BYTES} bytes")
+                await _answer(send, 413, f"the body is longer than the limit of {MAX_BODY_BYTES} bytes")
                 return
         if body is None:
-            await _answer(send, 408, f"the body did not come within {BODY_S:g} s")
+            await _answer(send, 408, f"the body did not arrive within {BODY_S:g} s")
             return
         pending = [body]
 
-        async def given() -> Message:
+        async def receive_body() -> Message:
             return pending.pop() if pending else await receive()
 
         try:
-            await self._app(scope, given, noted)
-        except Exception as error:  # what one request makes us do ends that request
-            what = f"a request broke: {shown(scope['path'], 80)}: {shown_error(error, 200)}"
+            await self._app(scope, receive_body, send_with_headers)
+        except Exception as error:  # fails this request only
+            what = f"request failed: {shown(scope['path'], 80)}: {shown_error(error, 200)}"
             self._log.log(logging.ERROR, "broke", what)
             if not has_begun:
                 await _answer(send, 500, BROKE)
 
 
 async def _whole_body(receive: Receive) -> Message | None:
-    """The message with the body, or the one that says that nobody listens any more; None: it is too long."""
+    """Returns the message with the whole body, or the disconnect message; None if the body is too long."""
     body = b""
     while True:
         message = await receive()
@@ -152,25 +156,20 @@ async def _answer(send: Send, status: int, text: str) -> None:
 
 
 def _hostname(host: str) -> str:
-    """Of a `Host` header, without its port; empty if it is none."""
+    """Returns the host name of a `Host` header without its port; empty if the header is malformed."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:
         return ""
 
 
-def _place(origin: str) -> str:
-    """Host and port of an `Origin` header."""
-    return origin.partition("://")[2]
-
-
 def json_of(body: bytes) -> Any:
-    """The value of a body; None of an empty one.
+    """Parses the body of a request; None if it is empty.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: the body is not JSON.
     """
     try:
         return json.loads(body) if body else None
     except RecursionError as error:
-        raise ValueError("it is nested too deep") from error
+        raise ValueError("it is nested too deeply") from error

@@ -1,8 +1,8 @@
-"""What a cluster looked like: the last ten minutes of the page, or all of a recording (`recording`).
+"""History of cluster snapshots: the last ten minutes for the page, or all of a recording (`recording`).
 
-Takes: snapshots as JSON text. Gives: them back, the oldest first, to whoever draws them.
+Takes: snapshots as JSON text. Gives: the stored snapshots, oldest first.
 
-Rules: what is kept is compressed and bounded, however large the jobs are: then it reaches less far back.
+Rules: snapshots are compressed, and their total size is bounded: with large jobs the history covers less time.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any, Final, final
 from ..json_text import json_text
 
 KEPT_S: Final = 600.0
-"""How far back the page can be dragged."""
+"""How far back the time slider of the page reaches."""
 
 MAX_BYTES: Final = 8 << 20
-"""Of all that is kept, compressed: some twenty times as much as text."""
+"""Limit of all compressed snapshots; as text they are about twenty times as long."""
 
 
 @dataclass(slots=True)
 class Kept:
-    """A snapshot, compressed, and the time for which it was true: seconds since 1970."""
+    """A compressed snapshot and the period in which it was current, in seconds since 1970."""
 
     at: float
     until: float
@@ -33,11 +33,11 @@ class Kept:
 
 @final
 class History:
-    """Snapshots of the last `kept_s` seconds; one that is like the one before is that one, seen longer.
+    """The snapshots of the last `kept_s` seconds; a repeated snapshot extends the period of the previous one.
 
     Attributes:
-        number: how many different ones there have been: whoever has seen this one has seen all.
-        last: the newest, as JSON; empty before the first.
+        number: number of different snapshots so far; readers compare it to detect a change.
+        last: the newest snapshot as JSON; empty before the first.
     """
 
     def __init__(self, *, max_bytes: int = MAX_BYTES, kept_s: float = KEPT_S) -> None:
@@ -49,7 +49,7 @@ class History:
         self._bytes = 0
 
     def add(self, at: float, text: str) -> None:
-        """Keeps a snapshot.
+        """Stores a snapshot.
 
         Args:
             at: seconds since 1970.
@@ -67,25 +67,25 @@ class History:
             self._bytes -= len(self._kept.popleft().packed)
 
     def extend(self, at: float, until: float, text: str) -> None:
-        """Keeps a snapshot that was seen for a while."""
+        """Stores a snapshot that was current from `at` to `until`."""
         self.add(at, text)
         self._kept[-1].until = until
 
     def kept(self) -> Sequence[Kept]:
-        """All of them, the oldest first; they do not change any more, but for the `until` of the last."""
+        """Returns all snapshots, oldest first; only the `until` of the last one may still change."""
         return tuple(self._kept)
 
     @staticmethod
     def text(kept: Sequence[Kept]) -> str:
-        """Entries as one JSON list of `at`, `until` (seconds since 1970) and `snapshot`."""
+        """Returns snapshots as one JSON list of `at`, `until` (seconds since 1970) and `snapshot`."""
         return f"[{','.join(map(entry_text, kept))}]"
 
 
 def snapshot_text(snapshot: Mapping[str, Any]) -> str:
-    """A snapshot as JSON, whatever sinks and TaskManagers put into it."""
+    """Returns a snapshot as JSON; tolerates any values from sinks and TaskManagers."""
     return json_text(snapshot, compact=True)
 
 
 def entry_text(kept: Kept) -> str:
-    """One of them as JSON: `at`, `until`, `snapshot`."""
+    """Returns one stored snapshot as JSON: `at`, `until`, `snapshot`."""
     return f'{{"at":{kept.at:.3f},"until":{kept.until:.3f},"snapshot":{zlib.decompress(kept.packed).decode()}}}'

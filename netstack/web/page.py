@@ -1,6 +1,6 @@
-"""The page as one text: markup, style and scripts of `page/` put together, so that nothing is loaded from elsewhere.
+"""Builds the page: markup, style and scripts of `page/` in one HTML text, so that it loads nothing from elsewhere.
 
-Takes: the files beside this one; for a page that needs no server, a history. Gives: HTML.
+Takes: the files in `page/`; for a page without a server, a history. Gives: HTML.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from importlib import resources
 from typing import Final
 
 SCRIPTS: Final = ("tools.js", "history.js", "graph.js", "channels.js", "flames.js", "tables.js", "main.js")
-"""In this order; each adds to the one object `ns`."""
+"""In loading order; each script extends the object `ns`."""
 
 
 def page(history: str = "null") -> str:
-    """All of it.
+    """Returns the page.
 
     Args:
-        history: a JSON list as `History.text` makes it, for a page that shows just this; `null` asks the server.
+        history: a JSON list from `History.text`, for a page without a server; `null`: loaded from the server.
     """
     return _bundle().replace("/*HISTORY*/", history.replace("<", "\\u003c"))
 

@@ -1,9 +1,9 @@
-"""A history in a file: written while it happens, read at once; a failing shuffle can be mailed to a colleague.
+"""Recordings: a history of snapshots in a file, which can be replayed elsewhere.
 
 Takes: snapshots, or a file. Gives: a file, or a `History` for the page.
 
-The file is a gzip of JSON lines: a head that names the version, then one line for each different snapshot, as in
-`History.text`. What was written is there when the process is killed, but for the last line.
+The file is gzipped JSON lines: a header with the version, then one line for each different snapshot, as in
+`History.text`. If the process is killed, only the last line is lost.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from .history import History, entry_text, snapshot_text
 LOGGER: Final = logging.getLogger("netstack.web")
 
 VERSION: Final = 1
-"""Of the file."""
+"""Version of the file format."""
 
 LOOK_S: Final = 0.5
-"""Between two looks."""
+"""Interval of snapshots."""
 
 MAX_LINE_BYTES: Final = 16 << 20
 MAX_TEXT_BYTES: Final = 256 << 20
-"""Of a file that is read; a page with more than that opens in no browser."""
+"""Limit of the text that is read from a file; browsers cannot open a larger page."""
 
 
 @asynccontextmanager
@@ -51,14 +51,14 @@ async def recorded(
     """Writes a recording while the block runs.
 
     Args:
-        path: of the file; replaced.
-        look: gives a snapshot of the cluster.
-        fatal: errors of `look` and of writing that end the block. Others are logged: a look that fails leaves a gap,
-            and a file that cannot be written is written no further.
+        path: path of the file; an existing file is replaced.
+        look: returns a snapshot of the cluster.
+        fatal: errors of `look` and of writing that end the block. Other errors are logged: a failed snapshot leaves a
+            gap, a failed write ends the recording.
 
     Raises:
-        ConfigError: the file cannot be made.
-        Exception: one of `fatal`, as it was raised or in a group; what was written by then is whole.
+        ConfigError: the file cannot be created.
+        Exception: one of `fatal`, as raised or in a group; the file is readable up to that moment.
     """
     try:
         recording = Recording(path)
@@ -77,7 +77,7 @@ async def recorded(
 
 @final
 class _Recorder:
-    """Looks again and again, and writes what it saw."""
+    """Takes snapshots periodically and writes them."""
 
     def __init__(
         self,
@@ -97,18 +97,18 @@ class _Recorder:
             await trio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Takes one snapshot, unless the file could not be written before."""
+        """Takes and writes one snapshot, unless writing failed before."""
         if self._has_stopped:
             return
         try:
             text = snapshot_text(await self._look())
-        except Exception as error:  # whoever looks must not end what is looked at
-            self._contain("a look at the cluster failed, so the recording has a gap", error)
+        except Exception as error:  # a failed snapshot must not end the cluster
+            self._contain("a snapshot of the cluster failed, so the recording has a gap", error)
             return
         try:
             self._recording.add(time.time(), text)
         except OSError as error:
-            self._has_stopped = True  # half a line may be in the file
+            self._has_stopped = True  # the file may end with half a line
             self._contain("the recording cannot be written and stops here", error)
 
     def close(self) -> None:
@@ -126,16 +126,16 @@ class _Recorder:
 
 @final
 class Recording:
-    """Writes a file, anew; a context manager. It blocks.
+    """Writes a recording to a new file; a context manager. All calls block.
 
     Args:
-        path: of the file.
+        path: path of the file.
 
     Raises:
-        OSError: it cannot be written; so does every call.
+        OSError: the file cannot be written; every method may raise it.
 
     Attributes:
-        count: snapshots that are written, but for the one that still holds.
+        count: number of written snapshots; the current snapshot is written when it changes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -145,11 +145,11 @@ class Recording:
         self._write({"netstack_history": VERSION, "version": __version__})
 
     def add(self, at: float, text: str) -> None:
-        """Takes a snapshot; one that is like the one before is written once.
+        """Adds a snapshot; equal consecutive snapshots are written once.
 
         Args:
             at: seconds since 1970.
-            text: see `snapshot_text`.
+            text: snapshot from `snapshot_text`.
         """
         if self._history.last and text != self._history.last:
             self._write_last()
@@ -157,7 +157,7 @@ class Recording:
         self._history.add(at, text)
 
     def close(self) -> None:
-        """Ends the file. Idempotent."""
+        """Writes the current snapshot and closes the file. Idempotent."""
         if self._file.closed:
             return
         try:
@@ -181,45 +181,45 @@ class Recording:
 
 
 def read_recording(path: Path) -> History:
-    """What is in a file; of one that was cut short, all whole lines, and of a very long one the first of them.
+    """Reads a recording; a truncated file yields its whole lines, a very long one its first `MAX_TEXT_BYTES`.
 
-    A file may be anybody's: what it takes in memory and time is bounded. It blocks.
+    The file may be untrusted, so memory and time are bounded. The call blocks.
 
     Raises:
-        ConfigError: it is none, or one of another version.
-        OSError: it cannot be read.
+        ConfigError: the file is not a recording, or has another version.
+        OSError: the file cannot be read.
     """
     history = History(max_bytes=1 << 62, kept_s=math.inf)
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as raw:
             if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
-                raise ConfigError(f"{path} is no regular file, so it is no recording")
+                raise ConfigError(f"{path} is not a regular file; give a file written by --record")
             with gzip.open(raw, "rb") as file:
                 head = _value(file.readline(MAX_LINE_BYTES + 1))
                 if type(head) is not dict or head.get("netstack_history") != VERSION:
                     raise ConfigError(
-                        f"{path} is no recording of this release of netstack, which reads version {VERSION}"
+                        f"{path} is not a recording of version {VERSION}, which this release of netstack reads"
                     )
-                with contextlib.suppress(EOFError):  # whoever wrote it was killed
+                with contextlib.suppress(EOFError):  # its writer was killed
                     _read_entries(file, history, path)
     except (gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
-        raise ConfigError(f"{path} is no recording of netstack: {shown_text(str(error))}") from error
+        raise ConfigError(f"{path} is not a recording of netstack: {shown_text(str(error))}") from error
     if not history.last:
-        raise ConfigError(f"{path} is a recording of nothing: whoever made it ended at once")
+        raise ConfigError(f"{path} has no snapshots: its writer ended before the first one")
     return history
 
 
 def _read_entries(file: gzip.GzipFile, history: History, path: Path) -> None:
-    """Raises `ValueError` for what is no entry, `EOFError` where the file was cut short."""
+    """Raises `ValueError` for a malformed entry, `EOFError` at the end of a truncated file."""
     left_bytes = MAX_TEXT_BYTES
     while line := file.readline(MAX_LINE_BYTES + 1):
         left_bytes -= len(line)
         if left_bytes < 0:
-            LOGGER.warning("%s has more than %d MiB of text: what comes later is left out", path, MAX_TEXT_BYTES >> 20)
+            LOGGER.warning("%s has more than %d MiB of text: later snapshots are left out", path, MAX_TEXT_BYTES >> 20)
             return
         entry = _value(line)
         if type(entry) is not dict or type(entry.get("snapshot")) is not dict:
-            raise ValueError("a line is no snapshot")
+            raise ValueError("a line is not a snapshot")
         history.extend(_time(entry.get("at")), _time(entry.get("until")), snapshot_text(entry["snapshot"]))
 
 
@@ -230,11 +230,11 @@ def _value(line: bytes) -> Any:
     try:
         return json.loads(line)
     except RecursionError as error:
-        raise ValueError("a line is nested too deep") from error
+        raise ValueError("a line is nested too deeply") from error
 
 
 def _time(value: object) -> float:
     """Seconds since 1970, before the year 5000. Raises `ValueError`."""
     if not (type(value) is int or type(value) is float) or not 0 <= value < 1e11:
-        raise ValueError(f"{shown(value, 40)} is no time")
+        raise ValueError(f"{shown(value, 40)} is not a time")
     return float(value)

@@ -1,4 +1,4 @@
-"""Serves the page of a JobManager, or of a recording, over HTTP, on hypercorn, inside trio.
+"""Serves the page of a JobManager or of a recording over HTTP with hypercorn in trio.
 
 Takes: a JobManager or a history, an address. Gives: `open_web` and `open_replay`, which serve while their block runs.
 """
@@ -55,32 +55,34 @@ async def open_web(
     facts: dict[str, Any] | None = None,
     names: Iterable[str] = (),
 ) -> AsyncIterator[str]:
-    """Serves while the block runs.
+    """Serves the page and the REST interface of a JobManager while the block runs.
 
     Args:
-        manager: whose jobs are shown.
-        address: `host:port`; port 0 picks a free one. `tls+tcp://host:port?folder=PATH` serves over TLS, with the
-            certificate in the folder, or in $NETSTACK_TLS; browsers show none.
-        secret: whose `web_token` callers must show; None asks for none, and is allowed on loopback only.
-        client_secret: whose tokens are good as well.
-        may_change: whether jobs may be cancelled and savepoints taken.
-        facts: more for the page, in each snapshot.
-        names: host names under which it is asked, beside those of this host and any IP address.
+        manager: the JobManager.
+        address: `host:port`; port 0 picks a free one. `tls+tcp://host:port?folder=PATH` serves over TLS with the
+            certificate in the folder or in $NETSTACK_TLS; browsers need no certificate.
+        secret: secret whose `web_token` requests must carry; None: no token, allowed on loopback addresses only.
+        client_secret: secret whose tokens are accepted as well, for read access.
+        may_change: whether requests may cancel jobs and take savepoints.
+        facts: extra fields of each snapshot.
+        names: accepted host names, in addition to those of this host and any IP address.
 
     Yields:
         The URL of the page.
 
     Raises:
-        ConfigError: the address is none or cannot be bound, or strangers could read it.
+        ConfigError: the address is malformed or cannot be bound, or is not loopback and has no secret.
     """
     place, certificates = address, None
     if address.startswith(PREFIX):
         inner, _, certificates = split_tls(address)
-        certificates.credentials()  # what is wrong with them is said now
+        certificates.credentials()  # raises for bad certificates before anything is bound
         place = inner.removeprefix("tcp://")
     host, _ = _place_of(place)
     if secret is None and not _is_loopback(host):
-        raise ConfigError(f"--web {address} would show jobs to strangers; give --secret-file, or a loopback address")
+        raise ConfigError(
+            f"--web {address} would show jobs to anyone on the network; give --secret-file, or a loopback address"
+        )
     sessions = Sessions(
         [each for each in (secret, client_secret) if each is not None], is_secure=certificates is not None
     )
@@ -95,17 +97,17 @@ async def open_replay(history: History, address: str) -> AsyncIterator[str]:
     """Serves the page of a recording while the block runs.
 
     Args:
-        history: what it shows.
-        address: `host:port` of this host alone; port 0 picks a free one.
+        history: the recording.
+        address: loopback `host:port`; port 0 picks a free one.
 
     Yields:
         The URL of the page.
 
     Raises:
-        ConfigError: the address is none or cannot be bound, or strangers could read it.
+        ConfigError: the address is malformed, cannot be bound, or is not loopback.
     """
     if not _is_loopback(_place_of(address)[0]):
-        raise ConfigError(f"--web {address} would show the recording to strangers; give a loopback address")
+        raise ConfigError(f"--web {address} would show the recording to anyone on the network; give a loopback address")
     text = page(History.text(history.kept()))
 
     async def answer(request: Request) -> Response:
@@ -116,10 +118,10 @@ async def open_replay(history: History, address: str) -> AsyncIterator[str]:
 
 
 async def _listen(address: str) -> socket.socket:
-    """A socket that is bound there.
+    """Returns a bound socket.
 
     Raises:
-        ConfigError: nothing can be bound there.
+        ConfigError: the address cannot be bound.
     """
     host, port = _place_of(address)
     listener = None
@@ -157,7 +159,7 @@ async def _served(
 
 
 class _TlsConfig(Config):
-    """Settings of hypercorn with the certificates of a cluster."""
+    """Hypercorn settings with the certificates of a cluster."""
 
     def __init__(self, certificates: CertificateFolder) -> None:
         self._certificates = certificates
@@ -165,11 +167,11 @@ class _TlsConfig(Config):
 
     @property
     def ssl_enabled(self) -> bool:
-        """Whether hypercorn serves TLS: always."""
+        """Always true."""
         return True
 
     def create_ssl_context(self) -> ssl.SSLContext:
-        """The server's TLS context; each connection gets the newest certificate."""
+        """Returns the server's TLS context; each connection uses the newest certificate."""
         context = self._certificates.server_without_client()
         context.sni_callback = self._renewed
         return context
@@ -179,12 +181,12 @@ class _TlsConfig(Config):
 
 
 def _place_of(address: str) -> tuple[str, int]:
-    """Raises `ConfigError` for what is no address."""
+    """Splits `host:port`. Raises `ConfigError` for a malformed address."""
     try:
         parts = urlsplit(f"//{address}")
         if parts.hostname and parts.port is not None:
             return parts.hostname, parts.port
-    except ValueError:  # the port is no number, or too large
+    except ValueError:  # the port is not a number, or is too large
         pass
     raise ConfigError(f"--web {address!r} needs a host and a port, such as 127.0.0.1:8081")
 

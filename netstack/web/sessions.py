@@ -1,10 +1,10 @@
-"""Who may look: bearer tokens of programs, and sessions of browsers, got once for a token.
+"""Authorisation of web requests: bearer tokens for programs, sessions for browsers.
 
-Takes: tokens (`Secret.web_token`), headers of requests. Gives: cookies; whether a request may go on.
+Takes: tokens (`Secret.web_token`), request headers. Gives: cookies; whether a request is authorised.
 
-Rules: a session is 32 random bytes that scripts of the page cannot read, and that browsers send to nobody else and from
-no other site. It ends with the token that it was got for, or after `SESSION_S`. Sessions are kept in memory: a
-JobManager that starts anew asks for a token again.
+Rules: a session is 32 random bytes in a cookie that scripts cannot read and that browsers send only to this site and
+only from it. It expires with its token, or after `SESSION_S`. Sessions are kept in memory, so a restarted JobManager
+requires a token again.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ..runtime.authentication import Secret
 COOKIE: Final = "netstack_session"
 SESSION_S: Final = 12 * 3600.0
 MAX_SESSIONS: Final = 256
-"""The oldest goes."""
+"""When it is reached, the oldest session ends."""
 
 
 @final
 class Sessions:
-    """All of one page.
+    """The sessions of one web interface.
 
     Args:
-        keys: the secrets whose tokens are good, the most powerful first; none lets everybody look.
-        is_secure: whether the page is served over TLS, so that its cookie goes no other way.
+        keys: the secrets whose tokens are valid, the most powerful first; without any, all requests are authorised.
+        is_secure: whether the page is served over TLS; restricts its cookie to TLS.
         clock: seconds since 1970.
     """
 
@@ -39,10 +39,10 @@ class Sessions:
         self._is_secure = is_secure
         self._clock = clock
         self._ends: dict[bytes, tuple[float, int]] = {}
-        """When sessions end, and which key their tokens were made with."""
+        """Expiry of each session, and the index of its token's key."""
 
     def may(self, headers: Mapping[str, str], *, only: int | None = None) -> bool:
-        """Whether a request with these headers may go on; with `only` for who has a token of one of the first keys."""
+        """Whether these headers authorise a request; `only` accepts tokens of the first `only` keys."""
         if not self._keys:
             return True
         kind, _, token = headers.get("authorization", "").partition(" ")
@@ -56,7 +56,7 @@ class Sessions:
         return end > self._clock() and (only is None or number < only)
 
     def log_in(self, token: str) -> str | None:
-        """A `Set-Cookie` header for a good token; None for any other."""
+        """Returns a `Set-Cookie` header for a valid token; None for any other."""
         number = next((n for n in range(len(self._keys)) if self._end_of(token, n + 1) is not None), 0)
         end = self._end_of(token)
         if end is None:
@@ -71,11 +71,11 @@ class Sessions:
         return f"{COOKIE}={session}; Path=/; Max-Age={int(end - now)}; HttpOnly; SameSite=Strict{secure}"
 
     def _end_of(self, token: str, only: int | None = None) -> float | None:
-        """When a token ends; None: it is none, or has ended; or is of none of the first `only` keys."""
+        """Returns when a token expires; None if it is invalid, expired, or not of the first `only` keys."""
         ends = (key.end_of_web_token(token.strip()) for key in self._keys[:only])
         return next((end for end in ends if end is not None and end > self._clock()), None)
 
 
 def _digest(session: str) -> bytes:
-    """What is kept: comparing it tells nothing about a session by the time it takes."""
+    """Returns a session's stored digest, whose comparison leaks nothing about the session through timing."""
     return hashlib.sha256(session.encode("utf-8", "replace")).digest()

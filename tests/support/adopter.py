@@ -342,7 +342,7 @@ class Adopter:
                     if isinstance(message, JobClosed | JobRefused):
                         self._jobs.pop(message.job_id, None)
         except (ConnectionLost, RemoteProtocolError, RequestRefused) as error:
-            self.link.give_up()
+            self.link.fail_pings()
             self._error = ConnectionLost(f"{self.address}: {error}")
             for job in self._jobs.values():
                 job.gone(self._error)

@@ -97,7 +97,7 @@ def test_the_page_draws_where_a_task_spends_its_time(chromium: str, tmp_path: Pa
                     await page.value("document.querySelector('[data-key=flame]').click()")
                     await page.until("document.querySelector('#flame [data-frame^=\"computes (\"] rect')")
                     first = await page.value("document.querySelector('#flame-sum').textContent")
-                    assert "samples of the slots of this vertex" in first
+                    assert "samples from the slots of this vertex" in first
                     await page.value("document.querySelector('[data-key=flame]').click()")
                     assert not await page.value("document.querySelector('#flame').childElementCount")
                     await trio.sleep(3.0)

@@ -1,7 +1,7 @@
-// Where the code of a vertex spends its time: asked for again and again while it is shown, and only then.
+// The flame graph of a vertex; sampled repeatedly while it is displayed, and only then.
 (() => {
   const H = 18, W = 1100;
-  let shown = null; // "job/vertex" that is drawn
+  let shown = null; // the displayed vertex, "job/vertex"
 
   const draw = (root) => {
     const rects = []; let deepest = 0;
@@ -23,22 +23,22 @@
     return made;
   };
 
-  const tell = (text, graph = []) => { ns.$("flame-sum").textContent = text; ns.$("flame").replaceChildren(...graph); };
+  const update = (text, graph = []) => { ns.$("flame-sum").textContent = text; ns.$("flame").replaceChildren(...graph); };
   const look = async (key) => {
     const [job, vertex] = key.split("/");
     while (shown === key) {
-      const answer = await fetch(`jobs/${job}/vertices/${vertex}/flamegraph`).catch(() => null), told = await answer?.json();
+      const answer = await fetch(`jobs/${job}/vertices/${vertex}/flamegraph`).catch(() => null), body = await answer?.json();
       if (shown !== key) return;
-      if (!answer?.ok) { tell(told?.errors[0] ?? "the server does not answer"); await new Promise((wake) => setTimeout(wake, 2000)); continue; }
-      tell(`${ns.count(told.data.value)} samples of the slots of this vertex, callers above what they call; again every two seconds`, told.data.value ? [draw(told.data)] : []);
+      if (!answer?.ok) { update(body?.errors[0] ?? "the JobManager does not answer"); await new Promise((wake) => setTimeout(wake, 2000)); continue; }
+      update(`${ns.count(body.data.value)} samples from the slots of this vertex; callers are above the functions they call; updated every two seconds`, body.data.value ? [draw(body.data)] : []);
     }
   };
 
   ns.drawFlames = (job, chosen, isNow) => {
     const vertex = chosen.task === null ? null : chosen.task.split(".")[0], key = `${job.job_id}/${vertex}`;
     const may = vertex !== null && isNow && job.state === "running";
-    if (shown !== null && (!may || shown !== key)) { shown = null; tell(""); }
+    if (shown !== null && (!may || shown !== key)) { shown = null; update(""); }
     const text = shown === key ? "Hide the flame graph" : "Flame graph";
-    ns.fill("flame-act", [may, key, text], () => (may ? [ns.button(text, "flame", () => { shown = shown === key ? null : key; tell(shown ? "sampling for two seconds" : ""); if (shown) look(key); ns.drawFlames(job, chosen, isNow); }, "")] : []));
+    ns.fill("flame-act", [may, key, text], () => (may ? [ns.button(text, "flame", () => { shown = shown === key ? null : key; update(shown ? "sampling for two seconds" : ""); if (shown) look(key); ns.drawFlames(job, chosen, isNow); }, "")] : []));
   };
 })();

@@ -1,4 +1,4 @@
-// The job graph: vertices with their chains and tasks, edges with what waits on them.
+// The job graph: vertices with their chains and subtasks, edges with their credit and backlog.
 (() => {
   const W = 232, H = 78, GX = 130, GY = 34;
   ns.levelOf = (task) => {
@@ -6,14 +6,14 @@
     return task.backpressured >= Math.max(task.busy, task.idle) ? "waiting" : task.busy >= task.idle ? "busy" : "idle";
   };
   ns.sums = (edge, columns) => {
-    const found = { credit: 0, backlog: 0, queued: 0 };
-    for (const channel of edge.channels ?? []) for (const name of Object.keys(found)) found[name] += channel[columns.indexOf(name)] ?? 0;
-    return found;
+    const total = { credit: 0, backlog: 0, queued: 0 };
+    for (const channel of edge.channels ?? []) for (const name of Object.keys(total)) total[name] += channel[columns.indexOf(name)] ?? 0;
+    return total;
   };
   const short = (name) => (name.length > 33 ? `${name.slice(0, 32)}…` : name);
 
   ns.graph = (job, snapshot, chosen, choose) => {
-    // Vertices come in topological order: each stands right of what it reads.
+    // Vertices are in topological order; each is placed to the right of its producers.
     const depth = job.vertices.map(() => 0);
     for (const edge of job.edges) depth[edge.consumer] = Math.max(depth[edge.consumer], depth[edge.producer] + 1);
     const rows = {}; const place = depth.map((d) => [d, (rows[d] = (rows[d] ?? -1) + 1)]);
@@ -33,8 +33,8 @@
       group.append(ns.svg("path", { d }), ns.svg("path", { d, class: "hit" }), ns.svg("title", {}, name));
       const cx = (x + W + u) / 2, cy = (y + v) / 2 + H / 2;
       group.append(ns.svg("text", { class: "label", x: cx, y: cy - 8, "text-anchor": "middle" }, way));
-      const told = edge.channel_count ? (isRemote ? `credit ${sums.credit > 1 << 30 ? "off" : sums.credit}, backlog ${sums.backlog}` : `local, ${sums.queued} queued`) : "";
-      group.append(ns.svg("text", { class: "label", x: cx, y: cy + 15, "text-anchor": "middle" }, told));
+      const flow = edge.channel_count ? (isRemote ? `credit ${sums.credit > 1 << 30 ? "unlimited" : sums.credit}, backlog ${sums.backlog}` : `local, ${sums.queued} queued`) : "";
+      group.append(ns.svg("text", { class: "label", x: cx, y: cy + 15, "text-anchor": "middle" }, flow));
       group.addEventListener("click", () => choose({ edge: chosen.edge === number ? null : number }));
       group.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); event.stopPropagation(); choose({ edge: chosen.edge === number ? null : number }); } });
       root.append(group);
@@ -44,7 +44,7 @@
       root.append(ns.svg("rect", { class: "v", x, y, width: W, height: H, rx: 8, "data-vertex": number }));
       const name = vertex.operators.join(" → ");
       const label = ns.svg("text", { x: x + 10, y: y + 20 }, short(name)); label.append(ns.svg("title", {}, name)); root.append(label);
-      root.append(ns.svg("text", { class: "label", x: x + 10, y: y + 37 }, `${vertex.parallelism} of at most ${vertex.max_parallelism}, group ${vertex.slot_sharing_group}`));
+      root.append(ns.svg("text", { class: "label", x: x + 10, y: y + 37 }, `parallelism ${vertex.parallelism} of ${vertex.max_parallelism}, group ${vertex.slot_sharing_group}`));
       vertex.subtasks.slice(0, 24).forEach((task, at) => {
         const box = ns.svg("rect", { class: ns.levelOf(task), x: x + 10 + 9 * at, y: y + 48, width: 7, height: 20, rx: 1.5 });
         box.style.fill = task.state === "running" ? "var(--level)" : task.state === "failed" ? "var(--bad)" : "var(--rule)";

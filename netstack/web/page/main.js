@@ -1,4 +1,4 @@
-// What is chosen, and the drawing of it. The choice is in the address, so that a link shows the same.
+// The selection and the drawing of it. The selection is part of the URL, so a link opens the same view.
 (() => {
   const { $, fill } = ns;
   const chosen = { job: null, edge: null, task: null };
@@ -14,7 +14,7 @@
     redraw();
   };
 
-  // What the demonstration is at; gives the name of the job that shows it.
+  // Draws the phase of the demonstration; returns the name of its job.
   const drawDemo = (demo, at) => {
     $("demo").hidden = !demo;
     if (!demo) return null;
@@ -33,9 +33,9 @@
     const isNow = ns.history.state.live;
     const columns = snapshot.channel_columns;
     $("job-h").textContent = `${job.name} (${job.job_id})`;
-    $("job-why").textContent = [job.state, job.reason, job.waits_for && `waits for ${job.waits_for}`, ...(job.blocked ?? []).map((each) => `${each.taskmanager}, slot ${each.slot}: ${each.text}`)].filter(Boolean).join("; ");
+    $("job-why").textContent = [job.state, job.reason, job.waits_for && `waiting for ${job.waits_for}`, ...(job.blocked ?? []).map((each) => `${each.taskmanager}, slot ${each.slot}: ${each.text}`)].filter(Boolean).join("; ");
     $("bottleneck").textContent = job.state === "running" && job.bottleneck ? `Bottleneck: ${job.bottleneck.text}` : "";
-    fill("act", [snapshot.may_change && job.state === "running" && isNow, job.job_id], () => (snapshot.may_change && job.state === "running" && isNow ? [ns.button("Cancel the job", "cancel", () => fetch(`jobs/${job.job_id}?mode=cancel`, { method: "PATCH" }), "")] : []));
+    fill("act", [snapshot.may_change && job.state === "running" && isNow, job.job_id], () => (snapshot.may_change && job.state === "running" && isNow ? [ns.button("Cancel job", "cancel", () => fetch(`jobs/${job.job_id}?mode=cancel`, { method: "PATCH" }), "")] : []));
     fill("graph", [job.job_id, job.vertices, job.edges, chosen], () => [ns.graph(job, snapshot, chosen, choose)]);
     const edge = job.edges[chosen.edge];
     $("edge").hidden = !edge;

@@ -1,4 +1,4 @@
-// TaskManagers, jobs, tasks, checkpoints, and why things are as they are.
+// Tables of TaskManagers, jobs, subtasks and checkpoints, and the explanations of placements.
 (() => {
   const bar = (part, text) => { const made = ns.el("span"), outer = ns.el("span", "", "bar"), inner = ns.el("i"); inner.style.width = `${Math.min(100, Math.round(100 * part))}%`; outer.append(inner); made.append(outer, ` ${text}`); return made; };
   const mostBoxes = 512;
@@ -10,10 +10,10 @@
     const used = Object.values(t.jobs).flat();
     for (let n = 0; n < Math.min(t.slots, 64); n++) { const box = ns.el("span", "", used.includes(n) ? "box used" : "box"); box.title = `slot ${n}: ${(inSlot[n] ?? ["free"]).join(", ")}`; boxes.append(box); }
     const state = t.gone ? "gone" : t.silent_s ? "silent" : "here";
-    const name = ns.el("span", t.name + (t.gone ? " has gone" : t.silent_s ? `, silent for ${t.silent_s} s` : ""), state === "here" ? "" : `state ${state}`);
+    const name = ns.el("span", t.name + (t.gone ? ": lost" : t.silent_s ? `: silent for ${t.silent_s} s` : ""), state === "here" ? "" : `state ${state}`);
     if (t.gone) name.title = t.gone;
     const network = t.network, names = Object.fromEntries(jobs.map((j) => [j.job_id, j.name]));
-    const memory = network ? bar(1 - network.free_segments / network.segments, `${ns.count(network.segments - network.free_segments)} of ${ns.count(network.segments)} of ${ns.size(network.segment_bytes)} lent, ${network.pools} pools`) : t.memory_bytes === undefined ? "" : `${ns.size(t.memory_bytes - t.free_memory_bytes)} of ${ns.size(t.memory_bytes)} held`;
+    const memory = network ? bar(1 - network.free_segments / network.segments, `${ns.count(network.segments - network.free_segments)} of ${ns.count(network.segments)} segments of ${ns.size(network.segment_bytes)} in use, ${network.pools} pools`) : t.memory_bytes === undefined ? "" : `${ns.size(t.memory_bytes - t.free_memory_bytes)} of ${ns.size(t.memory_bytes)} in use`;
     const connections = ns.el("div");
     const own = jobs.flatMap((job) => (job.networks ?? []).filter((each) => each.taskmanager === t.name));
     for (const each of [network, ...own].filter(Boolean)) for (const c of each.connections) connections.append(ns.el("div", `${c.direction === "out" ? "to" : "from"} ${c.peer.replace(/^\w+:\/\//, "")}: ${c.channels} ${c.is_prompt ? "prompt " : ""}channels, ${ns.size(c.bytes_sent)} out, ${ns.size(c.bytes_received)} in${c.round_trip_s ? `, ${ns.took(c.round_trip_s)} round trip` : ""}`));
@@ -26,32 +26,32 @@
     made.dataset.job = j.job_id; made.dataset.state = j.state; return made;
   };
 
-  // Records a second of a vertex at each look, over the last seconds before it: counts come in steps. A restart counts from 0 again.
+  // Records per second of a vertex at each snapshot, averaged over the seconds before it, since counts arrive in steps. A restart counts from 0 again.
   const overS = 5;
-  ns.rates = (looks, jobId, number) => {
-    const found = [], seen = [];
-    for (const { at, snapshot } of looks) {
+  ns.rates = (snapshots, jobId, number) => {
+    const rates = [], seen = [];
+    for (const { at, snapshot } of snapshots) {
       const vertex = snapshot.jobs.find((j) => j.job_id === jobId)?.vertices[number];
       if (!vertex) continue;
       while (seen.length > 1 && seen[0].at < at - overS) seen.shift();
       const before = seen[0];
-      if (before && at > before.at) found.push({ in: Math.max(0, vertex.records_in - before.in) / (at - before.at), out: Math.max(0, vertex.records_out - before.out) / (at - before.at) });
+      if (before && at > before.at) rates.push({ in: Math.max(0, vertex.records_in - before.in) / (at - before.at), out: Math.max(0, vertex.records_out - before.out) / (at - before.at) });
       seen.push({ at, in: vertex.records_in, out: vertex.records_out });
     }
-    return found;
+    return rates;
   };
   const sparkline = (records, rates, name) => {
     const cell = ns.el("span", `${ns.count(records)} `), values = rates.map((each) => each[name]);
     if (values.length < 2 || !Math.max(...values)) return cell;
     const most = Math.max(...values), points = values.map((v, at) => `${(60 * at) / (values.length - 1)},${15 - (14 * v) / most}`).join(" ");
-    const line = ns.svg("svg", { class: "spark", viewBox: "0 0 60 16", width: 60, height: 16, role: "img", "aria-label": `${ns.count(Math.round(values.at(-1)))} a second` });
-    line.append(ns.svg("title", {}, `${ns.count(Math.round(values.at(-1)))} a second, at most ${ns.count(Math.round(most))} in the last minute`), ns.svg("polyline", { points }));
+    const line = ns.svg("svg", { class: "spark", viewBox: "0 0 60 16", width: 60, height: 16, role: "img", "aria-label": `${ns.count(Math.round(values.at(-1)))} per second` });
+    line.append(ns.svg("title", {}, `${ns.count(Math.round(values.at(-1)))} per second, at most ${ns.count(Math.round(most))} in the last minute`), ns.svg("polyline", { points }));
     cell.append(line, ns.el("small", ` ${ns.count(Math.round(values.at(-1)))}/s`));
     return cell;
   };
 
   const milliseconds = (us) => `${(us / 1000).toPrecision(us < 999500 ? 3 : 4)} ms`;
-  ns.latency = (told) => `p50 ${milliseconds(told.p50_us)}, p99 ${milliseconds(told.p99_us)}, max ${milliseconds(told.max_us)}`;
+  ns.latency = (quantiles) => `p50 ${milliseconds(quantiles.p50_us)}, p99 ${milliseconds(quantiles.p99_us)}, max ${milliseconds(quantiles.max_us)}`;
 
   ns.vertexRow = (vertex, number, chosen, choose, rates, isBottleneck) => {
     const boxes = ns.el("div", "", "boxes");
@@ -69,23 +69,23 @@
     made.dataset.vertex = vertex.name; if (isBottleneck) made.className = "bottleneck"; return made;
   };
 
-  const MODES = { none: "load balance none: beside a producer where one has a slot, else in the order in which TaskManagers registered", slots: "load balance slots: on the TaskManager with the smallest share of its slots in use", tasks: "load balance tasks: on the TaskManager with the fewest tasks" };
+  const MODES = { none: "load balance none: next to a producer if there is a free slot, else in the order of registration", slots: "load balance slots: the TaskManager with the smallest share of used slots", tasks: "load balance tasks: the TaskManager with the fewest tasks" };
   ns.taskWhy = (job, key, snapshot) => {
     const [number, index] = key.split(".").map(Number), vertex = job.vertices[number], task = vertex?.subtasks[index];
     if (!task) return null;
     const items = [`${task.state}, attempt ${task.attempt}`];
     if (task.taskmanager) {
       const host = task.host ? ` (${task.host})` : "";
-      items.push(`Where: slot ${task.slot} of ${task.taskmanager}${host}.`);
+      items.push(`Placement: slot ${task.slot} of ${task.taskmanager}${host}.`);
       const beside = job.vertices.flatMap((v) => v.subtasks.filter((s) => v !== vertex && s.taskmanager === task.taskmanager && s.slot === task.slot).map((s) => ns.taskName(v, s.subtask)));
-      items.push(beside.length ? `Why in this slot: subtasks of slot sharing group ${vertex.slot_sharing_group} share one, one of each vertex: ${beside.join(", ")}.` : `Why in this slot: alone in it; no other vertex of slot sharing group ${vertex.slot_sharing_group} has a subtask for it.`);
+      items.push(beside.length ? `Slot: shared by slot sharing group ${vertex.slot_sharing_group}, one subtask of each vertex: ${beside.join(", ")}.` : `Slot: not shared; no other vertex of slot sharing group ${vertex.slot_sharing_group} has a subtask here.`);
       const read = job.edges.filter((e) => e.consumer === number).flatMap((e) => job.vertices[e.producer].subtasks), near = read.filter((s) => s.taskmanager === task.taskmanager).length;
-      items.push(`Why on this host: ${MODES[snapshot.load_balance]}${read.length ? `; ${near} of the ${read.length} subtasks of its producers are here` : ""}.`);
+      items.push(`Host: ${MODES[snapshot.load_balance]}${read.length ? `; ${near} of the ${read.length} subtasks of its producers are on this TaskManager` : ""}.`);
     }
-    if (task.busy !== null && task.busy !== undefined) items.push(`Of the last second: busy ${task.busy / 10} %, idle ${task.idle / 10} %, backpressured ${task.backpressured / 10} %; ${ns.count(task.records_in)} records in, ${ns.count(task.records_out)} out.`);
-    for (const pool of task.pools ?? []) items.push(`Its output has ${pool.used} of ${pool.size} buffers in use${pool.overdraft ? `, ${pool.overdraft} of them overdraft` : ""}.`);
-    for (const pool of task.floating ?? []) if (pool) items.push(`Its input has ${pool.used} of ${pool.size} floating buffers; ${pool.waiting} channels wait for one.`);
-    if (task.barriers?.is_aligning) items.push(`Checkpoint ${task.barriers.checkpoint_id}: ${task.barriers.received} of ${task.barriers.expected} barriers are here, ${task.barriers.blocked_channels} channels wait behind theirs.`);
+    if (task.busy !== null && task.busy !== undefined) items.push(`Last second: busy ${task.busy / 10} %, idle ${task.idle / 10} %, backpressured ${task.backpressured / 10} %; ${ns.count(task.records_in)} records in, ${ns.count(task.records_out)} out.`);
+    for (const pool of task.pools ?? []) items.push(`Output: ${pool.used} of ${pool.size} buffers in use${pool.overdraft ? `, ${pool.overdraft} of them overdraft` : ""}.`);
+    for (const pool of task.floating ?? []) if (pool) items.push(`Input: ${pool.used} of ${pool.size} floating buffers in use; ${pool.waiting} channels wait for one.`);
+    if (task.barriers?.is_aligning) items.push(`Checkpoint ${task.barriers.checkpoint_id}: ${task.barriers.received} of ${task.barriers.expected} barriers received, ${task.barriers.blocked_channels} channels blocked.`);
     const whole = `${vertex.name} (${index})`;
     for (const each of job.log.filter((l) => l.text.startsWith(whole) || l.text.includes(`${vertex.name} ${index}`)).slice(-3)) items.push(`${ns.at(each.at)} ${each.what}: ${each.text}`);
     return { title: ns.taskName(vertex, index), items };
@@ -107,7 +107,7 @@
       summary.append(ns.el("span", `${ns.at(f.at)} `, "soft"), f.text, ns.el("b", ` led to: ${f.led_to}`));
       made.append(summary, ns.el("pre", f.traceback || f.text)); made.open = number === 0; made.dataset.failure = f.type; return made;
     });
-    return leftOut ? [...rows, ns.el("p", `${leftOut} more are not kept`, "soft")] : rows;
+    return leftOut ? [...rows, ns.el("p", `${leftOut} older failures were discarded`, "soft")] : rows;
   };
 
   ns.logRows = (job, search) => {

@@ -1,4 +1,4 @@
-// Elements, numbers and times as text; nothing here knows what is shown.
+// Helpers: DOM elements, numbers and times as text.
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
   ns.$ = (id) => document.getElementById(id);
@@ -10,11 +10,11 @@
   ns.took = (s) => (s < 1 ? `${Math.round(1000 * s)} ms` : `${s.toFixed(2)} s`);
   ns.size = (b) => (b < 1024 ? `${b} B` : b < 1 << 20 ? `${(b / 1024).toFixed(1)} KiB` : `${(b / (1 << 20)).toFixed(1)} MiB`);
   ns.count = (n) => Number(n).toLocaleString("en");
-  ns.names = {}; // of subtasks, where somebody gave them other ones
+  ns.names = {}; // display names of subtasks; the demonstration sets them
   ns.taskName = (vertex, subtask) => ns.names[`${vertex.name} ${subtask}`] ?? `${vertex.name} ${subtask}`;
   ns.known = (value) => (value === null || value === undefined ? "" : String(value));
 
-  // What did not change is left alone: a button keeps its focus, a text its selection.
+  // Redraws an element only when its data changed, so that buttons keep their focus and texts their selection.
   const before = {};
   ns.fill = (id, data, build) => {
     const text = JSON.stringify(data);

@@ -51,11 +51,11 @@ def test_a_recording_that_was_cut_short_is_read_as_far_as_it_is_whole(tmp_path: 
 def test_what_is_no_recording_is_named(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("text")
-    with pytest.raises(ConfigError, match="file is no recording of netstack"):
+    with pytest.raises(ConfigError, match="file is not a recording of netstack"):
         read_recording(file)
     for head, words in (
-        ({"netstack_history": VERSION + 1}, "of this release"),
-        ({"netstack_history": VERSION}, "nothing"),
+        ({"netstack_history": VERSION + 1}, "this release of netstack reads"),
+        ({"netstack_history": VERSION}, "no snapshots"),
     ):
         file.write_bytes(gzip.compress(json.dumps(head).encode() + b"\n"))
         with pytest.raises(ConfigError, match=words):
@@ -94,7 +94,7 @@ def test_a_line_that_is_no_look_is_one_sentence(
     file = recording_of(tmp_path / "file", line)
     assert main(["replay", str(file), "--json"]) == 2
     told = capsys.readouterr().err
-    assert told.startswith(f"netstack: {file} is no recording of netstack: ")
+    assert told.startswith(f"netstack: {file} is not a recording of netstack: ")
     assert len(told) < 600
 
 
@@ -105,12 +105,12 @@ def test_of_a_long_recording_the_first_looks_are_read(
     lines = [json.dumps({"at": each, "until": each, "snapshot": {"n": each, "x": " " * 50_000}}) for each in range(100)]
     found = read_recording(recording_of(tmp_path / "file", *(line.encode() for line in lines)))
     assert found.number == 20
-    assert "what comes later is left out" in caplog.text
+    assert "later snapshots are left out" in caplog.text
 
 
 def test_a_pipe_is_no_recording_and_keeps_nobody_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match="no regular file"):
+    with pytest.raises(ConfigError, match="not a regular file"):
         read_recording(tmp_path / "pipe")
 
 
@@ -153,7 +153,7 @@ async def test_a_look_that_fails_leaves_a_gap(tmp_path: Path, caplog: pytest.Log
     kept = [json.loads(zlib.decompress(each.packed)) for each in read_recording(tmp_path / "file").kept()]
     assert [each["n"] for each in kept] == [1, 4, 5, *([6] if count == 6 else [])]
     (line,) = [each.message for each in caplog.records if each.name == "netstack.web"]
-    assert line == "a look at the cluster failed, so the recording has a gap: ConnectionLost: nobody answers"
+    assert line == "a snapshot of the cluster failed, so the recording has a gap: ConnectionLost: nobody answers"
 
     count = 0
     with pytest.raises(ExceptionGroup) as raised:

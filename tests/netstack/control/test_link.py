@@ -61,12 +61,12 @@ async def test_greetings_tell_who_is_there(autojump_clock: MockClock) -> None:
 @pytest.mark.parametrize(
     ("greeting", "said"),
     [
-        ([], "does not speak the control protocol"),
-        (["netstack taskmanager", 1, "somebody"], "does not speak the control protocol"),
-        ([GREETING, "1", "a", "b", "c", {}], "does not speak the control protocol"),
-        ([GREETING, VERSION, "a", "b", {}], "greeting of 5 parts"),
-        ([GREETING, VERSION, 7, "b", "c", {}], "greeting of other types"),
-        ([GREETING, VERSION, "a", "b", "c", []], "greeting of other types"),
+        ([], "does not speak netstack's control protocol"),
+        (["netstack taskmanager", 1, "somebody"], "does not speak netstack's control protocol"),
+        ([GREETING, "1", "a", "b", "c", {}], "does not speak netstack's control protocol"),
+        ([GREETING, VERSION, "a", "b", {}], "greeting with 5 fields"),
+        ([GREETING, VERSION, 7, "b", "c", {}], "fields of wrong types"),
+        ([GREETING, VERSION, "a", "b", "c", []], "fields of wrong types"),
         ([GREETING, VERSION, "a", "b", "c", {"x": b"x" * (1 << 16)}], "FRAME_TOO_LARGE"),
     ],
 )
@@ -107,7 +107,7 @@ async def test_silence_is_a_lost_peer_with_a_name(autojump_clock: MockClock) -> 
         nursery.start_soon(one.run)
         began = trio.current_time()
         with pytest.raises(
-            ConnectionLost, match=r"other at memory.* said nothing for 9 s: its host is down or cut off"
+            ConnectionLost, match=r"other at memory.* was silent for 9 s: its host is down, or the network is cut"
         ):
             await one.receive()
         assert trio.current_time() - began == TIMEOUT_S
@@ -131,7 +131,7 @@ async def test_a_long_message_that_takes_its_time_is_no_silence(autojump_clock: 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(dribble)
         began = trio.current_time()
-        with pytest.raises(ConnectionLost, match=r"slow at .* said nothing"):
+        with pytest.raises(ConnectionLost, match=r"slow at .* was silent"):
             await link.receive()
         assert trio.current_time() - began > heard_s + TIMEOUT_S
 
@@ -152,12 +152,12 @@ async def test_a_pong_tells_the_clock_and_a_lost_peer_ends_the_wait(autojump_clo
     async with links() as (one, _, nursery):
         nursery.start_soon(_expect_gone, one)
         await trio.testing.wait_all_tasks_blocked()
-        one.give_up()
+        one.fail_pings()
         await trio.testing.wait_all_tasks_blocked()
 
 
 async def _expect_gone(link: ControlLink) -> None:
-    with pytest.raises(ConnectionLost, match="is gone"):
+    with pytest.raises(ConnectionLost, match="is lost"):
         await link.ping()
 
 

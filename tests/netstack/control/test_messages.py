@@ -98,12 +98,12 @@ def test_any_document_is_a_message_or_refused(rest: list[Any], kind: str) -> Non
 @pytest.mark.parametrize("seconds", [-1, -0.001, float("nan"), True, "1", None, 1 << 63])
 def test_seconds_are_a_number_from_zero_on(seconds: Any) -> None:
     said = refusal(["OpenJob", "r", "name", seconds, "tcp://a:1", None, b""])
-    assert ("no number of seconds" in said) == (seconds != 1 << 63)
+    assert ("not a number of seconds" in said) == (seconds != 1 << 63)
 
 
 @pytest.mark.parametrize("attempt", [[], [1, 2], [1, 2, 3, 4], [1, 2, -1], [1, 2, True], "abc", [1, 2, 3.0], None])
 def test_an_attempt_is_three_numbers_from_zero_on(attempt: Any) -> None:
-    assert "is no attempt" in refusal(["CancelTasks", "j", [[0, 0, 0], attempt]])
+    assert "is not an attempt" in refusal(["CancelTasks", "j", [[0, 0, 0], attempt]])
 
 
 def test_texts_are_cut_and_made_readable() -> None:

@@ -49,7 +49,7 @@ def test_any_twenty_bytes_are_a_route_or_refused(route: bytes) -> None:
         elif route.startswith(DATA) and route[4:].isalnum():
             assert await read_route(accepted) == route[4:].decode("ascii")
         else:
-            with pytest.raises(RemoteProtocolError, match="that is no netstack command or service; or it has a secret"):
+            with pytest.raises(RemoteProtocolError, match="not a netstack process, or it uses a secret"):
                 await read_route(accepted)
 
     run_virtual(main)
@@ -59,7 +59,7 @@ async def test_a_peer_that_goes_in_the_middle(autojump_clock: MockClock) -> None
     dialled, accepted = await streams()
     dialled.try_send([DATA + b"0123"])
     dialled.close()
-    with pytest.raises(ConnectionLost, match="went before it said what it wants"):
+    with pytest.raises(ConnectionLost, match="before it sent its route"):
         await read_route(accepted)
 
 
@@ -67,7 +67,7 @@ async def test_a_peer_that_goes_in_the_middle(autojump_clock: MockClock) -> None
     "environment", ["", "1234", "0123456789abcdeg", "0123456789abcdef0", "0123456789abcde\n", "0" * 16]
 )
 def test_an_id_that_is_none(environment: str) -> None:
-    with pytest.raises(ConfigError, match="give 16 hex digits"):
+    with pytest.raises(ConfigError, match="must be 16 hex digits"):
         check_job_id(environment)
 
 

@@ -127,7 +127,7 @@ async def test_a_peer_that_goes_is_told_after_what_it_said() -> None:
         other.close()
         assert await link.receive() == CloseJob("the last word")
         for _ in range(2):
-            with pytest.raises(ConnectionLost, match=r"jm at .* ended its control stream"):
+            with pytest.raises(ConnectionLost, match=r"jm at .* closed the control connection"):
                 await link.receive()
         link.send(CloseJob("nobody hears this"))
         await link.wait_room()

@@ -116,7 +116,7 @@ def test_what_cannot_be_sent_says_why(tmp_path: Path) -> None:
             stage(
                 SinkSettings(address=where.address, stream="t", secret_file=str(secret)), QUERY, 0, iter([batch_of(1)])
             )
-        with pytest.raises(RemoteProtocolError, match="wants a shared secret"):
+        with pytest.raises(RemoteProtocolError, match="requires a shared secret"):
             stage(to(subscriber, retry_s=0.0), QUERY, 0, iter([batch_of(1)]))
         with pytest.raises(RequestRefused, match="no attempt"):
             stage(where, "../../etc", 0, iter([batch_of(1)]))

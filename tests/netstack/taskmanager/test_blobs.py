@@ -156,13 +156,13 @@ async def test_a_peer_that_asks_without_end_gets_a_few_parts_at_a_time() -> None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(answers.run)
         for _ in range(MAX_FETCHES):
-            answers.want(FetchBlob(KEY, 0))
+            answers.enqueue(FetchBlob(KEY, 0))
         await trio.testing.wait_all_tasks_blocked()
         assert (read, link.sent) == (AT_ONCE, [])
         for _ in range(AT_ONCE):
-            answers.want(FetchBlob(KEY, 0))
-        with pytest.raises(RemoteProtocolError, match=f"does not read: {MAX_FETCHES} questions wait"):
-            answers.want(FetchBlob(KEY, 0))
+            answers.enqueue(FetchBlob(KEY, 0))
+        with pytest.raises(RemoteProtocolError, match=f"does not read the answers: {MAX_FETCHES} requests are queued"):
+            answers.enqueue(FetchBlob(KEY, 0))
         link.room.set()
         await trio.testing.wait_all_tasks_blocked()
         assert read == len(link.sent) == MAX_FETCHES + AT_ONCE

@@ -57,7 +57,7 @@ from netstack.transport import is_private, transport_for
         (task("imported"), "may not be run here"),
         (task("missing"), "is not there"),
         (RemoteTask("t", 0, "userjobs.exits:x"), "SystemExit"),
-        (RemoteTask("t", 0, "nowhere:x"), "is not installed here"),
+        (RemoteTask("t", 0, "nowhere:x"), "is not installed on this host"),
         (task("hold", subpartitions=100_000), "requires 100001 network buffers"),
         (task("hold", subpartitions=-1), "the least is 1"),
         (task("hold", name="x" * 2000, subpartitions=1), "partition id"),
@@ -275,7 +275,7 @@ async def test_the_wrong_secret_or_none(scheme: str, caplog: pytest.LogCaptureFi
     async with taskmanager_open() as daemon:
         with pytest.raises(AuthenticationFailed):
             await connect(daemon.address, secret=SECRET)
-        await until(lambda: "or it has a secret (--secret-file) and this process has none" in caplog.text)
+        await until(lambda: "or it uses a secret (--secret-file) and this process has none" in caplog.text)
 
 
 async def test_another_release_is_refused_on_both_sides(
@@ -283,9 +283,11 @@ async def test_another_release_is_refused_on_both_sides(
 ) -> None:
     async with taskmanager_open() as daemon:
         monkeypatch.setattr(link_module, "own_build", lambda: "0123456789ab")
-        with pytest.raises(RequestRefused, match=r"runs netstack .* this is .*\+0123456789ab .*install one release"):
+        with pytest.raises(
+            RequestRefused, match=r"runs netstack .* this process runs .*\+0123456789ab .*install one release"
+        ):
             await connect(daemon.address)
-        await until(lambda: "install one release on every host, and restart what runs there" in caplog.text)
+        await until(lambda: "install one release on every host and restart netstack there" in caplog.text)
         await until(lambda: not connections(daemon))
 
 
@@ -300,7 +302,7 @@ async def test_another_version_of_the_protocol_is_refused_on_both_sides() -> Non
         assert (await peer.receive())[:2] == [GREETING, VERSION]
         kind, text = await peer.receive()
         assert kind == "Refused"
-        assert f"runs netstack 9.9+abc with control protocol {VERSION + 1}, and this is" in text
+        assert f"runs netstack 9.9+abc with control protocol {VERSION + 1}; this process runs" in text
         with pytest.raises(ConnectionLost):
             await peer.receive()
         stream.close()
@@ -315,7 +317,8 @@ async def test_another_version_of_the_protocol_is_refused_on_both_sides() -> Non
 
         nursery.start_soon(serve)
         with pytest.raises(
-            RequestRefused, match=rf"newer runs netstack 9\.9\+abc with control protocol {VERSION + 1}, and this is"
+            RequestRefused,
+            match=rf"newer runs netstack 9\.9\+abc with control protocol {VERSION + 1}; this process runs",
         ):
             await connect("memory://newer")
     listener.close()

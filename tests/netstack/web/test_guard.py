@@ -93,7 +93,7 @@ async def test_long_bodies_and_names_are_refused_and_say_little(caplog: pytest.L
         assert (await request(url, save, body=b"[" * (MAX_BODY_BYTES - 1)))[0] == 400
         for bad in (b"{", b"\xff", b"nul"):
             status, _, told = await request(url, save, body=bad)
-            assert (status, told["errors"][0].startswith("the body is no JSON")) == (400, True)
+            assert (status, told["errors"][0].startswith("the body is not JSON")) == (400, True)
         for line in (
             f"GET /jobs/{job_id}/vertices/{'9' * 5000}",
             f"GET /jobs/{job_id}?x={'y' * 5000}",
@@ -114,7 +114,10 @@ async def test_a_request_that_breaks_is_a_line_and_breaks_alone(
         monkeypatch.setattr("netstack.web.flink.overview", breaks)
         for _ in range(100):
             status, _, told = await request(url, "GET /overview")
-            assert (status, told["errors"]) == (500, ["this request broke here; the JobManager's log says how"])
+            assert (status, told["errors"]) == (
+                500,
+                ["the JobManager failed to serve this request; its log has the error"],
+            )
         assert (await request(url, "GET /jobs"))[0] == 200
     lines = [each for each in caplog.records if each.name.startswith(("netstack.web", "hypercorn"))]
     assert 1 <= len(lines) < 40

@@ -124,7 +124,7 @@ async def why_is_told(page: Page) -> None:
     why = await page.until("document.querySelector('#task-why').textContent")
     assert "slot sharing group B" in why
     assert "load balance none" in why
-    assert "0 of the 2 subtasks of its producers are here" in why
+    assert "0 of the 2 subtasks of its producers are on this TaskManager" in why
     await page.press("/", text="/")
     assert await page.value("document.activeElement.id") == "search"
     await page.value("document.querySelector('#search').value = 'TASKS sent'")
@@ -225,7 +225,7 @@ async def test_a_token_opens_the_page_and_is_kept_nowhere(chromium: str) -> None
                 "document.querySelector('#token').value = %s; document.querySelector('#login').requestSubmit(); true"
             )
             await page.value(log_in % json.dumps("1." + 64 * "0"))
-            await page.until("document.querySelector('#login-why').textContent.startsWith('this is no web token')")
+            await page.until("document.querySelector('#login-why').textContent.startsWith('not a valid web token')")
             await page.value(log_in % json.dumps(secret.web_token()))
             assert await page.until("document.querySelector('[data-job]')?.dataset.job") == job_id
             assert await page.value("document.querySelector('#login').hidden")
@@ -272,7 +272,7 @@ async def test_nobody_is_asked_while_nobody_looks() -> None:
     async with cluster() as (manager, taskmanagers, _):
         await at_rest(taskmanagers)
         assert not manager.watch._details
-        manager.watch.want()
+        manager.watch.request_updates()
         while not manager.watch._details:  # noqa: ASYNC110  # told over a connection
             await trio.sleep(0.05)
         edge = manager.watch.snapshot()["jobs"][0]["edges"][0]

@@ -144,7 +144,7 @@ async def test_with_a_secret_a_token_is_wanted() -> None:
 
 async def test_strangers_are_not_shown_jobs() -> None:
     async with jobmanager() as manager:
-        with pytest.raises(ConfigError, match="would show jobs to strangers; give --secret-file"):
+        with pytest.raises(ConfigError, match="would show jobs to anyone on the network; give --secret-file"):
             async with open_web(manager, "0.0.0.0:0"):
                 pass
         with pytest.raises(ConfigError, match="needs a host and a port"):
@@ -178,7 +178,7 @@ async def test_a_look_that_fails_is_logged_and_ends_nothing(
         while failed < 3:  # noqa: ASYNC110  # nobody tells
             await trio.sleep(0.02)
         assert [each.message for each in caplog.records if each.name == "netstack.web"] == [
-            "the page could not look at the cluster"
+            "the web page could not take a snapshot of the cluster"
         ], "once, not at every look"
         monkeypatch.setattr(manager.watch, "snapshot", works)
         while not (await ask(f"{url}/netstack/history"))[1]:  # noqa: ASYNC110
@@ -222,7 +222,7 @@ def _input(**cells: Any) -> dict[str, Any]:
         ({"records_in": "7"}, "records_in of a task is str"),
         ({"inputs": [_input() | {"channels": "1"}]}, "channels of an input is str"),
         ({"inputs": {}}, "inputs of a task is dict"),
-        ({"outputs": [[]]}, "an output is no table"),
+        ({"outputs": [[]]}, "an output is not a table"),
         ({"busy_s": 1e308, "idle_s": 1e308}, ""),
     ],
 )

@@ -28,7 +28,7 @@ SUBTASKS_TOLD: Final = 16_000
 
 
 @final
-class Asks:
+class ClientQueries:
     """Answers the questions of one client.
 
     Args:
@@ -142,7 +142,7 @@ class Asks:
         return {"taskmanagers": taskmanagers_document(self._manager)}
 
     async def _look(self, document: Document) -> Document:
-        self._manager.watch.want()
+        self._manager.watch.request_updates()
         return self._manager.watch.snapshot()
 
     async def _stack(self, document: Document) -> Document:
