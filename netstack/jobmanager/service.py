@@ -45,12 +45,12 @@ from ..schedule.slots.slots import PhysicalSlot, SlotWish
 from ..shown import shown_text
 from ..transport import Listener, transport_for
 from ..version import __version__
-from .queries import ClientQueries
 from .blobs import BlobServer, Upload, Uploads
 from .config import JobManagerConfig
 from .datasets import DatasetRecord, Datasets
 from .job_master import JobMaster
 from .jobs import Jobs
+from .queries import ClientQueries
 from .slots import ClusterSlots
 from .stacks import StackQueries
 from .standby import keep_folder, wait_for_folder
