@@ -8,7 +8,8 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from netstack.bench.simulate.clock import TICK_S, JumpingClock
 from netstack.bench.simulate.cluster import Outcome, simulate
 from netstack.bench.simulate.command import Campaign
 from netstack.bench.simulate.determined import determined
+from netstack.bench.simulate.hosts import Host
 from netstack.bench.simulate.network import DELAY_S, SCHEME, THIS_HOST, Network, Process
 from netstack.bench.simulate.operators import Source
 from netstack.bench.simulate.players import play
@@ -326,6 +328,45 @@ def test_the_clock_jumps_to_deadlines_and_stops_what_has_no_end() -> None:
     clock = JumpingClock(why.append)
     assert trio.run(main, clock=clock) == 3600.0
     assert "no end" in why[-1]
+
+
+def test_a_sleep_that_was_cancelled_moves_no_clock() -> None:
+    async def main() -> tuple[float, float]:
+        with trio.move_on_after(1.0):
+            await clock.sleep(5.0)
+        cancelled_s = trio.current_time()
+        await clock.sleep(0.0)
+        await clock.sleep(2.0)
+        return cancelled_s, trio.current_time()
+
+    clock = JumpingClock(pytest.fail)
+    assert trio.run(main, clock=clock) == (1.0, 3.0)
+
+
+def test_a_host_that_is_being_stopped_takes_no_requests() -> None:
+    virtually(stopped_slowly)
+
+
+async def stopped_slowly(network: Network) -> None:
+    @asynccontextmanager
+    async def service() -> AsyncIterator[str]:
+        try:
+            yield "service"
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(1.0)
+
+    host = Host("one", network, service, lambda text: None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(host.live)
+        await trio.sleep(1.0)
+        assert host.is_up
+        host.stop(for_s=2.0)
+        await trio.sleep(0.5)
+        assert (host.service, host.is_up) == ("service", False)
+        await trio.sleep(2.0)
+        assert host.is_up
+        nursery.cancel_scope.cancel()
 
 
 def test_most_scenarios_are_small_and_some_are_big() -> None:

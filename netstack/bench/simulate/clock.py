@@ -1,10 +1,8 @@
 """The clock of a simulation: it stands still while a task can run, and jumps to the next deadline when none can.
 
-Takes: what is to be called when there is no end, and at moments. Gives: a clock for `trio.run`.
-
 It does what `trio.testing.MockClock` does with `autojump_threshold=0`, in one round of trio's loop for each jump, not
-two, and without asking for the statistics of the run. Jumps end at whole ticks: what is due within one tick happens in
-one round, in the order that the seed picks.
+two. Jumps end at whole ticks: everything that is due within one tick happens in one round, in the order that the seed
+picks.
 """
 
 from __future__ import annotations
@@ -13,48 +11,75 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable
-from typing import Final, final
+from functools import partial
+from typing import Any, Final, final
 
 import trio
 
 TICK_S: Final = 0.000_25
-LOOKS_AT_MOST: Final = 1_000_000
-"""At the clock, of all tasks together: trio itself looks in each round, so what goes round and round is stopped."""
+READS_AT_MOST: Final = 1_000_000
+"""Of the clock, by all tasks together. Trio reads it in each round: a simulation that makes no progress is stopped."""
 
 _NEVER_S: Final = 999_999_999.0
 
 
 @final
 class JumpingClock(trio.abc.Clock):
-    """See the module; not for runs that wait for sockets or threads."""
+    """A clock for `trio.run`, if no task waits for sockets or threads.
+
+    Args:
+        give_up: is called with a reason when the clock was read `READS_AT_MOST` times.
+    """
 
     def __init__(self, give_up: Callable[[str], None]) -> None:
         self._now_s = 0.0
         self._give_up = give_up
-        self._looks = 0
-        self._due: list[tuple[float, int, Callable[[], object]]] = []
+        self._reads = 0
+        self._due: list[list[Any]] = []  # heap of [due_s, order, callback]; a callback that was taken back is None
         self._order = itertools.count()
 
     def start_clock(self) -> None:
-        """Nothing moves by itself."""
+        """Does nothing: the clock starts at 0."""
 
     def current_time(self) -> float:
         """Seconds since the run began."""
-        self._looks += 1
-        if self._looks == LOOKS_AT_MOST:
-            self._give_up(f"no end: somebody has looked at the clock {LOOKS_AT_MOST} times")
+        self._reads += 1
+        if self._reads == READS_AT_MOST:
+            self._give_up(f"no end: tasks have read the clock {READS_AT_MOST} times")
         return self._now_s
 
-    def call_at(self, due_s: float, callback: Callable[[], object]) -> None:
-        """Has something called at a moment, which may wake tasks: half of what a scope with a deadline costs, or less.
+    def call_at(self, due_s: float, callback: Callable[[], object]) -> list[Any]:
+        """Calls back at a moment, for half of what a cancel scope with a deadline costs; the callback must not raise.
 
-        It must not raise.
+        Returns:
+            The entry; if its last item is set to None, nothing is called.
         """
-        heapq.heappush(self._due, (due_s, next(self._order), callback))
+        entry = [due_s, next(self._order), callback]
+        heapq.heappush(self._due, entry)
+        return entry
+
+    async def sleep_until(self, due_s: float) -> None:
+        """As `trio.sleep_until`, without a cancel scope."""
+        if due_s <= self._now_s:
+            await trio.lowlevel.checkpoint()
+            return
+        entry = self.call_at(due_s, partial(trio.lowlevel.reschedule, trio.lowlevel.current_task()))
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            entry[2] = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    async def sleep(self, seconds: float) -> None:
+        """As `trio.sleep`, without a cancel scope."""
+        await self.sleep_until(self._now_s + seconds)
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Trio asks when no task can run: it is the deadline now, or what is due before it."""
+        """Jumps to the deadline, or to the first callback that is due before it: trio calls it when no task can run."""
         due = self._due
+        while due and due[0][2] is None:
+            heapq.heappop(due)
         if due and due[0][0] < deadline:
             deadline = due[0][0]
         if deadline == math.inf:
@@ -62,5 +87,7 @@ class JumpingClock(trio.abc.Clock):
         if deadline > self._now_s:
             self._now_s = max(deadline, math.ceil(deadline / TICK_S) * TICK_S)
         while due and due[0][0] <= self._now_s:
-            heapq.heappop(due)[2]()
+            callback = heapq.heappop(due)[2]
+            if callback is not None:
+                callback()
         return 0.0

@@ -23,7 +23,10 @@ import trio._core._run
 
 from netstack.task import latency
 
+from .clock import JumpingClock
+
 _RUN: Final[Any] = trio._core._run
+_ROUNDS_A_POLL: Final = 100
 
 
 def hash_is_fixed() -> bool:
@@ -60,7 +63,7 @@ class _Registered:
 
 
 @contextlib.contextmanager
-def determined(seed: int, clock: trio.abc.Clock | None = None) -> Iterator[None]:
+def determined(seed: int, clock: JumpingClock | None = None) -> Iterator[None]:
     """See the module; restores everything.
 
     Args:
@@ -77,7 +80,7 @@ def determined(seed: int, clock: trio.abc.Clock | None = None) -> Iterator[None]
             (_RUN, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
             (_RUN, "Instruments", dict),  # nobody watches; trio asks several times for each step of each task
             (trio.CancelScope, "_might_change_registered_deadline", lambda scope: _Registered(scope)),
-            *(() if clock is None else ((each, "current_time", clock.current_time) for each in (trio, _RUN))),
+            *(() if clock is None else _of_clock(clock)),
             (secrets, "token_hex", lambda size: chance.randbytes(size).hex()),
             (secrets, "token_bytes", chance.randbytes),
             (os, "fsync", _nothing),
@@ -90,6 +93,25 @@ def determined(seed: int, clock: trio.abc.Clock | None = None) -> Iterator[None]
             gc.disable()
             stack.callback(gc.enable)
         yield
+
+
+@final
+class _NoSockets(_RUN.TheIOManager):  # type: ignore[misc]
+    """No task waits for a socket: asking the system is for a signal, and need not happen in each round."""
+
+    _rounds = 0
+
+    def get_events(self, timeout: float) -> Any:
+        self._rounds += 1
+        return () if self._rounds % _ROUNDS_A_POLL and timeout == 0.0 else super().get_events(timeout)
+
+
+def _of_clock(clock: JumpingClock) -> Iterator[tuple[Any, str, Any]]:
+    yield _RUN, "TheIOManager", _NoSockets
+    for holder in (trio, _RUN):
+        yield holder, "current_time", clock.current_time
+    yield trio, "sleep", clock.sleep
+    yield trio, "sleep_until", clock.sleep_until
 
 
 def _nothing(_descriptor: int) -> None:

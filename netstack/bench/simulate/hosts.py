@@ -104,8 +104,8 @@ class Host:
 
     @property
     def is_up(self) -> bool:
-        """Whether its service runs."""
-        return self.service is not None and self.process.is_alive
+        """Whether its service runs, and is not being stopped: it takes requests."""
+        return self.service is not None and self.process.is_alive and not self._scope.cancel_called
 
     @contextlib.contextmanager
     def asked(self) -> Iterator[Process]:

@@ -53,7 +53,7 @@ class Process:
         self.slowness = 1.0
 
 
-CallAt = Callable[[float, Callable[[], object]], None]
+CallAt = Callable[[float, Callable[[], object]], object]
 
 THIS_HOST: Final[ContextVar[Process]] = ContextVar("this_host")
 """Whose task this is."""

@@ -197,7 +197,7 @@ class User:
                     raise
             except (NetstackError, OSError) as error:
                 self._tell(f"the answer to the user is no: {error}")
-            except RuntimeError as error:  # a service that is stopped ends its questions; this came from outside
+            except RuntimeError as error:  # a service that is stopped cancels its requests; ours runs outside of it
                 if host.is_up and host.process is process:
                     raise
                 self._tell(f"nobody answers: {error}")

@@ -16,8 +16,8 @@ from .determined import hash_is_fixed
 from .scenario import Scenario, random_scenario
 from .shrink import shrink
 
-_COLLECTED: Final = 8
-"""After so many simulations what they have left in cycles is collected."""
+_WARM: Final = 8
+"""After so many simulations the objects that live as long as the process exist: later collections skip them."""
 
 
 def main() -> int:
@@ -29,13 +29,13 @@ def main() -> int:
     if not hash_is_fixed():
         sys.stderr.write("set PYTHONHASHSEED=0, or no two processes play the same\n")
         return 2
-    gc.disable()  # a simulation's end is soon enough, and not of each
-    gc.freeze()
+    gc.disable()  # one collection after each simulation: its garbage is still in the processor's cache
     for number, line in enumerate(sys.stdin):
         sys.stdout.write(json.dumps(answer(json.loads(line))) + "\n")
         sys.stdout.flush()
-        if number % _COLLECTED == 0:
-            gc.collect()
+        gc.collect()
+        if number < _WARM:
+            gc.freeze()
     return 0
 
 
