@@ -25,7 +25,7 @@ from netstack.runtime.outgoing import (  # noqa: E402
     OutgoingInput,
     OutgoingState,
 )
-from netstack.schedule.execution.execution_states import (  # noqa: E402 - the tree beside this file, installed or not
+from netstack.schedule.execution import (  # noqa: E402 - the tree beside this file, installed or not
     EXECUTION_TRANSITIONS,
     JOB_TRANSITIONS,
     ExecutionInput,

@@ -28,7 +28,7 @@ from ..jobmanager.client import JobClient, JobResult
 from ..jobmanager.job_master import JobMaster
 from ..jobmanager.local import memory_for, open_local_cluster
 from ..jobmanager.service import JobManager
-from ..schedule.execution.execution_states import JobState
+from ..schedule.execution import JobState
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.plan.plan import make_plan
 from ..schedule.slots.slots import LoadBalanceMode

@@ -23,10 +23,10 @@ from ..ids import PartitionId
 from ..runtime.failure_report import checked_report, with_place
 from ..schedule import events, instructions
 from ..schedule.descriptors.shuffle import TaskManagerLocation, partition_name, partition_place
-from ..schedule.execution.execution_states import ExecutionInput
+from ..schedule.execution import ExecutionInput
 from ..schedule.scheduler import Scheduler
 from ..schedule.slots.slots import PhysicalSlot
-from ..schedule.structures.arrays import IndexArray, index_array
+from ..schedule.structures import IndexArray, index_array
 from ..shown import shown_text
 from .log import Failed
 

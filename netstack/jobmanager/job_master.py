@@ -43,7 +43,7 @@ from ..errors import CheckpointError, ErrorCode, LocalProtocolError, NetstackErr
 from ..runtime.threads import InThread
 from ..schedule import events, instructions
 from ..schedule.descriptors.shuffle import TaskManagerLocation
-from ..schedule.execution.execution_states import ExecutionInput, ExecutionState, JobState
+from ..schedule.execution import ExecutionInput, ExecutionState, JobState
 from ..schedule.scheduler import NO_SLOT, Scheduler
 from ..task.checkpoints import checked_subtask_report
 from .checkpoints import CheckpointReport, JobCheckpoints

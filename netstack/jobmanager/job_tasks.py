@@ -24,7 +24,7 @@ from ..control.codec import Attempt, Message, Plain
 from ..control.messages import AbortCheckpoint, CheckpointCompleted, TriggerCheckpoint, submissions
 from ..errors import ErrorCode, RemoteProtocolError
 from ..schedule import events, instructions
-from ..schedule.execution.execution_states import ExecutionState
+from ..schedule.execution import ExecutionState
 from ..schedule.instructions import EndJob
 from ..schedule.scheduler import Scheduler
 from ..schedule.slots.slots import PhysicalSlot

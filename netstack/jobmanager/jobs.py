@@ -29,7 +29,7 @@ from ..runtime.threads import InThread
 from ..schedule.commit_phase import COMMITTED
 from ..schedule.descriptors.blob_store import CODE_KEY
 from ..schedule.descriptors.information import JobInformation
-from ..schedule.execution.execution_states import JobState
+from ..schedule.execution import JobState
 from ..schedule.failover.restart import restart_strategy
 from ..schedule.graph.job_file import job_of
 from ..schedule.graph.job_generator import generate_job

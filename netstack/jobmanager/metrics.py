@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from ..runtime.catalogue import Metric, Scope
-from ..schedule.execution.execution_states import JobState
+from ..schedule.execution import JobState
 from .view import job_latencies, summary
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ..schedule.execution.execution_states import ExecutionState, JobState
+from ..schedule.execution import ExecutionState, JobState
 from ..schedule.topology.topology import Topology
 from ..task.latency import merged_rows, summary_us
 from .checkpoints import CheckpointReport

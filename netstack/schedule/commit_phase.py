@@ -11,10 +11,10 @@ from typing import Final, final
 import numpy as np
 
 from .events import TasksWaiting
-from .execution.execution_states import ExecutionState
+from .execution import ExecutionState
 from .instructions import CommitTasks
 from .progress import Progress
-from .structures.arrays import IndexArray, index_array
+from .structures import IndexArray, index_array
 
 COMMITTED: Final = "its sinks were committing, so it cannot restart; a job with checkpoints resumes from the last one"
 

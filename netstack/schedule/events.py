@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .descriptors.shuffle import TaskManagerLocation
-from .execution.execution_states import ExecutionInput
+from .execution import ExecutionInput
 from .graph.job_graph import ANY_PROFILE, ResourceProfile
-from .structures.arrays import IndexArray
+from .structures import IndexArray
 
 
 @final

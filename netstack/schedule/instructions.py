@@ -13,9 +13,9 @@ from typing import TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from .execution.execution_states import JobState
+from .execution import JobState
 from .slots.slots import PhysicalSlot
-from .structures.arrays import IndexArray
+from .structures import IndexArray
 
 
 @final

@@ -21,8 +21,7 @@ from .adaptive.skew import VertexInput
 from .descriptors.blob_store import Offloader
 from .descriptors.deployment import Deployment
 from .descriptors.shuffle import TaskManagerLocation
-from .execution.execution_states import ExecutionInput, ExecutionState
-from .execution.executions import Executions, ExecutionVersions
+from .execution import ExecutionInput, Executions, ExecutionState, ExecutionVersions
 from .failover.release import PartitionRelease, PartitionTracker
 from .graph.job_graph import JobGraph, SourceSize
 from .instructions import (
@@ -41,7 +40,7 @@ from .slots.slot_sharing import ConsumedPartitions, ExecutionSlotSharingGroups, 
 from .slots.slots import LoadBalanceMode, PhysicalSlot
 from .strategies.scheduling_types import EagerScheduling, LazyScheduling, SchedulingType
 from .strategies.strategy import HybridConsumption, RegionScheduling, SchedulingStrategy, VertexwiseScheduling
-from .structures.arrays import Batches, FlagArray, GrowingArray, IndexArray, index_array
+from .structures import Batches, FlagArray, GrowingArray, IndexArray, index_array
 from .topology.regions import Regions
 from .topology.topology import Topology
 from .work import MATCHES_PER_UNIT, WorkKind, WorkQueue

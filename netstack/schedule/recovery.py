@@ -19,13 +19,13 @@ import numpy as np
 
 from .commit_phase import COMMITTED, CommitPhase
 from .events import TaskFailed, TasksLost
-from .execution.execution_states import ExecutionInput, ExecutionState, JobInput, JobState, JobStatus
+from .execution import ExecutionInput, ExecutionState, JobInput, JobState, JobStatus
 from .failover.failover import RegionFailover
 from .failover.restart import RestartDecision, Restarts, RestartStrategy
 from .instructions import Cancel, StartTimer
 from .progress import Progress
-from .speculation.speculation import Speculation
-from .structures.arrays import IndexArray, index_array
+from .speculation import Speculation
+from .structures import IndexArray, index_array
 
 PERMANENT: Final = RestartDecision(None, "a restart cannot help")
 """The decision about a failure that is not recoverable."""

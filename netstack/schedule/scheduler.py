@@ -36,7 +36,7 @@ from .events import (
     Tick,
     TimerDue,
 )
-from .execution.execution_states import ExecutionInput, ExecutionState, JobInput, JobState, JobStatus
+from .execution import ExecutionInput, ExecutionState, JobInput, JobState, JobStatus
 from .failover.restart import NoRestart, RestartStrategy
 from .graph.job_graph import JobGraph
 from .instructions import Deploy, EndJob, Instruction, ReturnSlots
@@ -44,8 +44,8 @@ from .progress import Progress
 from .recovery import Failure, Recovery
 from .scheduler_settings import SchedulerSettings, SchedulerStatistics
 from .slots.slots import Location, PhysicalSlot, SlotWish
-from .speculation.speculation import Rival, Speculation
-from .structures.arrays import index_array
+from .speculation import Rival, Speculation
+from .structures import index_array
 from .topology.topology import Topology
 
 __all__ = ["Scheduler", "SchedulerSettings", "SchedulerStatistics"]

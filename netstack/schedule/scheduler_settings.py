@@ -8,7 +8,7 @@ from typing import final
 
 from ..errors import ConfigError
 from .descriptors.blob_store import DescriptorCacheStatistics, OffloadRule
-from .execution.execution_states import ExecutionState, JobState
+from .execution import ExecutionState, JobState
 from .graph.settings import AdaptiveSettings, SpeculationSettings
 from .slots.slot_pool import SlotPoolSettings
 from .slots.slot_sharing import FixedPlacement

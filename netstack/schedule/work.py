@@ -11,8 +11,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, final
 
-from .execution.executions import ExecutionVersions, RecordedVersions
-from .structures.arrays import IndexArray
+from .execution import ExecutionVersions, RecordedVersions
+from .structures import IndexArray
 
 
 class WorkKind(enum.Enum):

@@ -34,7 +34,7 @@ from netstack.schedule.events import (
     Tick,
     TimerDue,
 )
-from netstack.schedule.execution.execution_states import ExecutionInput, ExecutionState, JobState
+from netstack.schedule.execution import ExecutionInput, ExecutionState, JobState
 from netstack.schedule.instructions import (
     BlockTaskManagers,
     Cancel,

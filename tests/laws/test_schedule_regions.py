@@ -17,7 +17,7 @@ from netstack.schedule.failover.release import PartitionRelease
 from netstack.schedule.graph.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
 from netstack.schedule.graph.slot_groups import acyclic_logical_regions
 from netstack.schedule.strategies.strategy import RegionScheduling, VertexwiseScheduling
-from netstack.schedule.structures.arrays import index_array
+from netstack.schedule.structures import index_array
 from netstack.schedule.topology.regions import Regions
 from netstack.schedule.topology.topology import Topology
 

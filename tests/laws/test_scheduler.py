@@ -10,7 +10,7 @@ from simulated_cluster import Cluster, Weather, assert_ended
 
 from netstack.ids import ResultPartitionType
 from netstack.schedule.descriptors.blob_store import MemoryBlobStore, OffloadRule
-from netstack.schedule.execution.execution_states import ExecutionState, JobState
+from netstack.schedule.execution import ExecutionState, JobState
 from netstack.schedule.failover.restart import ExponentialDelay, FixedDelay, NoRestart
 from netstack.schedule.scheduler import Scheduler
 from netstack.schedule.scheduler_settings import SchedulerSettings

@@ -10,7 +10,7 @@ from simulated_cluster import Cluster, Weather, assert_ended
 
 from netstack.ids import ResultPartitionType
 from netstack.schedule.descriptors.blob_store import MemoryBlobStore
-from netstack.schedule.execution.execution_states import ExecutionState, JobState
+from netstack.schedule.execution import ExecutionState, JobState
 from netstack.schedule.failover.restart import FixedDelay
 from netstack.schedule.graph.settings import SpeculationSettings
 from netstack.schedule.scheduler import Scheduler

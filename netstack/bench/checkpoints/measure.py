@@ -22,7 +22,7 @@ from netstack.jobmanager.job_record import JobRecord
 from netstack.jobmanager.local import LocalCluster, open_local_cluster
 from netstack.limited_log import quieter
 from netstack.runtime.threads import background_tasks
-from netstack.schedule.execution.execution_states import ExecutionState
+from netstack.schedule.execution import ExecutionState
 from netstack.schedule.graph.job_file import write_job
 from netstack.schedule.slots.slot_sharing import FixedPlacement
 

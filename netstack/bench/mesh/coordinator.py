@@ -29,7 +29,7 @@ from netstack.control.clock import measure_clock
 from netstack.errors import LocalProtocolError, NetstackError
 from netstack.jobmanager.job_master import JobMaster
 from netstack.jobmanager.job_record import JobRecord
-from netstack.schedule.execution.execution_states import JobState
+from netstack.schedule.execution import JobState
 from netstack.schedule.graph.job_file import write_job
 from netstack.schedule.instructions import EndJob
 

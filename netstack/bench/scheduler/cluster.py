@@ -25,10 +25,10 @@ from netstack.schedule.events import (
     TasksReported,
     TimerDue,
 )
-from netstack.schedule.execution.execution_states import ExecutionInput
+from netstack.schedule.execution import ExecutionInput
 from netstack.schedule.instructions import Cancel, Continue, Deploy, Instruction, ReleasePartitions, StartTimer
 from netstack.schedule.scheduler import Scheduler
-from netstack.schedule.structures.arrays import IndexArray
+from netstack.schedule.structures import IndexArray
 
 SLOTS_PER_TASKMANAGER: Final = 4
 

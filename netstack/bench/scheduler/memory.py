@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-from netstack.schedule.execution.executions import Executions
+from netstack.schedule.execution import Executions
 from netstack.schedule.failover.failover import RegionFailover
 from netstack.schedule.failover.release import PartitionRelease
 from netstack.schedule.strategies.strategy import RegionScheduling, VertexwiseScheduling

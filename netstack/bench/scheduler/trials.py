@@ -15,7 +15,7 @@ from typing import Final, TypeAlias, final
 import numpy as np
 
 from netstack.ids import ResultPartitionType
-from netstack.schedule.execution.execution_states import ExecutionInput, ExecutionState
+from netstack.schedule.execution import ExecutionInput, ExecutionState
 from netstack.schedule.failover.failover import RegionFailover
 from netstack.schedule.failover.release import PartitionRelease
 from netstack.schedule.failover.restart import FixedDelay
@@ -24,7 +24,7 @@ from netstack.schedule.scheduler import Scheduler
 from netstack.schedule.scheduler_settings import SchedulerSettings
 from netstack.schedule.slots.slots import LoadBalanceMode
 from netstack.schedule.strategies.strategy import HybridConsumption, RegionScheduling, VertexwiseScheduling
-from netstack.schedule.structures.arrays import index_array
+from netstack.schedule.structures import index_array
 from netstack.schedule.topology.regions import Regions
 from netstack.schedule.topology.topology import Topology
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from ...errors import ConfigError
 from ..graph.job_graph import UNDECIDED, DistributionPattern, JobEdge, JobGraph, SourceSize
-from ..structures.components import UnionFind
+from ..structures import UnionFind
 from ..topology.topology import Topology
 from .cut import DatasetSizes
 from .parallelism import Decision, ParallelismExplanation

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ...errors import ConfigError
 from ..graph.job_graph import DistributionPattern
 from ..graph.settings import CutSettings
-from ..structures.arrays import index_array
+from ..structures import index_array
 from ..topology.distribution import InputInfo, Piece, dynamic_input
 from .cut import ByteArray, DatasetSizes, PairedRow, PlainRow, Row, cut_by_number, cut_by_size
 

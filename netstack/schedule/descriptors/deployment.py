@@ -16,10 +16,10 @@ import numpy as np
 
 from ...errors import LocalProtocolError
 from ...ids import ResultPartitionType
-from ..execution.executions import Executions
+from ..execution import Executions
 from ..failover.release import PartitionTracker
 from ..instructions import Deploy
-from ..structures.arrays import FlagArray, IndexArray, index_array
+from ..structures import FlagArray, IndexArray, index_array
 from ..topology.topology import Topology
 from .blob_store import BlobKind, DescriptorCache, Offloader
 from .descriptors import (

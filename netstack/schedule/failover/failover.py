@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import ConfigError
 from ...ids import ResultPartitionType
-from ..structures.arrays import FlagArray, IndexArray, index_array
+from ..structures import FlagArray, IndexArray, index_array
 from ..topology.regions import Regions
 from ..topology.topology import Topology
 

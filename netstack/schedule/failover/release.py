@@ -18,7 +18,7 @@ from typing import Final, final
 import numpy as np
 import numpy.typing as npt
 
-from ..structures.arrays import NOTHING, FlagArray, GrowingArray, IndexArray, index_array
+from ..structures import NOTHING, FlagArray, GrowingArray, IndexArray, index_array
 from ..topology.regions import Regions
 from ..topology.topology import Topology
 

@@ -15,9 +15,9 @@ from typing import Final, Protocol, final
 import numpy as np
 
 from ...errors import ConfigError
-from ..execution.executions import RecordedVersions
+from ..execution import RecordedVersions
 from ..graph.settings import RestartSettings
-from ..structures.arrays import FlagArray, GrowingArray, IndexArray
+from ..structures import FlagArray, GrowingArray, IndexArray
 
 
 @final

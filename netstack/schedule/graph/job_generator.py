@@ -13,7 +13,7 @@ from typing import final
 from ...errors import ConfigError
 from ...ids import ResultPartitionType
 from ...keygroups import default_max_parallelism
-from ..structures.components import UnionFind
+from ..structures import UnionFind
 from .chaining import Chain, Chaining
 from .edges import (
     buffer_timeout_s,

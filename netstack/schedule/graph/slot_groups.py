@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ...errors import ConfigError
-from ..structures.arrays import index_array
-from ..structures.components import connected_components, strongly_connected_components
+from ..structures import connected_components, index_array, strongly_connected_components
 from .job_graph import UNDECIDED, UNKNOWN_PROFILE, JobGraph, ResourceProfile, SlotSharingGroup
 from .stream_graph import DEFAULT_GROUP
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..graph.job_graph import DistributionPattern, JobEdge, JobGraph
 from ..slots.placement import Placement
-from ..structures.arrays import FlagArray, IndexArray, index_array
+from ..structures import FlagArray, IndexArray, index_array
 from ..topology.distribution import pointwise_consumers, pointwise_partitions
 
 

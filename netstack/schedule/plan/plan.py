@@ -23,7 +23,7 @@ from ..graph.slot_groups import acyclic_logical_regions, required_slots, slots_b
 from ..graph.stream_graph import StreamGraph
 from ..slots.placement import Placement, place
 from ..slots.slots import LoadBalanceMode
-from ..structures.arrays import IndexArray, index_array
+from ..structures import IndexArray, index_array
 from ..topology.regions import Regions
 from ..topology.topology import Topology
 from .channels import JobChannels, count_channels

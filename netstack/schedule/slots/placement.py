@@ -17,8 +17,7 @@ import numpy as np
 from ...errors import ConfigError
 from ..graph.job_graph import JobGraph
 from ..graph.slot_groups import slots_by_group
-from ..structures.arrays import IndexArray, index_array
-from ..structures.components import UnionFind
+from ..structures import IndexArray, UnionFind, index_array
 from ..topology.regions import Regions
 from ..topology.topology import Topology
 from .shared_slots import InputPreferences

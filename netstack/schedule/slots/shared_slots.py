@@ -19,7 +19,7 @@ import numpy as np
 
 from ...errors import LocalProtocolError
 from ..graph.job_graph import UNKNOWN_PROFILE, JobGraph, ResourceProfile
-from ..structures.arrays import (
+from ..structures import (
     NOTHING,
     Batches,
     FlagArray,

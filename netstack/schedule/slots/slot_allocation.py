@@ -16,7 +16,7 @@ from typing import Final, TypeAlias, final
 import numpy as np
 
 from ..graph.job_graph import ResourceProfile
-from ..structures.arrays import NOTHING, Batches, GrowingArray, IndexArray, index_array
+from ..structures import NOTHING, Batches, GrowingArray, IndexArray, index_array
 from ..topology.topology import Topology
 from .shared_slots import SharedSlots
 from .slot_pool import SlotPool

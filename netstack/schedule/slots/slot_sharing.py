@@ -24,7 +24,7 @@ import numpy as np
 from ...errors import ConfigError
 from ..graph.job_graph import JobGraph
 from ..graph.slot_groups import check_co_location, slots_by_group
-from ..structures.arrays import NOTHING, IndexArray, index_array
+from ..structures import NOTHING, IndexArray, index_array
 from ..topology.distribution import static_input
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...errors import ConfigError
 from ..graph.job_graph import JobGraph
-from ..structures.arrays import NOTHING, Batches, FlagArray, GrowingArray, IndexArray, one_batch, single_batches
+from ..structures import NOTHING, Batches, FlagArray, GrowingArray, IndexArray, one_batch, single_batches
 from ..topology.topology import Topology
 
 _NO_BATCHES = one_batch(NOTHING)

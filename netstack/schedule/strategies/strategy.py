@@ -23,7 +23,7 @@ import numpy as np
 
 from ...ids import ResultPartitionType
 from ..graph.job_graph import DistributionPattern
-from ..structures.arrays import (
+from ..structures import (
     NOTHING,
     Batches,
     FlagArray,

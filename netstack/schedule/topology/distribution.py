@@ -14,7 +14,7 @@ import numpy as np
 
 from ...errors import ConfigError
 from ..graph.job_graph import UNDECIDED, DistributionPattern, JobGraph
-from ..structures.arrays import IndexArray, index_array, offsets_of
+from ..structures import IndexArray, index_array, offsets_of
 
 UNBOUNDED: Final = 1 << 30
 """More subtasks than any vertex has."""

@@ -13,7 +13,7 @@ from typing import final
 import numpy as np
 
 from ...ids import ResultPartitionType
-from ..structures.arrays import NOTHING, FlagArray, GrowingArray, IndexArray, index_array, offsets_of, written_out
+from ..structures import NOTHING, FlagArray, GrowingArray, IndexArray, index_array, offsets_of, written_out
 from .distribution import InputInfo
 
 _TYPES = tuple(ResultPartitionType)

@@ -17,8 +17,16 @@ import numpy as np
 from ...errors import ConfigError
 from ..graph.job_graph import DistributionPattern
 from ..graph.slot_groups import acyclic_logical_regions
-from ..structures.arrays import NOTHING, Batches, GrowingArray, IndexArray, index_array, written_out
-from ..structures.components import connected_components, strongly_connected_components
+from ..structures import (
+    NOTHING,
+    Batches,
+    GrowingArray,
+    IndexArray,
+    connected_components,
+    index_array,
+    strongly_connected_components,
+    written_out,
+)
 from .topology import Topology
 
 _FEW = 16

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import ConfigError
 from ..graph.job_graph import UNDECIDED, DistributionPattern, JobGraph
-from ..structures.arrays import NOTHING, FlagArray, GrowingArray, IndexArray
+from ..structures import NOTHING, FlagArray, GrowingArray, IndexArray
 from .distribution import UNBOUNDED, InputInfo, count_subpartitions, dynamic_input, static_input
 from .groups import EdgeGroups, GroupTable
 

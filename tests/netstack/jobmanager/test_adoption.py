@@ -16,7 +16,7 @@ from netstack.errors import ConnectionLost, RemoteProtocolError, RequestRefused
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.job_record import JobRecord
 from netstack.jobmanager.service import JobManager, open_jobmanager
-from netstack.schedule.execution.execution_states import JobState
+from netstack.schedule.execution import JobState
 from netstack.schedule.graph.job_file import write_job
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings

@@ -18,7 +18,7 @@ from netstack.schedule.events import (
     TasksReported,
     TimerDue,
 )
-from netstack.schedule.execution.execution_states import ExecutionInput
+from netstack.schedule.execution import ExecutionInput
 from netstack.schedule.failover.restart import RestartStrategy
 from netstack.schedule.graph.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
 from netstack.schedule.instructions import (
@@ -32,7 +32,7 @@ from netstack.schedule.instructions import (
 )
 from netstack.schedule.scheduler import Scheduler
 from netstack.schedule.scheduler_settings import SchedulerSettings
-from netstack.schedule.structures.arrays import index_array
+from netstack.schedule.structures import index_array
 
 BLOCKING, PIPELINED = ResultPartitionType.BLOCKING, ResultPartitionType.PIPELINED_BOUNDED
 ALL_TO_ALL, POINTWISE = DistributionPattern.ALL_TO_ALL, DistributionPattern.POINTWISE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from played import ALL_TO_ALL, BLOCKING, POINTWISE, Play, canceled, deployed, end, released, timer
 
-from netstack.schedule.execution.execution_states import ExecutionInput, JobState
+from netstack.schedule.execution import ExecutionInput, JobState
 from netstack.schedule.failover.restart import FixedDelay
 from netstack.schedule.graph.job_graph import UNDECIDED, Dataset, JobEdge, JobGraph, JobVertex
 from netstack.schedule.graph.settings import AdaptiveSettings

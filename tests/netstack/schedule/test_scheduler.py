@@ -36,7 +36,7 @@ from netstack.schedule.events import (
     Tick,
     TimerDue,
 )
-from netstack.schedule.execution.execution_states import ExecutionInput, ExecutionState, JobState
+from netstack.schedule.execution import ExecutionInput, ExecutionState, JobState
 from netstack.schedule.failover.restart import FixedDelay
 from netstack.schedule.graph.job_graph import (
     UNDECIDED,
@@ -64,7 +64,7 @@ from netstack.schedule.scheduler_settings import SchedulerSettings
 from netstack.schedule.slots.slot_pool import SlotPoolSettings
 from netstack.schedule.slots.slots import LoadBalanceMode
 from netstack.schedule.strategies.scheduling_types import InputConstraint, SchedulingType
-from netstack.schedule.structures.arrays import index_array
+from netstack.schedule.structures import index_array
 
 SMALL, LARGE = ResourceProfile("concrete", 1.0, 1 << 20), ResourceProfile("concrete", 1.0, 1 << 30)
 

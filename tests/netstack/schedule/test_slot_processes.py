@@ -10,7 +10,7 @@ from netstack.schedule.descriptors.shuffle import TaskManagerLocation
 from netstack.schedule.events import SlotsOffered, TaskManagerLost, TaskManagerRegistered, TasksLost, TimerDue
 from netstack.schedule.failover.restart import FixedDelay
 from netstack.schedule.instructions import Deploy
-from netstack.schedule.structures.arrays import index_array
+from netstack.schedule.structures import index_array
 
 
 def registered(play: Play, name: str, slots: int) -> None:

@@ -13,7 +13,7 @@ from netstack.schedule.adaptive.parallelism import decide, nearest_power_of_two
 from netstack.schedule.descriptors.blob_store import MIB, MemoryBlobStore, Offloader, OffloadRule
 from netstack.schedule.descriptors.shuffle import TaskManagerLocation
 from netstack.schedule.events import GlobalFailure, SlotsOffered, TaskManagerLost, TaskManagerRegistered, Tick
-from netstack.schedule.execution.execution_states import ExecutionInput
+from netstack.schedule.execution import ExecutionInput
 from netstack.schedule.failover.failover import RegionFailover
 from netstack.schedule.failover.restart import FixedDelay
 from netstack.schedule.graph.job_generator import job_graph
@@ -30,7 +30,7 @@ from netstack.schedule.slots.slot_sharing import local_input_preferred, task_bal
 from netstack.schedule.slots.slots import LoadBalanceMode, Location, PhysicalSlot, SlotRequest
 from netstack.schedule.strategies.scheduling_types import SchedulingType
 from netstack.schedule.strategies.strategy import RegionScheduling
-from netstack.schedule.structures.components import strongly_connected_components
+from netstack.schedule.structures import strongly_connected_components
 from netstack.schedule.topology.distribution import dynamic_subpartitions
 from netstack.schedule.topology.regions import Regions
 from netstack.schedule.topology.topology import Topology

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from netstack.schedule.execution.executions import ExecutionVersions
-from netstack.schedule.structures.arrays import NOTHING, index_array
+from netstack.schedule.execution import ExecutionVersions
+from netstack.schedule.structures import NOTHING, index_array
 from netstack.schedule.work import COSTS, WorkKind, WorkQueue
 
 

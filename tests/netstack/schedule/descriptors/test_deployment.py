@@ -11,13 +11,12 @@ from netstack.schedule.descriptors.blob_store import MemoryBlobStore, Offloader,
 from netstack.schedule.descriptors.deployment import Deployment
 from netstack.schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, TaskManagerLocation
-from netstack.schedule.execution.execution_states import ExecutionInput
-from netstack.schedule.execution.executions import Executions
+from netstack.schedule.execution import ExecutionInput, Executions
 from netstack.schedule.failover.release import PartitionTracker
 from netstack.schedule.graph.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
 from netstack.schedule.instructions import Deploy
 from netstack.schedule.slots.slots import Location, PhysicalSlot
-from netstack.schedule.structures.arrays import index_array
+from netstack.schedule.structures import index_array
 from netstack.schedule.topology.distribution import InputInfo, Piece
 from netstack.schedule.topology.topology import Topology
 

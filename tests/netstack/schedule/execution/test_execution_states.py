@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from netstack.errors import LocalProtocolError
-from netstack.schedule.execution.execution_states import (
+from netstack.schedule.execution import (
     EXECUTION_TRANSITIONS,
     JOB_TRANSITIONS,
     TERMINAL,

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from netstack.errors import LocalProtocolError
-from netstack.schedule.execution.execution_states import ExecutionInput, ExecutionState
-from netstack.schedule.execution.executions import Executions
-from netstack.schedule.structures.arrays import index_array
+from netstack.schedule.execution import ExecutionInput, Executions, ExecutionState
+from netstack.schedule.structures import index_array
 
 
 def three() -> Executions:

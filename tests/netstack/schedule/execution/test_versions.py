@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from netstack.schedule.execution.executions import ExecutionVersions
-from netstack.schedule.structures.arrays import index_array
+from netstack.schedule.execution import ExecutionVersions
+from netstack.schedule.structures import index_array
 
 
 def test_what_was_recorded_before_a_bump_is_stale() -> None:

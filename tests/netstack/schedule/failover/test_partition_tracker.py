@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from netstack.schedule.failover.release import NOWHERE, PartitionTracker
-from netstack.schedule.structures.arrays import index_array
+from netstack.schedule.structures import index_array
 
 
 def test_tracked_lost_released_forgotten() -> None:

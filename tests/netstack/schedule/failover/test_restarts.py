@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from netstack.schedule.execution.executions import ExecutionVersions
+from netstack.schedule.execution import ExecutionVersions
 from netstack.schedule.failover.restart import Restarts
-from netstack.schedule.structures.arrays import index_array
+from netstack.schedule.structures import index_array
 
 
 def begun(*starts: tuple[list[int], list[bool]]) -> tuple[Restarts, ExecutionVersions, list[int]]:

@@ -129,7 +129,10 @@ def test_a_union_and_a_node_without_an_operator() -> None:
         ([{"name": "a"}, {"name": "a"}], r"operators\[1\]: the name 'a' is taken"),
         ([{"name": "a"}, {"name": "b", "inputs": ["c"]}], r"operators\[1\] \(b\) reads 'c', which does not exist"),
         ([{"name": "s"}, {"name": "a", "inputs": ["b", "s"]}, {"name": "b", "inputs": ["a"]}], "a, b are in a cycle"),
-        ([{"name": "s"}, {"name": "a", "inputs": [{"from": "s", "input": 2}]}], r"has inputs \[2\]; number them from 1"),
+        (
+            [{"name": "s"}, {"name": "a", "inputs": [{"from": "s", "input": 2}]}],
+            r"inputs \[2\]; number them from 1",
+        ),
         ([{"name": "s"}, {"name": "a", "inputs": [{"from": "s", "function": "a:b"}]}], "but no partitioner"),
     ],
 )

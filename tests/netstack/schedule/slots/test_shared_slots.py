@@ -18,7 +18,7 @@ from netstack.schedule.graph.job_graph import (
 from netstack.schedule.slots.shared_slots import SharedSlots
 from netstack.schedule.slots.slot_sharing import LocalInputPreferred, local_input_preferred
 from netstack.schedule.slots.slots import Location, PhysicalSlot, SlotMatch, SlotRequest
-from netstack.schedule.structures.arrays import index_array
+from netstack.schedule.structures import index_array
 from netstack.schedule.topology.topology import Topology
 
 SLOT = PhysicalSlot(Location("a"), 0)

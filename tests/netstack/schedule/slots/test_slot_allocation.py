@@ -19,7 +19,7 @@ from netstack.schedule.slots.slot_allocation import SlotAllocation
 from netstack.schedule.slots.slot_pool import SlotPool, SlotPoolSettings
 from netstack.schedule.slots.slot_sharing import local_input_preferred
 from netstack.schedule.slots.slots import LoadBalanceMode, Location, PhysicalSlot
-from netstack.schedule.structures.arrays import Batches, index_array, one_batch, single_batches
+from netstack.schedule.structures import Batches, index_array, one_batch, single_batches
 from netstack.schedule.topology.topology import Topology
 
 JOB = JobGraph(

@@ -17,7 +17,7 @@ from netstack.schedule.slots.slot_sharing import (
     consumed_partitions,
     local_input_preferred,
 )
-from netstack.schedule.structures.arrays import index_array
+from netstack.schedule.structures import index_array
 
 ALL = DistributionPattern.ALL_TO_ALL
 POINTWISE = DistributionPattern.POINTWISE

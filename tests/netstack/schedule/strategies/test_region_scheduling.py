@@ -1,7 +1,7 @@
 import pytest
 
 from netstack.schedule.strategies.strategy import RegionScheduling
-from netstack.schedule.structures.arrays import index_array
+from netstack.schedule.structures import index_array
 from netstack.schedule.topology.regions import Regions
 from netstack.schedule.topology.topology import Topology
 from netstack.testing.job_shapes import job_of

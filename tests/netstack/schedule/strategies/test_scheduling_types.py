@@ -7,7 +7,7 @@ from netstack.schedule.strategies.scheduling_types import (
     LazyScheduling,
     SchedulingType,
 )
-from netstack.schedule.structures.arrays import index_array
+from netstack.schedule.structures import index_array
 from netstack.schedule.topology.topology import Topology
 from netstack.testing.job_shapes import job_of
 

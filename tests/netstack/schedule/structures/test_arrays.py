@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from netstack.schedule.structures.arrays import (
+from netstack.schedule.structures import (
     NOTHING,
     Batches,
     GrowingArray,

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from netstack.schedule.structures.arrays import NOTHING, index_array
-from netstack.schedule.structures.components import connected_components, strongly_connected_components
+from netstack.schedule.structures import NOTHING, connected_components, index_array, strongly_connected_components
 
 
 def components(label):

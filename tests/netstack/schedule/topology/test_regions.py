@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from netstack import ConfigError
-from netstack.schedule.structures.arrays import index_array
+from netstack.schedule.structures import index_array
 from netstack.schedule.topology.regions import Regions
 from netstack.schedule.topology.topology import Topology
 from netstack.testing.job_shapes import job_of

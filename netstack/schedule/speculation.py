@@ -26,15 +26,15 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from ..events import TasksReported
-from ..execution.execution_states import ExecutionInput, ExecutionState
-from ..graph.settings import SpeculationSettings
-from ..instructions import BlockTaskManagers, Cancel, Deploy
-from ..progress import Progress
-from ..scheduler_settings import SpeculationStatistics
-from ..slots.slots import Location, PhysicalSlot
-from ..structures.arrays import FlagArray, IndexArray, index_array
-from ..work import WorkKind
+from .events import TasksReported
+from .execution import ExecutionInput, ExecutionState
+from .graph.settings import SpeculationSettings
+from .instructions import BlockTaskManagers, Cancel, Deploy
+from .progress import Progress
+from .scheduler_settings import SpeculationStatistics
+from .slots.slots import Location, PhysicalSlot
+from .structures import FlagArray, IndexArray, index_array
+from .work import WorkKind
 
 
 @final

@@ -1,1 +1,0 @@
-"""Executions: states, attempts and versions of subtasks."""

@@ -1,1 +1,0 @@
-"""Speculative execution: further attempts of slow tasks, on other TaskManagers."""
