@@ -1,6 +1,7 @@
 """netstack: Flink's network stack on trio: credit-based flow control over multiplexed TCP connections.
 
-What stands in `__all__` is loaded when it is first used: who only writes records loads no jobs and no scheduler.
+The names in `__all__` are imported on first use, so a program that only writes records imports neither jobs nor the
+scheduler.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from . import build as build  # at once: it chooses what the data path is loaded from
+from . import build as build  # first: it decides whether the data path is loaded as machine code
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -306,7 +307,7 @@ _HOMES: Final = {
     "task.context": ("OperatorContext",),
     "task.operators": ("Output",),
 }
-"""What each module has of `__all__`; the imports above say the same to type checkers."""
+"""The module of each name in `__all__`; the imports above repeat this for type checkers."""
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 
 
@@ -317,9 +318,9 @@ def __getattr__(name: str) -> Any:
         warn_renamed(name, "open_network")
         name = "open_network"
     if name in _HOME_OF:
-        found = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
-        globals()[name] = found  # so this is called once a name
-        return found
+        value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
+        globals()[name] = value  # the next access does not come here
+        return value
     if not name.startswith("_"):
         try:
             return importlib.import_module(f".{name}", __name__)

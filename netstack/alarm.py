@@ -1,6 +1,8 @@
-"""Wakes a trio task at a time, to some 50 us, without spinning: trio itself waits in epoll, which rounds up to 1 ms.
+"""A timer that wakes one trio task within about 50 us of its deadline.
 
-Takes: times of CLOCK_MONOTONIC, in nanoseconds, or seconds from now. Gives: `Alarm`, on Linux's timerfd.
+trio's own sleep uses epoll, which rounds up to 1 ms.
+
+Takes: CLOCK_MONOTONIC deadlines in nanoseconds, or delays in seconds. Gives: `Alarm`, on Linux's timerfd.
 """
 
 from __future__ import annotations
@@ -17,25 +19,25 @@ import trio
 _CLOCK_MONOTONIC: Final = 1
 _ABSOLUTE: Final = 1
 _NON_BLOCKING: Final = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
-_LONGEST_S: Final = 1e9  # more is never
+_LONGEST_S: Final = 1e9  # longer delays disarm the timer
 _SPEC: Final = struct.Struct("@qqqq")  # struct itimerspec: the interval, then the time; seconds and nanoseconds each
 
 
 @final
 class Alarm:
-    """One timer; one task at a time waits for it.
+    """One timer. At most one task waits for it at a time.
 
     Raises:
-        OSError: the system gives no more files.
+        OSError: the process has no file descriptors left.
     """
 
     IS_SUPPORTED: Final = sys.platform == "linux"
-    """Whether there are such timers; elsewhere only `wait_until` works, as trio's own sleep."""
+    """Whether this system has timerfd. Without it only `wait_until` works, by `trio.sleep`."""
 
     __slots__ = ("_fd", "_set")
 
     def __init__(self) -> None:
-        """Makes the timer, not set."""
+        """Creates the timer, disarmed."""
         self._fd = -1
         if self.IS_SUPPORTED:
             libc = ctypes.PyDLL(None, use_errno=True)  # keeps the GIL; `os.timerfd_create` comes with 3.13
@@ -45,19 +47,19 @@ class Alarm:
                 raise OSError(ctypes.get_errno(), "timerfd_create")
 
     async def wait_until(self, at_ns: int) -> None:
-        """Waits until `time.monotonic_ns()` is there; returns at once, as a checkpoint, when it is already.
+        """Waits until `time.monotonic_ns()` reaches `at_ns`. Returns after a checkpoint if that time has passed.
 
-        Cancellation: nothing changed.
+        Cancellation: no effect on the timer.
         """
         if self._fd < 0:
             await trio.sleep(max(0, at_ns - time.monotonic_ns()) / 1e9)
             return
-        seconds, rest = divmod(max(1, at_ns), 1_000_000_000)  # a time of 0 would unset it
+        seconds, rest = divmod(max(1, at_ns), 1_000_000_000)  # a time of 0 would disarm it
         self._set(self._fd, _ABSOLUTE, _SPEC.pack(0, 0, seconds, rest), None)
         await trio.lowlevel.wait_readable(self._fd)
 
     def set(self, after_s: float) -> None:
-        """Sets it anew, also for the task that waits, from any thread; infinity unsets it."""
+        """Rearms the timer, also for a task that is already waiting, from any thread. Infinity disarms it."""
         if after_s < _LONGEST_S:
             seconds, rest = divmod(max(1, int(after_s * 1e9)), 1_000_000_000)
             self._set(self._fd, 0, _SPEC.pack(0, 0, seconds, rest), None)
@@ -65,15 +67,15 @@ class Alarm:
             self._set(self._fd, 0, _SPEC.pack(0, 0, 0, 0), None)
 
     async def wait(self) -> None:
-        """Waits until the time of `set` has come: at once when it came before. Cancellation: nothing changed."""
+        """Waits until the time given to `set`; at once if it has passed. Cancellation: no effect on the timer."""
         await trio.lowlevel.wait_readable(self._fd)
 
     def __del__(self) -> None:
-        """Gives back what a cancelled task did not close."""
+        """Closes a timer that a cancelled task did not close."""
         self.close()
 
     def close(self) -> None:
-        """Gives the timer back; idempotent."""
+        """Closes the file descriptor; idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,13 +1,13 @@
-"""Which build of the data path runs: machine code, or the same source in Python.
+"""Selects the build of the data path: machine code, or the same source in Python.
 
-Takes: what `tools/compile_core.py` left in `netstack/_compiled`, and the environment. Gives: `kind` and `reason`; and,
-from the first import of netstack on, the compiled modules in place of their sources.
+Takes: the output of `tools/compile_core.py` in `netstack/_compiled`, and the environment. Gives: `kind` and `reason`;
+the first import of netstack also installs the compiled modules in place of their sources.
 
 Rules:
-- All modules of the group are compiled, or none: they know each other's memory layout.
-- Machine code is loaded only when every source it was made from is as it was then. Who edits a source runs Python until
-  the data path is compiled again (`make compiled`).
-- `NETSTACK_PURE=1` runs Python.
+- Either all modules of the group are compiled or none, because they share their memory layouts.
+- Machine code is loaded only if all sources it was compiled from are unchanged. If you edit one, pure Python runs until
+  you run `make compiled`.
+- `NETSTACK_PURE=1` selects Python.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from typing import Final, final
 from .compiled import compiled_folder, current_manifest
 
 PURE: Final = "NETSTACK_PURE"
-"""The environment variable that forces Python; anything but nothing and 0."""
+"""The environment variable that selects Python; empty and 0 do not."""
 
 
 def describe() -> str:
-    """The build that runs, in words."""
+    """The build that runs, and why it is not the compiled one."""
     return kind if reason is None else f"{kind}: {reason}"
 
 
 @final
 class _CompiledFinder(MetaPathFinder):
-    """Finds the compiled modules before anybody else finds their sources."""
+    """Finds the compiled modules before Python's own finders find their sources."""
 
     def __init__(self, files: dict[str, Path]) -> None:
         self._files = files
@@ -51,7 +51,7 @@ class _CompiledFinder(MetaPathFinder):
 
 
 def _choose(package: Path) -> str | None:
-    """Has the machine code loaded where it can be. Returns why not."""
+    """Installs the compiled modules if possible. Returns the reason if not."""
     if os.environ.get(PURE, "0") not in ("", "0"):
         return f"{PURE}={os.environ[PURE]}"
     manifest, problem = current_manifest(package)
@@ -61,7 +61,7 @@ def _choose(package: Path) -> str | None:
     finder = _CompiledFinder({module: folder / name for module, name in manifest["files"].items()})
     sys.meta_path.insert(0, finder)
     try:
-        import_module(manifest["group"])  # now, so that what cannot be loaded here is known before anything needs it
+        import_module(manifest["group"])  # imported here so that a failure is detected before any module is needed
     except ImportError as error:
         sys.meta_path.remove(finder)
         return f"the compiled data path does not load here: {error}"
@@ -72,4 +72,4 @@ reason: Final = _choose(Path(__file__).resolve().parent)
 """Why the data path runs in Python; None when it is compiled."""
 
 kind: Final = "compiled" if reason is None else "python"
-"""`compiled` or `python`: what results and reports carry."""
+"""`compiled` or `python`; results and reports record it."""

@@ -1,10 +1,10 @@
-"""A small certificate authority: what `netstack certificate` writes, for TLS between the hosts of one cluster.
+"""A small certificate authority for TLS between the hosts of one cluster; the command is `netstack certificate`.
 
 Takes: folders, the names of a host. Gives: `ca.pem` and `ca-key.pem`; `certificate.pem` and `key.pem` signed by it.
 
-Rules: keys are ECDSA on P-256, readable by their owner only, and written before what they belong to. Files are replaced
-in one step, so who reads them meanwhile finds old or new ones. Nothing here is needed by TLS itself: certificates of
-any other authority do as well.
+Rules: keys are ECDSA on P-256, readable only by their owner, and written before their certificates. Each file is
+replaced atomically, so a concurrent reader gets the old or the new file. TLS does not depend on this module:
+certificates of any other authority work too.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 CA_DAYS: Final = 3650
 HOST_DAYS: Final = 397
 _EARLIER: Final = datetime.timedelta(hours=1)
-"""Clocks of hosts differ."""
+"""How far certificates are backdated, because the clocks of hosts differ."""
 
 
 def make_authority(folder: Path, *, name: str = "netstack", days: int = CA_DAYS) -> None:
-    """Makes an authority: `ca.pem`, for every host, and `ca-key.pem`, which stays where it is.
+    """Creates an authority: `ca.pem`, which every host gets, and `ca-key.pem`, which stays in this folder.
 
     Raises:
-        ConfigError: there is one already, or `cryptography` is missing.
+        ConfigError: the folder already has an authority, or the package `cryptography` is not installed.
         OSError: the folder cannot be written.
     """
     x509, hashes, ec = _cryptography()
     if (folder / "ca-key.pem").exists():
-        raise ConfigError(f"{folder / 'ca-key.pem'} exists; every host would have to get a new ca.pem: remove it first")
+        raise ConfigError(f"{folder / 'ca-key.pem'} exists; remove it first, and then give every host the new ca.pem")
     folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"{name} authority")])
@@ -50,27 +50,25 @@ def make_authority(folder: Path, *, name: str = "netstack", days: int = CA_DAYS)
 
 
 def make_host(folder: Path, authority: Path, names: Sequence[str], *, days: int = HOST_DAYS) -> None:
-    """Makes what one host needs: `certificate.pem`, `key.pem`, and a copy of the authority's `ca.pem`.
+    """Creates the files of one host: `certificate.pem`, `key.pem`, and a copy of the authority's `ca.pem`.
 
-    Made again before it ends, it is used from the next connection on.
+    To renew a certificate, call this again before it expires; new connections use the new files.
 
     Args:
-        folder: of the host's files.
-        authority: the folder of `make_authority`.
-        names: under which the host is dialled: host names and IP addresses.
-        days: how long it is good.
+        folder: where the host's files are written.
+        authority: the folder given to `make_authority`.
+        names: the host names and IP addresses under which peers dial this host.
+        days: how long the certificate is valid.
 
     Raises:
-        ConfigError: no names, no authority there, or `cryptography` is missing.
+        ConfigError: `names` is empty, `authority` has no authority, or the package `cryptography` is not installed.
         OSError: a folder cannot be read or written.
     """
     x509, hashes, ec = _cryptography()
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     if not names:
-        raise ConfigError(
-            "a certificate is for the names and addresses under which a host is dialled; give at least one"
-        )
+        raise ConfigError("names is empty; give at least one host name or IP address under which peers dial this host")
     try:
         ca = x509.load_pem_x509_certificate((authority / "ca.pem").read_bytes())
         ca_key = load_pem_private_key((authority / "ca-key.pem").read_bytes(), None)
@@ -102,8 +100,8 @@ def _cryptography() -> tuple[Any, Any, Any]:
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError as error:
         raise ConfigError(
-            "making certificates needs the package cryptography: pip install 'cryptography>=42', or take those of"
-            " another authority"
+            "creating certificates requires the package cryptography: run pip install 'cryptography>=42', or use"
+            " certificates of another authority"
         ) from error
     return x509, hashes, ec
 

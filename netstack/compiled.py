@@ -1,7 +1,7 @@
-"""Where the compiled data path lies, and whether it is that of the sources beside it.
+"""Locates the compiled data path and checks that it matches the sources.
 
-Takes: the folder of the package. Gives: the manifest of machine code that may be loaded. The standard library is all it
-needs: `tools/compile_core.py` loads this file by its path, where netstack is not installed yet.
+Takes: the folder of the package. Gives: the manifest of the machine code, if it may be loaded. It needs only the
+standard library, because `tools/compile_core.py` loads this file by path before netstack is installed.
 """
 
 from __future__ import annotations
@@ -13,23 +13,25 @@ from pathlib import Path
 from typing import Any, Final
 
 MANIFEST: Final = "manifest.json"
-"""Lies beside the machine code: `group`, the module all others need; `files` by module; `sources`, a digest of each."""
+"""The manifest beside the machine code: `group`, the module all others need; `files`, the file of each module;
+`sources`, a digest of each source.
+"""
 
 NOT_COMPILED: Final = "the data path was not compiled for this Python; with a C compiler, install netstack again"
 
 
 def compiled_folder(package: Path) -> Path:
-    """Where the machine code for this interpreter lies; of others there may be some beside it."""
+    """The folder with the machine code for this interpreter; other interpreters have folders of their own beside it."""
     return package / "_compiled" / str(sysconfig.get_config_var("SOABI"))
 
 
 def source_digest(source: bytes) -> str:
-    """What a source is recognised by."""
+    """The digest by which a source is recognised."""
     return hashlib.blake2b(source, digest_size=16).hexdigest()
 
 
 def current_manifest(package: Path) -> tuple[dict[str, Any] | None, str]:
-    """The manifest of the machine code there, if it was made from the sources there; else None, and why."""
+    """The manifest of the machine code if it was compiled from the current sources; otherwise None and the reason."""
     folder = compiled_folder(package)
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())

@@ -1,6 +1,6 @@
-"""Calls at deadlines, of buffer timeouts above all, by one task, which sleeps until the next one.
+"""Timed callbacks, mostly for buffer timeouts; one task sleeps until the earliest deadline.
 
-Takes: (deadline, callback). Gives: calls, in order of their deadlines.
+Takes: (deadline, callback). Gives: calls in the order of their deadlines.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .wakeup import Signal
 
 @final
 class Deadlines:
-    """Calls back once at each deadline; idle without deadlines, so an idle TaskManager costs no CPU.
+    """Calls each callback once at its deadline. Without deadlines the task sleeps, so an idle TaskManager uses no CPU.
 
-    On trio's own clock an `Alarm` wakes it: epoll's timeouts, in whole milliseconds, would make a buffer timeout of
-    1 ms one of 2. On any other clock, and where there are no such timers, it sleeps as trio does.
+    On trio's system clock an `Alarm` wakes the task: epoll timeouts are whole milliseconds, so a buffer timeout of 1 ms
+    would take 2. On other clocks, and on systems without timerfd, the task uses trio's sleep.
     """
 
     def __init__(self) -> None:
@@ -35,11 +35,11 @@ class Deadlines:
 
     @staticmethod
     def has_timer() -> bool:
-        """Whether a timer of the kernel wakes it in this event loop."""
+        """Whether a kernel timer wakes the task in this event loop."""
         return Alarm.IS_SUPPORTED and type(current_clock()).__name__ == "SystemClock"  # trio has no public name for it
 
     def call_at(self, deadline_s: float, callback: Callable[[], None]) -> None:
-        """Registers a call; `deadline_s` is of trio's clock."""
+        """Schedules `callback` for `deadline_s`, in seconds of trio's clock."""
         heapq.heappush(self._heap, (deadline_s, next(self._order), callback))
         if self._heap[0][0] == deadline_s:
             if self._alarm is not None and self._now is not None:
@@ -48,7 +48,7 @@ class Deadlines:
                 self._earlier.wake()
 
     async def run(self) -> None:
-        """Runs until cancelled. A callback must not raise."""
+        """Runs until cancelled. Callbacks must not raise."""
         heap = self._heap
         now = self._now = current_clock().current_time
         if self.has_timer():

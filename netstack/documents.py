@@ -1,11 +1,12 @@
-"""Documents of strangers: msgpack with bounds on depth and on what it becomes in memory.
+"""Unpacks untrusted msgpack with bounds on nesting depth and on the number of containers.
 
-Takes: bytes that a peer or a file gave. Gives: lists, dicts and plain values; a `ValueError` that says what is wrong.
+Takes: bytes from a peer or a file. Gives: lists, dicts and plain values, or a `ValueError` with the reason.
 
-Rules: a byte of msgpack may become a list of 56 bytes, and a thousand of them may lie in each other: `repr`, `==`,
-`copy` and user code recurse where the unpacker did not. So both are bounded before anybody sees the document. Nothing
-here recurses, and what is small or flat is not looked at twice. Values are None, bools, ints, floats, texts and bytes:
-the extension types of msgpack, timestamps among them, are refused at the first one, since each is an object of Python.
+Rules: one byte of msgpack can become a list of 56 bytes, and a thousand lists can be nested; `repr`, `==`, `copy` and
+user code then recurse although the unpacker did not. So depth and container count are bounded before any caller sees
+the document. This module does not recurse, and documents that cannot exceed a bound are not scanned. Values are None,
+bools, ints, floats, texts and bytes. The first extension type (timestamps included) is refused, because each one
+creates a Python object.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from typing import Any, Final
 import msgpack
 
 MAX_DOCUMENT_DEPTH: Final = 32
-"""Of lists and dicts in each other; what we send ourselves has less than ten."""
+"""The deepest nesting of lists and dicts; netstack's own messages use less than ten levels."""
 
 MAX_DOCUMENT_CONTAINERS: Final = 1 << 18
-"""Lists and dicts in one document: about 60 MiB of them at most."""
+"""The most lists and dicts in one document: at most about 60 MiB."""
 
 _OPENERS: Final = bytes([*range(0x80, 0xA0), *range(0xDC, 0xE0)])
-"""The bytes with which a list or a map begins; others may look like them, never the other way round."""
+"""The first bytes of msgpack lists and maps. Other data may contain these bytes too, so counting them gives an upper
+bound.
+"""
 
 _CONTAINERS: Final = frozenset({list, dict})
 
@@ -29,15 +32,16 @@ _CONTAINERS: Final = frozenset({list, dict})
 def unpack_document(
     data: bytes, *, max_depth: int = MAX_DOCUMENT_DEPTH, max_containers: int = MAX_DOCUMENT_CONTAINERS
 ) -> Any:
-    """The one value in `data`.
+    """Unpacks the one value in `data`.
 
     Args:
-        data: all of it.
-        max_depth: a value alone has depth 0, a list of values 1.
-        max_containers: lists and dicts together.
+        data: the complete document.
+        max_depth: a plain value has depth 0, a list of plain values depth 1.
+        max_containers: the most lists and dicts together.
 
     Raises:
-        ValueError: it is no msgpack, too deep, or of too many parts; the text says only what is wrong.
+        ValueError: `data` is not msgpack, is nested too deeply, or has too many containers; the text is the reason
+            only.
     """
     most = len(data) - len(data.translate(None, _OPENERS))
     count = 0
@@ -62,18 +66,18 @@ def unpack_document(
         if count > max_containers:
             raise ValueError(f"it has more than {max_containers} lists and maps") from error
         raise ValueError(f"it is not msgpack: {type(error).__name__} {error}".rstrip()) from error
-    if most > max_depth:  # else it cannot be deeper
+    if most > max_depth:  # otherwise it cannot be deeper
         _check_depth(document, max_depth)
     return document
 
 
 def _refuse(code: int, data: bytes) -> None:
-    """An extension type without data; those with data are too long."""
+    """Handles an extension type without data; `max_ext_len` refuses those with data."""
     raise ValueError(f"extension type {code}")
 
 
 def _check_depth(document: Any, max_depth: int) -> None:
-    """Level by level: what is kept of each are its lists and dicts."""
+    """Walks the document level by level, keeping only the lists and dicts of each level."""
     level = [document] if type(document) in _CONTAINERS else []
     depth = 0
     while level:

@@ -1,10 +1,10 @@
-"""Every error netstack raises, on one screen; whose fault it is decides the class.
+"""Every error that netstack raises. The class says who caused the error.
 
 Takes: nothing. Gives: exception classes to every other module.
 
-Rules: a message names the object, its state, the offending value and the next step. The resource errors of trio
-(`ClosedResourceError`, `BusyResourceError`, `WouldBlock`) are raised unchanged by the runtime; everything that the peer
-or the world did arrives as one of the classes below.
+Rules: a message names the object, its state, the offending value and the next step. The runtime raises trio's resource
+errors (`ClosedResourceError`, `BusyResourceError`, `WouldBlock`) unchanged; every failure caused by a peer or the
+system is raised as one of the classes below.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .shown import error_text
 
 
 class ErrorCode(enum.IntEnum):
-    """Numbers carried by ERROR frames; part of the wire contract (`wire/SPEC.md`, section 6)."""
+    """Codes in ERROR frames; part of the wire protocol (`wire/SPEC.md`, section 6)."""
 
     NOT_NETSTACK = 1
     VERSION_MISMATCH = 2
@@ -42,28 +42,28 @@ class ErrorCode(enum.IntEnum):
 
 
 class NetstackError(Exception):
-    """Base of everything below.
+    """Base class of all netstack errors.
 
     Attributes:
-        is_permanent: whether another attempt of a task that fails with it ends the same way, so the job ends at once;
-            `netstack/DESIGN.md` has the list.
+        is_permanent: whether every further attempt of the task would fail in the same way, so the job fails without a
+            restart; `netstack/DESIGN.md` has the list.
     """
 
     is_permanent: ClassVar[bool] = False
 
 
 class ConfigError(NetstackError, ValueError):
-    """A setting that cannot work; the message names the setting, its value and what would be accepted."""
+    """An invalid setting; the message names the setting, its value and the accepted values."""
 
     is_permanent = True
 
 
 class LocalProtocolError(NetstackError):
-    """This program called something in a state that does not allow it."""
+    """This program made a call that the state of the object does not allow."""
 
 
 class RecordError(NetstackError, ValueError):
-    """A record that does not fit its format, or framed bytes that are not a record."""
+    """A record does not fit its format, or received bytes are not a valid record."""
 
 
 class SpillError(NetstackError):
@@ -71,43 +71,43 @@ class SpillError(NetstackError):
 
 
 class ShuffleStorageError(NetstackError):
-    """A partition could not be written to its files; the message names the file and what the system said."""
+    """A partition could not be written to its files; the message names the file and the system's error."""
 
 
 class DiskFull(ShuffleStorageError):
-    """There is no room on the disk, or no more of the quota, for what a task produces."""
+    """The disk, or the quota `shuffle_disk_bytes`, has no room for the output of a task."""
 
 
 class CheckpointError(NetstackError):
-    """A checkpoint cannot be made, or not be used; the message says which and why. The job goes on without it."""
+    """A checkpoint cannot be taken or used; the message says which one and why. The job continues without it."""
 
 
 class StateNotPlain(CheckpointError):
-    """An operator's state is no plain data, and will be none at the next checkpoint; the message names the value."""
+    """An operator's state contains a value that is not plain data; the message names it. Retrying cannot help."""
 
     is_permanent = True
 
 
 class StateMismatch(CheckpointError):
-    """State in a checkpoint is not what the job has there now; the message names both. No restart changes that."""
+    """The state in a checkpoint does not match the job's operators; the message names both. A restart cannot help."""
 
     is_permanent = True
 
 
 class CheckpointStorageError(CheckpointError):
-    """A file of a checkpoint could not be written or is not as it was written; the message names it and the reason."""
+    """A checkpoint file could not be written, or its content is damaged; the message names the file and the reason."""
 
 
 class CheckpointFenced(CheckpointStorageError):
-    """Another master has the folder of checkpoints: this one cannot complete any. Its job cannot go on."""
+    """Another JobMaster has taken over the checkpoint folder: this one can complete no checkpoint, so its job fails."""
 
 
 class OperatorFailed(NetstackError):
-    """A function or a class of the user's raised an error while the job ran.
+    """A user function or class raised an error while the job ran.
 
     Attributes:
-        operator: whose.
-        cause: what it raised.
+        operator: the name of the operator.
+        cause: the error that was raised.
     """
 
     def __init__(self, operator: str, cause: BaseException) -> None:
@@ -118,24 +118,25 @@ class OperatorFailed(NetstackError):
 
 
 class OperatorUnusable(OperatorFailed):
-    """Python refused a call or an import, or `restore` the state it was given: that is the same in every attempt."""
+    """User code could not be imported or called, or `restore` rejected its state. Retrying cannot help."""
 
     is_permanent = True
 
 
 class InsufficientBuffers(NetstackError):
-    """Not enough network buffers; the message says what is missing, what to raise and by how much."""
+    """There are not enough network buffers; the message says how many are missing and what to raise."""
 
 
 class PoolDestroyed(NetstackError):
-    """The buffer pool was destroyed while somebody wanted a buffer: a cancellation, not a failure."""
+    """The buffer pool was destroyed while a task waited for a buffer. This is a cancellation, not a failure."""
 
 
 class RemoteProtocolError(NetstackError):
-    """The peer broke the protocol; the whole connection is unusable.
+    """The peer violated the protocol; the whole connection is unusable.
 
     Attributes:
-        code: what was broken.
+        code: the kind of violation.
+        text: the details.
     """
 
     def __init__(self, code: ErrorCode, text: str) -> None:
@@ -145,7 +146,7 @@ class RemoteProtocolError(NetstackError):
 
 
 class ConnectionLost(NetstackError):
-    """The byte stream to a peer ended or broke; every channel on it fails with this as its cause."""
+    """The byte stream to a peer ended or broke; every channel on it fails with this error as the cause."""
 
 
 class ProducerUnreachable(ConnectionLost):
@@ -161,7 +162,7 @@ class ProducerUnreachable(ConnectionLost):
 
 
 class Refusal(enum.Enum):
-    """Why a peer was not let in; the values are for statistics and people."""
+    """Why a peer was refused. The values are texts for statistics and error messages."""
 
     SECRETS_DIFFER = "the secrets differ"
     NO_SECRET = "proves no secret"
@@ -173,10 +174,10 @@ class Refusal(enum.Enum):
 
 
 class AuthenticationFailed(NetstackError):
-    """A peer did not prove that it belongs, or did not accept our proof; the connection is closed.
+    """A peer did not prove that it knows the secret, or rejected our proof; the connection is closed.
 
     Attributes:
-        reason: why, for statistics; the text says what to do.
+        reason: the reason, for statistics; the text says what to do.
     """
 
     def __init__(self, reason: Refusal, text: str) -> None:
@@ -185,15 +186,15 @@ class AuthenticationFailed(NetstackError):
 
 
 class RequestRefused(NetstackError):
-    """A service did not do what it was asked for; the message names it, why, and what to do."""
+    """A service refused a request; the message names the request, the reason and the next step."""
 
 
 class JobFailed(NetstackError):
-    """A job failed; the text is its root cause.
+    """A job failed; the text is the root cause.
 
     Attributes:
-        job_id: which; empty where it was never taken.
-        traceback: the user's lines that raised it, as Python prints them, and its causes; empty if they are not known.
+        job_id: the id of the job; empty if the JobManager never accepted it.
+        traceback: Python's traceback of the user code that raised the error, with its causes; empty if unknown.
     """
 
     def __init__(self, text: str, *, job_id: str = "", traceback: str = "") -> None:
@@ -203,12 +204,13 @@ class JobFailed(NetstackError):
 
 
 class ChannelFailed(NetstackError):
-    """One channel failed; others on the same connection go on.
+    """One channel failed; other channels on the same connection continue.
 
     Attributes:
-        code: why; `PARTITION_NOT_FOUND` and `PRODUCER_FAILED` have classes of their own.
+        code: the reason; `PARTITION_NOT_FOUND` and `PRODUCER_FAILED` have their own subclasses.
+        text: the details.
         channel: the channel as text, for messages.
-        partition: the id of the partition it was to read, once the channel has heard of the error.
+        partition: the id of the partition that the channel reads, once the channel has received the error.
     """
 
     def __init__(self, code: ErrorCode, text: str, *, channel: str = "") -> None:
@@ -220,22 +222,22 @@ class ChannelFailed(NetstackError):
 
 
 class PartitionNotFound(ChannelFailed):
-    """The producer has no such partition, or released it."""
+    """The producer does not have the partition, or has released it."""
 
 
 class PartitionDamaged(PartitionNotFound):
-    """The producer's files were damaged, or are gone: its task has to run again. The consumer is not to blame."""
+    """The partition's files are damaged or missing: its producer has to run again. The consumer is not at fault."""
 
     def __init__(self, text: str, *, channel: str = "") -> None:
         super().__init__(ErrorCode.PARTITION_DAMAGED, text, channel=channel)
 
 
 class ProducerFailed(ChannelFailed):
-    """The producer's task failed; the text is its root cause. The consumer is not to blame."""
+    """The producing task failed; the text is its root cause. The consumer is not at fault."""
 
 
 def channel_error(code: ErrorCode, text: str, *, channel: str = "") -> ChannelFailed:
-    """The most specific `ChannelFailed` for a code, for an error that came over the wire."""
+    """Returns the most specific `ChannelFailed` for an error code received from a peer."""
     if code in (ErrorCode.PARTITION_NOT_FOUND, ErrorCode.SUBPARTITION_OUT_OF_RANGE):
         return PartitionNotFound(code, text, channel=channel)
     if code is ErrorCode.PARTITION_DAMAGED:

@@ -1,8 +1,8 @@
 """Control events that travel in-band, in order with the records of a subpartition, each in a buffer of its own.
 
-Takes: event objects. Gives: their native bytes and back (`wire/SPEC.md`, section 5).
+Takes: event objects. Gives: their native encoding and back (`wire/SPEC.md`, section 5).
 
-Events cost no credit and no pool segment. Layout: one byte for the type, then the fields, big-endian.
+Events use neither credit nor pool segments. Encoding: one byte for the type, then the fields, big-endian.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .errors import ErrorCode, RemoteProtocolError
 
 
 class DataType(enum.IntEnum):
-    """What a buffer carries; travels in the header of every DATA frame."""
+    """The content of a buffer; part of the header of every DATA frame."""
 
     DATA = 1
     EVENT = 2
@@ -25,22 +25,22 @@ class DataType(enum.IntEnum):
     """An event after which the subpartition blocks until the consumer resumes it."""
     TIMEOUTABLE_ALIGNED_BARRIER = 5
     ANNOUNCEMENT = 6
-    """Never on the wire: an input channel tells at once of a barrier with a timeout that waits in its queue."""
+    """Never on the wire: an input channel announces a queued barrier with an alignment timeout ahead of its turn."""
     END_OF_DATA = 9
     END_OF_PARTITION = 10
     BLOCKING_EVENT = 12
-    """An event that is no barrier, after which the subpartition blocks all the same. Not in the native protocol."""
+    """An event other than a barrier after which the subpartition blocks. Not in the native protocol."""
     STORED_DATA = 14
-    """Never on the wire: data buffers as they lie in a file (`buffer.stored`), for the codec to send them so."""
+    """Never on the wire: data buffers in their file encoding (`buffer.stored`), which the codec sends unchanged."""
 
-    # Attributes and not properties: they are looked up for every event, and a property of an enum costs a call.
+    # Attributes rather than properties: every event reads them, and a property of an enum costs a call.
 
     is_data: bool
-    """Whether it is a data buffer: costs credit, counts in the backlog."""
+    """Whether it is a data buffer, which costs credit and counts in the backlog."""
     has_priority: bool
     """Whether it overtakes data."""
     blocks_upstream: bool
-    """Whether the subpartition stops after it until it is resumed."""
+    """Whether the subpartition stops after this buffer until the consumer resumes it."""
 
     def __init__(self, value: int) -> None:
         self.is_data = value == 1
@@ -49,7 +49,7 @@ class DataType(enum.IntEnum):
 
 
 class Alignment(enum.IntEnum):
-    """How a checkpoint barrier is handled by the consumer."""
+    """How a consumer handles a checkpoint barrier."""
 
     AT_LEAST_ONCE = 0
     ALIGNED = 1
@@ -59,29 +59,27 @@ class Alignment(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class EndOfPartition:
-    """Nothing follows on this channel."""
+    """The last event of a channel."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndOfData:
-    """All records have been sent; `drain` tells whether the job ends for good (true) or stops with a savepoint."""
+    """All records have been sent. `drain` is True if the job ends for good, False if it stops with a savepoint."""
 
     drain: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointBarrier:
-    """Cuts the stream: records before it belong to the checkpoint, records after it do not.
+    """Separates the records of a checkpoint from the records after it.
 
     Attributes:
-        checkpoint_id: grows from checkpoint to checkpoint.
-        timestamp_ns: when the coordinator triggered it (its clock; informative only).
-        alignment: how consumers treat it.
-        aligned_timeout_ns: for ALIGNED: how old the checkpoint may become before it turns unaligned; 0 is without a
-            limit.
-        elapsed_ns: how old the checkpoint was when the barrier was sent: the time it spent in tasks and their queues,
-            each measured by the clock of one process. So no two hosts' clocks are compared; the network's own delay is
-            left out.
+        checkpoint_id: increases from checkpoint to checkpoint.
+        timestamp_ns: when the coordinator triggered the checkpoint, by its own clock; informative only.
+        alignment: how consumers handle the barrier.
+        aligned_timeout_ns: for ALIGNED, the checkpoint age at which the barrier becomes unaligned; 0 means never.
+        elapsed_ns: the age of the checkpoint when the barrier was sent: the time spent in tasks and their queues, each
+            part measured by one process's clock. So no clocks of two hosts are compared; network delay is not included.
     """
 
     checkpoint_id: int
@@ -93,14 +91,14 @@ class CheckpointBarrier:
 
 @dataclass(frozen=True, slots=True)
 class CancelCheckpointMarker:
-    """The checkpoint will not happen; whoever waits for its barriers stops waiting."""
+    """Aborts a checkpoint: consumers stop waiting for its barriers."""
 
     checkpoint_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class UserEvent:
-    """An event of the application's own: a short name and bytes, delivered in order with the records."""
+    """An application event: a short name and a payload, delivered in order with the records."""
 
     name: str
     payload: bytes = b""
@@ -120,14 +118,15 @@ _END_OF_DATA = 8
 
 
 MAX_EVENT_BYTES = 16 * 1024
-"""What a receiver accepts (`wire/SPEC.md`, section 2); events are small, and cost no credit."""
+"""The largest event that a receiver accepts (`wire/SPEC.md`, section 2): events cost no credit, so they must be small.
+"""
 
 
 def encode_event(event: Event) -> bytes:
-    """The native bytes of an event.
+    """Returns the native encoding of an event.
 
     Raises:
-        ValueError: a user event that is too long.
+        ValueError: a `UserEvent` is too long.
     """
     if isinstance(event, EndOfPartition):
         return bytes((_END_OF_PARTITION,))
@@ -156,10 +155,10 @@ def encode_event(event: Event) -> bytes:
 
 
 def decode_event(data: bytes | memoryview) -> Event:
-    """The event in `data`.
+    """Decodes an event.
 
     Raises:
-        RemoteProtocolError: unknown type, or a length that does not fit it.
+        RemoteProtocolError: the type is unknown, or the length does not fit the type.
     """
     raw = bytes(data)
     kind = raw[0] if raw else -1
@@ -185,10 +184,10 @@ def decode_event(data: bytes | memoryview) -> Event:
 
 
 def data_type_of(event: Event, *, priority: bool = False) -> DataType:
-    """The buffer type an event travels under.
+    """Returns the buffer type with which an event is sent.
 
-    A barrier blocks its subpartition when it is aligned, so that nothing behind it occupies receiver buffers; an
-    unaligned barrier is a priority event. `priority` asks for the same for any other event.
+    An aligned barrier blocks its subpartition, so that no data behind it occupies receive buffers; an unaligned barrier
+    is a priority event. `priority` makes any other event a priority event.
     """
     if isinstance(event, EndOfPartition):
         return DataType.END_OF_PARTITION

@@ -1,10 +1,10 @@
-"""Names of functions and classes that another process can find too: `package.module:attribute`.
+"""Importable names of functions and classes, such as `package.module:attribute`, which another process can resolve.
 
-Takes: a name, or something importable. Gives: the name.
+Takes: a name, or an importable object. Gives: the name.
 
-Rules: nothing is imported here, and nothing is pickled; a lambda has no name, so it is refused. What a program defines
-that is run itself is named by the module that the program's file is (`words.py`: `words`), not `__main__`: that is
-another module in every process.
+Rules: this module imports and pickles nothing. A lambda has no name and is refused. A function defined in the program's
+main file is named by that file's module (`words.py`: `words`) rather than `__main__`, which is a different module in
+each process.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from typing import Any, Final, TypeAlias
 from .errors import ConfigError
 
 Named: TypeAlias = "str | Callable[..., Any]"
-"""Something importable, or its name."""
+"""An importable function or class, or its name."""
 
 _NAME: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
 def name_of(function: Named, *, what: str = "operator") -> str:
-    """The name by which another process finds a function or a class.
+    """Returns the name by which another process can import a function or a class.
 
     Args:
-        function: it, or its name, which is only checked for its form.
-        what: what it is for, for messages.
+        function: the object, or its name; of a name only the form is checked.
+        what: the role of the object, for error messages.
 
     Raises:
-        ConfigError: a lambda, a function inside a function, an object: nothing that a name could stand for.
+        ConfigError: it is a lambda, a function defined inside a function, or an object without a name.
     """
     if isinstance(function, str):
         if _NAME.fullmatch(function) is None:
-            raise ConfigError(f"{what} {function!r} is no name; write it like package.module:attribute")
+            raise ConfigError(f"{what} {function!r} is not a valid name; write it like package.module:attribute")
         return function
     module, path = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not module or not path:
@@ -51,22 +51,24 @@ def name_of(function: Named, *, what: str = "operator") -> str:
         )
     if "<locals>" in path:
         raise ConfigError(f"{what} {path} of {module} is defined inside a function; move it to the top of the module")
-    found: Any = sys.modules.get(module)
+    target: Any = sys.modules.get(module)
     for attribute in path.split("."):
-        found = getattr(found, attribute, None)
-    if found is not function:
-        raise ConfigError(f"{what}: {module}:{path} is not {function!r}, but {found!r}; give what has that name")
+        target = getattr(target, attribute, None)
+    if target is not function:
+        raise ConfigError(
+            f"{what} {function!r}: its name {module}:{path} refers to {target!r}; give the object that has this name"
+        )
     if module == "__main__":
         module = _importable(sys.modules["__main__"])
         if not module:
             raise ConfigError(
-                f"{what} {path} is defined where no other process can import it; write it into a module, in a file"
+                f"{what} {path} is defined interactively, so no other process can import it; move it into a module file"
             )
     return f"{module}:{path}"
 
 
 def _importable(main: ModuleType) -> str:
-    """The name of the module that the program's file is; empty of what was typed, or read from a pipe."""
+    """The name of the main file's module; empty if the program was typed interactively or read from a pipe."""
     spec = getattr(main, "__spec__", None)
     if spec is not None:  # python -m package.module; of a package that is package.__main__
         return str(spec.name)

@@ -1,6 +1,6 @@
-"""Typed names for the things that are counted and addressed.
+"""Typed names of partitions and channels.
 
-Takes: nothing. Gives: `NewType`s that make a wrong argument a type error, and `ChannelDescriptor`.
+Takes: nothing. Gives: `NewType`s, which make a wrong argument a type error, and `ChannelDescriptor`.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ from typing import NewType
 from .errors import ConfigError
 
 PartitionId = NewType("PartitionId", str)
-"""Name of a result partition, unique in its TaskManager: 1 to 255 bytes of UTF-8."""
+"""The name of a result partition, unique in its TaskManager: 1 to 255 bytes of UTF-8."""
 
 MAX_PARTITION_ID_BYTES = 255  # its length travels as one byte
 
 
 class ResultPartitionType(enum.Enum):
-    """How the output of a task is kept and consumed."""
+    """How the output of a task is stored and consumed."""
 
     BLOCKING = "blocking"
-    """Consumed when complete, by anybody, any number of times, until the scheduler releases it."""
+    """Consumed after the producer has finished, any number of times, until the scheduler releases it."""
     BLOCKING_PERSISTENT = "blocking_persistent"
-    """As BLOCKING, and kept beyond the end of the job."""
+    """Like BLOCKING, but kept after the end of the job."""
     PIPELINED = "pipelined"
-    """Consumed once, while produced; its pool may grow as far as the TaskManager's memory goes."""
+    """Consumed once, while it is produced; its pool is limited only by the TaskManager's memory."""
     PIPELINED_BOUNDED = "pipelined_bounded"
-    """Consumed once, while produced; a bounded number of buffers: the default of streaming jobs."""
+    """Consumed once, while it is produced, with a bounded number of buffers; the default of streaming jobs."""
     PIPELINED_APPROXIMATE = "pipelined_approximate"
-    """As PIPELINED_BOUNDED, but a consumer may come back without its producer, and miss records."""
+    """Like PIPELINED_BOUNDED, but a restarted consumer may reconnect without its producer and miss records."""
     HYBRID_FULL = "hybrid_full"
-    """Consumed while produced or later, any number of times."""
+    """Consumed during or after production, any number of times."""
     HYBRID_SELECTIVE = "hybrid_selective"
-    """Consumed while produced or later, once."""
+    """Consumed during or after production, once."""
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the partition's pool has an upper bound of its own."""
+        """Whether the partition's pool has its own upper bound."""
         return self in _BOUNDED
 
     @property
     def is_blocking(self) -> bool:
-        """Whether nothing of it can be consumed before all of it was produced."""
+        """Whether consumption starts only after production has finished."""
         return self in _BLOCKING
 
     @property
@@ -57,22 +57,22 @@ class ResultPartitionType(enum.Enum):
 
     @property
     def is_reconsumable(self) -> bool:
-        """Whether it can be consumed again."""
+        """Whether it can be consumed more than once."""
         return self in _RECONSUMABLE
 
     @property
     def is_persistent(self) -> bool:
-        """Whether it outlives the job."""
+        """Whether it is kept after the end of the job."""
         return self is ResultPartitionType.BLOCKING_PERSISTENT
 
     @property
     def is_released_by_scheduler(self) -> bool:
-        """Whether the scheduler releases it, not the producing TaskManager when it was consumed."""
+        """Whether the scheduler releases it, rather than the TaskManager after consumption."""
         return self.is_blocking or self in _HYBRID
 
     @property
     def is_hybrid(self) -> bool:
-        """Whether it is spilled while it may be consumed."""
+        """Whether it is written to files while it may be consumed."""
         return self in _HYBRID
 
 
@@ -87,7 +87,7 @@ def partition_id(name: str) -> PartitionId:
     """Checks a partition's name.
 
     Raises:
-        ConfigError: it is empty or longer than 255 bytes in UTF-8.
+        ConfigError: the name is empty or longer than 255 bytes of UTF-8.
     """
     size = len(name.encode())
     if not 1 <= size <= MAX_PARTITION_ID_BYTES:
@@ -99,17 +99,17 @@ def partition_id(name: str) -> PartitionId:
 
 @dataclass(frozen=True, slots=True)
 class ChannelDescriptor:
-    """Where one input channel reads: a subpartition of a partition at a TaskManager's address.
+    """What one input channel reads: a subpartition of a partition at a TaskManager's address.
 
     Attributes:
-        address: URL of the producing TaskManager, such as `tcp://10.0.0.1:6121`. The consumer's own address makes
-            the channel local: it then reads the producer's buffers directly and never touches a socket.
-        partition_id: the partition's name there.
-        subpartition: index of the subpartition, from 0.
-        subpartitions: how many in a row from that one on the channel reads, one after the other. More than one can be
-            had of partitions that are kept in files (blocking and hybrid ones).
-        is_prompt: whether it goes over the connection to that TaskManager which is for prompt channels alone, so that
-            its few records do not stand behind what others move in bulk. Any channel may; a local one needs none.
+        address: URL of the producing TaskManager, such as `tcp://10.0.0.1:6121`. If it is the consumer's own address,
+            the channel is local: it reads the producer's buffers directly, without a socket.
+        partition_id: name of the partition at the producer.
+        subpartition: index of the first subpartition to read, from 0.
+        subpartitions: how many consecutive subpartitions to read, one after the other. Only partitions stored in files
+            (blocking and hybrid) support more than one.
+        is_prompt: whether the channel uses the connection reserved for prompt channels, so that its few records do not
+            queue behind bulk data. Any channel may be prompt; a local channel gains nothing.
     """
 
     address: str

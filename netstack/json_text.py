@@ -1,11 +1,11 @@
-"""Any value as JSON text: for the page, REST, recordings, and what commands print with `--json`.
+"""JSON text of any value: for the web page, REST, recordings, and the output of commands with `--json`.
 
-Takes: documents that hold values of users and of peers. Gives: text that every JSON parser takes.
+Takes: documents with values from users and peers. Gives: text that every JSON parser accepts.
 
-Rules: no value raises. Keys and bytes become text, with escapes where bytes are no UTF-8. NaN and the infinities become
-null, as JSON has none. A list or dict deeper than `MAX_DEPTH` is shown in short. Everything else is shown as Python
-would write it. A document of plain values only is written by `json` alone. What is looked at again and again is
-`shortened` first: a result of a job may be as long as its user likes.
+Rules: no value raises. Keys and bytes become text; bytes that are not UTF-8 are escaped. NaN and infinities become
+null, because JSON has neither. Lists and dicts deeper than `MAX_DEPTH`, and all other values, become their abbreviated
+Python representation. A document of plain values is written by `json` alone. Callers that render a document repeatedly
+apply `shortened` first, because the result of a job can have any size.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Any, Final, final
 from .shown import shown
 
 MAX_DEPTH: Final = 64
-"""Of lists and dicts in each other; documents of peers have 32 at most."""
+"""The deepest nesting of lists and dicts; documents from peers have at most 32 levels."""
 
 _MAX_INT_BITS: Final = 8192
-"""Python refuses to write longer ints in decimal (4,300 digits)."""
+"""Python refuses to convert larger ints to decimal (4,300 digits)."""
 
 
 def json_text(
     document: object, *, indent: int | None = None, compact: bool = False, most_characters: int | None = None
 ) -> str:
-    """One JSON document, without a line end.
+    """Returns a value as one JSON document, without a trailing newline.
 
     Args:
         document: any value.
         indent: spaces for each level; None writes one line.
-        compact: no spaces, and nothing but ASCII: for programs.
-        most_characters: of a document whose text is longer, about so many are shown (`shortened`); None: all of it.
+        compact: no spaces, ASCII only: for programs.
+        most_characters: a longer text is shortened to about this length (`shortened`); None means no limit.
     """
     separators = (",", ":") if compact else None
     try:
@@ -46,22 +46,22 @@ def json_text(
     if not text.isascii():
         try:
             text.encode()
-        except UnicodeEncodeError:  # half of a surrogate pair, which has no UTF-8
+        except UnicodeEncodeError:  # half of a surrogate pair has no UTF-8 encoding
             text = json.dumps(document, indent=indent, separators=separators)
     return text
 
 
 def shortened(value: object, characters: int) -> Any:
-    """A copy of a value that `json` takes, of about so many characters at most; "..." stands for what was left out.
+    """Returns a copy of a value that `json` accepts, of about `characters` at most; "..." marks omissions.
 
-    Takes time and memory for what it gives, not for what it leaves out.
+    Time and memory grow with the size of the result, not of the value.
     """
     return _plain(value, MAX_DEPTH, _Room(characters))
 
 
 @final
 class _Room:
-    """How many characters are left; each value takes some."""
+    """The remaining number of characters; each value uses some of it."""
 
     __slots__ = ("left",)
 
@@ -69,7 +69,7 @@ class _Room:
         self.left = characters
 
     def cut(self, text: str | bytes | bytearray) -> str | bytes | bytearray:
-        """As much of a text as there is room for, and some more."""
+        """Returns the part of a text that still fits."""
         kept = text if len(text) <= self.left else text[: max(0, int(self.left))]
         self.left -= len(kept)
         return kept
@@ -77,11 +77,11 @@ class _Room:
 
 _LEFT_OUT: Final = "..."
 _OF_A_VALUE: Final = 4
-"""Characters that each value takes at least, with what stands around it."""
+"""Characters counted for each value, including its punctuation."""
 
 
 def _plain(value: object, depth: int, room: _Room) -> Any:
-    """A copy of a value that `json.dumps` takes, with at most `depth` lists and dicts in each other."""
+    """Returns a copy of a value that `json.dumps` accepts, with at most `depth` nested lists and dicts."""
     room.left -= _OF_A_VALUE
     if value is None or isinstance(value, bool):
         return value
@@ -96,30 +96,30 @@ def _plain(value: object, depth: int, room: _Room) -> Any:
     if depth and isinstance(value, Mapping):
         return _object(value, depth - 1, room)
     if depth and isinstance(value, list | tuple | Set):
-        found = []
+        items = []
         for each in value:
             if room.left <= 0:
-                found.append(_LEFT_OUT)
+                items.append(_LEFT_OUT)
                 break
-            found.append(_plain(each, depth - 1, room))
-        return found
+            items.append(_plain(each, depth - 1, room))
+        return items
     return shown(value)
 
 
 def _object(mapping: Mapping[Any, Any], depth: int, room: _Room) -> dict[str, Any]:
-    """A dict with texts as keys; of two keys with one text the second is shown as Python would write it."""
-    found: dict[str, Any] = {}
+    """Returns a dict with text keys; if two keys have the same text, the second gets its Python representation."""
+    entries: dict[str, Any] = {}
     for key, value in mapping.items():
         if room.left <= 0:
-            found[_LEFT_OUT] = _LEFT_OUT
+            entries[_LEFT_OUT] = _LEFT_OUT
             break
         text = _key(key, room)
-        if text in found:
+        if text in entries:
             text = shown(key)
-        while text in found:
+        while text in entries:
             text += "'"
-        found[text] = _plain(value, depth, room)
-    return found
+        entries[text] = _plain(value, depth, room)
+    return entries
 
 
 def _key(key: object, room: _Room) -> str:

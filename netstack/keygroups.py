@@ -1,14 +1,15 @@
-"""Key groups: which subpartition a key belongs to, by the same arithmetic as Flink, one key or an array at a time.
+"""Key groups: assigns keys to subpartitions with Flink's arithmetic, one key or a whole array at a time.
 
-Takes: keys. Gives: hashes that are the same in every process, key groups, the subpartition that owns each group; and
-the form of a key that decides which keys are one, in placement and in state.
+Takes: keys. Gives: hashes that are equal in every process, key groups, the subpartition that owns each group, and the
+canonical form of a key, which defines key equality for placement and for state.
 
-A key's hash is what Java's `hashCode` gives for the like type (Python's own `hash` differs from process to process).
-Its murmur picks one of `max_parallelism` key groups; subpartitions own contiguous ranges of groups, so that a change of
-parallelism moves whole groups. Keys that are equal in Python but of different types (1, 1.0, True) are different keys
-here, as they are in Java; so are 0.0 and -0.0, and every NaN is one key (`Double.equals`).
+The hash of a key is Java's `hashCode` of the corresponding type, because Python's `hash` differs between processes. The
+murmur of that hash selects one of `max_parallelism` key groups. Each subpartition owns a contiguous range of groups, so
+a change of parallelism moves whole groups. Keys that are equal in Python but have different types (1, 1.0, True) are
+different keys, as in Java; so are 0.0 and -0.0. All NaNs are one key (`Double.equals`).
 
-The functions named `..._array` give exactly what the plain ones give for each element, at a few nanoseconds each.
+The functions named `..._array` return the results of the plain functions for each element, at a few nanoseconds an
+element.
 """
 
 from __future__ import annotations
@@ -29,37 +30,37 @@ if TYPE_CHECKING:
 
 MIN_DEFAULT_MAX_PARALLELISM = 128
 MAX_PARALLELISM_LIMIT = 32_768
-"""Flink's bound, so that a key group fits 15 bits."""
+"""Flink's limit, so that a key group fits 15 bits."""
 
 PLAIN_KEYS = frozenset({int, str, bytes, type(None)})
-"""Of exactly these types a key is its own canonical form: Python's `==` tells them apart as Java does."""
+"""Keys of exactly these types are their own canonical form, because Python's `==` distinguishes them as Java does."""
 
-_FORM = object()  # the first of every canonical form that is not the key itself
+_FORM = object()  # the first item of every canonical form that differs from its key
 _NAN_BITS = bytes.fromhex("000000000000f87f")
 _MASK = 0xFFFFFFFF
 _FLOAT = struct.Struct("<d")
 _HALVES = struct.Struct("<II")
 _TRUE_HASH, _FALSE_HASH = 1231, 1237  # Java's Boolean
 _NAN_HASH = 0x7FF80000  # Java hashes every NaN alike
-_UTF_16 = f"utf-16-{sys.byteorder[0]}e"  # in the machine's order, to be read as numbers
+_UTF_16 = f"utf-16-{sys.byteorder[0]}e"  # in the machine's byte order, to be read as numbers
 
-# Keys hashed at a time: murmur passes over them twenty times, and so many (64 KiB a pass) stay in the cache. Fewer
-# would pay numpy's fixed cost of a call too often.
+# Keys hashed at a time: murmur makes twenty passes, and a chunk of 64 KiB stays in the cache. Smaller chunks would pay
+# numpy's fixed cost of a call too often.
 _CHUNK_KEYS = 16_384
 
 
 def stable_hash(key: object) -> int:
-    """The 32-bit hash of a key, the same in every process and on every machine.
+    """The 32-bit hash of a key, equal in every process and on every machine.
 
-    int: itself where it fits 32 bits (Java's Integer), else its halves folded (Long). str: String, over UTF-16 units.
-    bytes: Arrays.hashCode. float: Double. bool: Boolean. None: 0. tuple: Flink's Tuple, from the hashes of its items. A
-    numpy scalar counts as the Python value it holds.
+    int: the value itself if it fits 32 bits (Java's Integer), otherwise the xor of its halves (Long). str: String, over
+    UTF-16 units. bytes: Arrays.hashCode. float: Double. bool: Boolean. None: 0. tuple: Flink's Tuple, from the hashes
+    of its items. A numpy scalar counts as the Python value it holds.
 
     Returns:
         A signed 32-bit number.
 
     Raises:
-        RecordError: another type, or an int beyond 64 bits.
+        RecordError: the type has no stable hash, or an int does not fit 64 bits.
     """
     if isinstance(key, np.generic):
         key = key.item()
@@ -90,22 +91,23 @@ def stable_hash(key: object) -> int:
 
 
 def canonical_key(key: Any) -> Any:
-    """What stands for a key in a dict: equal, in Python, exactly where two keys are one.
+    """Returns the dict key that represents a key: equal in Python exactly if two keys are the same key.
 
-    A key is its type and its value: 1, 1.0 and True are three, 0.0 and -0.0 two, every NaN is the same one. A tuple is
-    its items. Numpy scalars, and what is derived from int, str, bytes, float or tuple, count as the value they hold.
+    Type and value identify a key: 1, 1.0 and True are three keys, 0.0 and -0.0 are two, and every NaN is the same key.
+    A tuple is identified by its items. Numpy scalars, and subclasses of int, str, bytes, float or tuple, count as the
+    value they hold.
 
     Returns:
-        The key itself for those of `PLAIN_KEYS` and tuples of them, and for what this function gave; otherwise a form
-        that `original_key` turns back.
+        The key itself if its type is in `PLAIN_KEYS` or it is a tuple of such keys; a canonical form is returned
+        unchanged. Otherwise a form that `original_key` converts back.
 
     Raises:
-        RecordError: it has no stable hash because of its type.
+        RecordError: the type has no stable hash.
     """
     kind = key.__class__
     if kind in PLAIN_KEYS or (kind is tuple and PLAIN_KEYS.issuperset(map(type, key))):
         return key
-    if kind is float and key and key == key:  # only zeros and NaN need their bits
+    if kind is float and key and key == key:  # only zeros and NaN are represented by their bits
         return (_FORM, float, key)
     if isinstance(key, np.generic):
         key = key.item()
@@ -134,7 +136,7 @@ def canonical_key(key: Any) -> Any:
 
 
 def original_key(form: Any) -> Any:
-    """The key that `canonical_key` gave this for, as a value of Python's own."""
+    """Returns the key of a canonical form, as a plain Python value."""
     if form.__class__ is not tuple or not form or form[0] is not _FORM:
         return form
     _, kind, value = form
@@ -153,7 +155,7 @@ def murmur(value: int) -> int:
     x ^= x >> 16
     if x < 0x80000000:
         return x
-    return -x & 0x7FFFFFFF  # what is negative in Java, made positive; its least number has no positive and gives 0
+    return -x & 0x7FFFFFFF  # negative in Java: negated; Java's least int has no positive counterpart and gives 0
 
 
 def key_group(key: object, max_parallelism: int) -> int:
@@ -171,13 +173,13 @@ def operator_index(group: int, parallelism: int, max_parallelism: int) -> int:
 
 
 def default_max_parallelism(parallelism: int) -> int:
-    """Flink's choice when nobody chose: room to grow by half, a power of two, from 128 to 32,768."""
+    """Flink's default: 1.5 times the parallelism, rounded up to a power of two, from 128 to 32,768."""
     with_room = parallelism + parallelism // 2
     return min(max(1 << (with_room - 1).bit_length(), MIN_DEFAULT_MAX_PARALLELISM), MAX_PARALLELISM_LIMIT)
 
 
 def check_parallelism(parallelism: int, max_parallelism: int) -> None:
-    """Refuses numbers the formulas do not hold for.
+    """Checks the arguments of the formulas above.
 
     Raises:
         ConfigError: not 1 <= parallelism <= max_parallelism <= 32,768.
@@ -192,16 +194,16 @@ def check_parallelism(parallelism: int, max_parallelism: int) -> None:
 
 
 def hash_array(keys: NDArray[Any]) -> NDArray[np.int32] | None:
-    """`stable_hash` of every element, for whole numbers, floats, bools, and rows of bytes.
+    """`stable_hash` of every element, for integers, floats, bools, and rows of bytes.
 
     Args:
-        keys: one dimension of numbers; or bytes, as `byte_rows` takes them.
+        keys: a one-dimensional array of numbers, or bytes as `byte_rows` accepts them.
 
     Returns:
-        The hashes; None for an array of another kind, whose elements have to be hashed one by one.
+        The hashes; None for other arrays, whose elements have to be hashed one by one.
 
     Raises:
-        RecordError: an unsigned number beyond 63 bits.
+        RecordError: an unsigned number does not fit 63 bits.
     """
     rows = byte_rows(keys)
     if rows is not None:
@@ -216,7 +218,7 @@ def hash_array(keys: NDArray[Any]) -> NDArray[np.int32] | None:
             raise RecordError(f"an unsigned key of {int(keys.max())} does not fit 63 bits; use its text as the key")
         return _fold(keys, narrow_is_itself=True)
     if kind == "f" and keys.dtype.itemsize <= 8:
-        with np.errstate(invalid="ignore"):  # a signalling NaN turns into a quiet one
+        with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
             numbers = keys.astype(np.float64)
         hashes = _fold(numbers.view(np.int64), narrow_is_itself=False)
         hashes[np.isnan(numbers)] = _NAN_HASH
@@ -243,7 +245,7 @@ def murmur_array(hashes: NDArray[np.int32]) -> NDArray[np.int32]:
     x *= np.uint32(0xC2B2AE35)
     x ^= np.right_shift(x, 16, out=scratch)
     signed = x.view(np.int32)
-    np.absolute(signed, out=signed)  # leaves the least number negative, and its lower bits 0
+    np.absolute(signed, out=signed)  # the least number stays negative; its lower bits are 0
     x &= np.uint32(0x7FFFFFFF)
     return signed
 
@@ -254,7 +256,7 @@ def key_group_array(hashes: NDArray[np.int32], max_parallelism: int) -> NDArray[
 
 
 def group_owners(parallelism: int, max_parallelism: int) -> NDArray[np.unsignedinteger[Any]]:
-    """The subpartition of every key group, as u1 or u2: numpy sorts those by counting, whatever their number.
+    """The subpartition of every key group, as u1 or u2, because numpy sorts these types by counting.
 
     Raises:
         ConfigError: as `check_parallelism`.
@@ -267,13 +269,13 @@ def group_owners(parallelism: int, max_parallelism: int) -> NDArray[np.unsignedi
 def owner_array(
     hashes: NDArray[np.int32], owners: NDArray[np.unsignedinteger[Any]]
 ) -> NDArray[np.unsignedinteger[Any]]:
-    """The subpartition of every hash, by a table of `group_owners`."""
-    found = np.empty(len(hashes), owners.dtype)
+    """The subpartition of every hash, from a table of `group_owners`."""
+    indices = np.empty(len(hashes), owners.dtype)
     groups = len(owners)
     for at in range(0, len(hashes), _CHUNK_KEYS):
         chunk = slice(at, at + _CHUNK_KEYS)
-        np.take(owners, key_group_array(hashes[chunk], groups), out=found[chunk], mode="clip")
-    return found
+        np.take(owners, key_group_array(hashes[chunk], groups), out=indices[chunk], mode="clip")
+    return indices
 
 
 def _no_key(key: object) -> RecordError:
@@ -284,7 +286,7 @@ def _no_key(key: object) -> RecordError:
 
 
 def _signed(unsigned: int) -> int:
-    """A 32-bit number read as signed."""
+    """Reads a 32-bit number as signed."""
     return unsigned - (1 << 32) if unsigned >> 31 else unsigned
 
 
@@ -297,11 +299,11 @@ def _polynomial(start: int, units: Iterable[int]) -> int:
 
 
 def _fold(words: NDArray[Any], *, narrow_is_itself: bool) -> NDArray[np.int32]:
-    """The lower half of every 64-bit word xor its upper half; or, of a word that fits 32 bits, itself if asked."""
+    """Xors the halves of every 64-bit word; with `narrow_is_itself`, words that fit 32 bits are kept."""
     folded = np.empty(len(words), np.int32)
     for at in range(0, len(words), _CHUNK_KEYS):
         chunk = words[at : at + _CHUNK_KEYS].astype(np.int64, copy=False)
-        low = chunk.astype(np.int32)  # wraps, as meant
+        low = chunk.astype(np.int32)  # wraps on purpose
         high = (chunk >> 32).astype(np.int32)
         if narrow_is_itself:
             high[high == low >> 31] = 0
@@ -310,7 +312,7 @@ def _fold(words: NDArray[Any], *, narrow_is_itself: bool) -> NDArray[np.int32]:
 
 
 def _hash_rows(rows: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """The hash of every row, taken as bytes."""
+    """The hash of every row of bytes."""
     hashes = np.ones(len(rows), np.int32)
     for column in rows.view(np.int8).T:
         hashes *= np.int32(31)

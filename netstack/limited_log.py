@@ -1,10 +1,10 @@
-"""Log lines that strangers can cause: a few a second, whatever happens; what was left out is counted and told.
+"""A rate limit for log lines that peers can cause; the number of omitted lines is logged.
 
-Takes: lines and the time. Gives: lines to a `logging.Logger`, at most `burst` at once and `per_second` on the average;
-or, for a while, none below a level (`quieter`).
+Takes: lines and the time. Gives: lines to a `logging.Logger`, at most `burst` at once and `per_second` on average;
+`quieter` suppresses a logger's lines below a level for a while.
 
-Rules: every kind of line has an account of its own, so a flood of one kind hides no other. The number of lines that
-were left out is told with the next one of its kind that is written. What comes from a peer is `shown` by the caller.
+Rules: each kind of line has its own account, so a flood of one kind suppresses no other. The next written line of a
+kind reports how many were omitted. The caller escapes data of peers (`shown`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAX_KINDS: Final = 64
 
 @contextmanager
 def quieter(name: str, level: int) -> Iterator[None]:
-    """Inside the block the logger of this name, and those below it, write nothing under `level`."""
+    """Inside the block, the logger of this name and its children write nothing below `level`."""
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(level)
@@ -31,12 +31,12 @@ def quieter(name: str, level: int) -> Iterator[None]:
 
 @final
 class LimitedLog:
-    """One logger with a limit.
+    """A logger with a rate limit.
 
     Args:
-        logger: where lines go.
-        clock: seconds, never running back.
-        per_second: lines of one kind, on the average.
+        logger: receives the lines.
+        clock: returns seconds of a monotonic clock.
+        per_second: lines of one kind, on average.
         burst: lines of one kind at once.
     """
 
@@ -52,23 +52,25 @@ class LimitedLog:
         self._kinds: dict[str, _Account] = {}
 
     def log(self, level: int, kind: str, text: str, *, error: BaseException | None = None) -> bool:
-        """Writes a line, or counts it as left out.
+        """Writes a line, or counts it as omitted.
 
         Args:
             level: as for `logging`.
-            kind: which account it is on: a word of ours, never a peer's.
-            text: the line; no formatting is done.
-            error: whose traceback follows: for mistakes of this program.
+            kind: selects the account; a constant of the program, never data of a peer.
+            text: the line; it is not formatted.
+            error: an error whose traceback follows the line: for bugs of this program.
 
         Returns:
-            Whether it was written.
+            Whether the line was written.
         """
         if not self._logger.isEnabledFor(level):
             return False
         account = self._kinds.get(kind)
         now = self._clock()
         if account is None:
-            if len(self._kinds) >= _MAX_KINDS:  # kinds are ours, so there are few; if not, this stays small
+            if (
+                len(self._kinds) >= _MAX_KINDS
+            ):  # kinds are constants, so there are few; this bounds the memory in any case
                 self._kinds.clear()
             account = self._kinds[kind] = _Account(float(self._burst), now)
         account.lines = min(float(self._burst), account.lines + (now - account.since) * self._per_second)

@@ -1,6 +1,6 @@
-"""A listener of transports whose two ends are in one process.
+"""A listener for transports whose two ends are in one process.
 
-Takes: streams that were dialled. Gives: the same, to whoever accepts.
+Takes: dialled streams. Gives: the same streams to `accept`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .transport import ByteStream, Listener
 
 
 class QueueListener(Listener):
-    """A listener of this process: hands out the streams that are put into it, in their order.
+    """Hands out the streams passed to `put`, in order.
 
     Attributes:
         address: its URL.
@@ -26,12 +26,12 @@ class QueueListener(Listener):
         self._closed = False
 
     def put(self, stream: ByteStream) -> None:
-        """Somebody has dialled; never waits."""
+        """Queues a dialled stream; never waits."""
         self._waiting.append(stream)
         self._arrived.unpark()
 
     async def accept(self) -> ByteStream:
-        """See `Listener.accept`."""
+        """Waits for the next stream. Cancellation: no stream is lost."""
         await trio.lowlevel.checkpoint()
         while not self._waiting:
             if self._closed:
@@ -40,7 +40,7 @@ class QueueListener(Listener):
         return self._waiting.popleft()
 
     def close(self) -> None:
-        """Closes what was not accepted too."""
+        """Also closes the streams that were not accepted."""
         self._closed = True
         self._arrived.unpark_all()
         while self._waiting:

@@ -1,6 +1,6 @@
-"""Names of the release before, which still work for one release and say what took their place.
+"""Deprecated public names, which work for one more minor release.
 
-Takes: both names. Gives: a `DeprecationWarning` at the line that used the old one.
+Takes: the old and the new name. Gives: a `DeprecationWarning` at the line that used the old one.
 """
 
 from __future__ import annotations
@@ -9,5 +9,7 @@ import warnings
 
 
 def warn_renamed(old: str, new: str) -> None:
-    """Says that a public name has another one now; called by a module's `__getattr__`."""
-    warnings.warn(f"{old} is {new} now; the old name goes with the next release", DeprecationWarning, stacklevel=3)
+    """Warns that a public name was renamed; called by a module's `__getattr__`."""
+    warnings.warn(
+        f"{old} was renamed to {new}; the next minor release removes the old name", DeprecationWarning, stacklevel=3
+    )

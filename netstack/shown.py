@@ -1,10 +1,10 @@
-"""Values of strangers as text: bounded in length and depth, on one line, with nothing that a terminal would obey.
+"""Untrusted values as safe text: bounded in length and depth, on one line, without control characters.
 
-Takes: whatever a peer, a file or a user gave. Gives: text that may go into an error, a log line or a table.
+Takes: values from peers, files or users. Gives: text for errors, log lines and tables.
 
-Rules: no call recurses deeper than `_MAX_DEPTH`, takes longer than its limit asks for, or raises. Every character that
-is not printable is escaped: line ends, so that no log line can be forged; escape sequences; marks that turn the
-direction of writing; lone surrogates, which no stream takes. What was left out is said with `...`.
+Rules: no function recurses deeper than `_MAX_DEPTH`, takes time beyond its limit, or raises. Every character that is
+not printable is escaped: newlines, which could forge log lines; terminal escape sequences; marks that change the
+writing direction; lone surrogates, which no stream can encode. `...` marks omissions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import enum
 from typing import Any, Final
 
 SHOWN_CHARACTERS: Final = 200
-"""Of a value in an error text, unless the caller says otherwise."""
+"""The default length limit of a value in an error text."""
 
 _MAX_DEPTH: Final = 3
 _MAX_ITEMS: Final = 6
@@ -30,21 +30,21 @@ _BRACKETS: Final[dict[type, tuple[str, str]]] = {
 
 
 def shown(value: object, limit: int = SHOWN_CHARACTERS) -> str:
-    """A value as Python would write it, as far as there is room.
+    """Returns a value's Python representation, abbreviated to the limit.
 
     Args:
-        value: anything; of containers a few items of a few levels are shown.
-        limit: of characters, the mark of what was left out included.
+        value: any value; of containers, a few items of a few levels are included.
+        limit: characters, including the mark of an omission.
     """
     return _cut(_shown(value, limit, _MAX_DEPTH), limit)
 
 
 def shown_text(text: str, limit: int = SHOWN_CHARACTERS) -> str:
-    """A text as it is, without quotes, where it is printable; what is not is escaped as in a string of Python.
+    """Returns a text without quotes; characters that are not printable are escaped as in a Python string.
 
     Args:
-        text: of a peer: a name, a reason, a version.
-        limit: of characters, the mark of what was left out included.
+        text: a name, reason or version from a peer.
+        limit: characters, including the mark of an omission.
     """
     head = text[: limit + 1]
     if not head.isprintable():
@@ -53,22 +53,22 @@ def shown_text(text: str, limit: int = SHOWN_CHARACTERS) -> str:
 
 
 def shown_error(error: BaseException, limit: int = 4 * SHOWN_CHARACTERS) -> str:
-    """An error as `Class: text`, whatever its text holds and whether it has one.
+    """Returns an error as `Class: text`, or as `Class` if it has no text.
 
     Args:
-        error: any; a group tells how many it holds.
-        limit: of characters.
+        error: any error; the text of a group includes the number of its errors.
+        limit: characters.
     """
     text = error_text(error)
     return shown_text(f"{type(error).__name__}: {text}" if text else type(error).__name__, limit)
 
 
 def error_text(error: BaseException) -> str:
-    """What an error says, as long as it is and unescaped, whatever its class does."""
+    """Returns an error's text, complete and unescaped; never raises."""
     try:
-        return str.__str__(str(error))  # exactly a str: a subclass may cut itself as it likes
-    except BaseException:  # its own mistake, and no reason to fail here
-        return "(its text cannot be made)"
+        return str.__str__(str(error))  # a plain str: a subclass could override slicing
+    except BaseException:  # a bug in the error's class must not cause another failure
+        return "(its text is not available)"
 
 
 def _shown(value: object, limit: int, depth: int) -> str:
@@ -80,7 +80,7 @@ def _shown(value: object, limit: int, depth: int) -> str:
             return f"an int of {value.bit_length()} bits"
         return _own(value, limit)
     if isinstance(value, str | bytes | bytearray):
-        # A few characters more than fit, so that the cut is seen.
+        # One character more than fits, so that the omission is detected.
         return _own(value[: limit + 1], limit)
     if isinstance(value, memoryview):
         return f"<memory of {value.nbytes} bytes>"
@@ -110,7 +110,7 @@ def _container(value: Any, limit: int, depth: int) -> str:
                 parts.append(f"{_shown(item[0], limit, depth - 1)}: {_shown(item[1], limit, depth - 1)}")
             else:
                 parts.append(_shown(item, limit, depth - 1))
-    except Exception:  # a kind of list or dict with an order of its own
+    except Exception:  # a subclass of list or dict whose iteration raises
         parts.append(_CUT)
     comma = "," if kind is tuple and len(value) == 1 else ""
     return f"{opening}{', '.join(parts)}{comma}{closing}"
@@ -128,10 +128,10 @@ def _instance(value: Any, limit: int, depth: int) -> str:
 
 
 def _own(value: object, limit: int) -> str:
-    """The object's own description; it may be of any class, so it may raise whatever it likes."""
+    """Returns the object's own `repr`; its class may raise anything."""
     try:
         return shown_text(repr(value), limit)
-    except Exception:  # a mistake in its class, and no reason to fail here
+    except Exception:  # a bug in its class must not cause another failure
         return f"<{type(value).__name__}>"
 
 

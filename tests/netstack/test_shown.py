@@ -94,5 +94,5 @@ def test_long_ones_are_cut_without_being_written_out() -> None:
 
 
 def test_errors_say_their_class() -> None:
-    assert shown_error(RudeError()) == "RudeError: (its text cannot be made)"
+    assert shown_error(RudeError()) == "RudeError: (its text is not available)"
     assert shown_error(KeyError()) == "KeyError"

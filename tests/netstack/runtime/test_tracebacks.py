@@ -262,7 +262,7 @@ def recurses() -> str:
     return recurses()
 
 
-NOT_MADE = "(its text cannot be made)"
+NOT_MADE = "(its text is not available)"
 
 
 @pytest.mark.parametrize(
