@@ -37,7 +37,6 @@ MODULES: Final = (
     *("buffer.segment", "buffer.buffer", "buffer.builder", "buffer.elements", "buffer.lent"),
     *("buffer.local_pool", "buffer.network_pool", "buffer.stored"),
     *("record.framing", "record.rows", "record.runs", "record.deserializer"),
-    "runtime.staying",
     *(
         "outbound.open_buffers",
         "outbound.flush_rounds",
@@ -60,7 +59,7 @@ MODULES: Final = (
     *("inbound.gate", "inbound.union", "inbound.receiver", "inbound.uncredited", "inbound.in_band"),
 )
 
-C_MODULES: Final = ("record.cells",)
+C_MODULES: Final = ("record.cells", "runtime.staying")
 """Written in C: what lies beside each as `.py` is the reference, and runs where nothing is compiled."""
 
 GROUP: Final = "netstack_core"

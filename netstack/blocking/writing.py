@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 import functools
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, final
@@ -28,7 +28,7 @@ from ..outbound.open_buffers import SLICE_S
 from ..outbound.selector import ChannelSelector
 from ..record.formats import RecordFormat
 from ..runtime import record_writer as runtime
-from ..runtime.staying import StayingEmitter
+from ..runtime.staying import staying_emitter
 from .network_environment import ResultPartition
 
 if TYPE_CHECKING:
@@ -99,9 +99,9 @@ class VisitingWriter(Generic[T]):
 
         self._inner = self._portal.call(make, timeout_s=None, what=self._name("opening the writer of"))
         self._try_emit = self._inner.try_emit
-        self._try_staying = StayingEmitter(
-            self._stay, self._try_emit, self._unsent, self._flush_connections, is_off=self._sends_at_once
-        ).emit
+        self._try_staying: Callable[[T], bool] = _never  # with a timeout of 0 each record is sent by `_leave`
+        if not self._sends_at_once:
+            self._try_staying = staying_emitter(self._stay, self._try_emit, self._unsent, self._flush_connections)
 
     @property
     def partition(self) -> ResultPartition:
@@ -305,4 +305,8 @@ class VisitingWriter(Generic[T]):
 
 
 def _nothing() -> bool:
+    return False
+
+
+def _never(record: object, /) -> bool:
     return False

@@ -1,11 +1,11 @@
-"""Visitors that stay: a record of a thread's own writer without a call of the lock (`visits`).
+"""Resident visitors: a writer that keeps the lock of `visits` between its calls needs no lock call for a record.
 
 Takes: a record, in the thread that wrote the last one. Gives: whether it was written.
 
-Who comes again and again keeps the lock between its calls, and whoever wants in takes it away then. Between its calls
-others may take the lock; during one they cannot: the visitor sets `Stay.is_active`, then looks at `Door.is_wanted`;
-they set `is_wanted`, then look at `is_active`. So one of both sees the other. This relies on the interpreter's lock,
-which orders what threads write and read. It is by itself because it is compiled.
+Between its calls other threads may take the lock from the visitor; during a call they cannot. A call sets
+`Stay.is_active` and then checks `Door.is_wanted`; another thread sets `is_wanted` and then checks `is_active`. So at
+least one of them sees the other. This relies on the interpreter's lock, which orders the memory accesses of threads.
+The compiled build uses `staying.c` instead; this module is its reference.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from ..errors import LocalProtocolError, PoolDestroyed
 
 @final
 class Door:
-    """Of one event loop.
+    """The state that the visitors of one event loop share.
 
     Attributes:
-        is_wanted: whether somebody waits for the lock.
+        is_wanted: whether a thread waits for the lock.
+        give_way: passes the lock on; called when a resident visitor has ended its call.
     """
 
     def __init__(self, give_way: Callable[[Stay], None]) -> None:
-        """Args: lets the next visitor in, when a visitor that stays has ended its call."""
         self.is_wanted = False
         self.give_way = give_way
 
 
 @final
 class Stay:
-    """One visitor that comes again and again.
+    """The state of one visitor that may keep the lock.
 
     Attributes:
-        is_active: whether it is in a call that did without `Visits.enter`.
-        is_resident: whether it has the lock.
-        thread: which thread it is.
-        claim: who takes its one element has the lock instead.
+        is_active: whether it is in a call that did not use `Visits.enter`.
+        is_resident: whether it holds the lock.
+        thread: the thread that last used it.
+        claim: has one element while the visitor is resident; the thread that removes it gets the lock.
     """
 
     def __init__(self, door: Door) -> None:
@@ -50,48 +50,38 @@ class Stay:
         self.claim: list[None] = []
 
 
-@final
-class StayingEmitter:
-    """Writes records of a visitor that has stayed."""
+def staying_emitter(
+    stay: Stay, try_emit: Callable[[Any], bool], unsent: dict[Any, None], flush_connections: Callable[[], None], /
+) -> Callable[[Any], bool]:
+    """Returns a function that writes a record if its thread is resident and there is room; else it does nothing.
 
-    def __init__(
-        self,
-        stay: Stay,
-        try_emit: Callable[[Any], bool],
-        unsent: dict[Any, None],
-        flush_connections: Callable[[], None],
-        *,
-        is_off: bool,
-    ) -> None:
-        """Args: who; what writes a record; what is to be sent, and what sends it; whether nothing is written here."""
-        self._stay = stay
-        self._door = stay.door
-        self._try_emit = try_emit
-        self._unsent = unsent
-        self._flush_connections = flush_connections
-        self._is_off = is_off
+    Args:
+        stay: of the visitor.
+        try_emit: writes a record; returns whether there was room.
+        unsent: the connections that have something to send.
+        flush_connections: sends it.
 
-    def emit(self, record: Any, /) -> bool:
-        """Writes a record if its thread has stayed inside and there is room; if not, nothing has happened.
+    The function raises RecordError, errors of the selector, and in the main thread KeyboardInterrupt, if Ctrl-C came
+    during the call.
+    """
+    door = stay.door
 
-        Raises:
-            RecordError, and what a selector raises.
-            KeyboardInterrupt: in the main thread, if Ctrl-C came meanwhile.
-        """
-        stay = self._stay
-        if stay.is_active or self._is_off:
+    def emit(record: Any, /) -> bool:
+        if stay.is_active:
             return False
-        stay.is_active = True  # nothing that a signal handler could interrupt stands between this and `try`
+        stay.is_active = True  # a signal handler cannot interrupt between this and `try`
         try:
-            if self._door.is_wanted or not stay.is_resident or stay.thread != get_ident():
+            if door.is_wanted or not stay.is_resident or stay.thread != get_ident():
                 return False
-            is_written = self._try_emit(record)
-            if self._unsent:
-                self._flush_connections()
+            is_written = try_emit(record)
+            if unsent:
+                flush_connections()
             return is_written
         except (LocalProtocolError, PoolDestroyed):
-            return False  # told by the call that follows
+            return False  # the call that follows raises it
         finally:
             stay.is_active = False
-            if self._door.is_wanted:
-                self._door.give_way(stay)
+            if door.is_wanted:
+                door.give_way(stay)
+
+    return emit

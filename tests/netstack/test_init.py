@@ -54,6 +54,6 @@ assert not heavy, heavy
 @pytest.mark.parametrize("name", ["netstack", "netstack.blocking", "netstack.aio"])
 def test_the_old_name_of_open_network_works_and_says_so(name: str) -> None:
     module = importlib.import_module(name)
-    with pytest.warns(DeprecationWarning, match="open_task_manager is open_network now") as caught:
+    with pytest.warns(DeprecationWarning, match="open_task_manager was renamed to open_network") as caught:
         assert module.open_task_manager is module.open_network
     assert caught[0].filename == __file__

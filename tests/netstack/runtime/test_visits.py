@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from netstack.runtime.staying import Stay, StayingEmitter
+from netstack.errors import LocalProtocolError, PoolDestroyed, RecordError
+from netstack.runtime.staying import Stay, staying_emitter
 from netstack.runtime.visits import Visits
 
 PATIENCE_S = 15.0
@@ -25,15 +26,15 @@ def staying(visits: Visits) -> Stay:
     return stay
 
 
-def emitter(stay: Stay, take: Callable[[Any], bool], *, is_off: bool = False) -> StayingEmitter:
-    return StayingEmitter(stay, take, {}, lambda: None, is_off=is_off)
+def emitter(stay: Stay, take: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return staying_emitter(stay, take, {}, lambda: None)
 
 
 def test_who_stays_writes_without_entering_until_somebody_else_comes() -> None:
     visits = Visits()
     stay = staying(visits)
     written: list[int] = []
-    emit = emitter(stay, lambda record: written.append(record) is None).emit
+    emit = emitter(stay, lambda record: written.append(record) is None)
     assert emit(1)
     visits.enter()  # takes the lock away
     assert not stay.is_resident
@@ -43,14 +44,13 @@ def test_who_stays_writes_without_entering_until_somebody_else_comes() -> None:
     visits.enter(stay)
     visits.leave_quietly(stay)
     assert emit(4)
-    assert not emitter(stay, lambda record: True, is_off=True).emit(5)
     assert written == [1, 4]
 
 
 def test_another_thread_does_not_write_in_the_place_of_who_stays() -> None:
     stay = staying(Visits())
     answers: list[bool] = []
-    thread = threading.Thread(target=lambda: answers.append(emitter(stay, lambda record: True).emit(1)))
+    thread = threading.Thread(target=lambda: answers.append(emitter(stay, lambda record: True)(1)))
     thread.start()
     thread.join(PATIENCE_S)
     assert answers == [False]
@@ -70,10 +70,40 @@ def test_who_is_in_a_call_is_inside_and_one_who_waits_gets_in_when_it_ends() -> 
             pass
         return True
 
-    assert emitter(stay, take).emit(1)
+    assert emitter(stay, take)(1)
     others[0].join(PATIENCE_S)
     assert not others[0].is_alive()
     assert not stay.is_resident
+
+
+def test_a_refused_record_is_not_written_and_other_errors_are_raised() -> None:
+    stay = staying(Visits())
+    errors: list[Exception] = [LocalProtocolError("finished"), PoolDestroyed("released"), RecordError("no int")]
+
+    def take(record: Any) -> bool:
+        raise errors[record]
+
+    emit = emitter(stay, take)
+    assert (emit(0), emit(1)) == (False, False)
+    with pytest.raises(RecordError, match="no int"):
+        emit(2)
+    assert not stay.is_active
+    with pytest.raises(TypeError):
+        emit()  # type: ignore[call-arg]
+
+
+def test_connections_with_something_to_send_are_flushed_after_the_record() -> None:
+    stay = staying(Visits())
+    unsent: dict[Any, None] = {}
+    steps: list[str] = []
+
+    def take(record: Any) -> bool:
+        steps.append("record")
+        unsent[record] = None
+        return True
+
+    assert staying_emitter(stay, take, unsent, lambda: steps.append("flush"))(1)
+    assert steps == ["record", "flush"]
 
 
 @pytest.fixture
@@ -101,7 +131,7 @@ def test_one_at_a_time(threads: int) -> None:
 
     def stay_and_add() -> None:
         stay = Stay(visits.door)
-        emit = emitter(stay, add).emit
+        emit = emitter(stay, add)
         for _ in range(RECORDS):
             if not emit(None):
                 visits.enter(stay)
