@@ -21,11 +21,7 @@ COMMITTED: Final = "its sinks were committing, so it cannot restart; a job with 
 
 @final
 class CommitPhase:
-    """Sends `CommitTasks` once for each region.
-
-    Args:
-        progress: of the job's tasks.
-    """
+    """Sends `CommitTasks` once for each region of a job."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

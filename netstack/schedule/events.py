@@ -93,13 +93,7 @@ class TasksReported:
 @final
 @dataclass(frozen=True, slots=True)
 class PartitionConsumable:
-    """A partition has its first buffer. Only `NEXT_STAGE_ON_FIRST_OUTPUT` uses this event.
-
-    Attributes:
-        now_s: the time.
-        partition: its number.
-        attempt: of its producer.
-    """
+    """A partition has its first buffer; `attempt` is its producer's. Only for `NEXT_STAGE_ON_FIRST_OUTPUT`."""
 
     now_s: float
     partition: int
@@ -133,14 +127,7 @@ class TaskFailed:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class TasksLost:
-    """The process of a slot has ended, and all its tasks with it. That counts as one failure.
-
-    Attributes:
-        now_s: the time.
-        subtasks: numbers.
-        attempts: one each.
-        cause: how the process ended.
-    """
+    """The process of a slot has ended, and all its tasks with it; that counts as one failure."""
 
     now_s: float
     subtasks: IndexArray
@@ -151,13 +138,7 @@ class TasksLost:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class TasksWaiting:
-    """Attempts have sent their last event and wait for the order to commit; only in a job that takes no checkpoints.
-
-    Attributes:
-        now_s: the time.
-        subtasks: numbers.
-        attempts: one each.
-    """
+    """Attempts have sent their last event and wait for the order to commit; only in a job that takes no checkpoints."""
 
     now_s: float
     subtasks: IndexArray

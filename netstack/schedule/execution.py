@@ -251,12 +251,7 @@ def next_job_state(state: JobState, what: JobInput) -> JobState:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedVersions:
-    """The versions of some subtasks at one moment.
-
-    Attributes:
-        subtasks: their numbers.
-        versions: one each.
-    """
+    """The versions of some subtasks at one moment."""
 
     subtasks: IndexArray
     versions: npt.NDArray[np.uint32]

@@ -133,12 +133,7 @@ class StartTimer:
 @final
 @dataclass(frozen=True, slots=True)
 class EndJob:
-    """The job has ended; only losing speculative attempts may still run. Sent once.
-
-    Attributes:
-        state: FINISHED, CANCELED or FAILED.
-        reason: why it failed; empty otherwise.
-    """
+    """The job has ended; only losing speculative attempts may still run. Sent once; `reason` is set if it failed."""
 
     state: JobState
     reason: str = ""

@@ -49,13 +49,6 @@ class Failure:
 class Recovery:
     """Handles the failures of one job.
 
-    Args:
-        progress: the failure-free part.
-        speculation: the speculative attempts.
-        status: of the job.
-        strategy: decides about failures.
-        commits: which regions never restart.
-
     Attributes:
         failures: failures that the strategy decided about.
         restarts: failures that it answered with a restart.

@@ -39,11 +39,7 @@ from .work import WorkKind
 
 @final
 class Blocklist:
-    """The blocked TaskManagers of one job.
-
-    Args:
-        duration_s: how long one is blocked.
-    """
+    """The blocked TaskManagers of one job."""
 
     def __init__(self, duration_s: float) -> None:
         self._duration_s = duration_s

@@ -24,11 +24,7 @@ _FIRST_ROOM = 16
 
 @final
 class GrowingArray:
-    """An array to which elements can be appended, in amortised constant time.
-
-    Args:
-        dtype: of its elements.
-    """
+    """An array to which elements can be appended, in amortised constant time."""
 
     __slots__ = ("_length", "_room")
 
@@ -170,13 +166,7 @@ _TRIM_ROUNDS = 32  # enough for a graph with few cycles; Tarjan handles the rest
 
 
 def connected_components(nodes: int, one: IndexArray, other: IndexArray) -> IndexArray:
-    """The component label of each node of an undirected graph, by label propagation with pointer jumping.
-
-    Args:
-        nodes: number of nodes.
-        one: an end of each edge.
-        other: its other end.
-    """
+    """The component label of each node of an undirected graph, whose edges join `one` and `other`."""
     label = np.arange(nodes, dtype=np.int32)
     while True:
         at_one, at_other = label[one], label[other]
@@ -194,13 +184,7 @@ def connected_components(nodes: int, one: IndexArray, other: IndexArray) -> Inde
 
 
 def strongly_connected_components(nodes: int, source: IndexArray, target: IndexArray) -> IndexArray:
-    """The component label of each node of a directed graph (Tarjan 1972, iterative).
-
-    Args:
-        nodes: number of nodes.
-        source: where each edge begins.
-        target: where it ends.
-    """
+    """The component label of each node of a directed graph with edges from `source` to `target` (Tarjan 1972)."""
     label = np.arange(nodes, dtype=np.int32)
     own = source != target
     source, target = _without_loose_ends(nodes, source[own], target[own])

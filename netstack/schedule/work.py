@@ -44,11 +44,7 @@ class _Item:
 
 @final
 class WorkQueue:
-    """The queued work of one scheduler.
-
-    Args:
-        versions: of the subtasks.
-    """
+    """The queued work of one scheduler."""
 
     def __init__(self, versions: ExecutionVersions) -> None:
         self._versions = versions

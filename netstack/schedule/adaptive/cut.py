@@ -24,13 +24,7 @@ ByteArray = NDArray[np.int64]
 
 @final
 class DatasetSizes:
-    """The sizes of one dataset.
-
-    Args:
-        name: of the dataset, for messages.
-        partitions: number of its producers.
-        subpartitions: of each partition.
-    """
+    """The sizes of one dataset."""
 
     __slots__ = ("_is_compact", "_name", "_of_partition", "_sums", "partitions", "subpartitions")
 
@@ -58,11 +52,7 @@ class DatasetSizes:
         return int(self._sums.sum())
 
     def record(self, partition: int, bytes_written: ArrayLike) -> None:
-        """Records the sizes of a finished producer, in place of an earlier attempt's.
-
-        Args:
-            partition: its index.
-            bytes_written: into each subpartition.
+        """Records the bytes that a finished producer wrote into each subpartition, in place of an earlier attempt's.
 
         Raises:
             ConfigError: there is no such partition, or it has another number of subpartitions.

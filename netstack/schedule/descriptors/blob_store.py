@@ -236,11 +236,7 @@ class _Entry:
 
 @final
 class DescriptorCache:
-    """The shuffle descriptor lists of partition groups, one entry per group.
-
-    Args:
-        offloader: puts large lists into the blob store.
-    """
+    """The shuffle descriptor lists of partition groups, one entry per group; large lists go into the blob store."""
 
     def __init__(self, offloader: Offloader) -> None:
         self._offloader = offloader
@@ -258,12 +254,7 @@ class DescriptorCache:
         return entry.lists
 
     def put(self, group: int, descriptors: ShuffleDescriptors, consumers: int) -> tuple[MaybeOffloaded, ...]:
-        """Makes an entry.
-
-        Args:
-            group: number of the group.
-            descriptors: of all of its partitions.
-            consumers: number of its consumers.
+        """Makes an entry for all partitions of a group.
 
         Raises:
             LocalProtocolError: it has an entry.

@@ -30,14 +30,7 @@ _TYPE_NUMBERS: Final = {result_type: number for number, result_type in _TYPES.it
 @final
 @dataclass(frozen=True, slots=True)
 class ExecutionAttemptId:
-    """One attempt of one subtask.
-
-    Attributes:
-        job: id of the job's execution.
-        vertex: index of the job vertex.
-        subtask: index in the vertex.
-        attempt: from 0.
-    """
+    """One attempt of one subtask of a job vertex, by indices; attempts count from 0."""
 
     job: str
     vertex: int

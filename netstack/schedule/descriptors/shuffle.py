@@ -128,12 +128,7 @@ def known(result_type: ResultPartitionType, is_produced: Bools, is_registered: B
 @final
 @dataclass(frozen=True, slots=True)
 class ShuffleDescriptor:
-    """The location of one partition.
-
-    Attributes:
-        partition: its name.
-        location: of its TaskManager; None: unknown.
-    """
+    """The location of one partition; None: unknown."""
 
     partition: PartitionId
     location: TaskManagerLocation | None

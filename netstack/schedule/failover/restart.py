@@ -182,11 +182,7 @@ class ExponentialDelay:
 
 
 def restart_strategy(settings: RestartSettings, chance: Callable[[], float]) -> RestartStrategy:
-    """The strategy of a job's settings.
-
-    Args:
-        settings: of the job.
-        chance: see `ExponentialDelay`.
+    """The strategy of a job's settings; see `ExponentialDelay` for `chance`.
 
     Raises:
         ConfigError: values that cannot work.

@@ -68,13 +68,7 @@ class JobChannels:
 
 
 def count_channels(job: JobGraph, placement: Placement, taskmanagers: int) -> JobChannels:
-    """Counts the channels and connections of a job.
-
-    Args:
-        job: all parallelisms known.
-        placement: of its subtasks.
-        taskmanagers: their number.
-    """
+    """Counts the channels and connections of a job whose parallelisms are all known."""
     places = [placement.taskmanagers_of(vertex) for vertex in range(len(job.vertices))]
     of_class = {is_prompt: _Counted(taskmanagers) for is_prompt in (False, True)}
     edges = []

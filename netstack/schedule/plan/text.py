@@ -34,16 +34,7 @@ _MOST_SLOTS: Final = 64
 
 
 def taskmanager_rows(plan: Plan, placement: Placement, most: int) -> Sequence[Sequence[Sequence[str]]]:
-    """The subtasks on the first TaskManagers.
-
-    Args:
-        plan: the plan.
-        placement: of its subtasks.
-        most: the most TaskManagers.
-
-    Returns:
-        For each of them its slots, each a list of subtasks; in large plans all as one slot.
-    """
+    """The slots of the first `most` TaskManagers, each a list of subtasks; in large plans all as one slot."""
     if plan.taskmanagers * plan.slots <= _MOST_SLOTS:
         return _by_slot(plan, placement)[:most]
     return [[row] for row in _by_taskmanager(plan, placement, min(most, plan.taskmanagers))]

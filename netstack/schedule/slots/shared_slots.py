@@ -84,11 +84,7 @@ class _Input:
 
 @final
 class InputPreferences:
-    """What the subtasks of a job read, as far as it matters for their location.
-
-    Args:
-        graph: the job.
-    """
+    """What the subtasks of a job read, as far as it matters for their location."""
 
     def __init__(self, graph: JobGraph) -> None:
         self._graph = graph

@@ -33,11 +33,7 @@ _NONE: Final[frozenset[str]] = frozenset()
 
 @final
 class SpareSlots:
-    """The spare slots of one job.
-
-    Args:
-        pool: where they come from.
-    """
+    """The spare slots of one job."""
 
     def __init__(self, pool: SlotPool) -> None:
         self._pool = pool

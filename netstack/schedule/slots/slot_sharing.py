@@ -185,13 +185,7 @@ class _Candidates:
 
 
 def consumed_partitions(graph: JobGraph, vertex: int, parallelisms: Sequence[int]) -> list[ConsumedPartitions]:
-    """What the subtasks of a vertex read, edge by edge, with even distribution.
-
-    Args:
-        graph: the job.
-        vertex: its index.
-        parallelisms: of every vertex.
-    """
+    """What the subtasks of a vertex read, edge by edge, with even distribution."""
     consumed = []
     for edge in graph.inputs_of(vertex):
         producer = graph.datasets[edge.dataset].producer

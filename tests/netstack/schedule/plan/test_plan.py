@@ -182,7 +182,7 @@ def test_stages_take_turns() -> None:
     assert "4 stages run one after the other" in plan_html(plan)
     for text in (" ".join(plan_text(plan).split()), plan_html(plan)):
         assert "This plan assumes that no other job has slots" in text
-        assert "Later stages take the slots that come free first." in text
+        assert "Later stages take the slots that become free first." in text
 
 
 def test_a_job_without_parallelism_is_planned_as_far_as_possible() -> None:
