@@ -107,10 +107,10 @@ def test_what_is_kept_is_told_against_100_ms(fake_rows: Rows) -> None:
 
 def test_the_findings_are_three_sentences(fake_rows: Rows) -> None:
     answer, throughput, latency = findings(fake_rows(Grid(repeats=3), noise=0.01))
-    assert answer.startswith("Buffer timeout: 1 ms the promptest that keeps 90% of the throughput at 100 ms: 8 B")
+    assert answer.startswith("Buffer timeout: 1 ms the shortest that keeps 90% of the throughput at 100 ms: 8 B")
     assert answer.count(" 1 ms keeps 9") == 4
     throughput, latency = findings(fake_rows(noise=0.0))[1:]
-    assert throughput.startswith("Throughput: 4.51 M records/s at most: 8 B records, 1 channel")
+    assert throughput.startswith("Throughput: 4.51 M records/s at best: 8 B records, 1 channel")
     assert re.match(r"Latency: 52 us median at best: .*buffer timeout 0; p99 .*at 1,000 records/s", latency)
     assert findings([]) == []
 
@@ -127,9 +127,9 @@ def test_a_column_that_no_run_has_is_left_out(fake_rows: Rows) -> None:
 
 def test_a_wire_below_the_payload_is_explained(fake_rows: Rows) -> None:
     rows = fake_rows(Grid(seconds=1.0))
-    assert "such a pair has no wire" not in build_report(rows, SWEEP)
+    assert "which uses no wire" not in build_report(rows, SWEEP)
     local = [{**row, "wire_mb_per_s": row["payload_mb_per_s"] / 2} for row in rows]
-    assert "such a pair has no wire" in build_report(local, SWEEP)
+    assert "which uses no wire" in build_report(local, SWEEP)
 
 
 def test_two_samples_are_no_course_of_events(fake_rows: Rows) -> None:
@@ -289,7 +289,7 @@ def test_repeats_that_disagree_are_told_at_the_top(fake_rows: Rows) -> None:
     wild = next(row for row in rows if row["kind"] == "throughput" and row["settings_channels"] == 16)
     wild["records_per_s"] *= 3
     (told,) = noise_warnings(Analysis(rows))
-    assert re.match(r"Repeats disagree about throughput at 1 of 4 points: from least to greatest \d{3}%", told)
+    assert re.match(r"Repeats disagree about throughput at 1 of 4 points: their range is \d{3}%", told)
     page = build_report(rows, SWEEP)
     assert page.index(told[:50]) < page.index('id="curves"')
 

@@ -86,7 +86,7 @@ def test_the_finding_tells_what_is_needed_what_few_reached_and_from_where_on_it_
 
 def test_where_even_the_most_is_too_few_the_finding_says_so(fake_rows: Rows) -> None:
     told = findings(fake_rows(grid(floating_buffers=(1, 8)), noise=0.0))[-1]
-    assert told.endswith("with 10 buffers it reached 31%, with 16, the most that was tried, 50%")
+    assert told.endswith("with 10 buffers it reached 31%, with 16, the highest number measured, 50%")
 
 
 def test_where_the_least_is_enough_the_finding_says_so(fake_rows: Rows) -> None:

@@ -339,6 +339,6 @@ def test_a_host_whose_pairs_are_slow_is_named_where_there_are_three() -> None:
         ]
         return [{"pairs": found}]
 
-    assert slow_host(pairs("beta")).startswith("What beta sends and receives takes 9 ms (median")
+    assert slow_host(pairs("beta")).startswith("Records to and from beta take 9 ms (median")
     assert slow_host(pairs("nobody")) == ""
     assert slow_host(pairs("beta", HOSTS[:2])) == ""

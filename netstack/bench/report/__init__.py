@@ -1,11 +1,9 @@
-"""The report of sweeps: one HTML file that needs nothing else, neither a network nor a script, to be read.
+"""The report of sweeps: one self-contained HTML file.
 
-Takes: the rows of a store and what was asked (`sweep.json`), of each sweep. Gives: the text of `report.html` and the
-main findings.
+Takes: the rows and the settings (`sweep.json`) of each sweep. Gives: the text of `report.html` and the main findings.
 
-Rules: everything that came from outside (host names, paths, errors, warnings) is escaped; the page's own policy forbids
-it to load anything; style, script and drawings are inside. Without the script the page shows everything; the script
-adds the choice of settings, tooltips and sorting.
+Rules: text from outside (host names, paths, errors, warnings) is escaped; the page's content policy forbids loading
+anything. The page is complete without its script, which adds filters, tooltips and sorting.
 """
 
 from __future__ import annotations
@@ -43,10 +41,10 @@ __all__ = ["Analysis", "Sweep", "build_combined_report", "build_report", "findin
 
 _SCRIPTS = ("rescale.js", "choose.js")
 _PROCESSES = {
-    False: "Every run is a producer process and a consumer process of its own on this machine",
-    True: "Runs over several hosts have sources and sinks on each, every source sending to every sink",
+    False: "Every run uses its own producer process and consumer process on this machine",
+    True: "Runs over several hosts have sources and sinks on each host; every source sends to every sink",
 }
-_ON_SPARK = "Every run has sources and sinks in each of Spark's executors, every source sending to every sink"
+_ON_SPARK = "Every run has sources and sinks in each of Spark's executors; every source sends to every sink"
 
 
 def findings(rows: Sequence[Row]) -> list[str]:
@@ -60,7 +58,7 @@ def _on_one_line(sentence: str) -> str:
 
 
 def build_report(rows: Sequence[Row], sweep: Mapping[str, Any]) -> str:
-    """The whole page of one sweep.
+    """Renders the page of one sweep.
 
     Args:
         rows: flat rows; failed ones are listed apart.
@@ -70,7 +68,7 @@ def build_report(rows: Sequence[Row], sweep: Mapping[str, Any]) -> str:
 
 
 def build_combined_report(sweeps: Sequence[Sweep]) -> str:
-    """The whole page of one or several sweeps: over each other in every chart, and the first compared with the others.
+    """Renders the page of one or several sweeps, overlaid in every chart, each compared with the first.
 
     Args:
         sweeps: at least one; their order gives them their letters.
@@ -119,7 +117,7 @@ def build_combined_report(sweeps: Sequence[Sweep]) -> str:
 
 
 def _links(sections: Sequence[tuple[str, str]]) -> str:
-    """To the parts of the page that are there."""
+    """Links to the sections of the page."""
     items = "".join(f'<li><a href="#{name}">{label}</a></li>' for name, label in [*sections, ("method", "Method")])
     return f'<nav aria-label="Sections"><ul>{items}</ul></nav>'
 
@@ -129,7 +127,7 @@ def _found(analysis: Analysis) -> list[tuple[str, str, str]]:
 
 
 def _head(by_timeout: bool, by_buffers: bool) -> str:
-    """What the curves of the page are drawn over."""
+    """The page's title."""
     if not by_timeout:
         return "Throughput against the number of buffers"
     more = " and the number of buffers" if by_buffers else ""
@@ -179,7 +177,7 @@ def _findings(analysis: Analysis) -> str:
 
 
 def _in_lines(sentence: str) -> str:
-    """A sentence, each of its lines on its own, a percentage on one."""
+    """A sentence as HTML, with a break at each newline and no break inside a percentage."""
     text = escape(f"{sentence[:1].upper()}{sentence[1:]}.")
     return text.replace(" \u00b1 ", "&nbsp;\u00b1&nbsp;").replace(" %", "&nbsp;%").replace("\n", "<br>")
 
@@ -214,7 +212,7 @@ def _curves(analysis: Analysis, filters: Filters) -> str:
 def _every_run(analysis: Analysis, filters: Filters) -> str:
     parts = []
     if analysis.good:
-        note = f'<p class="note">Click a head to sort.{_below_payload(analysis.good)}</p>'
+        note = f'<p class="note">Click a column header to sort.{_below_payload(analysis.good)}</p>'
         parts.append(
             f'<section class="card" id="runs"><h2>Every run</h2>{note}{row_tables(analysis, filters)}</section>'
         )
@@ -225,14 +223,14 @@ def _every_run(analysis: Analysis, filters: Filters) -> str:
 
 
 def _below_payload(rows: Sequence[Row]) -> str:
-    """Why less may be on the wire than arrived."""
+    """Explains why wire MB/s may be below payload MB/s."""
     if any((row.get("wire_mb_per_s") or math.inf) < (row.get("payload_mb_per_s") or 0.0) for row in rows):
-        return " Wire MB/s are below the payload where a sink reads from its own host: such a pair has no wire."
+        return " Wire MB/s are below the payload where a sink reads from its own host, which uses no wire."
     return ""
 
 
 def _machine(rows: Sequence[Row]) -> str:
-    """Facts about the host; all values of a fact where the rows differ, the range of its load."""
+    """Facts about the hosts: every distinct value of each fact, and the range of the load."""
     values: dict[str, dict[str, None]] = {}
     loads: list[float] = []
     packages: dict[str, None] = {}
@@ -260,7 +258,7 @@ def _fact(name: str, value: Any) -> str:
 
 
 def _settings(rows: Sequence[Row], sweeps: Sequence[Sweep]) -> str:
-    """Every setting, with all its values where the rows differ, then how the sweep was made."""
+    """Every setting with its distinct values, then repeats, order and command of the sweep."""
     known = {}
     present = (name.removeprefix("settings_") for row in rows for name in row if name.startswith("settings_"))
     for name in dict.fromkeys((*RunSpec.__dataclass_fields__, *present)):
@@ -285,22 +283,22 @@ def _method(analysis: Analysis) -> str:
         *analysis.remarks(),
         *spark_remarks(analysis.good),
         *_workload_remarks(analysis.rows),
-        f"{_ON_SPARK if on_spark(analysis.rows) else _PROCESSES[spread]}; each point is one throughput run (as fast as"
-        " it goes, after a warm-up that is not counted) and, unless left out, one latency run (at a fixed rate).",
-        "Latency is open loop: the clock of a record starts when it was due, not when the producer got round to it, so"
-        " a stall counts against every record it held up.",
-        "Marks are medians over the repeats; whiskers reach from the least to the greatest. Repeats are whole passes"
-        " over the grid, each in its own shuffled order, so that a drifting machine disturbs every point alike.",
-        "Every run proves its delivery: count, order in each channel and a checksum, compared end to end.",
-        "A percentile needs records above it: p99.9 of a short run rests on very few. Absolute figures move with the"
-        " machine and its load; compare what was measured side by side.",
+        f"{_ON_SPARK if on_spark(analysis.rows) else _PROCESSES[spread]}; each point is one throughput run (at full"
+        " speed, after an uncounted warm-up) and, unless left out, one latency run (at a fixed rate).",
+        "Latency is open loop: it counts from the time at which a record was due, so a stall counts against every"
+        " record that it delayed.",
+        "Marks are medians over the repeats; whiskers show minimum and maximum. Repeats are whole passes over the"
+        " grid, each in its own shuffled order, so that drift of the machine affects all points alike.",
+        "Every run verifies its delivery end to end: count, order in each channel and a checksum.",
+        "A percentile needs records above it: p99.9 of a short run rests on very few. Absolute figures depend on the"
+        " machine and its load; compare only what was measured side by side.",
     ]
     return notes("Notes on the method", texts, name="method")
 
 
 def _workload_remarks(rows: Sequence[Row]) -> list[str]:
     told = _workload(rows)
-    return [f"Records are the user's own: {told}, serialised once and replayed by every source."] if told else []
+    return [f"Records are user data: {told}, serialised once and replayed by every source."] if told else []
 
 
 def _footer(sweeps: Sequence[Sweep]) -> str:

@@ -1,7 +1,7 @@
-"""The answer of results that exist, which is the report's first finding: which buffer timeout to set.
+"""The report's first finding: the recommended buffer timeout.
 
-Takes: an `Analysis`. Gives: an `Answer` for each line that has throughput at two timeouts or more; the finding, with
-its ranges, or that the data do not decide.
+Takes: an `Analysis`. Gives: an `Answer` for each line that has throughput at two timeouts or more, and the finding with
+its ranges, or the statement that the data do not decide.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST_LINES: Final = 4  # more are told by `recommend`
 
 
 def stored_answers(analysis: Analysis, goal: Goal) -> dict[Line, Answer]:
-    """What the rows say of each line, in the order of the lines."""
+    """The answer for each line, in the order of the lines."""
     found = {line: answer(_points(analysis, line), goal, analysis.reference) for line in analysis.own_lines}
     return {line: each for line, each in found.items() if each is not None}
 
@@ -41,7 +41,7 @@ def answer_finding(analysis: Analysis) -> list[tuple[str, str, str]]:
     if not answers:
         return []
     reference = timeout_label(analysis.reference)
-    asked = f"the promptest that keeps {DEFAULT_KEPT:.0%} of the throughput at {reference}"
+    asked = f"the shortest that keeps {DEFAULT_KEPT:.0%} of the throughput at {reference}"
     doubts = dict.fromkeys(each.doubts[0] for each in answers.values() if each.doubts)
     told = [_told(line, each, alone=len(answers) == 1) for line, each in list(answers.items())[:_MOST_LINES]]
     if len(answers) > _MOST_LINES:

@@ -1,4 +1,4 @@
-"""The report's section on buffers: a chart for each link, their shared legend, a table with every point.
+"""The report's section on buffers: a chart for each link, a shared legend, and a table of all points.
 
 Takes: `BufferCurve`s. Gives: one HTML section; nothing without a curve.
 """
@@ -68,7 +68,7 @@ def _exclusive_facets(exclusive: int, filters: Filters) -> str:
 
 
 def _facets(curve: BufferCurve, filters: Filters) -> str:
-    """The choices of all of a curve."""
+    """The filter values of a whole curve."""
     link = curve.link
     names = {
         "record_bytes": link.record_bytes,
@@ -90,8 +90,8 @@ def _figure(curve: BufferCurve, series: dict[int, int], filters: Filters) -> str
     note = escape(curve.link.words)
     if curve.link.round_trip_s:
         note += (
-            ". Thin dashes: what to expect at most, min(rate, buffers &times; size &divide; round trip)."
-            " Upright: the bandwidth-delay product."
+            ". Thin dashes: the upper bound, min(rate, buffers &times; size &divide; round trip)."
+            " Vertical: the bandwidth-delay product."
         )
     return figure(escape(_upper(curve.link.label)), drawn, note, level=3, facets=_facets(curve, filters))
 
@@ -135,7 +135,7 @@ def _product(curve: BufferCurve) -> str:
 
 
 def _formula(curve: BufferCurve) -> str:
-    """How the product comes about."""
+    """The calculation of the bandwidth-delay product."""
     round_trip = timeout_label(curve.link.round_trip_s)
     return f"= {curve.rate_text} \u00d7 {round_trip} \u00f7 {format_size(curve.link.segment_bytes, space=' ')}"
 
@@ -163,7 +163,7 @@ def _sum(curve: BufferCurve, point: BufferPoint) -> str:
 
 
 def _table(curves: Sequence[BufferCurve], filters: Filters) -> str:
-    """Every point, for those who do not see the curves, and to sort by."""
+    """A sortable table of all points, for readers who cannot see the curves."""
     links = [curve.link for curve in curves]
     several = len({(link.record_bytes, link.channels, link.timeout_s, link.extras) for link in links}) > 1
     words = ["round trip", "link rate", *(["work"] if several else [])]

@@ -1,4 +1,4 @@
-"""Throughput against the number of receive buffers: which buffers a link needs, and what fewer of them cost.
+"""Throughput against the number of receive buffers: how many buffers a link needs, and the cost of having fewer.
 
 Takes: an `Analysis`. Gives: one `BufferCurve` for each link and kind of record on which more than one number of buffers
 was measured, and the sentences that sum them up.
@@ -25,7 +25,7 @@ from .charts import timeout_label
 from .points import Analysis, facet, row_kind
 
 ENOUGH: Final = 0.9
-"""The part of the rate that counts as reaching it."""
+"""The fraction of the rate that counts as reached."""
 
 _MOST_FINDINGS: Final = 3
 _OWN: Final = frozenset({"exclusive_buffers", "floating_buffers", "round_trip_s", "link_bytes_per_s"})
@@ -55,7 +55,7 @@ class Link:
 
     @property
     def label(self) -> str:
-        """The link, for the head of a chart."""
+        """The link, for the title of a chart."""
         parts = [f"{timeout_label(self.round_trip_s)} round trip" if self.round_trip_s else "bare transport"]
         if self.link_bytes_per_s is not None:
             parts.append(setting_text("link_bytes_per_s", self.link_bytes_per_s))
@@ -63,7 +63,7 @@ class Link:
 
     @property
     def words(self) -> str:
-        """The work, for the line below it."""
+        """The workload, for the subtitle of a chart."""
         plural = "s" if self.channels > 1 else ""
         parts = [
             f"{format_size(self.record_bytes, space=' ')} records",
@@ -112,7 +112,7 @@ class BufferCurve:
 
     @property
     def product_bytes(self) -> float:
-        """Bandwidth-delay product: what is under way when the link is full. 0 on a bare transport."""
+        """Bandwidth-delay product: the bytes in flight when the link is full; 0 without a delay."""
         return self.rate_bytes_per_s * self.link.round_trip_s
 
     @property
@@ -122,28 +122,28 @@ class BufferCurve:
 
     @property
     def totals(self) -> list[int]:
-        """Every number of buffers that was measured, rising."""
+        """The measured numbers of buffers, ascending."""
         return sorted({point.total for point in self.points})
 
     @property
     def rate_text(self) -> str:
-        """The rate as it was given, or as it was found."""
+        """The configured rate, or the best measured one."""
         if self.link.link_bytes_per_s is not None:
             return setting_text("link_bytes_per_s", self.link.link_bytes_per_s)
         return f"{three_digits(self.rate_bytes_per_s / 1e6)} MB/s"
 
     def expected_mb_per_s(self, buffers: float) -> float:
-        """A sender may have all buffers under way and waits a round trip to hear that they are free again."""
+        """The upper bound on throughput: a sender can have all buffers in flight once per round trip."""
         if not self.link.round_trip_s:
             return self.rate_bytes_per_s / 1e6
         return min(self.rate_bytes_per_s, buffers * self.link.segment_bytes / self.link.round_trip_s) / 1e6
 
     def reached(self, point: BufferPoint) -> float:
-        """Its throughput as a part of the rate."""
+        """Throughput as a fraction of the rate."""
         return point.wire.median * 1e6 / self.rate_bytes_per_s
 
     def of_exclusive(self, exclusive: int) -> dict[int, BufferPoint]:
-        """One line: its points by their number of buffers."""
+        """The points of one line by their number of buffers."""
         return {point.total: point for point in self.points if point.exclusive == exclusive}
 
 
@@ -165,7 +165,7 @@ def buffer_curves(analysis: Analysis) -> list[BufferCurve]:
 
 
 def buffer_findings(curves: Sequence[BufferCurve]) -> list[tuple[str, str, str]]:
-    """One sentence a link, of the longest ones, each of its fastest kind of record."""
+    """One sentence for each of the longest links, about its fastest kind of record."""
     fastest: dict[tuple[float, int | None], BufferCurve] = {}
     for curve in curves:
         link = curve.link.round_trip_s, curve.link.link_bytes_per_s
@@ -205,14 +205,14 @@ def _finding(curve: BufferCurve) -> tuple[str, str, str]:
 
 
 def _told(curve: BufferCurve) -> str:
-    """What few buffers reached, and from how many on there were enough."""
+    """The throughput with few buffers, and the number that sufficed."""
     enough = _enough(curve)
     few = _few(curve, enough)
     parts = [] if few is None else [f"with {few:,} buffers it reached {_best_at(curve, few):.0%}"]
     if enough is not None:
         parts.append(f"from {enough:,} on {'' if parts else 'it reached '}{_least_from(curve, enough):.0%}")
     elif few != curve.totals[-1]:
-        parts.append(f"with {curve.totals[-1]:,}, the most that was tried, {_best_at(curve, curve.totals[-1]):.0%}")
+        parts.append(f"with {curve.totals[-1]:,}, the highest number measured, {_best_at(curve, curve.totals[-1]):.0%}")
     return ", ".join(parts)
 
 
@@ -227,7 +227,7 @@ def _enough(curve: BufferCurve) -> int | None:
 
 
 def _few(curve: BufferCurve, enough: int | None) -> int | None:
-    """A telling number of too few: the default's, else about a third of what is needed, else the least there is."""
+    """An instructive number that is too small: the default, else about a third of the need, else the smallest."""
     short = [total for total in curve.totals if enough is None or total < enough]
     if not short:
         return None
@@ -275,7 +275,7 @@ def _points(link: Link, found: Mapping[tuple[int, int], list[Row]]) -> list[Buff
 
 
 def _best(link: Link, points: Mapping[Link, Sequence[BufferPoint]]) -> float:
-    """MB/s on the wire that this work reached at its best, whatever the round trip."""
+    """The best MB/s on the wire of this workload at any round trip."""
     return max(
         point.wire.median
         for other, found in points.items()
@@ -295,7 +295,7 @@ def _order(curve: BufferCurve) -> tuple[Any, ...]:
 
 
 def backpressure(point: BufferPoint) -> float | None:
-    """Part of its time that the producer waited for buffers, 0 to 1; None where the rows do not tell."""
+    """The fraction of time that the producer waited for buffers; None if the rows lack it."""
     waits = [
         (row["backpressured_ms_per_s_soft"] + row["backpressured_ms_per_s_hard"]) / 1000
         for row in point.rows

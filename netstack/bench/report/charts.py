@@ -28,7 +28,7 @@ _LINEAR_UP_TO: Final = 25.0  # times between the most and the least, beyond whic
 
 
 def legend(analysis: Analysis, filters: Filters) -> str:
-    """One button a line; without a script it is a plain legend."""
+    """A button for each line; a plain legend without the script."""
     return charts_legend(
         (number, style, line.label, filters.line(line)) for number, (line, style) in enumerate(styles(analysis).items())
     )
@@ -55,7 +55,7 @@ def styles(analysis: Analysis) -> dict[Line, Look]:
 
 
 def throughput_figure(analysis: Analysis, filters: Filters) -> str:
-    """Records a second and payload, against the timeout."""
+    """Records per second and payload against the timeout."""
     panels = []
     for name, tab, unit in (("records_per_s", "records/s", "records/s"), ("payload_mb_per_s", "payload MB/s", "MB/s")):
 
@@ -76,7 +76,7 @@ def throughput_figure(analysis: Analysis, filters: Filters) -> str:
 
 
 def latency_figure(analysis: Analysis, filters: Filters) -> str:
-    """Percentiles against the timeout, on a logarithmic axis that all of them share."""
+    """Percentiles against the timeout, on one logarithmic axis."""
     every: list[float] = []
     for name, _ in PERCENTILES:
         every += _values(analysis, lambda line, timeout, name=name: analysis.latency(line, timeout, name))  # type: ignore[misc]
@@ -104,7 +104,7 @@ def latency_figure(analysis: Analysis, filters: Filters) -> str:
 
 
 def timeout_label(timeout_s: float | None) -> str:
-    """`10 ms`, `0` or `none`, for axes and table heads."""
+    """`10 ms`, `0` or `none`, for axes and column headers."""
     return format_duration(timeout_s, space=" ").replace("us", "µs")
 
 
@@ -129,7 +129,7 @@ def _drawings(
     unit: str,
     guides: list[float | None] | None = None,
 ) -> str:
-    """The chart drawn twice: for wide and for narrow screens; the style sheet shows one."""
+    """The chart for wide and for narrow screens; the style sheet shows one of them."""
     series = []
     for number, (line, (hue, dash, shape)) in enumerate(styles(analysis).items()):
         marks: list[Mark | None] = []
@@ -188,5 +188,5 @@ def tabs(name: str, labels: Sequence[str]) -> str:
 
 
 def panel(number: int, content: str) -> str:
-    """What the tab of this number, from 1, shows."""
+    """The panel of the tab with this number, from 1."""
     return f'<div class="panel p{number}">{content}</div>'

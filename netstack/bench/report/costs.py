@@ -1,4 +1,4 @@
-"""Where a buffer's and a record's time went, of sweeps that were profiled.
+"""Time per buffer and record in profiled sweeps.
 
 Takes: an `Analysis` whose rows have `costs`. Gives: one HTML section with a table for each side of each point; nothing
 where none has.
@@ -35,9 +35,9 @@ def costs_section(analysis: Analysis, filters: Filters) -> str:
         return ""
     return (
         '<section id="costs" aria-labelledby="costs-head"><h2 id="costs-head">Where the time goes</h2>'
-        '<p class="note">What each side did in its time, each moment counted once, and what that is for a buffer and a'
-        " record. Measuring it costs about half a microsecond at each border: shares are to be trusted, the rates of"
-        f" profiled runs are not.</p>{''.join(parts)}</section>"
+        '<p class="note">How each side spent its time, each moment counted once, in total and per buffer and record.'
+        " Profiling costs about half a microsecond per measured call: trust the shares, not the rates of profiled"
+        f" runs.</p>{''.join(parts)}</section>"
     )
 
 

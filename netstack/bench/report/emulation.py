@@ -1,4 +1,4 @@
-"""The report's table of how far our figures are from a real Flink's.
+"""The report's table of differences from a real Flink.
 
 Takes: the rows of a sweep beside Flink. Gives: HTML; empty without rows of Flink's.
 """
@@ -32,7 +32,7 @@ _HEADS: Final = {
 
 
 def emulation_section(rows: Sequence[Row]) -> str:
-    """A row for each cell and profile; a column for each figure."""
+    """A row for each cell and profile, a column for each figure."""
     cells = emulation_cells(rows)
     if not cells:
         return ""

@@ -1,9 +1,9 @@
-"""What a reader may choose: which values of each setting that was swept are shown.
+"""Filters: the reader chooses which values of each swept setting are shown.
 
-Takes: an `Analysis`. Gives: the panel of choices, and the choices each part of the page belongs to.
+Takes: an `Analysis`. Gives: the panel of filters, and the filter values that each part of the page belongs to.
 
-Rules: a part carries one token for each setting it is of (`0-2`: the first setting, its third value); the script hides
-whatever has a token that is not chosen. Without a script everything is shown, and the panel is not.
+Rules: a part carries one token per setting (`0-2`: the first setting, its third value); the script hides parts with a
+token that is not chosen. Without the script everything is shown except the panel.
 """
 
 from __future__ import annotations
@@ -50,33 +50,33 @@ class Filters:
         }
 
     def of(self, texts: Mapping[str, str]) -> str:
-        """The choices of a part with these values, by the names of their settings."""
+        """The tokens of a part with these values, by setting name."""
         found = [self._tokens.get(item) for item in texts.items()]
         return " ".join(token for token in found if token is not None)
 
     def timeout(self, timeout_s: float | None) -> str:
-        """The choice of a buffer timeout."""
+        """The token of a buffer timeout."""
         return self.of({"buffer_timeout_s": choice_text("buffer_timeout_s", timeout_s)})
 
     def line(self, line: Line) -> str:
-        """The choices of everything on one line."""
+        """The tokens of a whole line."""
         axes = {name: choice_text(name, getattr(line, name)) for name in ("record_bytes", "channels")}
         return self.of({**axes, **dict(line.extras)})
 
     def point(self, line: Line, timeout_s: float | None) -> str:
-        """The choices of one point."""
+        """The tokens of one point."""
         return " ".join(filter(None, (self.timeout(timeout_s), self.line(line))))
 
     def row(self, row: Mapping[str, Any]) -> str:
-        """The choices of one run."""
+        """The tokens of one run."""
         return self.of({choice.name: choice_text(choice.name, facet(row, choice.name)) for choice in self.choices})
 
     def settings(self, settings: Mapping[str, Any]) -> str:
-        """The choices of settings by name; those that are not among them do not matter."""
+        """The tokens of settings by name; other settings are ignored."""
         return self.of({name: choice_text(name, value) for name, value in settings.items()})
 
     def panel(self, runs: int) -> str:
-        """The panel, hidden until the script is there; empty where there is nothing to choose.
+        """The panel of filters, hidden until the script runs; empty if there is nothing to choose.
 
         Args:
             runs: how many runs the tables of the page list.
@@ -89,7 +89,7 @@ class Filters:
             f'<output id="shown" data-runs="{runs}">all {runs} runs shown</output></summary>'
             f'<form><div class="groups">{groups}</div>'
             '<p class="note"><button type="reset">Show everything</button> Alt + click shows one value only. '
-            "The axes close in on what is shown.</p></form></details>"
+            "The axes adapt to the shown values.</p></form></details>"
         )
 
     def _group(self, number: int, choice: Choice) -> str:

@@ -1,4 +1,4 @@
-"""Throughput against latency: every setting a point, and the frontier that nothing measured goes beyond.
+"""Throughput against latency: a mark for each setting, and the frontier of the best ones.
 
 Takes: an `Analysis`. Gives: one HTML figure; nothing with fewer than two points.
 
@@ -55,8 +55,8 @@ def frontier_section(analysis: Analysis, filters: Filters) -> str:
                 panels.append((f"{percentile} · {unit}", drawn))
     where = "at a fixed rate" if kind == "latency" else "under full load"
     note = (
-        f"A mark for each setting: throughput as fast as it goes, latency {where}. Best is the lower right. The"
-        " staircase is the frontier of each record size: no setting measured is both faster and prompter."
+        f"A mark for each setting: throughput at full speed, latency {where}. The best are at the lower right. The"
+        " staircase is the frontier of each record size: no measured setting is both faster and lower in latency."
     )
     drawn = tabbed("frontier", "Throughput against latency", note, panels)
     return f'<section>{legend(analysis, filters)}<div class="charts one">{drawn}</div></section>'

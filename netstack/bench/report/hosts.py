@@ -1,4 +1,4 @@
-"""Who sends how much to whom: heat maps of host pairs, and a table of the hosts.
+"""Traffic between hosts: heat maps of host pairs, and a table of the hosts.
 
 Takes: an `Analysis` whose rows have `pairs` and `hosts`. Gives: one HTML section; nothing where none has.
 
@@ -50,7 +50,7 @@ _Map = dict[tuple[str, str], _Cell]
 
 
 def hosts_section(analysis: Analysis, filters: Filters) -> str:
-    """For each point the maps of throughput and latency, and its hosts."""
+    """The heat maps of throughput and latency and the hosts of each point."""
     shown = []
     for line in analysis.lines:
         for timeout in analysis.timeouts:
@@ -66,7 +66,7 @@ def hosts_section(analysis: Analysis, filters: Filters) -> str:
     return (
         f'<section id="hosts" aria-labelledby="hosts-head"><h2 id="hosts-head">{escape(head)}</h2>'
         f'<p class="note">Each row is {each} that sends, each column one that receives. One-way latency needs both'
-        " clocks: what stands behind &plusmn; is how far their difference is known, and what is not above it is"
+        " clocks: &plusmn; is the uncertainty of their difference, and a value that does not exceed it is"
         " slanted.</p>"
         f'<div class="card">{views("pairs", shown)}</div></section>'
     )
@@ -98,10 +98,7 @@ def _view(analysis: Analysis, line: Line, timeout_s: float | None) -> str:
 
 
 def slow_host(rows: Sequence[Row]) -> str:
-    """One sentence about a host whose pairs take much longer than all others; empty where there is none.
-
-    Of two hosts either may be the slow one, so it takes three.
-    """
+    """One sentence about a host whose pairs are much slower than all others; needs at least three hosts."""
     cells = {ends: cell for ends, cell in _pairs(rows, _median_us).items() if not cell.is_local}
     found = {}
     for host in {end for ends in cells for end in ends}:
@@ -115,8 +112,8 @@ def slow_host(rows: Sequence[Row]) -> str:
     assert its_own is not None
     assert theirs is not None
     return (
-        f"What {host} sends and receives takes {micro(its_own.median)} (median of its pairs' p50), what the others send"
-        f" each other {micro(theirs.median)}: that host, or the line to it, is slow."
+        f"Records to and from {host} take {micro(its_own.median)} (median of its pairs' p50), those between the others"
+        f" {micro(theirs.median)}: that host or its line is slow."
     )
 
 
@@ -125,7 +122,7 @@ def _median_us(pair: Mapping[str, Any]) -> float | None:
 
 
 def _round_trips(rows: Sequence[Row]) -> str:
-    """The latency of round trips, which needs one clock only."""
+    """Round-trip latency, which needs only one clock."""
     found = [(name, Figure.of(row.get(f"round_trip_latency_us_{name}") for row in rows)) for name in _ROUND_TRIP]
     told = ", ".join(f"{name} {micro(figure.median)}" for name, figure in found if figure)
     return f'<p class="note">Round trips, by one clock: {escape(told)}.</p>' if told else ""
@@ -199,7 +196,7 @@ def _cell(cell: _Cell | None, high: float, write: Callable[[float], str], is_one
 
 
 def _host_table(rows: Sequence[Row]) -> str:
-    """What each host did, medians over the repeats; columns that no host has are left out."""
+    """The figures of each host, medians over the repeats, without empty columns."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         for host in row["hosts"]:
@@ -230,7 +227,7 @@ def _host_cell(hosts: Sequence[Mapping[str, Any]], name: str, write: Callable[[f
 
 
 def _offset(microseconds: float) -> str:
-    """A difference of clocks, which may be either way."""
+    """A signed difference of clocks."""
     return ("\u2212" if microseconds < 0 else "+" if microseconds > 0 else "") + micro(abs(microseconds))
 
 

@@ -1,4 +1,4 @@
-"""How far repeats of the same settings are apart, and what that means for whoever reads the figures.
+"""The spread between repeats of the same settings, and how to read the figures in view of it.
 
 Takes: an `Analysis`. Gives: sentences for the top of the page; none where repeats agree.
 """
@@ -14,11 +14,11 @@ from ..figure import Figure
 from .points import Analysis
 
 _APART: Final = 0.25
-"""Of the median, from the least to the greatest repeat, above which repeats disagree."""
+"""Repeats disagree if their range exceeds this fraction of the median."""
 
 
 def noise_warnings(analysis: Analysis) -> list[str]:
-    """Where repeats disagree, by kind of figure."""
+    """The points at which repeats disagree, by kind of figure."""
     told = []
     for what, name, kind in (("throughput", "records_per_s", "throughput"), ("median latency", "p50", "latency")):
         found: list[tuple[float, str]] = []
@@ -40,8 +40,8 @@ def noise_warnings(analysis: Analysis) -> list[str]:
             worst, where = max(found)
             middle = statistics.median(spread for spread, _ in found)
             told.append(
-                f"Repeats disagree about {what} at {len(found)} of {points} points: from least to greatest {middle:.0%}"
-                f" of the median there, {worst:.0%} at worst ({where}). Smaller differences between lines mean nothing."
+                f"Repeats disagree about {what} at {len(found)} of {points} points: their range is {middle:.0%}"
+                f" of the median there, {worst:.0%} at worst ({where}). Smaller differences are not significant."
             )
     return told
 

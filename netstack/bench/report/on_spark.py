@@ -1,7 +1,7 @@
-"""What a report says of Spark: where it ran, on how many executors and hosts, and what of its time is in no figure.
+"""The report's facts about Spark: master, executors, hosts, and overheads that the figures exclude.
 
-Takes: rows of runs. Gives: words for the subtitle, the notes, the section of hosts, and a card of facts; nothing where
-no run was made on Spark.
+Takes: rows of runs. Gives: texts for the subtitle, the notes and the section of hosts, and a card of facts; nothing
+if no run was made on Spark.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def executors(rows: Sequence[Row]) -> str:
 
 
 def spark_remarks(rows: Sequence[Row]) -> list[str]:
-    """What of Spark's time is in no figure."""
+    """Spark's overheads that the figures exclude."""
     scheduling = Figure.of(row.get("spark_scheduling_s") for row in rows)
     if scheduling is None:
         return []
@@ -50,8 +50,8 @@ def spark_remarks(rows: Sequence[Row]) -> list[str]:
     opened = f"Opening the session took {_seconds(session.median)}, and for" if session else "For"
     return [
         f"{opened} each run Spark took {_seconds(scheduling.median)} to start its tasks, to exchange their addresses"
-        " and to bring their results back: neither is in any figure, which are counted between the tasks' own start"
-        " signal and their end."
+        " and to return their results. The figures exclude both: they count between the tasks' own start signal and"
+        " their end."
     ]
 
 

@@ -1,4 +1,4 @@
-"""Latency percentiles as curves: how far the tail is from the median, setting by setting.
+"""Latency percentiles as curves, for each setting.
 
 Takes: an `Analysis`. Gives: one HTML section; nothing where no run has a latency.
 
@@ -38,7 +38,7 @@ _NOTES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """One curve: a point of the sweep, how it looks and what it is called."""
+    """One curve: a point of the sweep with its look and label."""
 
     line: Line
     timeout_s: float | None
@@ -71,14 +71,14 @@ def percentiles_section(analysis: Analysis, filters: Filters) -> str:
     return (
         '<section id="percentiles" aria-labelledby="percentiles-head">'
         '<h2 id="percentiles-head">Latency percentiles</h2>'
-        f'<p class="note">{_NOTES[kind].format(rates=rates)}{back} To the right the rarer, slower records: each tick is'
-        " ten times rarer than the one before. Lower and flatter is better. Hollow: less than one record is above.</p>"
+        f'<p class="note">{_NOTES[kind].format(rates=rates)}{back} Each tick to the right is ten times rarer than'
+        " the one before. Lower and flatter is better. Hollow marks: less than one record lies above.</p>"
         f'{_legend(analysis, kind, filters)}<div class="charts">{"".join(figures[:_MOST_OPEN])}</div>{more}</section>'
     )
 
 
 def nines(fraction: float) -> float:
-    """Where a percentile stands: 0.9 at 1, 0.99 at 2, 0.999 at 3."""
+    """The position of a percentile on the axis: 0.9 at 1, 0.99 at 2, 0.999 at 3."""
     return -math.log10(1 - fraction)
 
 

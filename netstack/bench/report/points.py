@@ -1,4 +1,4 @@
-"""Rows into points and lines: medians over repeats, with their spread, ready to be drawn or told in a sentence.
+"""Turns rows into points and lines: medians over repeats with their spread.
 
 Takes: the flat rows of a store. Gives: an `Analysis`: lines (one per record size and channel count), their figures per
 buffer timeout, the throughput kept against 100 ms, the rows that failed, and remarks on what the rows cannot tell.
@@ -69,7 +69,7 @@ class Line:
 
 
 class Analysis:
-    """Everything the report says, before it is drawn.
+    """The evaluated rows of a report.
 
     Args:
         rows: flat rows of one store; failed ones included.
@@ -90,28 +90,28 @@ class Analysis:
             self._groups.setdefault((row_kind(row), line, row.get("settings_buffer_timeout_s")), []).append(row)
         self.lines = sorted({line for _, line, _ in self._groups}, key=_line_order)
         self.own_lines = [line for line in self.lines if ("engine_kind", "flink") not in line.extras]
-        """Without those of a real Flink, which is not what the findings are about."""
+        """The rows without those of a real Flink, which the findings ignore."""
         self.timeouts = sorted({timeout for _, _, timeout in self._groups}, key=timeout_order)
 
     @property
     def repeats(self) -> int:
-        """The most often any point was measured."""
+        """The largest number of repeats of a point."""
         return max((len(rows) for rows in self._groups.values()), default=0)
 
     @property
     def has_round_trips(self) -> bool:
-        """Whether some latencies are of records that came back to where they were sent."""
+        """Whether some latencies are round trips."""
         return any(row.get("round_trip_latency_us_p50") is not None for row in self.good)
 
     @property
     def reference(self) -> float | None:
-        """The timeout that others are told against: 100 ms, else the longest that was measured."""
+        """The reference timeout: 100 ms, else the longest measured one."""
         finite = [timeout for timeout in self.timeouts if timeout is not None]
         return REFERENCE_TIMEOUT_S if REFERENCE_TIMEOUT_S in finite else max(finite, default=None)
 
     @property
     def latency_rates(self) -> list[float]:
-        """The rates of the latency runs, records a second."""
+        """The rates of the latency runs, in records per second."""
         return sorted({row["settings_rate_per_s"] for row in self.good if row_kind(row) == "latency"})
 
     def throughput(self, line: Line, timeout_s: float | None, name: str = "records_per_s") -> Figure | None:
@@ -137,7 +137,7 @@ class Analysis:
         return [(float(there[repeat]), float(here[repeat])) for repeat in here if repeat in there]
 
     def kept(self, line: Line, timeout_s: float | None) -> float | None:
-        """Throughput at this timeout as a part of the same line's at the reference timeout."""
+        """Throughput at this timeout as a fraction of that at the reference timeout."""
         here, there = self.throughput(line, timeout_s), self.throughput(line, self.reference)
         return here.median / there.median if here and there and there.median else None
 
@@ -150,18 +150,18 @@ class Analysis:
         return [found for found in (self._fastest(), self._promptest()) if found is not None]
 
     def remarks(self) -> list[str]:
-        """What a reader should know before trusting the figures."""
+        """Remarks on the limits of the figures."""
         remarks = []
         if self.good and self.repeats < 3:
             times = "once" if self.repeats == 1 else "twice"
             remarks.append(f"Each point was measured {times}, so its noise is unknown; --repeats 5 shows the spread.")
         if any(self.cut_short(line, timeout) for line in self.lines for timeout in self.timeouts):
             remarks.append(
-                "Hollow marks: the run ended before a buffer left by itself, so the latency is bounded by the length of"
-                " the run and would be longer in a longer one."
+                "Hollow marks: the run ended before a buffer timeout expired, so the latency is a lower bound and would"
+                " be higher in a longer run."
             )
         if self.has_round_trips:
-            remarks.append("Where records are relayed back, latency is that of the round trip, by one clock.")
+            remarks.append("Where records are relayed back, latency is the round trip by one clock.")
         for words, names in (
             ("versions of netstack", ("version",)),
             ("builds of netstack", ("host_netstack_build",)),
@@ -178,7 +178,7 @@ class Analysis:
         return remarks
 
     def warnings(self) -> list[tuple[str, int]]:
-        """What the runs that count warned of, with how many said so; those that differ in numbers only are one."""
+        """The warnings of the counted runs with their frequency; warnings that differ only in numbers are merged."""
         return told_once(self.good)
 
     def _fastest(self) -> tuple[str, str, str] | None:
@@ -186,7 +186,7 @@ class Analysis:
         if not points:
             return None
         figure, line, timeout = max(points, key=lambda point: point[0].median)
-        sentence = f"at most: {line.words}, buffer timeout {format_duration(timeout, space=' ')}"
+        sentence = f"at best: {line.words}, buffer timeout {format_duration(timeout, space=' ')}"
         bulk = [
             (point.median, at, when)
             for at, when, point in self._each(lambda x, t: self.throughput(x, t, "payload_mb_per_s"))
@@ -221,7 +221,7 @@ class Analysis:
 
 
 def row_kind(row: Mapping[str, Any]) -> Kind:
-    """What a row was measured for, whether or not it says so itself."""
+    """The kind of a row: throughput or latency."""
     return run_kind(row.get("settings_rate_per_s"))
 
 
@@ -232,7 +232,7 @@ def row_latency(row: Mapping[str, Any], name: str) -> float | None:
 
 
 def timeout_order(timeout_s: float | None) -> float:
-    """0 first, `none` last: from prompt to never."""
+    """A sort key: 0 first, `none` last."""
     return math.inf if timeout_s is None else timeout_s
 
 

@@ -1,4 +1,4 @@
-"""Several sweeps in one page: what each is called, what it was, and which differences are more than noise.
+"""Several sweeps in one page: their letters, their facts, and the significant differences.
 
 Takes: a `Sweep` for each results folder. Gives: their rows together, and the sections that tell them apart.
 
@@ -33,7 +33,7 @@ _SWATCH: Final = (
 )
 _VERDICTS: Final = {"better": "better", "worse": "worse", "same": "within the noise"}
 _GUESSES: Final = {"better": "maybe better", "worse": "maybe worse", "same": "noise unknown"}
-"""Where there were too few repeats to know the noise."""
+"""The label of a verdict with too few repeats to estimate noise."""
 _WIDEST: Final = 8.0  # times more or less, at which a bar has its full length: one wild figure hides no other
 _METRICS: Final = {
     "records_per_s": "records/s",
@@ -72,7 +72,7 @@ def together(sweeps: Sequence[Sweep]) -> list[Row]:
 
 
 def sweeps_table(sweeps: Sequence[Sweep], filters: Filters) -> str:
-    """Which letter is which folder; empty for a single sweep."""
+    """The letter of each folder; empty for a single sweep."""
     if len(sweeps) == 1:
         return ""
     body = []
@@ -107,7 +107,7 @@ def compared_section(sweeps: Sequence[Sweep], filters: Filters) -> str:
 
 
 def _own_settings(sweep: Sweep, names: Sequence[str]) -> str:
-    """What this sweep has other than another one, in all of its rows."""
+    """The settings in which all rows of this sweep differ from another one."""
     found = [f"{setting_name(name)} {setting_text(name, facet(sweep.rows[0], name))}" for name in names]
     return ", ".join(found) or "\u2013"
 
@@ -152,12 +152,12 @@ def _table(found: Comparison, name: str, filters: Filters) -> str:
 
 
 def _times(each: Difference) -> float:
-    """How many times more or less, as a logarithm: half and twice are equally far from no change."""
+    """The factor of a change as a logarithm, so that half and twice are equally far from no change."""
     return abs(math.log(max(1 + each.change, 1e-3)))
 
 
 def _range(each: Difference) -> str:
-    """Where the change is, with 99 % confidence; a dash where too few repeats say."""
+    """The 99 % confidence interval of the change; a dash with too few repeats."""
     return "\u2013" if each.low is None or each.high is None else f"{each.low:+.0%} to {each.high:+.0%}"
 
 

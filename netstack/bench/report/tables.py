@@ -1,4 +1,4 @@
-"""The report's tables: what throughput is kept, and every row.
+"""The report's tables: kept throughput, and every row.
 
 Takes: an `Analysis`. Gives: HTML tables; the script makes the long ones sortable by the values in `data-v`.
 """
@@ -29,7 +29,7 @@ _OPEN_UP_TO: Final = 40  # rows: longer tables start folded
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column: its head, what it shows and, where that is not the text itself, what it sorts by."""
+    """A column: header, shown text and, if different, sort value."""
 
     head: str
     show: Callable[[Row], str]
@@ -38,12 +38,12 @@ class _Column:
 
     @property
     def is_always(self) -> bool:
-        """Settings and words are shown even where all are alike; figures that no row has are not."""
+        """Whether to show a column: settings always, figures only if a row has them."""
         return self.left or self.sort is None
 
 
 def kept_table(analysis: Analysis, filters: Filters) -> str:
-    """Throughput at each timeout as a part of that at the reference; empty without a reference."""
+    """Throughput at each timeout as a fraction of that at the reference; empty without a reference."""
     reference = analysis.reference
     if reference is None or len(analysis.timeouts) < 2:
         return ""
@@ -69,15 +69,15 @@ def kept_table(analysis: Analysis, filters: Filters) -> str:
     first = '<th scope="col" class="l">record size · channels</th>'
     return (
         f'<section class="card" id="kept"><h2>Throughput kept, against {timeout_label(reference)}</h2>'
-        '<p class="note">Records a second at each buffer timeout as a part of the same line&rsquo;s at '
-        f"{timeout_label(reference)}: the price of promptness. The darker, the further from 100%: blue is less, green"
-        " more. Ranges have 95% confidence; without one there are too few repeats.</p>"
+        '<p class="note">Records per second at each buffer timeout as a fraction of the same line&rsquo;s at '
+        f"{timeout_label(reference)}. Darker cells are further from 100%: blue is less, green is more. Ranges have 95%"
+        " confidence; a cell without one has too few repeats.</p>"
         f"{table(first + heads, body, 'heat kept')}</section>"
     )
 
 
 def _kept(analysis: Analysis, line: Line, timeout_s: float | None) -> str:
-    """With its range where there are repeats enough to know it."""
+    """The fraction, with its range if there are enough repeats."""
     found = Interval.of_pairs(analysis.pairs(line, timeout_s))
     return f"{analysis.kept(line, timeout_s):.0%}" if found is None else found.percent()
 

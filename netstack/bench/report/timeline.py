@@ -1,4 +1,4 @@
-"""Who waited for whom while the runs went on: a line for each task of each host, second by second.
+"""Back-pressure over time: a line for each task of each host.
 
 Takes: an `Analysis` whose rows have a `timeline`. Gives: one HTML section; nothing where none has.
 
@@ -42,7 +42,7 @@ _Task = tuple[str, str]
 
 
 def timeline_section(analysis: Analysis, filters: Filters) -> str:
-    """Back-pressure, idleness, work and pool usage over time."""
+    """Back-pressured, idle and busy time and pool usage over the run."""
     runs = [
         (line, timeout, row)
         for line in analysis.lines
@@ -66,9 +66,9 @@ def timeline_section(analysis: Analysis, filters: Filters) -> str:
     )
     return (
         '<section id="timeline" aria-labelledby="timeline-head"><h2 id="timeline-head">Back-pressure over time</h2>'
-        '<p class="note">Of each stretch of a run, the part in which a task waited for buffers to write to'
-        " (back-pressured), waited for something to read (idle), or did neither (busy); and how many of its buffers"
-        " were in use. Who is back-pressured waits for whoever reads from it.</p>"
+        '<p class="note">The fraction of time in which a task waited for output buffers (back-pressured), waited for'
+        " input (idle), or worked (busy), and the fraction of its buffers in use. A back-pressured task waits for its"
+        " consumers.</p>"
         f'{legend}<div class="charts one"><fieldset class="card">{tabs("over-time", [tab for _, tab, _ in parts])}'
         f"{views('over-time', shown, most)}</fieldset></div></section>"
     )
@@ -85,7 +85,7 @@ def _run(analysis: Analysis, line: Line, timeout_s: float | None) -> Row | None:
 
 
 def _waited(row: Row) -> float:
-    """How much back-pressure there was, in all."""
+    """The total back-pressure of a run."""
     return sum(float(sample.get("backpressured_ms_per_s") or 0.0) for sample in row["timeline"]) / len(row["timeline"])
 
 
@@ -110,7 +110,7 @@ def _name(task: _Task, alone: bool) -> str:
 
 
 def _view(row: Row, parts: Sequence[tuple[str, str, float]], numbers: Mapping[_Task, int], alone: bool) -> str:
-    """The drawings of one run: a panel for each part, and what it comes to on average."""
+    """The panels of one run, each with its averages."""
     last_s = max(float(sample["t_s"]) for sample in row["timeline"])
     drawn = []
     looks = numbered(len(numbers))
@@ -144,7 +144,7 @@ def _view(row: Row, parts: Sequence[tuple[str, str, float]], numbers: Mapping[_T
         ]
         highest = max(1.0, *(value for samples in present.values() for _, value in samples))
         plane = Plane(
-            title=f"{tab}, part of the time, over the seconds of a run; one line per task",
+            title=f"{tab}, fraction of time, over the seconds of a run; one line per task",
             axis="seconds from the start",
             span=(0.0, last_s),
             below=[(tick, f"{tick:g}") for tick in nice_ticks("linear", 0.0, last_s) if tick <= last_s],
@@ -152,7 +152,7 @@ def _view(row: Row, parts: Sequence[tuple[str, str, float]], numbers: Mapping[_T
             scale="linear",
             domain=(0.0, highest),
             tick=lambda value: f"{value:.0%}",
-            unit="part of the time" if whole > 1 else "part of the buffers",
+            unit="fraction of time" if whole > 1 else "fraction of buffers",
             bare=True,
         )
         drawn.append(panel(number, f"{both_sizes(partial(draw_plane, plane), _WIDE_PX, _NARROW_PX)}{told}"))

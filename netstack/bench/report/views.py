@@ -1,6 +1,6 @@
-"""One part of the page for each point of the sweep, one of which is shown at a time.
+"""Sections with one part per point of the sweep, of which one is shown at a time.
 
-Takes: `View`s. Gives: HTML. Without a script they are a list to fold open; with it, a field to choose from.
+Takes: `View`s. Gives: HTML: a list to fold open, or a selection field with the script.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..charts.facets import facets_attribute
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is shown of one point: its name, the choices it belongs to, its HTML."""
+    """The part of one point: label, filter tokens, HTML."""
 
     label: str
     facets: str
@@ -35,9 +35,9 @@ def views(name: str, shown: Sequence[View], first: int = 0) -> str:
     )
     choose = (
         f'<div class="pickview" hidden><label for="{name}-view">Setting</label>'
-        f'<button type="button" data-step="-1" aria-label="The setting before">&lsaquo;</button>'
+        f'<button type="button" data-step="-1" aria-label="Previous setting">&lsaquo;</button>'
         f'<select id="{name}-view">{options}</select>'
-        f'<button type="button" data-step="1" aria-label="The next setting">&rsaquo;</button></div>'
+        f'<button type="button" data-step="1" aria-label="Next setting">&rsaquo;</button></div>'
     )
     parts = "".join(
         f'<details class="view"{" open" if number == first else ""}{facets_attribute(view.facets)}>'
