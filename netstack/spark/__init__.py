@@ -1,10 +1,12 @@
-"""netstack and Spark: rows of a DataFrame through netstack's channels, and netstack's streams as DataFrames.
+"""netstack on Spark: `exchange` for DataFrames, the data source "netstack" for streams, `run` for jobs.
 
-Takes: an open Spark session. Gives: `exchange`, with `ExchangeStatistics` beside its rows; the data source "netstack"
-(`NetstackDataSource`), with `Publisher` and `Subscriber` for the stream worker at the other end; `run`, a job whose
-TaskManagers are the tasks of a stage; `plain_errors`.
+- `exchange` repartitions a DataFrame through netstack's channels; `ExchangeStatistics` has their counters.
+- `register` adds the data source "netstack" (`NetstackDataSource`) to a session. At the other end of a stream is a
+  `Publisher` or a `Subscriber`.
+- `run` runs a job whose TaskManagers are tasks of a barrier stage.
+- `plain_errors` turns Spark's errors into one sentence, `SparkFailed`.
 
-Everything is loaded when it is asked for: executors import this package too, and only `pyspark` may be missing here
+Names are imported when they are first used, because executors import this package too, and pyspark may be missing
 (`pip install 'netstack[spark]'`).
 """
 
@@ -38,18 +40,11 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "Epoch": "subscriber",
-    "ExchangeChannel": "exchange_statistics",
-    "ExchangeStatistics": "exchange_statistics",
-    "ExchangeTask": "exchange_statistics",
-    "NetstackDataSource": "source",
-    "Publisher": "publisher",
-    "SparkFailed": "failures",
-    "Subscriber": "subscriber",
-    "exchange": "exchange_frame",
-    "plain_errors": "failures",
-    "register": "source",
-    "run": "job_run",
+    **dict.fromkeys(("Epoch", "Subscriber"), "subscriber"),
+    **dict.fromkeys(("ExchangeChannel", "ExchangeStatistics", "ExchangeTask"), "exchange_statistics"),
+    **dict.fromkeys(("NetstackDataSource", "register"), "source"),
+    **dict.fromkeys(("SparkFailed", "plain_errors"), "failures"),
+    "Publisher": "publisher", "exchange": "exchange_frame", "run": "job_run",
 }
 
 

@@ -1,7 +1,4 @@
-"""A Spark accumulator that keeps what tasks tell.
-
-Takes: lists, from tasks. Gives: one list in the driver. In a module of its own, because executors import it by name.
-"""
+"""A Spark accumulator of lists. Executors import it by name, so it is defined at the top of a module."""
 
 from __future__ import annotations
 
@@ -12,13 +9,13 @@ from pyspark.accumulators import AccumulatorParam
 
 @final
 class ListParam(AccumulatorParam[list[Any]]):
-    """Lists, one after the other."""
+    """Concatenates lists."""
 
     def zero(self, value: list[Any]) -> list[Any]:
-        """What every task begins with."""
+        """Returns the initial value of a task: an empty list."""
         return []
 
     def addInPlace(self, value1: list[Any], value2: list[Any]) -> list[Any]:  # noqa: N802 - pyspark's names
-        """Both."""
+        """Appends the second list to the first."""
         value1.extend(value2)
         return value1

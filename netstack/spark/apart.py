@@ -1,7 +1,4 @@
-"""A call into Spark in a thread of its own, so that Ctrl-C interrupts whoever waits and not the call.
-
-Takes: a function. Gives: `Apart`: its result, or its error, when it is over.
-"""
+"""`Apart`: a call into Spark in a thread of its own, so that Ctrl-C interrupts the waiting thread and not the call."""
 
 from __future__ import annotations
 
@@ -16,11 +13,11 @@ _LOOK_S: Final = 0.1
 
 @final
 class Apart(Generic[_Result]):
-    """Calls a function in a thread of its own, at once.
+    """Starts a function in a thread of its own.
 
-    A call into the JVM that Ctrl-C interrupts leaves half an answer behind and a trace on the terminal. In a thread it
-    is not interrupted, and this one can wait for it (not by `Thread.join`: interrupted once, it takes any thread for
-    dead).
+    Ctrl-C in a call into the JVM leaves half an answer on the connection and a trace on the terminal; in another thread
+    the call is not interrupted. The caller waits for an event, because an interrupted `Thread.join` takes the thread
+    for dead.
     """
 
     def __init__(self, work: Callable[[], _Result]) -> None:
@@ -33,15 +30,11 @@ class Apart(Generic[_Result]):
         InheritableThread(target=self._body, daemon=True).start()
 
     def is_over(self, wait_s: float) -> bool:
-        """Whether it is, after so many seconds at most."""
+        """Waits up to `wait_s`; returns whether the function has ended."""
         return self._over.wait(wait_s)
 
     def result(self) -> _Result:
-        """Waits for it.
-
-        Raises:
-            BaseException: whatever the function raised.
-        """
+        """Waits for the end; returns what the function returned, or raises what it raised."""
         while not self.is_over(_LOOK_S):
             pass
         if self._error is not None:

@@ -1,7 +1,4 @@
-"""What a task of a barrier stage knows of itself and the others.
-
-Takes: Spark's BarrierTaskContext. Gives: `BarrierTask`: rank, address, and the one exchange of words.
-"""
+"""`BarrierTask`: the rank and address of a task of a barrier stage, and the exchange of messages with all others."""
 
 from __future__ import annotations
 
@@ -11,22 +8,22 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 AllGather: TypeAlias = Callable[[str], Sequence[str]]
-"""Gives every task's words to every task, in the order of ranks; blocks, about a second. No start signal: tasks come
-back up to a second apart."""
+"""Exchanges one message of each task with all tasks, in the order of ranks. It blocks for about a second and returns up
+to a second apart in different tasks, so it is no start signal."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class BarrierTask:
-    """One task.
+    """A task of a barrier stage.
 
     Attributes:
-        rank: its number, that of its partition.
-        tasks: how many there are.
-        host: the address others reach this host at.
+        rank: the number of its partition.
+        tasks: the number of tasks.
+        host: the address at which the other tasks reach this host.
         all_gather: called exactly once by every task.
-        stage: Spark's number of the stage.
-        attempt: of the task; a later one of the stage has a greater number.
+        stage: Spark's id of the stage.
+        attempt: Spark's id of the task's attempt; a later attempt has a greater number.
     """
 
     rank: int
@@ -38,7 +35,7 @@ class BarrierTask:
 
     @classmethod
     def current(cls) -> BarrierTask:
-        """The task this process runs."""
+        """Returns the task that this process runs."""
         from pyspark import BarrierTaskContext
 
         context = BarrierTaskContext.get()
@@ -47,20 +44,20 @@ class BarrierTask:
         host, attempt = host_of(infos[rank].address), int(context.taskAttemptId())
         return cls(rank, len(infos), host, context.allGather, context.stageId(), attempt)
 
-    def meet(self, words: dict[str, Any]) -> list[dict[str, Any]]:
-        """Every task's words, in the order of ranks.
+    def meet(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        """Returns the messages of all tasks, in the order of ranks.
 
         Raises:
-            TimeoutError: somebody did not come; Spark says no more than that.
+            TimeoutError: a task did not arrive; Spark raises an EOFError without a reason.
         """
         try:
-            said = self.all_gather(json.dumps(words))
+            messages = self.all_gather(json.dumps(message))
         except EOFError as error:
             raise TimeoutError(f"task {self.rank}: a peer did not arrive in time, or the job was cancelled") from error
-        return [json.loads(each) for each in said]
+        return [json.loads(each) for each in messages]
 
 
 def host_of(address: str) -> str:
-    """The host of what Spark calls a task's address, `host:port`; loopback in local mode."""
+    """Returns the host of a task's address, `host:port`; loopback in local mode."""
     host = address.rpartition(":")[0]
     return "127.0.0.1" if host in ("", "localhost") else host

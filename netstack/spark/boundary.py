@@ -1,13 +1,11 @@
-"""A shuffle of Spark's that leaves every row in the partition it is in.
+"""`end_stage`: a shuffle of Spark's that leaves every row in its partition.
 
-Takes: a DataFrame, the number of its partitions. Gives: the same rows in the same partitions, behind a stage's end.
+A barrier stage runs all its tasks or none, so it may contain nothing that uses some of its partitions (`show`, `limit`)
+or combines them with others (`union`, `coalesce`). All of that works in the stage after a shuffle, and Spark repeats a
+barrier stage before a shuffle when an executor was lost.
 
-A barrier stage runs all its tasks or none, so nothing may be in it that takes some of its partitions (`show`, `limit`)
-or joins them with others (`union`, `coalesce`). Behind a shuffle is another stage, where all of that works; and one
-that Spark runs again when an executor was lost.
-
-Spark gives a row to the partition that the hash of an expression picks, on all versions (`repartitionById` came with
-4.1). So each partition has a number whose hash picks that very partition.
+Spark moves a row to the partition that the hash of an expression selects (`repartitionById` needs 4.1). So each
+partition gets a number whose hash selects that same partition.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ _SEED: Final = 42
 
 
 def end_stage(df: Any, partitions: int) -> Any:
-    """The DataFrame, behind a shuffle that moves no row to another partition.
+    """Returns the DataFrame after a shuffle that moves no row to another partition.
 
     Args:
-        df: it.
-        partitions: how many it has.
+        df: the DataFrame.
+        partitions: the number of its partitions.
     """
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
@@ -33,7 +31,7 @@ def end_stage(df: Any, partitions: int) -> Any:
 
 
 def numbers_for(partitions: int) -> list[int]:
-    """For each partition the least number that Spark's hash partitioning puts there."""
+    """Returns, for each partition, the least number that Spark's hash partitioning puts there."""
     numbers = dict[int, int]()
     for number in itertools.count():
         numbers.setdefault(spark_hash(number) % partitions, number)
@@ -43,7 +41,7 @@ def numbers_for(partitions: int) -> list[int]:
 
 
 def spark_hash(number: int) -> int:
-    """Spark's `hash` of an int: Murmur3, of 32 bits and signed."""
+    """Returns Spark's `hash` of an int: Murmur3, 32 bits, signed."""
     word = _rotated(number * 0xCC9E2D51 & _MASK, 15) * 0x1B873593 & _MASK
     mixed = (_rotated(_SEED ^ word, 13) * 5 + 0xE6546B64 & _MASK) ^ 4
     mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & _MASK

@@ -1,7 +1,4 @@
-"""A Spark session whose JVM this process started: all calls of what is private in pyspark, and of the JVM.
-
-Takes: a session, or nothing yet. Gives: `ClassicDriver`; starting and forgetting a JVM.
-"""
+"""`ClassicDriver`: a Spark session with a JVM of this process. Only this module calls pyspark's private API."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ _MANY_TO_ONE: Final = ("Union", "Coalesce", "CartesianProduct")
 
 @final
 class ClassicDriver:
-    """See `Driver`.
+    """The `Driver` of a classic session.
 
     Args:
         spark: the session.
@@ -29,21 +26,21 @@ class ClassicDriver:
         self._context = spark.sparkContext
 
     def setting(self, name: str) -> str | None:
-        """See `Driver`."""
+        """Returns a property of the session."""
         value: str | None = self._context.getConf().get(name)
         return value
 
     def archives(self) -> Collection[str]:
-        """See `Driver`."""
+        """Returns the names of the files that were sent."""
         return {str(known).rpartition("/")[2] for known in self._context.listFiles}
 
     def add_archive(self, path: Path) -> None:
-        """See `Driver`."""
+        """Adds a zip to the path of every executor's Python."""
         self._context.addPyFile(str(path))
 
     @contextlib.contextmanager
     def archives_first(self) -> Iterator[None]:
-        """See `Driver`."""
+        """Sets PYTHONSAFEPATH for the Python workers of jobs that are created in the block."""
         environment = self._context.environment
         before = environment.get(_SAFE_PATH)
         environment[_SAFE_PATH] = "1"
@@ -56,14 +53,14 @@ class ClassicDriver:
                 environment[_SAFE_PATH] = before
 
     def slots(self, profile: Any = None) -> int:
-        """See `Driver`."""
+        """Returns the number of tasks that can run at once."""
         scala = self._context._jsc.sc()
         profiles = scala.resourceProfileManager()
         wanted = profiles.defaultResourceProfile() if profile is None else profiles.resourceProfileFromId(profile.id)
         return int(scala.maxNumConcurrentTasks(wanted))
 
     def layout(self, df: Any) -> PartitionLayout:
-        """See `Driver`. Runs nothing: a plan with a shuffle is looked at as far as that, others are their RDDs."""
+        """Inspects the plan down to its shuffles, or its RDDs if it has no shuffle. Runs nothing."""
         execution = df._jdf.queryExecution()
         plan = execution.executedPlan()
         if not _has_boundary(plan):
@@ -72,13 +69,13 @@ class ClassicDriver:
         return _layout(plan, is_adaptive=False)
 
     def collected_lists(self) -> Any:
-        """See `Driver`."""
+        """Returns an accumulator of lists."""
         from .accumulator import ListParam
 
         return self._context.accumulator([], ListParam())
 
     def executors(self) -> Executors:
-        """All that there are or were; none when Spark does not tell any more."""
+        """Returns all executors, lost ones included; none after the session has ended."""
         from py4j.protocol import Py4JError
 
         try:
@@ -90,28 +87,28 @@ class ClassicDriver:
             return Executors()
 
     def executor_count(self) -> int:
-        """How many executors there are, the driver left out."""
+        """Returns the number of executors, without the driver."""
         return len(self._context._jsc.sc().statusTracker().getExecutorInfos()) - 1
 
     def replace_executor(self, executor: str) -> None:
-        """Has Spark start another in its place, if there is room for one."""
+        """Lets Spark kill an executor and start another one, if there is room for it."""
         self._context._jsc.sc().killAndReplaceExecutor(executor)
 
     def java_version(self) -> str:
-        """Of the driver's JVM."""
+        """Returns the Java version of the driver's JVM."""
         return str(self._context._jvm.System.getProperty("java.version"))
 
     def remove_folder(self, url: str) -> None:
-        """Removes it with everything in it, by Hadoop's file systems."""
+        """Deletes a folder with its content, through Hadoop's file systems."""
         path = self._context._jvm.org.apache.hadoop.fs.Path(url)
         path.getFileSystem(self._context._jsc.hadoopConfiguration()).delete(path, True)
 
 
 def start_jvm(properties: Mapping[str, str], output: IO[bytes]) -> Any:
-    """A JVM with a session of its own, its output on a file for good. Returns its gateway.
+    """Starts a JVM in a process session of its own, with its output in a file. Returns its gateway.
 
     Raises:
-        PySparkException: it did not start.
+        PySparkException: the JVM did not start.
     """
     from pyspark import SparkConf, java_gateway
 
@@ -121,14 +118,14 @@ def start_jvm(properties: Mapping[str, str], output: IO[bytes]) -> Any:
 
 
 def forget_jvm() -> None:
-    """The next session starts a JVM of its own."""
+    """Makes the next session start a JVM of its own."""
     from pyspark import SparkContext
 
     SparkContext._gateway = SparkContext._jvm = None
 
 
 def _children(plan: Any) -> list[Any]:
-    """Of a node of a physical plan; those of adaptive and of cached ones too."""
+    """The children of a node of a physical plan, adaptive and cached nodes included."""
     name = str(plan.nodeName())
     if name == "AdaptiveSparkPlan":
         return [plan.initialPlan()]
@@ -139,13 +136,13 @@ def _children(plan: Any) -> list[Any]:
 
 
 def _has_boundary(plan: Any) -> bool:
-    """Whether making RDDs of it could run a part of it."""
+    """Whether converting the plan to RDDs could run a part of it."""
     name = str(plan.nodeName())
     return "Exchange" in name or name == "AdaptiveSparkPlan" or any(map(_has_boundary, _children(plan)))
 
 
 def _is_straight(rdd: Any) -> bool:
-    """What Spark asks of a barrier stage (`DAGScheduler.checkBarrierStageWithRDDChainPattern`)."""
+    """Spark's condition for a barrier stage (`DAGScheduler.checkBarrierStageWithRDDChainPattern`)."""
     partitions, waiting = rdd.getNumPartitions(), [rdd]
     while waiting:
         each = waiting.pop()
@@ -161,12 +158,12 @@ def _layout(plan: Any, *, is_adaptive: bool) -> PartitionLayout:
     name = str(plan.nodeName())
     is_adaptive = is_adaptive or name == "AdaptiveSparkPlan"
     if name == "Exchange":
-        # Adaptive execution may read a shuffle in fewer partitions, unless the user has said how many.
+        # Adaptive execution may read a shuffle in fewer partitions, unless the user has set their number.
         is_fixed = not is_adaptive or str(plan.shuffleOrigin()) == "REPARTITION_BY_NUM"
         return PartitionLayout(int(plan.outputPartitioning().numPartitions()) if is_fixed else None, True, False)
     children = [each for each in _children(plan) if str(each.nodeName()) != "BroadcastExchange"]
     if not children:
-        rdd = plan.execute()  # a table, a range, an RDD of the user's
+        rdd = plan.execute()  # a table, a range, or an RDD
         return PartitionLayout(rdd.getNumPartitions(), _is_straight(rdd), bool(rdd.isBarrier()))
     below = [_layout(each, is_adaptive=is_adaptive) for each in children]
     counts = {each.partitions for each in below}

@@ -1,7 +1,6 @@
-"""A Spark session of Spark Connect: plans go to a server, and there is no JVM to be called.
+"""`ConnectDriver`: a session of Spark Connect, which sends plans to a server and has no JVM in this process.
 
-Takes: a session. Gives: `ConnectDriver`. The server tells little: how DataFrames are partitioned is not known, and
-tasks cannot tell this process anything but their rows.
+The partitioning of a DataFrame is unknown, and tasks can send nothing but rows to this process.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _ROWS: Final = 1 << 16
 
 @final
 class ConnectDriver:
-    """See `Driver`.
+    """The `Driver` of a session of Spark Connect.
 
     Args:
         spark: the session.
@@ -32,36 +31,36 @@ class ConnectDriver:
         self._spark = spark
 
     def setting(self, name: str) -> str | None:
-        """See `Driver`."""
+        """Returns a property of the session."""
         value: str | None = self._spark.conf.get(name, None)
         return value
 
     def archives(self) -> Collection[str]:
-        """See `Driver`."""
+        """Returns the names of the archives that this process has sent."""
         return _SENT.setdefault(self._spark, set())
 
     def add_archive(self, path: Path) -> None:
-        """See `Driver`."""
+        """Adds a zip to the path of every executor's Python."""
         self._spark.addArtifacts(str(path), pyfile=True)
         _SENT.setdefault(self._spark, set()).add(path.name)
 
     def archives_first(self) -> AbstractContextManager[None]:
-        """See `Driver`; here the server decides."""
+        """Does nothing: the server sets the environment of its Python workers."""
         return contextlib.nullcontext()
 
     def slots(self, profile: Any = None) -> int:
-        """See `Driver`. Runs a job: a range has as many partitions as there are slots, unless somebody set it."""
+        """Runs a job that counts the partitions of a range: by default one for each slot."""
         from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
         if profile is not None:
-            raise ConfigError("over Spark Connect the slots of a resource profile are not known: leave out profile")
+            raise ConfigError("Spark Connect does not report the slots of a resource profile: leave out profile")
         places = self._spark.range(_ROWS).select(F.spark_partition_id().alias("place"))
         return int(places.agg(F.max("place")).collect()[0][0]) + 1
 
     def layout(self, df: Any) -> PartitionLayout:
-        """See `Driver`: nothing is known."""
+        """Returns an unknown layout."""
         return PartitionLayout(None, is_straight=False, has_barrier=False)
 
     def collected_lists(self) -> Any:
-        """See `Driver`."""
-        raise ConfigError("statistics come by an accumulator, and Spark Connect has none: open a classic session")
+        """Raises ConfigError: Spark Connect has no accumulators."""
+        raise ConfigError("statistics need an accumulator, and Spark Connect has none: open a classic session")

@@ -1,9 +1,4 @@
-"""What netstack asks of a Spark session, whatever kind of session it is.
-
-Takes: a session. Gives: its `Driver`: `classic` calls the JVM that this process started, `connect` a server elsewhere.
-
-Rules: nothing else in the package calls what is private in pyspark.
-"""
+"""`Driver`: the interface to a Spark session, implemented by `classic` (with a JVM) and `connect` (Spark Connect)."""
 
 from __future__ import annotations
 
@@ -22,13 +17,13 @@ OLDEST_SOURCE: Final = (4, 2)
 @final
 @dataclass(frozen=True, slots=True)
 class PartitionLayout:
-    """Of a DataFrame's partitions, as far as it is known before anything runs.
+    """The partitions of a DataFrame, as far as they are known before it runs.
 
     Attributes:
-        partitions: how many; None is not known.
-        is_straight: whether each partition of its last stage is made of one partition of every RDD before it, as a
-            barrier stage wants it.
-        has_barrier: whether that stage has a barrier already.
+        partitions: their number; None is unknown.
+        is_straight: whether each partition of the last stage depends on one partition of every RDD before it, as a
+            barrier stage requires.
+        has_barrier: whether the last stage is a barrier stage already.
     """
 
     partitions: int | None
@@ -39,11 +34,11 @@ class PartitionLayout:
 @final
 @dataclass(frozen=True, slots=True)
 class Executors:
-    """All executors that a session has or had: Spark names a lost one by its id only.
+    """All executors of a session, lost ones included: Spark's errors have only the id of a lost executor.
 
     Attributes:
-        hosts: of each, by id.
-        active: ids of those that Spark takes for alive.
+        hosts: the host of each executor, by id.
+        active: the ids of the executors that Spark considers alive.
     """
 
     hosts: Mapping[str, str] = field(default_factory=dict)
@@ -51,45 +46,45 @@ class Executors:
 
     @property
     def lost_hosts(self) -> tuple[str, ...]:
-        """Hosts that have none any more."""
+        """The hosts that have lost all their executors."""
         return tuple(sorted(set(self.hosts.values()) - {self.hosts[each] for each in self.active}))
 
     def active_on(self, hosts: Collection[str]) -> list[str]:
-        """Ids of those on some hosts that Spark takes for alive."""
+        """Returns the ids of the active executors on these hosts."""
         return [each for each in sorted(self.active) if self.hosts[each] in hosts]
 
 
 class Driver(Protocol):
-    """A session, from outside."""
+    """A Spark session."""
 
     def setting(self, name: str) -> str | None:
-        """A property of the session; None where it is not set."""
+        """Returns a property of the session; None if it is not set."""
 
     def archives(self) -> Collection[str]:
-        """Names of what `add_archive` has sent."""
+        """Returns the names of the archives that `add_archive` has sent."""
 
     def add_archive(self, path: Path) -> None:
-        """Puts a zip into the path of every executor's Python."""
+        """Adds a zip to the path of every executor's Python."""
 
     def archives_first(self) -> AbstractContextManager[None]:
-        """A block: Python workers of jobs that are made in it leave the folder they start in out of their path."""
+        """Opens a block: the Python workers of jobs created in it ignore their working folder when they import."""
 
     def slots(self, profile: Any = None) -> int:
-        """How many tasks run at once, of a resource profile or of the default one."""
+        """Returns the number of tasks that can run at once, of a resource profile or of the default one."""
 
     def layout(self, df: Any) -> PartitionLayout:
-        """What is known of a DataFrame's partitions."""
+        """Returns what is known of a DataFrame's partitions."""
 
     def collected_lists(self) -> Any:
-        """What tasks add lists to, by `add`; this process reads all of them in its `value`.
+        """Returns an accumulator: tasks `add` lists to it, and this process reads them from its `value`.
 
         Raises:
-            ConfigError: such a session has none.
+            ConfigError: the session has no accumulators.
         """
 
 
 def driver_of(spark: Any) -> Driver:
-    """The driver of a session."""
+    """Returns the driver of a session."""
     if hasattr(spark, "sparkContext"):
         from .classic import ClassicDriver
 
@@ -100,14 +95,14 @@ def driver_of(spark: Any) -> Driver:
 
 
 def check_version(oldest: tuple[int, int] = OLDEST, what: str = "netstack on Spark") -> None:
-    """Whether this pyspark is new enough.
+    """Checks the version of pyspark.
 
     Args:
-        oldest: the first that will do.
-        what: wants it.
+        oldest: the oldest version that is supported.
+        what: the feature that needs it, for the error text.
 
     Raises:
-        ConfigError: it is older, or there is none.
+        ConfigError: pyspark is older or not installed.
     """
     wanted = ".".join(map(str, oldest))
     try:

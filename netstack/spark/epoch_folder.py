@@ -1,17 +1,15 @@
-"""The folder of a Subscriber: what writers have sent and not committed yet, and epochs that are committed.
+"""`EpochFolder`: the folder of a Subscriber, with staged rows and committed epochs.
 
-Takes: rows of attempts, commits. Gives: epochs, numbered without gaps, each of which is whole.
+    staged-WRITER-BATCH-PARTITION-TOKEN.arrow   all rows of one attempt of one task
+    epoch-000000000017.json                     the manifest of a committed epoch: its writer, batch and files in order
+    committed.log                               the newest batch of every writer without a manifest: WRITER BATCH
 
-    staged-WRITER-BATCH-PARTITION-TOKEN.arrow   rows of one attempt of one task, all of them, on the disk
-    epoch-000000000017.json                     the epoch: whose batch it is, of which of these files, in which order
-    committed.log                               the newest batch of every writer whose manifests are gone: WRITER BATCH
+A file of rows is complete once it has its name, and an epoch is committed once its manifest has its name; both are on
+the disk by then. The manifest of a processed epoch is deleted after its batch is in the log. The newest manifest is
+kept, because it has the epoch's number. If Spark's driver dies before it records a commit, it commits the batch again;
+the folder recognises the batch, however many other writers committed since, and changes nothing.
 
-A file of rows is complete from the moment it has its name, and an epoch is committed from the moment its manifest has;
-both are on the disk by then. A manifest goes when its epoch is processed, and before that its batch is in the log; the
-newest manifest stays, as it has the number of the epoch. So a commit that is made again (Spark's driver died before it
-wrote its own down) is recognised, however many other writers there were meanwhile, and changes nothing.
-
-Rules: blocking; used by one thread at a time. Names come from the network: they are checked before they are paths.
+Rules: blocking; used by one thread at a time. Names come from the network and are checked before they become paths.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from typing import Any, Final, final
 
 from ..errors import ConfigError, RecordError, RequestRefused
 from ..shown import shown_error
-from .stream_schema import StreamSchema, synchronise
+from .stream_schema import PART, StreamSchema, synchronise, write_whole
 
 RecordBatch = Any
 
@@ -36,7 +34,6 @@ _WRITER: Final = re.compile(r"[0-9a-f][0-9a-f-]{7,63}")
 _TOKEN: Final = re.compile(r"[0-9a-f]{8,64}")
 _STAGED: Final = re.compile(r"staged-([0-9a-f][0-9a-f-]{7,63})-(\d+)-(\d+)-([0-9a-f]{8,64})\.arrow")
 _MANIFEST: Final = re.compile(r"epoch-(\d{12})\.json")
-_PART: Final = ".part"
 _ORPHAN_S: Final = 24 * 3600.0
 _LOG: Final = "committed.log"
 _LOG_LINES: Final = 1000
@@ -45,16 +42,16 @@ _LOG_LINES: Final = 1000
 @final
 @dataclass(frozen=True, slots=True, order=True)
 class Attempt:
-    """One attempt of one of Spark's tasks to write its rows.
+    """One attempt of a Spark task to write its rows.
 
     Attributes:
-        writer: the query, or the one `save` of a DataFrame, by its id.
-        batch: its micro-batch; 0 of a `save`.
-        partition: of the task.
-        token: of the attempt, at random: hex digits.
+        writer: the id of the query, or of the `save` of a DataFrame.
+        batch: the number of the micro-batch; 0 for a `save`.
+        partition: the task's partition.
+        token: a random id of the attempt, in hex digits.
 
     Raises:
-        ConfigError: one is not of that form.
+        ConfigError: a value has another form.
     """
 
     writer: str
@@ -63,28 +60,27 @@ class Attempt:
     token: str
 
     def __post_init__(self) -> None:
-        """Checks what becomes a part of a path."""
-        is_well = _WRITER.fullmatch(self.writer) and _TOKEN.fullmatch(self.token)
-        if not is_well or min(self.batch, self.partition) < 0:
-            raise ConfigError(f"{self!r:.200} is no attempt: give ids of hex digits, and numbers from 0")
+        """Checks the values, which become a file name."""
+        is_valid = _WRITER.fullmatch(self.writer) and _TOKEN.fullmatch(self.token)
+        if not is_valid or min(self.batch, self.partition) < 0:
+            raise ConfigError(f"{self!r:.200} is no attempt: give ids of hex digits, and numbers of at least 0")
 
     @property
     def file_name(self) -> str:
-        """Of its rows."""
+        """The name of the file with its rows."""
         return f"staged-{self.writer}-{self.batch}-{self.partition}-{self.token}.arrow"
 
 
 @final
 class EpochFolder:
-    """See the module.
+    """Staged rows and committed epochs of one Subscriber.
 
     Args:
-        folder: of one Subscriber alone; made if it is not there.
-        resume: the first epoch that is not processed; None is the oldest that is here.
+        folder: used by one Subscriber only; created if missing.
+        resume: the first epoch that is not processed; None is the oldest one in the folder.
 
     Raises:
-        ConfigError: the folder does not reach as far as `resume`, or a manifest or the log is damaged; the text names
-            it.
+        ConfigError: the folder ends before `resume`, or a manifest or the log is damaged; the text names the file.
     """
 
     def __init__(self, folder: Path, resume: int | None = None) -> None:
@@ -95,50 +91,50 @@ class EpochFolder:
         self._log_lines = 0
         self._newest = self._read_log()
         for manifest in self._manifests.values():
-            # Manifests of version 0.3 have all writers.
+            # A manifest of version 0.3 lists all writers.
             known = {**manifest.pop("writers", {}), manifest["writer"]: manifest["batch"]}
             self._newest |= {each: max(last, self._newest.get(each, -1)) for each, last in known.items()}
             self._log(list(known.items())[:-1])
         self.next_epoch = max(self._manifests, default=-1) + 1
-        """The number that the next commit gets."""
+        """The number of the next committed epoch."""
         if resume is not None and not 0 <= resume <= self.next_epoch:
             raise ConfigError(
-                f"{folder} ends with epoch {self.next_epoch - 1}, and the worker goes on at {resume}: give the folder"
-                " and the state of one worker"
+                f"{folder} ends with epoch {self.next_epoch - 1}, and the worker continues at {resume}: give the folder"
+                " and the state of the same worker"
             )
         self.processed = self._oldest() if resume is None else resume
-        """All epochs before this one are processed."""
+        """The worker has processed all epochs before this one."""
         self.forget(self.processed)
         self._clear_up()
 
     @property
     def waiting(self) -> int:
-        """How many epochs are committed and not processed."""
+        """The number of epochs that are committed and not processed."""
         return self.next_epoch - self.processed
 
     def is_committed(self, writer: str, batch: int) -> bool:
-        """Whether a batch of a writer is an epoch, or was one."""
+        """Whether a batch was committed, in an epoch that may be processed by now."""
         return batch <= self._newest.get(writer, -1)
 
     def staged(self, attempt: Attempt) -> StagedFile:
-        """A file for the rows of an attempt; a context manager that removes what was not `finish`ed."""
+        """Opens a file for the rows of an attempt; the context manager deletes a file that was not `finish`ed."""
         return StagedFile(self._folder / attempt.file_name, self._schema)
 
     def commit(self, writer: str, batch: int, attempts: Sequence[Attempt]) -> int | None:
-        """Makes an epoch of attempts; it is on the disk when this returns.
+        """Commits attempts as an epoch; it is on the disk when this returns.
 
         Args:
-            writer: whose.
-            batch: which; those of a writer are committed in their order.
-            attempts: whose rows it has, in this order; one of each task.
+            writer: the id of the writer.
+            batch: the number of the batch; a writer commits its batches in order.
+            attempts: one attempt of each task; the epoch has their rows in this order.
 
         Returns:
-            Its number; None when the batch was committed before.
+            The number of the epoch; None if the batch was committed before.
 
         Raises:
-            RequestRefused: rows of an attempt are not here.
-            RecordError: they have not the columns of the stream; it has those of the first epoch.
-            OSError: it cannot be written; nothing is committed.
+            RequestRefused: the rows of an attempt are missing.
+            RecordError: the rows have other columns than the first epoch of the stream.
+            OSError: the disk does not take the manifest; nothing is committed.
         """
         import pyarrow as pa
 
@@ -147,7 +143,7 @@ class EpochFolder:
         for attempt in attempts:
             if not (self._folder / attempt.file_name).exists():
                 raise RequestRefused(
-                    f"the rows of task {attempt.partition} of batch {batch} are not in {self._folder} any more: was it"
+                    f"the rows of task {attempt.partition} of batch {batch} are missing in {self._folder}: was it"
                     " emptied? Write the batch again"
                 )
         for attempt in attempts[:1]:
@@ -157,25 +153,25 @@ class EpochFolder:
         files = [attempt.file_name for attempt in attempts]
         manifest = {"epoch": number, "writer": writer, "batch": batch, "files": files}
         synchronise(self._folder)  # the names of the rows' files
-        self._replace(self._manifest(number), json.dumps(manifest))
+        write_whole(self._manifest(number), json.dumps(manifest).encode())
         self._manifests[number] = manifest
         self._newest[writer] = batch
         self.next_epoch = number + 1
-        self.forget(self.processed)  # manifests of processed epochs that this one makes superfluous
+        self.forget(self.processed)  # the manifest before this one is no longer the newest
         self._drop(writer, batch, keep=frozenset(files))
         return number
 
     def abort(self, writer: str, batch: int) -> None:
-        """Drops what attempts of a batch have sent, unless it is committed."""
+        """Deletes the rows of all attempts of a batch, unless the batch is committed."""
         if not self.is_committed(writer, batch):
             self._drop(writer, batch, keep=frozenset(), only=True)
 
     def read(self, epoch: int) -> Iterator[RecordBatch]:
-        """The rows of an epoch that is not processed.
+        """Reads the rows of an epoch that is not processed.
 
         Raises:
             RecordError: a file of rows is damaged; the text names it.
-            OSError: it cannot be read.
+            OSError: a file cannot be read.
         """
         import pyarrow as pa
 
@@ -183,40 +179,40 @@ class EpochFolder:
             with pa.OSFile(str(self._folder / name)) as file:
                 try:
                     reader = pa.ipc.open_stream(file)
-                    repr(reader.schema.names)  # they are decoded when somebody looks
+                    repr(reader.schema.names)  # decodes the names, which may be damaged
                     for batch in reader:
-                        batch.validate(full=True)  # what is damaged would end the process of whoever looks at it
+                        batch.validate(full=True)  # reading damaged rows would crash the process
                         yield batch
                 except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
                     raise RecordError(f"{self._folder / name} is damaged: {shown_error(error)}") from error
 
     def source_of(self, epoch: int) -> tuple[str, int]:
-        """(writer, batch) of an epoch that is not processed."""
+        """Returns (writer, batch) of an epoch that is not processed."""
         manifest = self._manifests[epoch]
         return manifest["writer"], manifest["batch"]
 
     def forget(self, before: int) -> None:
-        """All epochs before this one are processed: their rows go."""
+        """Marks all epochs before this one as processed, and deletes their rows."""
         self.processed = max(self.processed, before)
         done = [each for each in self._manifests if each < self.processed]
-        gone = [each for each in done if each < self.next_epoch - 1]  # the newest one has the number
-        self._log([(self._manifests[each]["writer"], self._manifests[each]["batch"]) for each in gone])
+        obsolete = [each for each in done if each < self.next_epoch - 1]  # the newest one has the number
+        self._log([(self._manifests[each]["writer"], self._manifests[each]["batch"]) for each in obsolete])
         for number in done:
             for name in self._manifests[number]["files"]:
                 (self._folder / name).unlink(missing_ok=True)
             self._manifests[number]["files"] = []
-        for number in gone:
+        for number in obsolete:
             self._manifest(number).unlink(missing_ok=True)
             del self._manifests[number]
 
     def _log(self, batches: Sequence[tuple[str, int]]) -> None:
-        """Remembers what was committed; it is on the disk when this returns."""
+        """Appends committed batches to the log; they are on the disk when this returns."""
         if not batches:
             return
         self._log_lines += len(batches)
         path = self._folder / _LOG
         if self._log_lines > _LOG_LINES + 2 * len(self._newest):
-            self._replace(path, "".join(f"{writer} {batch}\n" for writer, batch in self._newest.items()))
+            write_whole(path, "".join(f"{writer} {batch}\n" for writer, batch in self._newest.items()).encode())
             self._log_lines = len(self._newest)
             return
         is_new = not path.exists()
@@ -228,55 +224,48 @@ class EpochFolder:
             synchronise(self._folder)
 
     def _read_log(self) -> dict[str, int]:
-        """The newest batch of each writer in it. Half a line at its end was never needed, and goes."""
+        """Returns the newest batch of each writer in the log. An incomplete last line has no effect and is removed."""
         path = self._folder / _LOG
         text = path.read_text() if path.exists() else ""
         whole = text[: text.rfind("\n") + 1]
         if whole != text:
-            self._replace(path, whole)
+            write_whole(path, whole.encode())
         newest: dict[str, int] = {}
         for line in whole.splitlines():
             writer, _, batch = line.partition(" ")
             if not _is_writer(writer) or not (batch.isascii() and batch.isdigit()):
-                raise ConfigError(f"{path} is damaged: it is no log of the batches of writers")
+                raise ConfigError(f"{path} is damaged: a line is not WRITER BATCH")
             newest[writer] = max(int(batch), newest.get(writer, -1))
             self._log_lines += 1
         return newest
 
-    def _replace(self, path: Path, text: str) -> None:
-        aside = path.with_name(path.name + _PART)
-        aside.write_text(text)
-        synchronise(aside)
-        aside.rename(path)
-        synchronise(self._folder)
-
     def _oldest(self) -> int:
-        """The first epoch whose rows are here."""
+        """The first epoch whose files are all in the folder."""
         for number, manifest in self._manifests.items():
             if all((self._folder / name).exists() for name in manifest["files"]):
                 return number
         return self.next_epoch
 
     def _clear_up(self) -> None:
-        """Removes what nobody will commit: half a file, attempts that lost, those of writers that never came back."""
+        """Deletes incomplete files, attempts of committed batches, and attempts that are a day old."""
         used = {name for manifest in self._manifests.values() for name in manifest["files"]}
         long_ago_s = time.time() - _ORPHAN_S
         for path in list(self._folder.iterdir()):
-            found = _STAGED.fullmatch(path.name)
-            if path.name.endswith(_PART):
+            match = _STAGED.fullmatch(path.name)
+            if path.name.endswith(PART):
                 path.unlink()
-            elif found is not None and path.name not in used:
-                is_late = self.is_committed(found[1], int(found[2]))
+            elif match is not None and path.name not in used:
+                is_late = self.is_committed(match[1], int(match[2]))
                 if is_late or path.stat().st_mtime < long_ago_s:
                     path.unlink()
 
     def _drop(self, writer: str, batch: int, *, keep: frozenset[str], only: bool = False) -> None:
         kept = keep.union(*(manifest["files"] for manifest in self._manifests.values()))
         for path in list(self._folder.iterdir()):
-            found = _STAGED.fullmatch(path.name)
-            if found is None or path.name in kept or found[1] != writer:
+            match = _STAGED.fullmatch(path.name)
+            if match is None or path.name in kept or match[1] != writer:
                 continue
-            if int(found[2]) == batch or (int(found[2]) < batch and not only):
+            if int(match[2]) == batch or (int(match[2]) < batch and not only):
                 path.unlink(missing_ok=True)
 
     def _manifest(self, epoch: int) -> Path:
@@ -285,26 +274,24 @@ class EpochFolder:
 
 @final
 class StagedFile:
-    """Rows of one attempt on their way to the disk; blocking, by one thread at a time.
+    """The file of one attempt while it is written. Blocking; used by one thread at a time.
 
     Attributes:
-        rows: so far.
+        rows: the number of rows written so far.
     """
 
     def __init__(self, path: Path, schema: StreamSchema) -> None:
         self.rows = 0
         self._schema = schema
         self._path = path
-        self._aside = path.with_name(path.name + _PART)
+        self._aside = path.with_name(path.name + PART)
         self._file: Any = None
         self._writer: Any = None
 
     def __enter__(self) -> StagedFile:
-        """Itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Removes what was not finished."""
         with contextlib.suppress(Exception):
             self._close()
         self._aside.unlink(missing_ok=True)
@@ -313,7 +300,7 @@ class StagedFile:
         """Adds rows.
 
         Raises:
-            OSError: the disk does not take them.
+            OSError: the disk does not take the rows.
             RecordError: the stream has other columns.
         """
         import pyarrow as pa
@@ -326,7 +313,7 @@ class StagedFile:
         self.rows += batch.num_rows
 
     def finish(self) -> None:
-        """There are no more: they are on the disk, under the name of the attempt. Without rows there is no file."""
+        """Completes the file; it is on the disk under its own name when this returns. Without rows there is no file."""
         if self._writer is None:
             return
         self._close()
@@ -344,29 +331,29 @@ class StagedFile:
 
 def _manifests(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for path in folder.iterdir():
-        found = _MANIFEST.fullmatch(path.name)
-        if found is not None:
-            yield int(found[1]), _checked(path)
+        match = _MANIFEST.fullmatch(path.name)
+        if match is not None:
+            yield int(match[1]), _checked(path)
 
 
 def _checked(path: Path) -> dict[str, Any]:
-    """What a manifest says, if it names nothing but files of its folder."""
+    """Reads a manifest, which comes from the disk and may name files of its folder only."""
     try:
-        said = json.loads(path.read_bytes())
-        writers = said.get("writers", {}) if type(said) is dict else None
-        is_well = (
+        manifest = json.loads(path.read_bytes())
+        writers = manifest.get("writers", {}) if type(manifest) is dict else None
+        is_valid = (
             type(writers) is dict
             and all(_is_writer(writer) and type(batch) is int for writer, batch in writers.items())
-            and _is_writer(said["writer"])
-            and type(said["batch"]) is int
-            and type(said["files"]) is list
-            and all(type(name) is str and _STAGED.fullmatch(name) for name in said["files"])
+            and _is_writer(manifest["writer"])
+            and type(manifest["batch"]) is int
+            and type(manifest["files"]) is list
+            and all(type(name) is str and _STAGED.fullmatch(name) for name in manifest["files"])
         )
     except (ValueError, KeyError, RecursionError):
-        is_well = False
-    if not is_well:
+        is_valid = False
+    if not is_valid:
         raise ConfigError(f"{path} is damaged: it is no manifest of an epoch")
-    return dict(said)
+    return dict(manifest)
 
 
 def _is_writer(name: object) -> bool:

@@ -1,7 +1,6 @@
-"""What the channels of an exchange carried, beside its rows.
+"""`ExchangeStatistics`: counters of the channels and tasks of an exchange, for the newest run of its stage.
 
-Takes: rows that tasks tell as they end, through a Spark accumulator. Gives: `ExchangeStatistics`: channels and tasks of
-the newest run of the exchange's stage, as objects or as a DataFrame.
+Each task reports its counters through a Spark accumulator when it ends.
 """
 
 from __future__ import annotations
@@ -12,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, final
 
 from ..inbound.statistics import GateStatistics
-from ..outbound.statistics import ResultPartitionStatistics
 from .driver import driver_of
 
 _FEWEST: Final = 3
-_MUCH: Final = 0.2  # part of all tasks' time
+_MUCH: Final = 0.2  # share of the time of all tasks
 
 _Row = TypeVar("_Row", "ExchangeChannel", "ExchangeTask")
 
@@ -24,21 +22,21 @@ _Row = TypeVar("_Row", "ExchangeChannel", "ExchangeTask")
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeChannel:
-    """One channel: from the task that read rows of the DataFrame to the one that has them now.
+    """Counters of one channel.
 
     Attributes:
-        stage: Spark's number of the stage.
-        attempt: of the stage; a later one has a greater number.
-        producer: partition of the DataFrame that went in.
-        consumer: partition of the one that came out.
-        is_local: whether both are one task.
-        rows: that passed.
-        batches: Arrow batches they travelled in.
-        bytes: as they travelled, length prefixes included.
-        buffers: network buffers they filled.
-        announced_credit: buffers that the producer was allowed; 0 for a local channel.
-        announcements: messages in which it was.
-        backlog_announcements: in which the producer said that it had data and no credit.
+        stage: Spark's id of the stage.
+        attempt: the attempt of the stage; a later one has a greater number.
+        producer: the partition of the input DataFrame.
+        consumer: the partition of the result.
+        is_local: whether producer and consumer are the same task.
+        rows: the rows that were sent.
+        batches: the Arrow batches that were sent.
+        bytes: the bytes that were sent, with length prefixes.
+        buffers: the network buffers that were sent.
+        announced_credit: the credit that the consumer announced, in buffers; 0 for a local channel.
+        announcements: the messages that announced credit.
+        backlog_announcements: the messages in which the producer announced a backlog without credit.
     """
 
     stage: int
@@ -58,26 +56,26 @@ class ExchangeChannel:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeTask:
-    """One task.
+    """Counters of one task.
 
     Attributes:
-        stage: Spark's number of the stage.
-        attempt: of the stage; a later one has a greater number.
-        task: its partition.
-        host: the address other tasks reached it at.
-        build: `compiled`, or `python` and why.
-        rows_in: rows it read of the DataFrame that went in.
-        rows_out: rows it gave to the one that came out.
-        seconds: from the exchange of addresses to its end.
-        soft_backpressured_s: its writer waited for a network buffer, with none of the record in hand sent.
-        hard_backpressured_s: likewise, in the middle of a record.
-        idle_s: its reader waited for data.
-        held_up_s: of these waits, those in which most of what it had sent waited for this task, by its number: it, or
-            the line to it, is slower than others.
-        memory_bytes: network buffers it could use.
-        peak_process_bytes: the most its Python process ever had in memory, whatever for.
-        bytes_sent: over TCP.
-        bytes_received: likewise.
+        stage: Spark's id of the stage.
+        attempt: the attempt of the stage; a later one has a greater number.
+        task: the task's partition.
+        host: the address at which other tasks reach it.
+        build: `compiled`, or `python` and the reason.
+        rows_in: the rows that it read from the input DataFrame.
+        rows_out: the rows that it added to the result.
+        seconds: the time from the exchange of addresses to its end.
+        soft_backpressured_s: the time its writer waited for a network buffer between records.
+        hard_backpressured_s: the time its writer waited for a network buffer within a record.
+        idle_s: the time its reader waited for data.
+        held_up_s: the writer's waits by consumer: each wait counts for the task with the longest queue, which, or the
+            link to which, is slow.
+        memory_bytes: the memory of its network buffers.
+        peak_process_bytes: the peak memory of its Python process.
+        bytes_sent: the bytes sent over TCP.
+        bytes_received: the bytes received over TCP.
     """
 
     stage: int
@@ -100,35 +98,30 @@ class ExchangeTask:
 
 @final
 class ExchangeStatistics:
-    """Filled by every action on the exchange's DataFrame: each runs the exchange again, and the newest run counts.
+    """The counters of the newest run of an exchange; every action on its DataFrame is a run.
 
     Args:
         spark: the session.
 
     Raises:
-        ConfigError: it is one of Spark Connect, which has no accumulators.
+        ConfigError: the session is one of Spark Connect, which has no accumulators.
     """
 
     def __init__(self, spark: Any) -> None:
         self._spark = spark
-        self._told = driver_of(spark).collected_lists()
-
-    @property
-    def accumulator(self) -> Any:
-        """What tasks add lists of rows to."""
-        return self._told
+        self.accumulator = driver_of(spark).collected_lists()
+        """Tasks add lists of `ExchangeTask` and `ExchangeChannel` to it."""
 
     def channels(self) -> list[ExchangeChannel]:
-        """Every channel of the newest run, by producer and consumer; empty before the first."""
-        found = self._newest(ExchangeChannel)
-        return sorted(found, key=lambda each: (each.producer, each.consumer))
+        """Returns the channels of the newest run, by producer and consumer; empty before the first run."""
+        return sorted(self._newest(ExchangeChannel), key=lambda each: (each.producer, each.consumer))
 
     def tasks(self) -> list[ExchangeTask]:
-        """Every task of the newest run."""
+        """Returns the tasks of the newest run."""
         return sorted(self._newest(ExchangeTask), key=lambda each: each.task)
 
     def build(self) -> str:
-        """What the tasks' data path ran: `compiled`, or `python` and why, with the hosts where they differ."""
+        """Returns the build of the tasks: `compiled`, or `python` and the reason; with the hosts if they differ."""
         found: dict[str, list[str]] = {}
         for each in self.tasks():
             found.setdefault(each.build, []).append(each.host)
@@ -137,9 +130,9 @@ class ExchangeStatistics:
         return "; ".join(f"{words} on {', '.join(dict.fromkeys(hosts))}" for words, hosts in found.items())
 
     def slowest(self) -> str:
-        """One sentence about a task that holds all others up, with its host; empty where there is none.
+        """Returns a sentence about the task that all others wait for, with its host; empty if there is none.
 
-        Of two hosts either may be the slow one, so it takes three.
+        It needs three tasks: of two, either may be the slow one.
         """
         tasks = self.tasks()
         if len(tasks) < _FEWEST:
@@ -152,17 +145,17 @@ class ExchangeStatistics:
             return ""
         return (
             f"the tasks waited {held_s[worst]:.1f} s of their {seconds:.1f} s to send to task {worst} on"
-            f" {tasks[worst].host}: that host, or the line to it, is slower than the others"
+            f" {tasks[worst].host}: that host, or the link to it, is slower than the others"
         )
 
     def frame(self) -> Any:
-        """`channels` as a DataFrame."""
+        """Returns `channels` as a DataFrame."""
         types = {"int": "bigint", "bool": "boolean"}
         schema = ", ".join(f"{field.name} {types[str(field.type)]}" for field in dataclasses.fields(ExchangeChannel))
         return self._spark.createDataFrame([dataclasses.astuple(each) for each in self.channels()], schema)
 
     def _newest(self, kind: type[_Row]) -> list[_Row]:
-        rows = [each for each in self._told.value if isinstance(each, kind)]
+        rows = [each for each in self.accumulator.value if isinstance(each, kind)]
         newest = max(((each.stage, each.attempt) for each in rows), default=None)
         return [each for each in rows if (each.stage, each.attempt) == newest]
 
@@ -170,12 +163,12 @@ class ExchangeStatistics:
 def channels_of(
     gate: GateStatistics, stage: int, attempt: int, consumer: int, counts: Iterable[tuple[int, int]]
 ) -> list[ExchangeChannel]:
-    """The channels of one task's gate, which are in the order of producers.
+    """Returns the channels of a task's input gate, in the order of producers.
 
     Args:
-        gate: its statistics.
-        stage: Spark's number.
-        attempt: of the stage.
+        gate: the statistics of the gate.
+        stage: Spark's id of the stage.
+        attempt: the attempt of the stage.
         consumer: the task.
         counts: (rows, batches) of each channel.
     """
@@ -196,12 +189,3 @@ def channels_of(
         )
         for channel, (rows, batches) in zip(gate.channels, counts, strict=True)
     ]
-
-
-def waits_of(partition: ResultPartitionStatistics, gate: GateStatistics | None) -> dict[str, float]:
-    """The waits of one task, in seconds."""
-    return {
-        "soft_backpressured_s": partition.soft_backpressured.total_s,
-        "hard_backpressured_s": partition.hard_backpressured.total_s,
-        "idle_s": 0.0 if gate is None else gate.idle.total_s,
-    }

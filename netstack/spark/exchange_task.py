@@ -1,14 +1,13 @@
-"""One task of an exchange: sends each row of its partition to the task that owns its key, and gives what others send.
+"""A task of an exchange: sends each row to the task that owns its key, and yields the rows that it owns.
 
-Takes: Arrow batches, an `ExchangeJob`. Gives: Arrow batches, of the same schema.
+A task listens, exchanges addresses once, and opens its input gate. Then this thread yields the received rows when Spark
+requests them, and a second thread reads Spark's input and writes it to the channels, so neither blocks the other. A
+task whose rows Spark does not consume holds back its producers by credit. trio runs in a third thread
+(`netstack.blocking`).
 
-In order: listen, exchange addresses once, open the gate. Then two threads: this one yields what comes, as Spark asks
-for it; another reads Spark's input and writes. So neither waits for the other, and a task whose rows nobody takes holds
-its producers up by their credit. What netstack needs of trio runs in a third (`netstack.blocking`).
-
-Rules: rows are cut by owner in large pieces and travel as columns. What goes wrong before addresses are exchanged
-travels with them, so that every task says the same. A task that only lost a peer waits a moment before it says so: the
-peer's own error is the one that Spark should hear first.
+Rules: rows travel as columns, in large pieces by owner. An error before the exchange of addresses is exchanged with
+them, so that every task raises the same one. A task that only lost a peer waits a moment before it raises: Spark shall
+get the peer's own error first.
 """
 
 from __future__ import annotations
@@ -30,17 +29,18 @@ from ..control.build import own_build
 from ..errors import ConfigError, ErrorCode, NetstackError, RemoteProtocolError
 from ..ids import ChannelDescriptor
 from ..keygroups import default_max_parallelism, group_owners
+from ..outbound.selector import ChannelSelector
 from ..record.arrow import slices
 from ..runtime.authentication import Secret
 from ..runtime.causes import cause_text, is_secondary, root_cause
 from .barrier import BarrierTask
-from .exchange_statistics import ExchangeTask, channels_of, waits_of
+from .exchange_statistics import ExchangeTask, channels_of
 from .keys import owners_of
-from .target import TargetSelector
+from .ports import open_on_free_port
 
 RecordBatch = Any
 
-_BLAME_S: Final = 1.5  # a peer that failed is heard of by then
+_BLAME_S: Final = 1.5  # by then Spark has the error of a peer that failed
 _GATHER_AT_MOST_BYTES: Final = 32 * 1024 * 1024
 _SPARE_SEGMENTS: Final = 16
 _HELD_S: Final = 0.02  # a piece that took longer waited for a network buffer
@@ -49,19 +49,19 @@ _HELD_S: Final = 0.02  # a piece that took longer waited for a network buffer
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeJob:
-    """What every task is given.
+    """The settings of all tasks.
 
     Attributes:
-        keys: columns, by name.
-        into: how many tasks get rows; None is all of them.
-        max_parallelism: key groups; None is Flink's default for `into`.
-        buffer_timeout_s: longest a row waits for its network buffer to fill; None waits for full ones.
-        batch_bytes: about how large the batches are that travel.
-        network: of `NetworkConfig`, without its memory.
-        token: shared by the tasks of this exchange only.
-        ports: first and last port a task may listen on; None is any.
-        setup_timeout_s: to open the gate.
-        build: `own_build` of the driver, which every task must run; empty is not compared.
+        keys: the names of the key columns.
+        into: the number of tasks that get rows; None is all of them.
+        max_parallelism: the number of key groups; None is Flink's default for `into`.
+        buffer_timeout_s: the longest time a row waits for its network buffer to fill; None waits for full buffers.
+        batch_bytes: the approximate size of the batches on the channels.
+        network: settings of `NetworkConfig`, without the memory.
+        token: the shared secret of this exchange.
+        ports: first and last port a task may listen on; None is any port.
+        setup_timeout_s: the longest time to open the gate.
+        build: `own_build` of the driver, which every task must run; empty disables the check.
     """
 
     keys: tuple[str, ...]
@@ -76,7 +76,7 @@ class ExchangeJob:
     build: str = ""
 
     def config(self, tasks: int, into: int, *, has_gate: bool) -> NetworkConfig:
-        """A task's settings, with memory for every buffer it may use."""
+        """Returns the settings of a task's network, with memory for every buffer it may use."""
         config = NetworkConfig(**self.network)
         gates = {"in": GatePlan(tasks, local=1)} if has_gate else {}
         plan = required_buffers(
@@ -87,37 +87,56 @@ class ExchangeJob:
         return dataclasses.replace(config, memory_bytes=segments * config.segment_size_bytes)
 
 
-def tell_nobody(rows: list[Any]) -> None:
-    """For an exchange whose statistics nobody wants."""
+@final
+class TargetSelector(ChannelSelector):
+    """Selects the subpartition that was set before.
+
+    Attributes:
+        target: the subpartition.
+    """
+
+    target = 0
+
+    def select(self, record: Any) -> int:
+        """Returns `target`."""
+        return self.target
+
+    def select_batch(self, array: Any) -> int:
+        """Returns `target`, for the whole array."""
+        return self.target
+
+
+def ignore_statistics(rows: list[Any]) -> None:
+    """Drops the statistics of an exchange that has no `ExchangeStatistics`."""
 
 
 def exchange_batches(
-    job: ExchangeJob, tell: Callable[[list[Any]], None], batches: Iterable[RecordBatch]
+    job: ExchangeJob, report: Callable[[list[Any]], None], batches: Iterable[RecordBatch]
 ) -> Iterator[RecordBatch]:
-    """What `mapInArrow` is given.
+    """Runs a task; the function that `mapInArrow` gets.
 
     Args:
-        job: as every task has it.
-        tell: takes rows of statistics when the task has ended well.
+        job: the settings of all tasks.
+        report: receives the statistics when the task has succeeded.
         batches: the partition's rows.
     """
-    yield from Exchanger(job, BarrierTask.current(), tell).run(batches)
+    yield from Exchanger(job, BarrierTask.current(), report).run(batches)
 
 
 @final
 class Exchanger:
-    """One task.
+    """A task of an exchange.
 
     Args:
-        job: as every task has it.
-        task: which one this is.
-        tell: see `exchange_batches`.
+        job: the settings of all tasks.
+        task: the rank and address of this task.
+        report: receives the statistics when the task has succeeded.
     """
 
-    def __init__(self, job: ExchangeJob, task: BarrierTask, tell: Callable[[list[Any]], None]) -> None:
+    def __init__(self, job: ExchangeJob, task: BarrierTask, report: Callable[[list[Any]], None]) -> None:
         self._job = job
         self._task = task
-        self._tell = tell
+        self._report = report
         self._into = job.into or task.tasks
         self._attempt = 0
         self._rows_in = 0
@@ -126,11 +145,11 @@ class Exchanger:
         self._stopped = threading.Event()
 
     def run(self, batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
-        """The rows this task owns, as they come.
+        """Yields the rows that this task owns, as they arrive.
 
         Raises:
             ConfigError: the settings do not fit the stage.
-            NetstackError: a task failed; of several errors the root.
+            NetstackError: a task failed; the root cause of several errors.
         """
         with ExitStack() as stack:
             network, peers = self._meet(stack)
@@ -138,16 +157,16 @@ class Exchanger:
                 yield from self._exchange(network, peers, batches)
             except BaseException as error:
                 root = root_cause(error if self._failure is None else self._failure)  # the reader ends with the feeder
-                if _is_anothers(root):
+                if _is_of_peer(root):
                     time.sleep(_BLAME_S)
                 else:
-                    with contextlib.suppress(NetstackError):  # it may be closed by now
+                    with contextlib.suppress(NetstackError):  # the partition may be closed by now
                         self._partition.fail(cause_text(root))
-                        network.close()  # with a goodbye: what was said before it arrives
+                        network.close()  # after the failure has been sent
                 raise root from None
 
     def _meet(self, stack: ExitStack) -> tuple[blocking.NetworkEnvironment, Sequence[str]]:
-        """Listens, and learns where everybody does."""
+        """Listens, and exchanges addresses with all tasks."""
         network: blocking.NetworkEnvironment | None = None
         hello: dict[str, Any] = {
             "host": self._task.host,
@@ -161,7 +180,7 @@ class Exchanger:
                 hello["address"] = network.address
                 self._partition = network.create_partition(f"exchange-{self._task.rank}", subpartitions=self._into)
             except (NetstackError, OSError) as error:
-                hello["error"] = f"it cannot listen at {self._task.host}: {cause_text(error)}"
+                hello["error"] = f"cannot listen at {self._task.host}: {cause_text(error)}"
         peers = self._task.meet(hello)
         for rank, peer in enumerate(peers):
             if peer["error"]:
@@ -174,25 +193,18 @@ class Exchanger:
         if self._into > self._task.tasks:
             return (
                 f"into={self._into}, and the stage has {self._task.tasks} tasks, one for each partition of the"
-                " DataFrame: give at most as many"
+                " DataFrame: lower into"
             )
         if self._job.build and own_build() != self._job.build:
             return (
-                f"it runs build {own_build()} of netstack, the driver {self._job.build}: what the driver sends has to"
-                " come first in the path of the worker's Python"
+                f"it runs build {own_build()} of netstack, the driver {self._job.build}: the archive that the driver"
+                " sends must come first in the path of the worker's Python"
             )
         return ""
 
     def _listen(self) -> blocking.NetworkEnvironment:
         config = self._job.config(self._task.tasks, self._into, has_gate=self._task.rank < self._into)
-        first, last = self._job.ports or (0, 0)
-        for port in range(first, last + 1):
-            try:
-                return blocking.open_network(f"tcp://{self._task.host}:{port}", config, secret=Secret(self._job.token))
-            except OSError:
-                if port == last:
-                    raise
-        raise AssertionError("the loop returns or raises")
+        return open_on_free_port(self._task.host, self._job.ports, config, Secret(self._job.token))
 
     def _exchange(
         self, network: blocking.NetworkEnvironment, peers: Sequence[str], batches: Iterable[RecordBatch]
@@ -213,9 +225,9 @@ class Exchanger:
         feeder.start()
         counts = [[0, 0] for _ in peers]
         try:
-            while reader is not None and (found := reader.next_records()) is not None:
+            while reader is not None and (received := reader.next_records()) is not None:
                 count = counts[reader.channel_index]
-                for batch in found:
+                for batch in received:
                     count[0] += batch.num_rows
                     count[1] += 1
                     yield batch
@@ -226,7 +238,7 @@ class Exchanger:
         finally:
             self._stopped.set()
         gate_statistics = None if gate is None else gate.statistics()
-        partition_statistics, totals = self._partition.statistics(), network.statistics()
+        output, totals = self._partition.statistics(), network.statistics()
         rows: list[Any] = [
             ExchangeTask(
                 stage=task.stage,
@@ -237,7 +249,9 @@ class Exchanger:
                 rows_in=self._rows_in,
                 rows_out=sum(rows for rows, _ in counts),
                 seconds=time.monotonic() - began_s,
-                **waits_of(partition_statistics, gate_statistics),
+                soft_backpressured_s=output.soft_backpressured.total_s,
+                hard_backpressured_s=output.hard_backpressured.total_s,
+                idle_s=0.0 if gate_statistics is None else gate_statistics.idle.total_s,
                 held_up_s=tuple(self._held_up_s),
                 memory_bytes=network.config.memory_bytes,
                 peak_process_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -248,7 +262,7 @@ class Exchanger:
         if gate_statistics is not None:
             pairs = [(rows_of, batches_of) for rows_of, batches_of in counts]
             rows += channels_of(gate_statistics, task.stage, self._attempt, task.rank, pairs)
-        self._tell(rows)
+        self._report(rows)
 
     def _feed(
         self,
@@ -269,25 +283,25 @@ class Exchanger:
             writer.finish()
         except BaseException as error:
             if self._stopped.is_set():
-                return  # the task has ended; what it left open is what failed here
+                return  # the task has ended and closed the partition
             self._failure = error
             try:
                 self._partition.fail(cause_text(root_cause(error)))
                 if reader is not None:
                     reader.close()
             except NetstackError:
-                pass  # closed meanwhile
+                pass  # closed in the meantime
 
     def _blame(self, blamed_s: float) -> float:
-        """Lays the writer's waits on the consumer whose queue is the longest. Returns how much is laid on somebody."""
-        told = self._partition.statistics()
-        waited_s = told.soft_backpressured.total_s + told.hard_backpressured.total_s
-        queues = [each.queued_bytes for each in told.subpartitions]
+        """Attributes the writer's waits to the consumer with the longest queue. Returns the attributed seconds."""
+        output = self._partition.statistics()
+        waited_s = output.soft_backpressured.total_s + output.hard_backpressured.total_s
+        queues = [each.queued_bytes for each in output.subpartitions]
         self._held_up_s[queues.index(max(queues))] += waited_s - blamed_s
         return waited_s
 
     def _pieces(self, batches: Iterable[RecordBatch]) -> Iterator[tuple[int, RecordBatch]]:
-        """(owner, rows) in pieces of about `batch_bytes`; the rows of an owner in their order."""
+        """Yields (owner, rows) in pieces of about `batch_bytes`, the rows of an owner in order."""
         import numpy as np
         import pyarrow as pa
 
@@ -307,20 +321,20 @@ class Exchanger:
                     yield from ((owner, piece) for piece in slices(sorted_rows.slice(start, end - start), size))
 
 
-def _is_anothers(error: BaseException) -> bool:
-    """Whether a peer is to blame."""
+def _is_of_peer(error: BaseException) -> bool:
+    """Whether the error follows from the failure of a peer."""
     is_cut = isinstance(error, RemoteProtocolError) and error.code is ErrorCode.TRUNCATED_STREAM
     return is_cut or is_secondary(error)
 
 
 def _column(batch: RecordBatch, key: str) -> Any:
     index = batch.schema.get_field_index(key)
-    assert index >= 0, "the driver looked for it"
+    assert index >= 0, "the driver has checked the key"
     return batch.column(index)
 
 
 def _gathered(batches: Iterable[RecordBatch], size_bytes: int) -> Iterator[RecordBatch]:
-    """The same rows in batches of about that size at least, as far as there are rows."""
+    """Combines batches to about that size; the last one may be smaller."""
     import pyarrow as pa
 
     waiting: list[RecordBatch] = []

@@ -1,8 +1,4 @@
-"""What went wrong in a Spark job, in one sentence.
-
-Takes: what Spark raised, six kilobytes of two languages. Gives: `FailureExplanation`, and `plain_errors`, a block
-in which it is raised as `SparkFailed`.
-"""
+"""Explains Spark's errors in one sentence: `explain`, and `plain_errors`, a block that raises `SparkFailed` instead."""
 
 from __future__ import annotations
 
@@ -17,6 +13,7 @@ from .classic import ClassicDriver
 from .driver import Executors
 
 _SHORTAGE: Final = "SPARK-24819"
+_ENDED: Final = "the application was ended: the cluster's master is down, or someone killed the application"
 _FINAL: Final[tuple[tuple[str, str], ...]] = (
     (
         _SHORTAGE,
@@ -24,28 +21,28 @@ _FINAL: Final[tuple[tuple[str, str], ...]] = (
     ),
     (
         "SPARK-24820",
-        "a barrier stage runs all its tasks or none: what takes some of them (show, first, take, limit) or joins them"
-        " with others (union, coalesce) needs a shuffle behind it: leave out boundary=False, or repartition",
+        "a barrier stage runs all its tasks or none: an action on some of its partitions (show, first, take, limit), or"
+        " a union or coalesce, needs a shuffle after the stage: leave out boundary=False, or repartition",
     ),
     ("SPARK-24942", "barrier stages do not work with spark.dynamicAllocation.enabled: turn it off for this session"),
     (
         "PYTHON_VERSION_MISMATCH",
-        "a worker runs another Python than the driver: set PYSPARK_PYTHON to an equal one ({python} is no such)",
+        "a worker's Python, {python}, has another version than the driver's: set PYSPARK_PYTHON to an equal one",
     ),
     ("Cannot run program", "a worker has no Python at {python}: set PYSPARK_PYTHON to one that every worker has"),
-    ("SparkContext was shut down", "the application was ended: the cluster's master is gone, or somebody killed it"),
-    ("stopped SparkContext", "the application was ended: the cluster's master is gone, or somebody killed it"),
+    ("SparkContext was shut down", _ENDED),
+    ("stopped SparkContext", _ENDED),
 )
-"""What Spark says where every other attempt would fail alike."""
+"""Errors that every retry would repeat: the text in Spark's error, and its explanation."""
 
 _KNOWN: Final[tuple[tuple[str, str], ...]] = (
     ("JOB_CANCELLED", "the job was cancelled"),
     ("Not receiving heartbeat", "a worker{where} was lost: its host is down or cut off from the network"),
     (
         "ExecutorLostFailure",
-        "an executor{where} was lost in the middle of the run (its process was killed or its host went)",
+        "an executor{where} was lost in the middle of the run (its process was killed, or its host is down)",
     ),
-    ("Worker lost", "a worker{where} was lost: its process was killed or its host went"),
+    ("Worker lost", "a worker{where} was lost: its process was killed, or its host is down"),
     (
         "Python worker exited unexpectedly",
         "the Python process of a {task}{where} ended in the middle of the run (killed?)",
@@ -53,7 +50,7 @@ _KNOWN: Final[tuple[tuple[str, str], ...]] = (
     ("Could not get the barrier", "a {task} did not arrive in time"),
 )
 _MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
-_HOST: Final = re.compile(r"\(TID \d+\) \((\S+) executor \S+\)")  # whose task it was
+_HOST: Final = re.compile(r"\(TID \d+\) \((\S+) executor \S+\)")  # the host of the task
 _EXECUTOR: Final = re.compile(r"\bexecutor (\d+)\b")
 _NO_FILE_SYSTEM: Final = re.compile(r"No FileSystem for scheme|Class \S+FileSystem not found")
 _PREFIX: Final = re.compile(r"^(?:[\w.$]+(?:Error|Exception): )+")
@@ -61,18 +58,18 @@ _LAST_LINE: Final = re.compile(r"^(\w[\w.]*(?:Error|Exception|Failed|Lost|Refuse
 
 
 class SparkFailed(NetstackError):
-    """A Spark job failed; the message is one sentence, the cause what Spark said."""
+    """A Spark job failed; the message is one sentence, and `__cause__` is Spark's error."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class FailureExplanation:
-    """What went wrong.
+    """The explanation of an error.
 
     Attributes:
         text: one sentence.
-        is_final: whether every other attempt would fail alike.
-        is_shortage: whether it is for want of slots, which may come again where they were once.
+        is_final: whether every retry would fail in the same way.
+        is_shortage: whether slots were missing, which may become available again.
     """
 
     text: str
@@ -81,7 +78,7 @@ class FailureExplanation:
 
 
 def spark_errors() -> tuple[type[BaseException], ...]:
-    """What calls into Spark raise."""
+    """Returns the classes of errors that calls into Spark raise."""
     from pyspark.errors import PySparkException
 
     try:
@@ -100,15 +97,15 @@ def explain(
     task: str = "task",
     fewer: str = "give the stage fewer partitions",
 ) -> FailureExplanation:
-    """What Spark raised, for people.
+    """Explains an error of Spark.
 
     Args:
-        error: anything that py4j or pyspark raised.
-        tasks: how many the stage has.
+        error: an error of py4j or pyspark.
+        tasks: the number of tasks of the stage.
         python: the workers' interpreter.
-        executors: of the session.
-        task: what one of them is called.
-        fewer: what to do when there are too few slots.
+        executors: the executors of the session.
+        task: the word for a task in the explanation.
+        fewer: the advice when there are too few slots.
     """
     text = _text(error)
     executors = executors or Executors()
@@ -131,28 +128,29 @@ def explain(
             return FailureExplanation(known.format(**facts), is_final=False)
     found = _LAST_LINE.findall(text.partition(" SQLSTATE")[0])
     if found:
-        kind, said = found[-1]
-        if said.endswith(":"):  # the next line says what
-            said += f" {next((line.strip() for line in text.partition(said)[2].splitlines() if line.strip()), '')}"
-        return FailureExplanation(f"a {task} failed: {kind.rpartition('.')[2]}: {said}", is_final=False)
+        kind, sentence = found[-1]
+        if sentence.endswith(":"):  # the sentence continues on the next line
+            rest = text.partition(sentence)[2].splitlines()
+            sentence += f" {next((line.strip() for line in rest if line.strip()), '')}"
+        return FailureExplanation(f"a {task} failed: {kind.rpartition('.')[2]}: {sentence}", is_final=False)
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     return FailureExplanation(f"Spark: {first}", is_final=False)
 
 
 def explain_storage(error: BaseException) -> str:
-    """Why Spark cannot read or write a URL, for people.
+    """Explains why Spark cannot read or write a URL.
 
     Args:
-        error: anything that py4j or pyspark raised.
+        error: an error of py4j or pyspark.
     """
     text = _text(error)
     if _NO_FILE_SYSTEM.search(text):
         return (
-            "it has no file system for such URLs: name the package that has one in spark.jars.packages of"
-            " spark-defaults.conf (org.apache.hadoop:hadoop-aws for s3a://)"
+            "it has no file system for this scheme: add its package to spark.jars.packages in spark-defaults.conf"
+            " (org.apache.hadoop:hadoop-aws for s3a://)"
         )
     if "UNSUPPORTED_FILE_SYSTEM" in text:
-        return "it cannot list files there: fetch them first, and name the copy"
+        return "it cannot list files there: download them, and give the local copy"
     if "Job aborted" in text:
         return explain(error, tasks="all its", python="PYSPARK_PYTHON").text
     lines = [line.strip() for line in text.partition(" SQLSTATE")[0].splitlines() if line.strip()]
@@ -162,7 +160,7 @@ def explain_storage(error: BaseException) -> str:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """A block in which what Spark raises becomes one sentence.
+    """Opens a block in which an error of Spark is raised as one sentence.
 
     Raises:
         SparkFailed: an action failed.
@@ -173,8 +171,8 @@ def plain_errors() -> Iterator[None]:
         from pyspark.sql import SparkSession
 
         executors, python = Executors(), "PYSPARK_PYTHON"
-        with suppress(*spark_errors()):  # the session may be over
-            spark = SparkSession.active()  # of this thread or, where it was opened in another, of the process
+        with suppress(*spark_errors()):  # the session may have ended
+            spark = SparkSession.active()  # of this thread, or the process's default session
             if hasattr(spark, "sparkContext"):
                 executors, python = ClassicDriver(spark).executors(), str(spark.sparkContext.pythonExec)
         raise SparkFailed(explain(error, tasks="all its", python=python, executors=executors).text) from error
@@ -192,6 +190,6 @@ def _text(error: BaseException) -> str:
     java = getattr(error, "java_exception", None)
     if java is not None:
         while "awaitResult" in str(java.getMessage()) and java.getCause() is not None:
-            java = java.getCause()  # what was awaited says why
+            java = java.getCause()  # the cause has the reason
         return f"{java.toString()}\n{java.getMessage()}"
     return str(error)

@@ -1,14 +1,13 @@
-"""`run(spark, job)`: a job whose TaskManagers are the tasks of a barrier stage, its JobManager here in the driver.
+"""`run(spark, job)`: runs a job whose TaskManagers are the tasks of a barrier stage, with the JobManager in the driver.
 
-Takes: a session, a job. Gives: how it ended; `open_spark_cluster` is what `netstack run --on spark` stands on too.
+Spark provides hosts, resources and code; netstack provides placement, channels, checkpoints and failover, as for other
+TaskManagers. Each task of the stage is a TaskManager, which registers and serves until the stage is cancelled. When an
+executor is lost, Spark ends the whole stage, as it does for every barrier stage. The stage is then started again, its
+TaskManagers register, and the job continues from its newest checkpoint. `netstack run --on spark` uses
+`open_spark_cluster` too.
 
-Hosts, resources and code are Spark's to bring; placement, channels, checkpoints and failover are netstack's, as with
-TaskManagers that came in any other way. Each task of the stage is one TaskManager, which registers and serves until the
-stage is cancelled. When Spark loses one of them it ends the whole stage (that is what a barrier is):
-the stage is started again, its TaskManagers register anew, and the job goes on from its newest checkpoint.
-
-Rules: the driver's address is reached from every executor. The connections have a secret of this run's own. Tasks are
-ended by SIGKILL, which no TaskManager minds.
+Rules: the driver's address must be reachable from every executor. The connections use a secret of this run. Spark ends
+tasks by SIGKILL, which TaskManagers tolerate.
 """
 
 from __future__ import annotations
@@ -59,16 +58,16 @@ _CANCEL_AGAIN_S: Final = 0.5
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskManagerJob:
-    """What every task of the stage is given.
+    """The settings of all TaskManagers.
 
     Attributes:
-        jobmanager: where to register.
+        jobmanager: the URL of the JobManager.
         token: the secret of this run.
-        slots: of each TaskManager.
-        memory_bytes: for network buffers, of each.
+        slots: the number of slots of each TaskManager.
+        memory_bytes: the memory for network buffers of each TaskManager.
         slots_in: `processes` or `loop`.
         max_record_bytes: the longest record; None is the default.
-        archives: of packages that were sent, by their names.
+        archives: the archives of shipped packages, by package name.
     """
 
     jobmanager: str
@@ -81,7 +80,7 @@ class TaskManagerJob:
 
 
 def serve_taskmanager(job: TaskManagerJob, _: Iterator[Any]) -> Iterator[Any]:
-    """What `mapPartitions` is given: a TaskManager, until Spark ends it."""
+    """Runs a TaskManager until Spark ends it; the function that `mapPartitions` gets."""
     task = BarrierTask.current()
     import_anew(job.archives)
     config = TaskManagerConfig(
@@ -91,9 +90,8 @@ def serve_taskmanager(job: TaskManagerJob, _: Iterator[Any]) -> Iterator[Any]:
         slots=job.slots,
         memory_bytes=job.memory_bytes,
         secret=Secret(job.token),
-        allow=("*",),  # whoever has the secret of this run has made it
+        allow=("*",),  # only this run has the secret
     )
-
     if job.max_record_bytes is not None:
         network = dataclasses.replace(config.network, max_record_bytes=job.max_record_bytes)
         config = dataclasses.replace(config, network=network)
@@ -129,31 +127,31 @@ def run(
 
     Args:
         spark: the session; it needs a slot for each TaskManager.
-        job: it.
-        taskmanagers: tasks of the stage; None is as many as the session has slots.
-        slots: of each TaskManager: how many tasks of one slot sharing group it runs.
-        memory_bytes: for network buffers, of each.
-        folder: where the JobManager keeps jobs and checkpoints; None keeps none.
-        from_savepoint: folder of a savepoint to begin from.
-        allow_non_restored_state: state there of operators that the job does not have is left behind.
+        job: the job.
+        taskmanagers: the number of TaskManagers; None is the number of the session's slots.
+        slots: the number of slots of each TaskManager.
+        memory_bytes: the memory for network buffers of each TaskManager.
+        folder: stores jobs and checkpoints of the JobManager; None stores none.
+        from_savepoint: the folder of a savepoint to restore.
+        allow_non_restored_state: whether the savepoint may have state of operators that the job does not have.
         slots_in: `processes`: each slot is a process; `loop`: the slots of a TaskManager share one event loop.
         max_record_bytes: the longest record; None is the default of `NetworkConfig`.
-        ship_packages: packages and modules that executors do not have; None is all that the job's functions are in.
-        start_timeout_s: for TaskManagers to come, at the start and after one was lost.
+        ship_packages: packages and modules to ship to the executors; None is those of the job's functions.
+        start_timeout_s: the longest time for TaskManagers to register, at the start and after one was lost.
 
     Returns:
-        How it ended, and what its sinks returned.
+        The result of the job, with what its sinks returned.
 
     Raises:
-        JobFailed: it failed; the text is its root cause.
-        SparkFailed: the stage cannot be run, in one sentence.
-        ConfigError: the session runs no barrier stages.
-        LocalProtocolError: called inside trio.
+        JobFailed: the job failed; the text is the root cause.
+        SparkFailed: the stage cannot run; the text is one sentence.
+        ConfigError: the session cannot run barrier stages.
+        LocalProtocolError: it was called inside trio.
 
-    Ctrl-C cancels the stage and leaves as KeyboardInterrupt.
+    Ctrl-C cancels the stage and raises KeyboardInterrupt.
     """
     if trio.lowlevel.in_trio_run():
-        raise LocalProtocolError("netstack.spark.run blocks, and was called inside trio; call it in a thread")
+        raise LocalProtocolError("netstack.spark.run blocks, and was called inside trio: call it in a thread")
     graph = job.stream_graph() if isinstance(job, StreamEnvironment) else job
 
     async def main() -> JobResult:
@@ -179,18 +177,18 @@ def run(
 @final
 @dataclass(frozen=True, slots=True)
 class SparkCluster:
-    """See `open_spark_cluster`, which makes one.
+    """A cluster that `open_spark_cluster` has opened.
 
     Attributes:
-        jobmanager: in this process.
-        client: connected to it.
+        jobmanager: the JobManager, in this process.
+        client: a client that is connected to it.
     """
 
     jobmanager: JobManager
     client: JobClient
 
     async def wait(self, job_id: str) -> JobResult:
-        """As `JobClient.wait`."""
+        """Waits for the end of a job, like `JobClient.wait`."""
         return await self.client.wait(job_id)
 
 
@@ -209,30 +207,30 @@ async def open_spark_cluster(
     start_timeout_s: float = 120.0,
     on_lost: Callable[[str], None] = lambda why: None,
 ) -> AsyncIterator[SparkCluster]:
-    """A cluster of this process and the tasks of a barrier stage, for as long as the block runs.
+    """Opens a cluster for a block: a JobManager in this process, and TaskManagers as tasks of a barrier stage.
 
     Args:
-        spark: as in `run`, like the others.
-        taskmanagers: see there.
-        slots: see there.
-        memory_bytes: see there.
-        load_balance: how tasks are spread.
-        folder: see there.
-        slots_in: see there.
-        max_record_bytes: see there.
-        packages: by name or path, for executors that do not have them.
-        start_timeout_s: see there.
-        on_lost: told why a stage has ended, which is then started again.
+        spark: the session.
+        taskmanagers: as for `run`.
+        slots: as for `run`.
+        memory_bytes: as for `run`.
+        load_balance: how tasks are spread over TaskManagers.
+        folder: as for `run`.
+        slots_in: as for `run`.
+        max_record_bytes: as for `run`.
+        packages: names or paths of packages to ship.
+        start_timeout_s: as for `run`.
+        on_lost: called with the reason when a stage has ended and is started again.
 
     Raises:
-        SparkFailed: the stage cannot be run.
-        ConfigError: the session runs no barrier stages, or a package is not there.
+        SparkFailed: the stage cannot run.
+        ConfigError: the session cannot run barrier stages, or a package is missing.
 
-    Cancellation, and the end of the block: the stage is cancelled.
+    Cancellation, and the end of the block, cancel the stage.
     """
     check_version(what="a job on Spark")
     if not isinstance(driver_of(spark), ClassicDriver):
-        raise ConfigError("a job on Spark needs a classic session: Spark Connect does not say what became of its tasks")
+        raise ConfigError("a job on Spark needs a classic session: Spark Connect does not report the end of its tasks")
     driver = ClassicDriver(spark)
     check_session(driver)
     context = spark.sparkContext
@@ -254,7 +252,7 @@ async def open_spark_cluster(
     try:
         async with AsyncExitStack() as stack:
             jobmanager = await stack.enter_async_context(open_jobmanager(config))
-            what = TaskManagerJob(
+            settings = TaskManagerJob(
                 jobmanager=jobmanager.address,
                 token=secret.reveal(),
                 slots=slots,
@@ -263,7 +261,7 @@ async def open_spark_cluster(
                 max_record_bytes=max_record_bytes,
                 archives=archives,
             )
-            stage = _Stage(spark, what, count)
+            stage = _Stage(spark, settings, count)
             stack.callback(stage.end)
             nursery = await stack.enter_async_context(background_tasks())
             nursery.start_soon(_keep, stage, start_timeout_s, on_lost)
@@ -274,18 +272,18 @@ async def open_spark_cluster(
 
 
 def shippable_packages(graph: StreamGraph) -> set[str]:
-    """The packages, or modules, that a job's functions are in and netstack is not."""
+    """Returns the packages and modules of a job's functions, without netstack and the standard library."""
     return packages_of(graph) - _OWN - sys.stdlib_module_names
 
 
 @final
 class _Stage:
-    """The stage, in a thread of its own: a call into the JVM blocks until its job is over."""
+    """The stage, in a thread of its own: a call into the JVM blocks until its job has ended."""
 
-    def __init__(self, spark: Any, what: TaskManagerJob, count: int) -> None:
+    def __init__(self, spark: Any, settings: TaskManagerJob, count: int) -> None:
         self._driver = ClassicDriver(spark)
         self._context = spark.sparkContext
-        self._what = what
+        self._settings = settings
         self._count = count
         self._group = f"netstack-run-{secrets.token_hex(6)}"
         self._thread: threading.Thread | None = None
@@ -293,11 +291,9 @@ class _Stage:
 
     @property
     def is_over(self) -> bool:
-        """Whether none runs."""
         return self._thread is None or not self._thread.is_alive()
 
     def start(self) -> None:
-        """Starts it, again if it is over."""
         from pyspark import InheritableThread
 
         self.failure = None
@@ -305,14 +301,13 @@ class _Stage:
         self._thread.start()
 
     def end(self) -> None:
-        """Cancels it and waits for its end; again and again, since Spark forgets a group that has no job yet."""
+        """Cancels the stage until it has ended; Spark ignores the cancellation of a group that has no job yet."""
         until_s = time.monotonic() + _END_S
         while self._thread is not None and self._thread.is_alive() and time.monotonic() < until_s:
             self._context.cancelJobGroup(self._group)
             self._thread.join(_CANCEL_AGAIN_S)
 
     def explain(self) -> FailureExplanation:
-        """Why it ended, and whether it would do so again."""
         if self.failure is None:
             return FailureExplanation("the stage ended", is_final=False)
         return explain(
@@ -329,43 +324,43 @@ class _Stage:
             self._context.setJobGroup(self._group, "netstack TaskManagers")
             stage = self._context.parallelize(range(self._count), self._count).barrier()
             with self._driver.archives_first():
-                stage.mapPartitions(functools.partial(serve_taskmanager, self._what)).collect()
+                stage.mapPartitions(functools.partial(serve_taskmanager, self._settings)).collect()
         except spark_errors() as error:
             self.failure = error
 
 
 async def _keep(stage: _Stage, patience_s: float, on_lost: Callable[[str], None]) -> None:
-    """Keeps the stage running.
+    """Restarts the stage whenever it ends.
 
     Args:
-        stage: not started yet.
-        patience_s: how long a cluster that has lost slots may take to have as many again.
-        on_lost: told why it ended.
+        stage: the stage, not started yet.
+        patience_s: the longest wait for slots that the cluster has lost.
+        on_lost: called with the reason when the stage has ended.
 
     Raises:
-        SparkFailed: it cannot be.
+        SparkFailed: the stage cannot run.
     """
-    lost_s: float | None = None  # when slots that there were went
+    lost_s: float | None = None  # when the cluster lost slots
     while True:
         began_s = time.monotonic()
         stage.start()
         while not stage.is_over:  # noqa: ASYNC110 - a thread of Spark's
             await trio.sleep(_LOOK_S)
-        found = stage.explain()
-        if not found.is_shortage:
+        reason = stage.explain()
+        if not reason.is_shortage:
             lost_s = time.monotonic()
-        is_waiting = found.is_shortage and lost_s is not None and time.monotonic() - lost_s < patience_s
-        if found.is_final and not is_waiting:
-            raise SparkFailed(found.text)
-        on_lost(found.text)
+        is_waiting = reason.is_shortage and lost_s is not None and time.monotonic() - lost_s < patience_s
+        if reason.is_final and not is_waiting:
+            raise SparkFailed(reason.text)
+        on_lost(reason.text)
         if time.monotonic() - began_s < _PAUSE_S:
             await trio.sleep(_PAUSE_S)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that says most: of netstack before any other."""
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup):
-        known, _ = found.split(NetstackError)
-        found = (known or found).exceptions[0]
-    return found
+    """The first error of netstack, or else the first error."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        known, _ = error.split(NetstackError)
+        error = (known or error).exceptions[0]
+    return error

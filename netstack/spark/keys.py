@@ -1,11 +1,9 @@
-"""The key of every row of a columnar batch, hashed as `keygroups.stable_hash` hashes one.
+"""Hashes the keys of a columnar batch, with the results of `keygroups.stable_hash` for each row.
 
-Takes: Arrow columns. Gives: an array of 32-bit hashes, and from them the subpartition of every row.
-
-Rules: a row's subpartition is that of its key as a Python value: `key_group(stable_hash(key))` of Flink, whatever
-brought it here. One column is the key itself, several are a tuple of them. NULL hashes to 0. Types that `stable_hash`
-does not know count as Java's: a decimal as BigDecimal, a date as its day and a timestamp as its microseconds since
-1970. Everything is an array operation: text too, a few nanoseconds a character.
+A row's subpartition is that of its key as a Python value: Flink's `key_group(stable_hash(key))`. A single column is the
+key itself; several columns are a tuple. NULL hashes to 0. Other types hash as in Java: a decimal as BigDecimal, a date
+as its day and a timestamp as its microseconds since 1970. All hashes are array operations; text costs a few nanoseconds
+a character.
 """
 
 from __future__ import annotations
@@ -23,27 +21,27 @@ if TYPE_CHECKING:
 
     Hashes = NDArray[np.int32]
 
-_DECIMAL_WORDS: Final = 4  # of 32 bits
+_DECIMAL_WORDS: Final = 4  # 32 bits each
 
 
 def owners_of(columns: Sequence[Any], owners: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.unsignedinteger[Any]]:
-    """The subpartition of every row.
+    """Returns the subpartition of every row.
 
     Args:
-        columns: the key's, equally long `pyarrow.Array`s.
-        owners: of `keygroups.group_owners`.
+        columns: the key columns, `pyarrow.Array`s of equal length.
+        owners: the result of `keygroups.group_owners`.
 
     Raises:
-        RecordError: see `hash_columns`.
+        RecordError: as for `hash_columns`.
     """
     return owner_array(hash_columns(columns), owners)
 
 
 def hash_columns(columns: Sequence[Any]) -> Hashes:
-    """The hash of every row's key.
+    """Returns the hash of every row's key.
 
     Raises:
-        RecordError: a column of a type that cannot be a key, or text that is not UTF-8.
+        RecordError: the type of a column cannot be a key, or text is not UTF-8.
     """
     if len(columns) == 1:
         return hash_column(columns[0])
@@ -55,7 +53,7 @@ def hash_columns(columns: Sequence[Any]) -> Hashes:
 
 
 def hash_column(column: Any) -> Hashes:
-    """The hash of every value; errors as `hash_columns`."""
+    """Returns the hash of every value; raises RecordError like `hash_columns`."""
     from pyarrow import types
 
     kind = column.type
@@ -85,12 +83,12 @@ def _hash_numbers(column: Any) -> Hashes:
     elif types.is_timestamp(kind):
         column = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
     elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-        raise RecordError(f"a column of type {kind} cannot be a key; name one of numbers, text, bytes, dates")
+        raise RecordError(f"a column of type {kind} cannot be a key: use numbers, text, bytes or dates")
     return cast("Hashes", hash_array(_fixed(column)))
 
 
 def _fixed(column: Any) -> NDArray[Any]:
-    """Values without nulls, where they lie. Not by `to_numpy`, which imports pandas, and that takes a second."""
+    """A view of values without nulls. `to_numpy` would import pandas, which takes a second."""
     import pyarrow as pa
     from pyarrow import types
 
@@ -113,7 +111,7 @@ def _hash_text(column: Any) -> Hashes:
         text = data.tobytes().decode()
     except UnicodeDecodeError as error:
         raise RecordError(f"a key is not text in UTF-8 ({error}); make it a binary column") from error
-    # A character begins at every byte that continues none; the four-byte ones are two units long.
+    # A character starts at every byte that is no continuation; a four-byte character has two units.
     units_at = np.zeros(len(data) + 1, np.int64)
     np.cumsum(((data & 0xC0) != 0x80).astype(np.int64) + (data >= 0xF0), out=units_at[1:])
     units = np.frombuffer(text.encode("utf-16-le"), "<u2")
@@ -127,7 +125,7 @@ def _hash_bytes(column: Any) -> Hashes:
 
 
 def _variable(column: Any) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-    """Where each value starts (and the last one ends) among the bytes of all."""
+    """The offsets of the values in the data, with the end of the last one; and the data."""
     _, offsets, data = column.buffers()
     width = np.int64 if str(column.type).startswith("large") else np.int32
     starts = np.frombuffer(offsets, width)[column.offset : column.offset + len(column) + 1]

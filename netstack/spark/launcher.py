@@ -1,14 +1,13 @@
-"""What a Python worker of Spark runs when it first imports netstack: it chooses the copy that is the driver's.
+"""Selects the copy of netstack that a Python worker of Spark imports, so that workers run the driver's code.
 
-Takes: the archive this file travels in, and what the driver runs (`Copy`). Gives: the installed package if its
-source is the driver's and compiled where the driver's is; else that of the archive, unpacked once a host.
+The driver ships an archive that has this file as `netstack/__init__.py`, and the package in its folder `copy`. When a
+worker imports netstack, `launch` imports the installed package if its sources equal the driver's and it is compiled
+where the driver's is. Otherwise it unpacks the archive, once for each host: Python cannot load machine code from a zip.
+This module uses the standard library only, because netstack is not imported yet.
 
-The archive has this file as `netstack/__init__.py`, and the package itself in its folder `copy`. A zip
-cannot hold machine code, a folder can. The standard library is all this needs: netstack is not there yet.
-
-Rules: archives are unpacked below the temporary folder of the host, in a folder that only this user may write, named by
-the digest of the archive; a lock lets one process unpack and the others wait. A folder that no worker has started from
-for a month is removed.
+Rules: archives are unpacked below the temporary folder of the host, in a folder that only this user can write, named by
+the digest of the archive; a lock lets one process unpack while the others wait. A folder that no worker has used for a
+month is deleted.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ _UNUSED_S: Final = 30 * 24 * 3600.0
 
 
 class Copy(NamedTuple):
-    """What the driver runs.
+    """The driver's copy of netstack.
 
     Attributes:
-        sources: `sources_digest` of its package.
-        is_compiled: whether its data path is machine code.
+        sources: `sources_digest` of the package.
+        is_compiled: whether the data path is machine code.
     """
 
     sources: str
@@ -48,7 +47,7 @@ class Copy(NamedTuple):
 
 
 def files_of(root: Path) -> Iterator[tuple[str, Path]]:
-    """Files of the package below `root`, by name, in order; machine code and bytecode left out."""
+    """Yields the files of the package below `root`, by name, in order, without machine code and bytecode."""
     for folder, folders, names in os.walk(root / PACKAGE):
         folders[:] = sorted(each for each in folders if each not in ("__pycache__", "_compiled"))
         place = Path(folder)
@@ -57,7 +56,7 @@ def files_of(root: Path) -> Iterator[tuple[str, Path]]:
 
 
 def sources_digest(root: Path) -> str:
-    """What the package below `root` is recognised by; equal exactly when all its files are.
+    """Returns a digest of the package below `root`, which is equal if and only if all files are equal.
 
     Raises:
         OSError: a file cannot be read.
@@ -70,31 +69,31 @@ def sources_digest(root: Path) -> str:
 
 
 def launch(archive: Path, copy: Copy) -> None:
-    """Imports netstack in place of the file in the archive that has its name.
+    """Imports netstack, which replaces this module in `sys.modules`.
 
     Raises:
-        ImportError: the archive cannot be unpacked here, and no installed copy is the driver's.
+        ImportError: the archive cannot be unpacked, and no installed copy equals the driver's.
     """
     if not copy.is_compiled:
-        os.environ[PURE] = "1"  # what is compared with the driver runs as it does there
+        os.environ[PURE] = "1"  # run Python, like the driver
     root = installed(copy, [each for each in sys.path if each not in ("", str(archive))]) or unpacked(archive)
     place = root / PACKAGE
     spec = importlib.util.spec_from_file_location(
         PACKAGE, place / "__init__.py", submodule_search_locations=[str(place)]
     )
     if spec is None or spec.loader is None:
-        raise ImportError(f"{place} is no package")
+        raise ImportError(f"{place} is not a package")
     module = importlib.util.module_from_spec(spec)
     sys.modules[PACKAGE] = module
     spec.loader.exec_module(module)
 
 
 def installed(copy: Copy, path: Sequence[str]) -> Path | None:
-    """Where a copy as the driver's is installed; None if there is none.
+    """Returns the folder of an installed copy that equals the driver's; None if there is none.
 
     Args:
-        copy: the driver's.
-        path: folders to look in.
+        copy: the driver's copy.
+        path: the folders to search.
     """
     spec = PathFinder.find_spec("netstack", path)
     if spec is None or spec.origin is None:
@@ -109,14 +108,14 @@ def installed(copy: Copy, path: Sequence[str]) -> Path | None:
 
 
 def unpacked(archive: Path, below: Path | None = None) -> Path:
-    """The folder with the archive's package, unpacked if no other process of this host has done so.
+    """Returns the folder with the archive's package; unpacks it if no other process of this host has.
 
     Args:
-        archive: a zip whose name holds its digest.
-        below: where to unpack; None is a folder of this user's in the temporary folder.
+        archive: a zip with its digest in its name.
+        below: the folder to unpack in; None is this user's folder in the temporary folder.
 
     Raises:
-        ImportError: that folder belongs to somebody else, or cannot be written.
+        ImportError: the folder belongs to another user, or cannot be written.
     """
     try:
         cache = below or _own_folder()
@@ -137,7 +136,7 @@ def unpacked(archive: Path, below: Path | None = None) -> Path:
 
 
 def _is_compiled(root: Path) -> bool:
-    """Whether machine code of these very sources is there for this Python."""
+    """Whether the package has machine code of its sources for this Python."""
     spec = importlib.util.spec_from_file_location("netstack_compiled", root / "netstack" / "compiled.py")
     assert spec is not None
     assert spec.loader is not None
@@ -151,7 +150,7 @@ def _own_folder() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise PermissionError(f"{folder} may be written by others")  # they could put code there
+        raise PermissionError(f"other users can write {folder}")  # and could put code there
     return folder
 
 

@@ -1,18 +1,16 @@
-"""The sink with which a netstack job feeds Spark: its records are epochs of a `Publisher`, one for each checkpoint.
-
-Takes: records of a job. Gives: a stream that `spark.readStream.format("netstack")` reads, each row once.
+"""`PublishRows`: a job's sink that publishes its records to Spark, one epoch for each checkpoint, exactly once.
 
     rows.sink("netstack.spark.publish_rows:PublishRows", address="tcp://10.0.0.7:7200", stream="clicks",
               folder="/shared/clicks", columns={"id": "int64", "user": "string"})
 
-A checkpoint cuts an epoch, whose number is the subtask's state; Spark may read it when the checkpoint is complete, so
-nobody has seen what a restart makes again. At the end of the job the last epoch is offered and waited for; from then on
-the stream is whole, whatever is made again. Subtask i listens at the port i behind the first, and all of them are the
-option `address` of Spark's reader.
+A checkpoint cuts an epoch, whose number is the subtask's state. Spark can read the epoch once the checkpoint is
+complete, so Spark never sees rows that a restart writes again. At the end of the job the sink offers the last epoch and
+waits until Spark has processed it; after that a restart adds nothing to the stream. Subtask i listens at the first port
+plus i, and the option `address` of Spark's reader lists all of them.
 
-Rules: the folder is of this job alone, and is seen from wherever the subtask may be started again; the address has to
-lead there too, so between hosts give a name that follows it. While Spark has not processed `max_epochs`, checkpoints
-wait, and with them the job; with `retain_bytes` or `retain_s` nothing waits, and the oldest epochs go.
+Rules: the folder belongs to this job only, and is shared by all hosts where the subtask may restart. The address must
+lead to that host too: between hosts give a name that follows the subtask. While Spark has not processed `max_epochs`,
+checkpoints wait, and with them the job; with `retain_bytes` or `retain_s` the sink deletes the oldest epochs instead.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ import trio
 from .. import blocking
 from ..errors import CheckpointError, ConfigError, RecordError
 from ..runtime.authentication import Secret
+from .epoch_protocol import DEFAULT_CONSUMER, check_consumer
 from .publisher import Publisher
-from .stream_state import DEFAULT_CONSUMER, check_consumer
 
 if TYPE_CHECKING:
     from ..task.context import OperatorContext
@@ -39,22 +37,22 @@ _ROWS_AT_ONCE: Final = 8192
 
 @final
 class PublishRows:
-    """See the module.
+    """Publishes the records of a job as a stream, each subtask through a `Publisher` of its own.
 
     Args:
-        address: where subtask 0 listens, `tcp://HOST:PORT`.
-        stream: its name: the option `partition` of Spark's reader.
-        folder: keeps epochs until Spark has processed them.
-        columns: Arrow's name of each column's type. A record is a mapping, a sequence in this order, or of a single
-            column its value.
-        max_epochs: so many are kept at most.
-        consumers: the queries that read it, by their option `consumer`; each epoch is kept until all have processed it.
-        retain_bytes: what epochs may have on the disk; with this or `retain_s` the job waits for no query.
-        retain_s: how long epochs are kept at most; see `Publisher`.
-        secret_file: shared with Spark's reader.
+        address: the URL where subtask 0 listens, `tcp://HOST:PORT`.
+        stream: the stream's name: the option `partition` of Spark's reader.
+        folder: stores epochs until Spark has processed them.
+        columns: the name of each column's Arrow type. A record is a mapping, a sequence in this order, or the value of
+            a single column.
+        max_epochs: the most epochs that are kept.
+        consumers: the names of the queries (their option `consumer`); an epoch is kept until all have processed it.
+        retain_bytes: the most bytes that the epochs may have on the disk; with this or `retain_s` the job never waits.
+        retain_s: the greatest age of an epoch, in seconds.
+        secret_file: the file with the secret that is shared with Spark's reader.
 
     Raises:
-        ConfigError: an address or a type that cannot be.
+        ConfigError: the address or a type is not valid.
     """
 
     def __init__(
@@ -74,7 +72,7 @@ class PublishRows:
 
         self._host, _, port = address.rpartition(":")
         if not self._host or not port.isdecimal():
-            raise ConfigError(f"address={address!r}: give tcp://HOST:PORT, where Spark finds the first subtask")
+            raise ConfigError(f"address={address!r}: give tcp://HOST:PORT, where the first subtask listens")
         self._port = int(port)
         try:
             self._schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
@@ -88,35 +86,35 @@ class PublishRows:
         self._secret_file = secret_file
         self._resume = 0
         self._rows: list[Any] = []
-        self._has_more = False  # than the last epoch
-        self._cut: dict[int, int] = {}  # by checkpoint: the epoch behind those it covers
+        self._has_more = False  # rows after the last cut
+        self._cut: dict[int, int] = {}  # checkpoint: the epoch after those that it covers
         self._publisher: Publisher | None = None
         self._network: blocking.NetworkEnvironment | None = None
 
     def open(self, context: OperatorContext) -> None:
-        """Learns which subtask it is."""
+        """Stores the context."""
         self._context = context
 
     def restore(self, states: Sequence[int]) -> None:
-        """Goes on with an epoch.
+        """Restores the number of the next epoch.
 
         Raises:
             CheckpointError: the parallelism has changed.
         """
         if len(states) != 1:
             raise CheckpointError(
-                f"{self._context.operator!r} publishes a stream for each subtask, so its parallelism has to stay"
+                f"{self._context.operator!r} publishes a stream for each subtask, so its parallelism cannot change"
             )
         (self._resume,) = states
 
     async def process_batch(self, records: Iterable[Any]) -> None:
-        """Adds rows to the epoch."""
+        """Adds records to the current epoch."""
         self._rows += records
         if len(self._rows) >= _ROWS_AT_ONCE:
             await self._write()
 
     async def snapshot(self) -> int:
-        """Cuts the epoch, if there are rows in it."""
+        """Cuts the epoch if it has rows; returns the number of the next one."""
         publisher = await self._write()
         if self._has_more:
             await _in_thread(publisher.cut)
@@ -125,13 +123,13 @@ class PublishRows:
         return publisher.epoch
 
     async def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """Lets Spark read what was cut for it."""
+        """Offers the epochs that the checkpoint covers."""
         done = [each for each in self._cut if each <= checkpoint_id]
         before = max((self._cut.pop(each) for each in done), default=0)
         await _in_thread(functools.partial((await self._open()).offer, before=before), waits=True)
 
     async def finish(self) -> int:
-        """Offers the rest, and waits until Spark has processed all. Returns the number of epochs."""
+        """Offers the last epoch, and waits until Spark has processed all. Returns the number of epochs."""
         publisher = await self._write()
         if not publisher.is_ended:
             await _in_thread(functools.partial(publisher.cut, is_last=True))
@@ -140,14 +138,14 @@ class PublishRows:
         return publisher.epoch
 
     async def close(self) -> None:
-        """Spark's readers lose their connections, and try again."""
+        """Closes the network: Spark's readers lose their connections and retry."""
         if self._network is not None:
             await _in_thread(self._network.close)
 
     async def _write(self) -> Publisher:
         publisher, rows = await self._open(), self._rows
         self._rows = []
-        if rows and not publisher.is_ended:  # else they are there already
+        if rows and not publisher.is_ended:  # an ended stream has these rows already
             self._has_more = True
             await _in_thread(lambda: publisher.write(self._batch(rows)))
         return publisher
@@ -155,11 +153,13 @@ class PublishRows:
     async def _open(self) -> Publisher:
         if self._publisher is None:
             self._publisher = await _in_thread(self._start)
-            await _in_thread(self._publisher.offer, waits=True)  # what is kept is behind a checkpoint
+            await _in_thread(
+                self._publisher.offer, waits=True
+            )  # the epochs that are kept belong to a completed checkpoint
         return self._publisher
 
     def _start(self) -> Publisher:
-        """Not in `open`, where the epoch to go on with is not known yet."""
+        """Opens the Publisher; not in `open`, which comes before `restore`."""
         subtask = self._context.subtask
         secret = None if self._secret_file is None else Secret.from_file(self._secret_file)
         self._network = blocking.open_network(f"{self._host}:{self._port + subtask}", secret=secret)
@@ -176,10 +176,10 @@ class PublishRows:
         )
 
     def _batch(self, rows: list[Any]) -> Any:
-        """Rows as columns.
+        """Converts rows to columns.
 
         Raises:
-            RecordError: a record does not fit.
+            RecordError: a record does not fit the columns.
         """
         import pyarrow as pa
 
@@ -201,5 +201,5 @@ class PublishRows:
 
 
 async def _in_thread(action: Callable[[], _Result], *, waits: bool = False) -> _Result:
-    """Calls it in a thread; one that waits for Spark is left behind by a cancellation, and ends with `close`."""
+    """Runs a call in a thread. A cancellation abandons a call that waits for Spark; `close` ends it."""
     return await trio.to_thread.run_sync(action, abandon_on_cancel=waits)

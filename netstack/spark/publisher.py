@@ -1,19 +1,17 @@
-"""A stream worker's end of a stream that Spark reads: epochs, each readable until Spark has made it its own.
+"""`Publisher`: publishes a stream that Spark reads, in epochs, exactly once.
 
-Takes: Arrow batches, and where the worker's checkpoints are. Gives: partitions of a NetworkEnvironment, one an epoch.
+An epoch has the rows between two checkpoints of the stream worker. `cut` ends the epoch: its rows are on the disk when
+`cut` returns the number of the next epoch, which the worker stores with its own state. `offer` then makes the epoch
+readable. This is Flink's two-phase commit. A worker that was killed restarts from its stored state and passes the
+stored number as `resume`: the Publisher keeps the older epochs and deletes the newer ones, which the worker writes
+again. Either side may die at any time; no row is lost or duplicated.
 
-An epoch is what lies between two checkpoints of the worker. `cut` ends it: it is on the disk when `cut` returns, with
-the number of the next one, which the worker stores with its own state. `offer` then lets it be read. So a worker that
-is killed goes on from the state it stored: `resume` is the number it stored, older epochs are read from the disk, and
-what was cut after that is dropped, because it will be made again. It is Flink's commit in two phases: the stream
-survives the death of either side with nothing lost and nothing twice.
+Readers poll the Publisher and acknowledge epochs by the protocol of `epoch_protocol`. A reader that requests rows gets
+a partition of its own, written from the epoch's file: the rows are on the disk once.
 
-A reader asks what there is, and says in the same breath what it has processed: see `stream_state`. One that asks for
-rows (`stream_request`) gets a partition of its own, written from the epoch's file: there is no other copy of the rows.
-
-Rules: blocking; used by one thread. An epoch that is offered is kept, and can be read again and again, until each of
-the `consumers` has said that it is processed. At most `max_epochs` are kept: `offer` waits, which is
-back-pressure; or, with `retain_bytes` or `retain_s`, the oldest go.
+Rules: blocking; used by one thread. An offered epoch is kept, and can be read repeatedly, until all `consumers` have
+processed it. At most `max_epochs` are kept: then `offer` blocks, which is back-pressure. With `retain_bytes` or
+`retain_s` it deletes the oldest epochs instead.
 """
 
 from __future__ import annotations
@@ -35,9 +33,8 @@ from ..record.arrow import PIECE_BYTES, slices
 from ..runtime.handles import ResultPartition
 from ..runtime.record_writer import RecordWriter
 from ..wakeup import Signal
-from .stream_request import EpochRequest, Question
-from .stream_schema import StreamSchema, synchronise
-from .stream_state import DEFAULT_CONSUMER, StreamState, check_consumer
+from .epoch_protocol import DEFAULT_CONSUMER, EpochRequest, Poll, StreamState, check_consumer
+from .stream_schema import StreamSchema, put_in_place
 
 RecordBatch = Any
 LOGGER: Final = logging.getLogger("netstack.spark")
@@ -54,26 +51,26 @@ class Publisher:
     """Publishes one stream.
 
     Args:
-        network: where partitions are.
-        name: of the stream.
-        folder: keeps epochs, of this stream alone; made if it is not there.
-        subpartitions: how many tasks may read an epoch at once.
-        resume: the epoch that is written next, as `cut` told it before the worker's state was stored; None goes on
-            behind what the folder has.
-        max_epochs: at most so many are kept.
-        consumers: who reads it, by the names they give (the option `consumer` of Spark's reader): an epoch is kept
-            until all of them have processed it, and nobody else is let in.
-        retain_bytes: what epochs may have on the disk together. With this or `retain_s` the worker waits for nobody:
-            the oldest epochs go, processed or not, until the rest is within these limits and `max_epochs`. The newest
-            stays.
-        retain_s: seconds since they were cut; looked at when another one is offered.
-        keeps_end: whether a stream that was ended stays so, whatever `resume` says: all its rows are there.
+        network: serves the partitions.
+        name: the stream's name.
+        folder: stores the epochs of this stream only; created if missing.
+        subpartitions: the number of tasks that may read an epoch in parallel.
+        resume: the number of the epoch to write next, as `cut` returned it before the worker stored its state; None
+            continues after the newest epoch in the folder.
+        max_epochs: the most epochs that are kept.
+        consumers: the names of the readers (the option `consumer` of Spark's reader). An epoch is kept until all of
+            them have processed it. Other readers are refused.
+        retain_bytes: the most bytes that the epochs may have on the disk. With this or `retain_s` the worker never
+            blocks: the oldest epochs are deleted, processed or not, until the rest is within these limits and
+            `max_epochs`. The newest epoch is always kept.
+        retain_s: the greatest age of an epoch, in seconds since its cut; checked by `offer`.
+        keeps_end: whether a stream whose last epoch was cut stays complete, whatever `resume` is.
 
     Attributes:
-        is_ended: whether its last epoch is cut; nothing more is written.
+        is_ended: whether the last epoch was cut; nothing more is written.
 
     Raises:
-        ConfigError: a number that cannot be, or a folder that does not reach as far as `resume`.
+        ConfigError: a number is out of its range, or the folder ends before `resume`.
     """
 
     def __init__(
@@ -93,9 +90,9 @@ class Publisher:
         self._retain_bytes = math.inf if retain_bytes is None else retain_bytes
         self._retain_s = math.inf if retain_s is None else retain_s
         if min(self._retain_bytes, self._retain_s) <= 0:
-            raise ConfigError(f"retain_bytes={retain_bytes}, retain_s={retain_s}: give more than 0, or None")
+            raise ConfigError(f"retain_bytes={retain_bytes}, retain_s={retain_s}: give a number above 0, or None")
         if not consumers:
-            raise ConfigError(f"stream {name!r} needs a consumer, or its epochs would be kept by nobody")
+            raise ConfigError(f"stream {name!r} has no consumers: name at least one query in consumers=")
         if subpartitions < 1 or max_epochs < 1:
             raise ConfigError(f"subpartitions={subpartitions}, max_epochs={max_epochs}; the least is 1")
         self._network = network
@@ -103,10 +100,10 @@ class Publisher:
         self._folder = folder
         self._subpartitions = subpartitions
         self._max_epochs = max_epochs
-        self._acknowledged_now = Signal()
+        self._acknowledgement = Signal()
         self._answering = 0
         self._reading = 0
-        self._offered: dict[int, tuple[int, int]] = {}  # rows and bytes of each
+        self._offered: dict[int, tuple[int, int]] = {}  # epoch: (rows, bytes)
         self._writer: Any = None
         self._rows = 0
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,15 +114,15 @@ class Publisher:
             resume = kept[-1] + 1
         for epoch in kept:
             if resume is not None and epoch >= resume:
-                self._path(epoch).unlink()  # it was cut, but the state behind it was not stored
+                self._path(epoch).unlink()  # it was cut, but the worker did not store its state after that
         self._cut = [epoch for epoch in kept if resume is None or epoch < resume]
         self.is_ended = bool(self._cut) and self._path(self._cut[-1], is_last=True).exists()
         self.epoch = resume if resume is not None else self._cut[-1] + 1 if self._cut else 0
-        """The epoch that is being written."""
+        """The number of the epoch that is being written."""
         if self._cut and self._cut[-1] != self.epoch - 1:
             raise ConfigError(
-                f"stream {name!r}: {folder} ends with epoch {self._cut[-1]}, and the worker goes on at {self.epoch}:"
-                " give the folder and the state of one worker"
+                f"stream {name!r}: {folder} ends with epoch {self._cut[-1]}, and the worker continues at {self.epoch}:"
+                " give the folder and the state of the same worker"
             )
         self._first = self._cut[0] if self._cut else self.epoch
         self._processed = {check_consumer(each): self._first for each in consumers}
@@ -137,19 +134,19 @@ class Publisher:
 
     @property
     def acknowledged(self) -> int:
-        """All epochs before this one are processed by every consumer, and forgotten."""
+        """All consumers have processed the epochs before this one, which are deleted."""
         self._forget()
         return self._first
 
     def write(self, batch: RecordBatch, subpartition: int = 0) -> None:
-        """Adds rows to the epoch that is being written.
+        """Adds rows to the current epoch.
 
         Args:
-            batch: with the columns that the stream had from its beginning.
-            subpartition: which of the tasks that read gets them.
+            batch: the rows, with the columns of the stream's first batch.
+            subpartition: the subpartition that gets them; one task reads it.
 
         Raises:
-            RecordError: it has others.
+            RecordError: the batch has other columns.
         """
         import pyarrow as pa
 
@@ -163,13 +160,13 @@ class Publisher:
         self._rows += batch.num_rows
 
     def cut(self, *, is_last: bool = False) -> int:
-        """Ends the epoch that is being written; it is on the disk when this returns, and not yet offered.
+        """Ends the current epoch; it is on the disk when this returns, and not yet readable.
 
         Returns:
-            The number of the next: to be stored with the worker's state, then `offer`.
+            The number of the next epoch. Store it with the worker's state, then call `offer`.
 
         Raises:
-            OSError: it cannot be written; the epoch goes on.
+            OSError: the disk does not take the epoch, which stays open.
         """
         import pyarrow as pa
 
@@ -177,9 +174,7 @@ class Publisher:
             self._writer = pa.ipc.new_stream(str(self._aside()), pa.schema([]))
         self._writer.close()
         self._writer = None
-        synchronise(self._aside())
-        self._aside().rename(self._path(self.epoch, is_last=is_last))
-        synchronise(self._folder)
+        put_in_place(self._aside(), self._path(self.epoch, is_last=is_last))
         self._cut.append(self.epoch)
         self.epoch += 1
         self.is_ended = is_last
@@ -187,14 +182,14 @@ class Publisher:
         return self.epoch
 
     def offer(self, *, before: int | None = None, timeout_s: float | None = None) -> None:
-        """Lets everything that was cut be read; waits while `max_epochs` are kept.
+        """Makes the epochs that were cut readable; blocks while `max_epochs` are kept.
 
         Args:
-            before: only epochs before this one: the state behind the others is not stored yet.
-            timeout_s: to wait at most.
+            before: offers only epochs before this one: the worker has not stored its state after the others.
+            timeout_s: the longest wait.
 
         Raises:
-            TimeoutError: consumers did not process enough within `timeout_s`; call it again.
+            TimeoutError: the consumers did not process enough within `timeout_s`; call it again.
         """
         self._forget()
         for epoch in list(self._cut):
@@ -212,22 +207,22 @@ class Publisher:
             self._expire()
 
     def wait_acknowledged(self, *, timeout_s: float | None = None) -> None:
-        """Waits until everything that was offered is processed.
+        """Blocks until all consumers have processed every offered epoch.
 
         Raises:
-            TimeoutError: not within `timeout_s`; call it again.
+            TimeoutError: they did not within `timeout_s`; call it again.
         """
         self._wait(lambda: not self._offered, "the consumers", timeout_s)
 
     def _wait(self, is_enough: Callable[[], bool], what: str, timeout_s: float | None) -> None:
         async def until_one() -> None:
             while min(self._processed.values()) <= self._first:
-                await self._acknowledged_now.wait()
+                await self._acknowledgement.wait()
 
         self._forget()
         while not is_enough():
-            what_for = f"stream {self._name!r}: waiting for {what}"
-            self._network.portal.call(until_one, timeout_s=timeout_s, what=what_for)
+            reason = f"stream {self._name!r}: waiting for {what}"
+            self._network.portal.call(until_one, timeout_s=timeout_s, what=reason)
             self._forget()
 
     @property
@@ -235,7 +230,7 @@ class Publisher:
         return min(self._retain_bytes, self._retain_s) < math.inf
 
     def _expire(self) -> None:
-        """Drops what retention does not keep."""
+        """Deletes the epochs beyond the limits of retention."""
         now_s = time.time()
         newest, *others = sorted(self._offered, reverse=True) or [-1]
         size = self._offered[newest][1] if others else 0
@@ -246,7 +241,7 @@ class Publisher:
                 return
 
     def _forget(self) -> None:
-        """Drops what all consumers have processed."""
+        """Deletes the epochs that all consumers have processed."""
         self._drop(before=min(self._processed.values()))
 
     def _drop(self, *, before: int) -> None:
@@ -259,30 +254,30 @@ class Publisher:
     # In the network's thread.
 
     def _answer(self, name: str) -> None:
-        """Makes the partition that is asked for, as its reader waits; one that gets none asks again."""
-        question, wanted = Question.of(name), EpochRequest.of(name)
-        if question is not None and self._answering < _MOST_ANSWERS:
+        """Creates the partition that a reader waits for. A reader that gets none repeats its request."""
+        poll, request = Poll.of(name), EpochRequest.of(name)
+        if poll is not None and self._answering < _MOST_ANSWERS:
             self._answering += 1
-            self._network.portal.start_task(partial(self._send_answer, name, self._state_for(question)))
-        if wanted is None or wanted.epoch not in self._offered or self._reading >= _MOST_READERS:
+            self._network.portal.start_task(partial(self._send_answer, name, self._state_for(poll)))
+        if request is None or request.epoch not in self._offered or self._reading >= _MOST_READERS:
             return
         try:
             partition = self._network.portal.inside.create_partition(name, subpartitions=1)
         except NetstackError:
-            LOGGER.warning("stream %r: an epoch was not read", self._name, exc_info=True)
+            LOGGER.warning("cannot create the partition of an epoch: stream=%r", self._name, exc_info=True)
             return
         self._reading += 1
-        self._network.portal.start_task(partial(self._send_rows, partition, wanted))
+        self._network.portal.start_task(partial(self._send_rows, partition, request))
 
-    async def _send_rows(self, partition: ResultPartition, wanted: EpochRequest) -> None:
-        """Writes rows until there are no more, or the reader has gone."""
+    async def _send_rows(self, partition: ResultPartition, request: EpochRequest) -> None:
+        """Writes the rows of an epoch until the end, or until the reader disconnects."""
         writer = RecordWriter[Any](partition, format="arrow", buffer_timeout_s=None)
-        batches = _batches(self._path(wanted.epoch))
+        batches = _batches(self._path(request.epoch))
 
         async def write() -> None:
-            while (found := await trio.to_thread.run_sync(next, batches, None)) is not None:
-                subpartition, batch = found
-                for piece in slices(batch, PIECE_BYTES) if subpartition == wanted.subpartition else ():
+            while (entry := await trio.to_thread.run_sync(next, batches, None)) is not None:
+                subpartition, batch = entry
+                for piece in slices(batch, PIECE_BYTES) if subpartition == request.subpartition else ():
                     await writer.emit_batch(piece)
             await writer.finish()
 
@@ -291,32 +286,29 @@ class Publisher:
                 nursery.start_soon(write)
                 await writer.wait_consumed()
                 nursery.cancel_scope.cancel()
-        except* (NetstackError, OSError):  # it was retired meanwhile
-            LOGGER.debug("an epoch of stream %r was not read to its end", self._name, exc_info=True)
+        except* (NetstackError, OSError):  # the reader left, or the epoch was deleted
+            LOGGER.debug("epoch was not read to its end: stream=%r", self._name, exc_info=True)
         finally:
             batches.close()
             partition.release()
             self._reading -= 1
 
-    def _state_for(self, question: Question) -> StreamState:
-        """Takes in what a consumer says, and tells it what there is."""
+    def _state_for(self, poll: Poll) -> StreamState:
+        """Stores the consumer's acknowledgement, and returns the answer."""
         offered = dict(self._offered)
-        behind = max(offered, default=self._first - 1) + 1
-        if question.consumer not in self._processed:
-            known = ", ".join(self._processed)
-            return StreamState(
-                self._first,
-                behind,
-                self.epoch,
-                refusal=f"stream {self._name!r} has the consumers {known}, and not {question.consumer!r}: correct the"
-                " option consumer, or name it where the stream is published (consumers=)",
+        end = max(offered, default=self._first - 1) + 1
+        if poll.consumer not in self._processed:
+            refusal = (
+                f"stream {self._name!r} has the consumers {', '.join(self._processed)}, and not {poll.consumer!r}:"
+                " correct the option consumer, or name it where the stream is published (consumers=)"
             )
-        if self._processed[question.consumer] < question.processed <= behind:
-            self._processed[question.consumer] = question.processed
-            self._acknowledged_now.wake()
+            return StreamState(self._first, end, self.epoch, refusal=refusal)
+        if self._processed[poll.consumer] < poll.processed <= end:
+            self._processed[poll.consumer] = poll.processed
+            self._acknowledgement.wake()
         epochs = sorted(offered)
         rows, sizes = [offered[each][0] for each in epochs], [offered[each][1] for each in epochs]
-        return StreamState(min(epochs, default=self._first), behind, self.epoch, rows, sizes)
+        return StreamState(min(epochs, default=self._first), end, self.epoch, rows, sizes)
 
     async def _send_answer(self, partition: str, state: StreamState) -> None:
         try:
@@ -328,7 +320,7 @@ class Publisher:
                     await writer.finish()
                     await writer.wait_consumed()
                 except NetstackError:
-                    LOGGER.debug("a question about stream %r was not answered", self._name, exc_info=True)
+                    LOGGER.debug("poll was not answered: stream=%r", self._name, exc_info=True)
             network.release_partition(partition)
         finally:
             self._answering -= 1
@@ -344,13 +336,13 @@ class Publisher:
 
 def _epochs(folder: Path) -> Iterator[int]:
     for path in folder.iterdir():
-        found = _FILE.fullmatch(path.name)
-        if found is not None:
-            yield int(found[1])
+        match = _FILE.fullmatch(path.name)
+        if match is not None:
+            yield int(match[1])
 
 
 def _batches(path: Path) -> Generator[tuple[int, RecordBatch], None, None]:
-    """(subpartition, rows) of an epoch's file; rows that nobody looks at are not read."""
+    """(subpartition, rows) of an epoch's file, memory-mapped: the rows of other subpartitions are not read."""
     import pyarrow as pa
 
     with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as reader:

@@ -1,9 +1,7 @@
-"""A Spark session that is quiet and ships the package under test.
+"""`open_session`: a Spark session that logs to a file and ships this package to its executors.
 
-Takes: `SparkSettings`. Gives: `SparkSession`s; one clear sentence when Java, pyspark or the cluster is missing.
-
-Rules: Spark's own output goes to a file for good: the JVM is started with its output on it. The session's Python is
-this one, on every worker, unless PYSPARK_PYTHON says otherwise.
+Errors are one sentence when Java, pyspark or the cluster is missing. Spark's output goes to a file, because the JVM is
+started with its output there. Workers use this process's Python, unless PYSPARK_PYTHON names another one.
 """
 
 from __future__ import annotations
@@ -38,14 +36,14 @@ _CONNECT_S: Final = 5.0
 
 
 class SparkMissing(ConfigError):
-    """Spark cannot run on this machine; the message says what to install."""
+    """Spark cannot run on this machine; the message names what to install."""
 
 
 def check_spark() -> None:
-    """Whether Spark can run here.
+    """Checks that Spark can run on this machine.
 
     Raises:
-        SparkMissing: no pyspark, no Java, or one that is too old.
+        SparkMissing: pyspark or Java is missing or too old.
     """
     try:
         check_version()
@@ -53,7 +51,7 @@ def check_spark() -> None:
         raise SparkMissing(str(error)) from error
     java = _java()
     if java is None:
-        raise SparkMissing(f"there is no Java: install a JRE of version {_JAVA_AT_LEAST} or newer, or set JAVA_HOME")
+        raise SparkMissing(f"Java is missing: install a JRE of version {_JAVA_AT_LEAST} or newer, or set JAVA_HOME")
     version = _java_version(java)
     if version < _JAVA_AT_LEAST:
         raise SparkMissing(f"Java {version} at {java} is too old: Spark needs {_JAVA_AT_LEAST} or newer")
@@ -61,17 +59,17 @@ def check_spark() -> None:
 
 @contextmanager
 def open_session(settings: SparkSettings) -> Iterator[Any]:
-    """A session of its own for the block, stopped afterwards, with the JVM that was started for it.
+    """Opens a session with a JVM of its own for a block, and stops both at the end.
 
     Raises:
-        SparkMissing: see `check_spark`.
-        SparkFailed: the cluster cannot be reached, or its executors do not come.
+        SparkMissing: pyspark or Java is missing or too old.
+        SparkFailed: the cluster is unreachable, or its executors did not register in time.
     """
     check_spark()
     _find_master(settings.master)
     with (
         tempfile.TemporaryDirectory(prefix="netstack-spark-", ignore_cleanup_errors=True) as scratch,
-        quieter("py4j", logging.CRITICAL + 1),  # of connections that an interrupt or an end cuts
+        quieter("py4j", logging.CRITICAL + 1),  # it logs connections that end
     ):
         log = Path(settings.log_file or Path(tempfile.gettempdir()) / f"netstack-spark-{os.getpid()}.log").absolute()
         start = _Start(settings, Path(scratch), log)
@@ -88,9 +86,9 @@ def open_session(settings: SparkSettings) -> Iterator[Any]:
 
 @final
 class _Start:
-    """A JVM and a session in it, made in a thread.
+    """Starts a JVM and a session in it, in a thread.
 
-    In this one Ctrl-C would leave a JVM behind that nobody knows, or wait for the cluster's executors.
+    In the main thread Ctrl-C would leave a JVM behind without a handle, or wait for the cluster's executors.
     """
 
     def __init__(self, settings: SparkSettings, scratch: Path, log: Path) -> None:
@@ -101,29 +99,25 @@ class _Start:
         self._making = Apart(self._make)
 
     def session(self) -> Any:
-        """Waits until it is there.
-
-        Raises:
-            SparkFailed: it will not be.
-        """
+        """Waits for the session; raises SparkFailed if it could not be started."""
         return self._making.result()
 
     def end(self) -> None:
-        """No process is left behind, whatever there is by now."""
+        """Ends the JVM, in whatever state it is."""
         until_s = time.monotonic() + _JVM_START_S
         while self._gateway is None and not self._making.is_over(_LOOK_S) and time.monotonic() < until_s:
-            pass  # a JVM that is half started cannot be reached
+            pass  # a JVM that is starting cannot be ended
         if self._gateway is None:
             return
         process = self._gateway.proc
         if not self._making.is_over(0) and process is not None:
-            process.kill()  # it waits for the cluster, and now fails
+            process.kill()  # ends the thread, which waits for the cluster
             self._making.is_over(_JVM_END_S)
         forget_jvm()
         self._gateway.shutdown()
-        if process is None:  # spark-submit's: it started us
+        if process is None:  # the JVM of spark-submit, which started this process
             return
-        process.stdin.close()  # the JVM ends with its standard input
+        process.stdin.close()  # the JVM ends when its standard input does
         try:
             process.wait(_JVM_END_S)
         except subprocess.TimeoutExpired:
@@ -131,7 +125,7 @@ class _Start:
             process.wait()
 
     def join(self) -> None:
-        """Waits a while for the thread: what it says of the connection that it has lost is for nobody."""
+        """Waits for the thread, whose messages about the lost connection are still suppressed."""
         self._making.is_over(_JVM_END_S)
 
     def _make(self) -> Any:
@@ -145,7 +139,7 @@ class _Start:
 
 
 def _find_master(master: str) -> None:
-    """Whether somebody listens there: Spark itself would try for a minute."""
+    """Checks that the master listens: Spark itself would try for a minute."""
     if not master.startswith("spark://"):
         return
     failures = []
@@ -180,11 +174,7 @@ def _start_jvm(settings: SparkSettings, scratch: Path, log: Path) -> Any:
 
 
 def _open_context(gateway: Any, settings: SparkSettings, log: Path) -> Any:
-    """The context.
-
-    Raises:
-        SparkFailed: the cluster cannot be used.
-    """
+    """Opens the context; raises SparkFailed if the cluster cannot be used."""
     from pyspark import SparkContext
 
     try:
@@ -198,18 +188,14 @@ def _open_context(gateway: Any, settings: SparkSettings, log: Path) -> Any:
 
 
 def _await_executors(spark: Any, settings: SparkSettings, log: Path) -> None:
-    """The session has waited for them as it was told to.
-
-    Raises:
-        SparkFailed: they did not come.
-    """
+    """Counts the executors after the session has waited for them; raises SparkFailed if some are missing."""
     nodes = settings.node_count
     found = nodes if settings.is_local else ClassicDriver(spark).executor_count()
     if found < nodes:
         spark.stop()
         cores = settings.executor_cores
         raise SparkFailed(
-            f"{found} of {nodes} executors came within {settings.wait_for_executors_s:g} s: start more workers at"
+            f"{found} of {nodes} executors registered within {settings.wait_for_executors_s:g} s: start more workers at"
             f" {settings.master}, each with {cores} free core{'s' if cores > 1 else ''} and {settings.executor_memory}"
             f" of memory, or lower {settings.nodes_flag}; Spark's own log is {log}"
         )
@@ -224,12 +210,12 @@ def _java() -> str | None:
 
 def _java_version(java: str) -> int:
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
-        version = told.split('"')[1]
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
+        version = output.split('"')[1]
         first, _, rest = version.partition(".")
         return int(rest.partition(".")[0]) if first == "1" else int(first.partition("-")[0])
     except (OSError, subprocess.TimeoutExpired, IndexError, ValueError) as error:
-        raise SparkMissing(f"{java} does not say its version: {error}") from error
+        raise SparkMissing(f"cannot read the version of {java}: {error}") from error
 
 
 def _first_line(error: BaseException) -> str:
@@ -238,4 +224,4 @@ def _first_line(error: BaseException) -> str:
 
 def _last_line(log: Path) -> str:
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "it has no output"

@@ -1,13 +1,10 @@
-"""netstack as one archive for executors, made from the driver's own copy.
+"""Ships netstack, and packages of jobs, to executors as archives of the driver's own copy.
 
-Takes: the installed or checked-out package. Gives: an archive in the path of every executor's Python, with what
-chooses there between it and an installed copy (`launcher`).
-
-A wheel would be ignored there without a word; what netstack depends on (trio, numpy, msgpack and lz4 have compiled
-parts or data) has to be installed on the workers: the same virtual environment, named by `PYSPARK_PYTHON`. That one may
-hold a netstack too, even another release: it is imported only if it is the driver's, file by file. Only the folder a
-worker was started in would come before the archive, so its Python is told to leave that out of its path
-(`Driver.archives_first`).
+The archive of netstack starts with the `launcher`, which selects between the archive and an installed copy. Spark
+ignores wheels without an error. The dependencies of netstack (trio, numpy, msgpack, lz4) have compiled parts, so they
+must be installed on the workers: the same virtual environment, named by `PYSPARK_PYTHON`. That environment may have
+netstack too, even another release: a worker imports it only if it equals the driver's copy, file by file. A worker's
+working folder would precede the archive in the path, so `Driver.archives_first` removes it.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ from . import launcher
 from .driver import driver_of
 from .launcher import INSIDE, PACKAGE, Copy, files_of, sources_digest
 
-_DATED: Final = (1980, 1, 1, 0, 0, 0)  # equal source makes an equal archive
+_DATED: Final = (1980, 1, 1, 0, 0, 0)  # equal sources give an equal archive
 
 
 def ship(spark: Any) -> str:
@@ -43,37 +40,37 @@ def ship(spark: Any) -> str:
         spark: the session.
 
     Returns:
-        The name of the archive, which holds a hash of its content.
+        The name of the archive, which has a hash of the content.
 
     Raises:
-        ConfigError: it is not there as files.
+        ConfigError: the package is not installed as files.
     """
     return _add(spark, "netstack", archive_bytes())
 
 
 def ship_package(spark: Any, name: str) -> tuple[str, str]:
-    """Sends a package or a module to all executors of a session, once; when it has changed, again.
+    """Sends a package or a module to all executors of a session, once, and again after a change.
 
     Args:
         spark: the session.
-        name: by which it is imported here, or the path of its folder or of its file.
+        name: the name by which it is imported here, or the path of its folder or file.
 
     Returns:
-        Its name, and that of the zip, for `import_anew`.
+        The name of the package, and the name of its zip, for `import_anew`.
 
     Raises:
-        ConfigError: there is none, or it cannot be read.
+        ConfigError: the package is missing or cannot be read.
     """
     package = zip_package(name)
-    build_of.cache_clear()  # its files may have changed since somebody asked
+    build_of.cache_clear()  # its files may have changed
     return package.name, _add(spark, package.name, package.data)
 
 
 def import_anew(archives: Mapping[str, str]) -> None:
-    """In a worker: packages come from these zips, whatever an earlier job of the session has imported.
+    """Makes a worker import packages from these zips, even if an earlier job of the session has imported them.
 
     Args:
-        archives: the zip of each package, by name (`ship_package`).
+        archives: the zip of each package, by package name (`ship_package`).
     """
     from pyspark import SparkFiles
 
@@ -90,15 +87,15 @@ def import_anew(archives: Mapping[str, str]) -> None:
 
 
 def archive_bytes() -> bytes:
-    """The archive: the package, with the machine code that runs here, and the launcher in front of it.
+    """Returns the archive: the launcher, and the package with the machine code of this process.
 
     Raises:
-        ConfigError: it is not there as files.
+        ConfigError: the package is not installed as files.
     """
     root = Path(__file__).parents[2]
     files = dict(files_of(root))
     if f"{PACKAGE}/__init__.py" not in files:
-        raise ConfigError(f"package {PACKAGE!r} is not there as files, so it cannot be sent to executors")
+        raise ConfigError(f"package {PACKAGE!r} is not installed as files, so it cannot be sent to executors")
     copy = Copy(sources_digest(root), build.kind == "compiled")
     if copy.is_compiled:
         machine_code = compiled.compiled_folder(root / "netstack")
@@ -117,14 +114,14 @@ def _add(spark: Any, package: str, data: bytes) -> str:
     name = f"{package}-{hashlib.sha256(data).hexdigest()[:16]}.zip"
     driver = driver_of(spark)
     if name not in driver.archives():
-        # Executors that come later fetch it too, so it stays as long as this process.
+        # Executors that start later fetch it too, so it is kept until this process ends.
         folder = Path(tempfile.mkdtemp(prefix="netstack-spark-ship-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         path = folder / name
         path.write_bytes(data)
         own = list(sys.path)
         with contextlib.ExitStack() as stack:
-            stack.callback(sys.path.__setitem__, slice(None), own)  # this process has what it was made from
+            stack.callback(sys.path.__setitem__, slice(None), own)  # addPyFile changes the path of this process too
             driver.add_archive(path)
     return name
 

@@ -1,12 +1,10 @@
-"""DataFrames into a Subscriber: `df.write.format("netstack")` and `df.writeStream.format("netstack")`.
+"""Writes DataFrames to a Subscriber: `df.write.format("netstack")` and `df.writeStream.format("netstack")`.
 
-Takes: Arrow batches, in Spark's tasks. Gives: rows in the Subscriber's folder, and an epoch when Spark commits.
-
-Each task makes a partition of its rows and tells the Subscriber where it is; the Subscriber reads it, and its credit is
-what holds the task back. What the task returns to Spark is the name of its attempt. When all tasks are done, Spark's
-driver commits the attempts that counted; a second attempt of a task, a speculative one, one that was killed are in no
-epoch. A micro-batch is known by the id of its query, which is in Spark's checkpoint, and its number: made again after
-the driver died, it is not sent again if it was committed.
+Each task publishes its rows as a partition and sends the partition's address to the Subscriber, which reads it; the
+Subscriber's credit holds the task back. The task returns the id of its attempt to Spark. When all tasks have ended,
+Spark's driver commits one attempt of each task; rows of failed, killed or speculative attempts are in no epoch. A
+micro-batch is identified by the id of its query, which is in Spark's checkpoint, and its number. If the driver dies and
+Spark repeats the batch, a batch that was committed is not sent again.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any, TypeVar, final
 from urllib.parse import urlsplit
 
@@ -34,51 +31,39 @@ from ..control.link import CLIENT, SUBSCRIBER, dial
 from ..control.questions import Questions
 from ..errors import ConnectionLost, NetstackError, RequestRefused
 from ..record.arrow import PIECE_BYTES, slices
-from ..runtime.authentication import Secret, prove_dialler
+from ..runtime.authentication import prove_dialler
 from ..runtime.causes import root_cause
 from ..runtime.threads import background_tasks
+from .consumer import StreamLocation
+from .ports import open_on_free_port
 
 RecordBatch = Any
 _T = TypeVar("_T")
 
 _QUERY = "sql.streaming.queryId"
-_BATCH = "streaming.sql.batchId"  # Spark's names of what a task is told
-_AGAIN_S = 0.3
+_BATCH = "streaming.sql.batchId"  # Spark's names of a task's local properties
+_RETRY_DELAY_S = 0.3
 _CONNECT_S = 5.0
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """Where rows go.
+    """The options of writing.
 
     Attributes:
-        address: of the Subscriber.
-        stream: its name.
-        secret_file: what both share; None for no secret.
-        retry_s: how long a Subscriber that is not there is tried.
-        ports: first and last port a task may listen on; None is any.
-        segment_size_bytes: of network buffers.
+        location: the Subscriber.
+        stream: the stream's name.
+        ports: first and last port a task may listen on; None is any port.
     """
 
-    address: str
+    location: StreamLocation
     stream: str
-    secret_file: str | None = None
-    retry_s: float = 60.0
     ports: tuple[int, int] | None = None
-    segment_size_bytes: int = 32 * 1024
-
-    def secret(self) -> Secret | None:
-        """What both share.
-
-        Raises:
-            ConfigError: the file cannot be read.
-        """
-        return None if self.secret_file is None else Secret.from_file(Path(self.secret_file))
 
     def own_host(self) -> str:
-        """The address under which the Subscriber reaches this host: that of the way to it. Nothing is sent."""
-        where = urlsplit(self.address)
+        """The address at which the Subscriber reaches this host: that of the route to it. Sends nothing."""
+        where = urlsplit(self.location.address)
         if where.hostname is None:  # a socket of this machine
             return "127.0.0.1"
         family, _, _, _, place = socket.getaddrinfo(where.hostname, where.port, type=socket.SOCK_DGRAM)[0]
@@ -91,14 +76,14 @@ class SinkSettings:
 @final
 @dataclass(frozen=True, slots=True)
 class StagedRows(WriterCommitMessage):
-    """What a task tells the driver.
+    """The result of a task, which Spark passes to `commit` in the driver.
 
     Attributes:
-        writer: the query's id, or that of one `save`.
-        batch: the micro-batch.
-        partition: of the task.
-        token: of its attempt; empty where it had no rows, or the batch was committed before.
-        rows: how many the Subscriber has.
+        writer: the id of the query, or of the `save`.
+        batch: the number of the micro-batch.
+        partition: the task's partition.
+        token: the id of the attempt; empty if the task had no rows, or the batch was committed before.
+        rows: the number of rows that the Subscriber has received.
     """
 
     writer: str
@@ -110,60 +95,62 @@ class StagedRows(WriterCommitMessage):
 
 @final
 class TableWriter(DataSourceArrowWriter):
-    """One `df.write`: all of it is one epoch."""
+    """Writes a `df.write` as one epoch."""
 
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
         self._writer = secrets.token_hex(16)
 
     def write(self, iterator: Iterator[RecordBatch]) -> StagedRows:
-        """The rows of one task."""
+        """Sends the rows of one task."""
         return stage(self._settings, self._writer, 0, iterator)
 
     def commit(self, messages: list[Any]) -> None:
-        """All tasks are done."""
+        """Commits the rows; Spark calls it when all tasks have succeeded."""
         commit(self._settings, self._writer, 0, messages)
 
     def abort(self, messages: list[Any]) -> None:
-        """One has failed."""
+        """Drops the rows; Spark calls it when a task has failed."""
         abort(self._settings, self._writer, 0)
 
 
 @final
 class MicroBatchWriter(DataSourceStreamArrowWriter):
-    """One query: each of its micro-batches that has rows is an epoch. Spark makes one for each task and each commit."""
+    """Writes each micro-batch that has rows as one epoch. Spark creates a writer for each task and each commit."""
 
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
 
     def write(self, iterator: Iterator[RecordBatch]) -> StagedRows:
-        """The rows of one task."""
+        """Sends the rows of one task."""
         context = TaskContext.get()
         assert context is not None, "called by Spark"
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         if query is None or batch is None:
-            raise NetstackError("this release of Spark does not tell tasks which query and micro-batch they are of")
+            raise NetstackError(
+                "this release of Spark does not set the query and the micro-batch of a task; use 4.2 or 4.3"
+            )
         return stage(self._settings, query, int(batch), iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - pyspark's name, here and below
-        """All tasks of a micro-batch are done."""
+        """Commits the rows; Spark calls it when all tasks of a micro-batch have succeeded."""
         writer = next((each.writer for each in messages if each is not None), None)
         if writer is not None:
             commit(self._settings, writer, batchId, messages)
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        """One has failed."""
+        """Drops the rows; Spark calls it when a task has failed."""
         writer = next((each.writer for each in messages if each is not None), None)
         if writer is not None:
             abort(self._settings, writer, batchId)
 
 
 def stage(settings: SinkSettings, writer: str, batch: int, batches: Iterator[RecordBatch]) -> StagedRows:
-    """Has the Subscriber read a task's rows; blocks for as long as it has no room.
+    """Sends the rows of a task to the Subscriber; blocks while the Subscriber keeps `max_epochs`.
 
     Raises:
-        ConnectionLost: it was not there for `retry_s`, or went; Spark attempts the task again.
-        RequestRefused: it does not take them; the text says why.
+        ConnectionLost: the Subscriber was unreachable for `retry_s`, or disconnected; Spark repeats the task.
+        RequestRefused: the Subscriber refuses the rows; the text has the reason.
     """
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
@@ -173,16 +160,18 @@ def stage(settings: SinkSettings, writer: str, batch: int, batches: Iterator[Rec
         return StagedRows(writer, batch, partition, "", 0)
     token = secrets.token_hex(8)
     name = f"{settings.stream}-{token}"
-    with _listen(settings) as network:
+    location = settings.location
+    config = NetworkConfig(segment_size_bytes=location.segment_size_bytes)
+    with open_on_free_port(settings.own_host(), settings.ports, config, location.secret()) as network:
         output = network.create_partition(name, subpartitions=1)
         ended = threading.Event()
         document = {"attempt": [writer, batch, partition, token], "address": network.address, "partition_id": name}
-        asked = network.portal.start(partial(ask, settings, "stage", document), what="a writer", on_end=ended.set)
+        request = network.portal.start(partial(ask, settings, "stage", document), what="a writer", on_end=ended.set)
 
         def watch() -> None:
             ended.wait()
-            with contextlib.suppress(NetstackError):  # closed, or all of it was read
-                output.fail("the Subscriber reads no more")
+            with contextlib.suppress(NetstackError):  # the partition is closed, or was read to its end
+                output.fail("the Subscriber has stopped reading")
 
         threading.Thread(target=watch, name="netstack writer", daemon=True).start()
         failure: NetstackError | None = None
@@ -196,73 +185,75 @@ def stage(settings: SinkSettings, writer: str, batch: int, batches: Iterator[Rec
             rows_out.finish()
         except NetstackError as error:
             failure = error
-            ended.wait(_CONNECT_S)  # it says why
+            ended.wait(_CONNECT_S)  # the Subscriber's answer has the reason
         except BaseException:
-            asked.cancel()
+            request.cancel()
             raise
         if failure is not None and not ended.is_set():
-            asked.cancel()
+            request.cancel()
             raise failure
         ended.wait()
-        answer = asked.outcome()
+        answer = request.outcome()
     if answer.get("is_committed"):
         for _ in batches:
-            pass  # Spark wants its rows to be taken
+            pass  # Spark expects a writer to consume its rows
         return StagedRows(writer, batch, partition, "", 0)
     if failure is not None:
         raise failure
     if answer.get("rows") != sent:
-        raise NetstackError(f"{sent} rows were sent to {settings.address}, and {answer.get('rows')} have arrived")
+        raise NetstackError(
+            f"{sent} rows were sent to {settings.location.address}, and {answer.get('rows')} have arrived"
+        )
     return StagedRows(writer, batch, partition, token, sent)
 
 
 def commit(settings: SinkSettings, writer: str, batch: int, messages: list[Any]) -> None:
-    """Has the Subscriber make an epoch of what tasks have sent; again and again until it says so.
+    """Commits the rows of a batch as an epoch; retries until the Subscriber has answered.
 
     Raises:
-        ConnectionLost: it was not there for `retry_s`; whether it has committed is not known, and Spark's own next try
-            with the same batch finds out.
-        RequestRefused: it cannot be; the text says why.
+        ConnectionLost: the Subscriber was unreachable for `retry_s`. It may have committed the batch; when Spark
+            repeats the batch, the Subscriber recognises it.
+        RequestRefused: the Subscriber cannot commit the batch; the text has the reason.
     """
     attempts = [[each.partition, each.token] for each in messages if each is not None and each.token]
     if attempts:
         document = {"writer": writer, "batch": batch, "attempts": sorted(attempts)}
-        trio.run(_again, settings, partial(ask, settings, "commit", document))
+        trio.run(_retry, settings.location, partial(ask, settings, "commit", document))
 
 
 def abort(settings: SinkSettings, writer: str, batch: int) -> None:
-    """Tells the Subscriber that what it has of a batch is of no use; once: it finds out anyway."""
+    """Asks the Subscriber once to drop the rows of a batch. Later it drops them by itself."""
     with contextlib.suppress(NetstackError, OSError):
         trio.run(ask, settings, "abort", {"writer": writer, "batch": batch})
 
 
 async def ask(settings: SinkSettings, what: str, document: dict[str, Any]) -> dict[str, Any]:
-    """Asks a Subscriber.
+    """Sends a request to the Subscriber, and returns its answer.
 
     Raises:
-        ConnectionLost: it was not there for `retry_s`, or went before it answered.
-        RequestRefused: see the answer.
+        ConnectionLost: the Subscriber was unreachable for `retry_s`, or disconnected before it answered.
+        RequestRefused: the Subscriber refused; the text has the reason.
     """
     try:
-        async with _questions(settings) as questions:
+        async with _connect(settings.location) as questions:
             return await questions.ask(what, {"stream": settings.stream, **document})
     except BaseExceptionGroup as group:
         raise root_cause(group) from None
 
 
 @asynccontextmanager
-async def _questions(settings: SinkSettings) -> AsyncIterator[Questions]:
-    secret = settings.secret()
+async def _connect(location: StreamLocation) -> AsyncIterator[Questions]:
+    secret = location.secret()
     connect = partial(
         dial,
-        settings.address,
+        location.address,
         role=CLIENT,
         name=socket.gethostname(),
         facts={},
         prove=None if secret is None else partial(prove_dialler, secret=secret),
         connect_timeout_s=_CONNECT_S,
     )
-    link, greeting = await _again(settings, connect)
+    link, greeting = await _retry(location, connect)
     try:
         if greeting.role != SUBSCRIBER:
             raise RequestRefused(f"{link.peer} is a {greeting.role}, no Subscriber: correct the option address")
@@ -275,26 +266,13 @@ async def _questions(settings: SinkSettings) -> AsyncIterator[Questions]:
         link.close()
 
 
-async def _again(settings: SinkSettings, action: Callable[[], Awaitable[_T]]) -> _T:
-    """Does it until it does not end for want of a connection, for `retry_s` at most."""
-    until_s = trio.current_time() + settings.retry_s
+async def _retry(location: StreamLocation, action: Callable[[], Awaitable[_T]]) -> _T:
+    """Repeats an action that loses its connection, for `retry_s` at most."""
+    until_s = trio.current_time() + location.retry_s
     while True:
         try:
             return await action()
         except (ConnectionLost, OSError):
             if trio.current_time() > until_s:
                 raise
-            await trio.sleep(_AGAIN_S)
-
-
-def _listen(settings: SinkSettings) -> blocking.NetworkEnvironment:
-    config = NetworkConfig(segment_size_bytes=settings.segment_size_bytes)
-    first, last = settings.ports or (0, 0)
-    host, secret = settings.own_host(), settings.secret()
-    for port in range(first, last + 1):
-        try:
-            return blocking.open_network(f"tcp://{host}:{port}", config, secret=secret)
-        except OSError:
-            if port == last:
-                raise
-    raise AssertionError("the loop returns or raises")
+            await trio.sleep(_RETRY_DELAY_S)

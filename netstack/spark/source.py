@@ -1,6 +1,4 @@
-"""Spark's data source "netstack": partitions as DataFrames, a published stream as a streaming one, and both ways out.
-
-Takes: options. Gives: `NetstackDataSource`, to be registered in a session.
+"""Spark's data source "netstack": reads partitions and published streams, and writes to a `Subscriber`.
 
     netstack.spark.register(spark)
     spark.read.format("netstack").schema("id bigint, user string").options(address="tcp://10.0.0.7:6121", partition="p")
@@ -9,38 +7,38 @@ Takes: options. Gives: `NetstackDataSource`, to be registered in a session.
     df.write.format("netstack").mode("append").options(address="tcp://10.0.0.9:6130", partition="clicks").save()
     events.writeStream.format("netstack").options(address="tcp://10.0.0.9:6130", partition="clicks")
 
-| option of reading | is |
+| option of reading | meaning |
 |---|---|
-| `address` | of the producing TaskManager; several, with commas between, are several producers |
-| `partition` | its name; of a stream that of its `Publisher` |
-| `subpartitions` | how many it has: tasks that read at once; 1 |
-| `format` | of its records: arrow (batches), msgpack (lists in the order of the schema, or maps), or one of a single column: str, bytes, int64, float64, flink-long, flink-string, flink-bytes |
-| `dialect`, `segmentSizeBytes`, `secretFile` | as the producer has them |
-| `retrySeconds` | how long a lost connection is tried again; 60 |
-| `consumer` | the name under which a stream's epochs are processed: one that the Publisher knows (`consumers=`), and another one for each query; spark |
-| `startingEpoch` | of a new query: `oldest` that is kept, `latest` (only what comes), or a number; oldest |
-| `failOnDataLoss` | whether epochs that are gone end the query with an error, or are passed over with a warning; true |
-| `maxEpochs`, `maxRows`, `maxBytes` | of a micro-batch at most; 16 epochs. An epoch is never split, so a batch has one at least. Bytes are those on the publishers' disks |
+| `address` | URL of the producing TaskManager; several producers are separated by commas |
+| `partition` | name of the partition, or of the `Publisher`'s stream |
+| `subpartitions` | number of subpartitions, which is the number of tasks that read in parallel; 1 |
+| `format` | format of the records: arrow (batches), msgpack (lists in the order of the schema, or maps), or for a single column: str, bytes, int64, float64, flink-long, flink-string, flink-bytes |
+| `dialect`, `segmentSizeBytes`, `secretFile` | the producer's settings |
+| `retrySeconds` | how long a lost connection is retried; 60 |
+| `consumer` | name under which a query acknowledges epochs: one of the Publisher's `consumers=`, another one for each query; spark |
+| `startingEpoch` | where a new query starts: `oldest` epoch that is kept, `latest` (only new epochs), or a number; oldest |
+| `failOnDataLoss` | whether missing epochs fail the query, or are skipped with a warning; true |
+| `maxEpochs`, `maxRows`, `maxBytes` | limits of a micro-batch; 16 epochs. An epoch is never split, so a batch has at least one. Bytes are counted on the publishers' disks |
 
-| option of writing | is |
+| option of writing | meaning |
 |---|---|
-| `address` | of a `Subscriber` |
-| `partition` | the name of its stream |
-| `secretFile`, `segmentSizeBytes` | as it has them |
-| `retrySeconds` | how long a Subscriber that is not there is tried; 60 |
-| `ports` | `7100-7110`: what tasks may listen on, where the Subscriber reads from them |
+| `address` | URL of a `Subscriber` |
+| `partition` | name of its stream |
+| `secretFile`, `segmentSizeBytes` | the Subscriber's settings |
+| `retrySeconds` | how long an unreachable Subscriber is retried; 60 |
+| `ports` | first and last port a task may listen on, `7100-7110`; the Subscriber connects to the tasks |
 
-A stream's offsets are epochs of the publishers, by address: a micro-batch ends where checkpoints of the stream workers do. An
-epoch stays with its publisher until Spark has committed what it made of it, so a batch that is made again reads the same rows.
-`Trigger.AvailableNow` reads what waited at its start, in as many micro-batches as the limits want, and ends. The next look
-at what there is asks all publishers at once and waits 50 ms at most, however many they are.
+A stream's offset is an epoch of each publisher, so a micro-batch ends where a checkpoint of a stream worker ends. A publisher
+keeps an epoch until Spark has committed its rows, so a repeated batch reads the same rows. `Trigger.AvailableNow` reads the
+epochs that are available at its start, in as many micro-batches as the limits require, and ends. A poll for new epochs asks
+all publishers in parallel and waits at most 50 ms, however many there are.
 
-What Spark's Python API (4.2, 4.3) does not allow: a streaming reader is told neither filters nor wanted columns, and asked for
-no metrics. So all columns of `.schema(...)` go to Spark (leave out what you do not need: it is dropped in the task), and how
-far a query is behind is `latestOffset` less `endOffset` in its progress. A batch reader that takes filters is refused by every
-session without `spark.sql.python.filterPushdown.enabled`, so ours takes none.
+Limits of Spark's Python API (4.2, 4.3): a streaming reader gets neither filters nor the selected columns, and cannot report
+metrics. So a query reads all columns of `.schema(...)`: leave out those you do not need, which the task drops. The lag of a
+query is `latestOffset` minus `endOffset` in its progress. A session without `spark.sql.python.filterPushdown.enabled`
+refuses a batch reader that accepts filters, so this one accepts none.
 
-What is written is one epoch for a `save`, and one for each micro-batch: `sink` tells how it is there once.
+A `save` writes one epoch, and a query one for each micro-batch that has rows; `sink` describes how each arrives once.
 """  # noqa: E501 - a table's rows
 
 from __future__ import annotations
@@ -69,46 +67,46 @@ from .stream_reader import EpochReader, Slice, rows_of
 
 @final
 class NetstackDataSource(DataSource):
-    """See the module."""
+    """The format "netstack" of `spark.read`, `readStream`, `write` and `writeStream`."""
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is given."""
+        """Returns the name of the format."""
         return FORMAT
 
     def schema(self) -> str:
-        """Refuses: a partition does not tell."""
+        """Raises ConfigError: a partition does not carry its schema."""
         raise ConfigError(f"the data source {FORMAT} needs the schema of the rows: .schema('id bigint, user string')")
 
     def reader(self, schema: Any) -> DataSourceReader:
-        """Reads a partition that ends."""
+        """Returns the reader of a bounded partition."""
         return PartitionReader(Settings.of(self.options), schema)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - pyspark's name
-        """Reads a published stream.
+        """Returns the reader of a published stream.
 
         Raises:
-            ConfigError: an option is wrong.
+            ConfigError: an option has a wrong value.
         """
         settings = Settings.of(self.options)
         if settings.endpoints[0].dialect != NATIVE_DIALECT:
-            raise ConfigError(f"a stream is published by netstack: give it the dialect {NATIVE_DIALECT}, or none")
+            raise ConfigError(f"a published stream has the dialect {NATIVE_DIALECT}: leave out the option dialect")
         return EpochReader(settings, schema)
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
-        """Writes an epoch to a Subscriber."""
+        """Returns the writer of a `save`."""
         return TableWriter(sink_settings(self.options, overwrite=overwrite))
 
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Writes an epoch for each micro-batch."""
+        """Returns the writer of a query."""
         return MicroBatchWriter(sink_settings(self.options, overwrite=overwrite))
 
 
 @final
 class PartitionReader(DataSourceReader):
-    """A partition that ends: each subpartition is read by one task.
+    """Reads a bounded partition, each subpartition in one task.
 
-    A pipelined partition is consumed once, so an action on the DataFrame is too: a second one fails.
+    A pipelined partition can be consumed once, so the second action on its DataFrame fails.
     """
 
     def __init__(self, settings: Settings, schema: Any) -> None:
@@ -116,7 +114,7 @@ class PartitionReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """One for each subpartition of each producer."""
+        """Returns an input for each subpartition of each producer."""
         settings = self._settings
         return [
             Slice(endpoint, subpartition)
@@ -125,22 +123,22 @@ class PartitionReader(DataSourceReader):
         ]
 
     def read(self, partition: Any) -> Iterator[Any]:
-        """The rows of one, in a task."""
+        """Reads the rows of one input, in a task."""
         endpoint = self._settings.endpoints[partition.endpoint]
         records = read_subpartition(endpoint, self._settings.partition, partition.subpartition)
         return rows_of(records, self._schema)
 
 
 def register(spark: Any) -> None:
-    """Makes the format "netstack" known to a session, and sends the package to its executors.
+    """Registers the format "netstack" in a session, and ships the package to its executors.
 
     Args:
-        spark: the session; from here on also that of this thread, where Spark looks for the formats of `write`.
+        spark: the session; it becomes the active session of this thread, where Spark looks up the formats of `write`.
 
     Raises:
-        ConfigError: the package is not there as files.
+        ConfigError: the package is not installed as files.
     """
     if not (driver_of(spark).setting("spark.master") or "").startswith("local["):
         ship(spark)
     spark.dataSource.register(NetstackDataSource)
-    spark.createDataFrame([], "it int")  # what makes it this thread's: it may have been opened in another
+    spark.createDataFrame([], "it int")  # makes it the active session of this thread

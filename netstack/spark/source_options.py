@@ -1,7 +1,4 @@
-"""The options of the data source "netstack", checked; `source` has their list.
-
-Takes: the options as Spark has them. Gives: `Settings` of reading, `SinkSettings` of writing.
-"""
+"""Parses and checks the options of the data source "netstack", which `source` lists."""
 
 from __future__ import annotations
 
@@ -12,55 +9,34 @@ from typing import Final, final
 from ..config import NATIVE_DIALECT
 from ..errors import ConfigError
 from .consumer import StreamLocation
+from .epoch_protocol import DEFAULT_CONSUMER, check_consumer
 from .sink import SinkSettings
-from .stream_state import DEFAULT_CONSUMER, check_consumer
 
 FORMAT: Final = "netstack"
 _STARTS: Final = ("oldest", "latest")
-_OPTIONS: Final = (
-    "address",
-    "partition",
-    "subpartitions",
-    "format",
-    "dialect",
-    "segmentSizeBytes",
-    "secretFile",
-    "retrySeconds",
-    "consumer",
-    "startingEpoch",
-    "failOnDataLoss",
-    "maxEpochs",
-    "maxRows",
-    "maxBytes",
-    "path",
+_BOTH: Final = ("address", "partition", "secretFile", "segmentSizeBytes", "retrySeconds", "path")
+_SOURCE_OPTIONS: Final = (
+    *(*_BOTH, "subpartitions", "format", "dialect"),
+    *("consumer", "startingEpoch", "failOnDataLoss", "maxEpochs", "maxRows", "maxBytes"),
 )
-_SINK_OPTIONS: Final = (
-    "address",
-    "partition",
-    "secretFile",
-    "segmentSizeBytes",
-    "retrySeconds",
-    "ports",
-    "path",
-    "checkpointLocation",
-)
+_SINK_OPTIONS: Final = (*_BOTH, "ports", "checkpointLocation")
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options, checked.
+    """The options of reading.
 
     Attributes:
-        endpoints: one for each producer.
-        partition: its name at each.
-        subpartitions: of it.
-        consumer: under which name a stream is read.
-        starting_epoch: of a new query: "oldest", "latest" or its number.
-        fails_on_data_loss: whether epochs that are gone end the query.
-        max_epochs: of a micro-batch.
-        max_rows: likewise; None for no limit.
-        max_bytes: likewise, as they are on the publishers' disks.
+        endpoints: the producers.
+        partition: the partition's name at each of them.
+        subpartitions: the number of its subpartitions.
+        consumer: the reader's name.
+        starting_epoch: where a new query starts: "oldest", "latest" or the number of an epoch.
+        fails_on_data_loss: whether the query fails when epochs are missing.
+        max_epochs: the most epochs of a micro-batch.
+        max_rows: the most rows of a micro-batch; None for no limit.
+        max_bytes: the most bytes of a micro-batch, as stored on the publishers' disks; None for no limit.
     """
 
     endpoints: tuple[StreamLocation, ...]
@@ -75,25 +51,15 @@ class Settings:
 
     @classmethod
     def of(cls, options: MutableMapping[str, str]) -> Settings:
-        """Reads options.
+        """Parses the options of reading.
 
         Raises:
-            ConfigError: one is missing, unknown, or not what it should be.
+            ConfigError: an option is missing, unknown, or has a wrong value.
         """
-        addresses, partition = _places(options, _OPTIONS, "to read")
+        addresses, partition = _places(options, _SOURCE_OPTIONS, "to read")
         starting = options.get("startingEpoch", _STARTS[0])
         return cls(
-            endpoints=tuple(
-                StreamLocation(
-                    address=address,
-                    format=options.get("format", "arrow"),
-                    dialect=options.get("dialect", NATIVE_DIALECT),
-                    segment_size_bytes=_number(options, "segmentSizeBytes", 32 * 1024, 256),
-                    secret_file=options.get("secretFile"),
-                    retry_s=_number(options, "retrySeconds", 60, 0),
-                )
-                for address in addresses
-            ),
+            endpoints=tuple(_location(options, address) for address in addresses),
             partition=partition,
             subpartitions=_number(options, "subpartitions", 1, 1),
             consumer=check_consumer(options.get("consumer", DEFAULT_CONSUMER)),
@@ -106,29 +72,37 @@ class Settings:
 
 
 def sink_settings(options: MutableMapping[str, str], *, overwrite: bool) -> SinkSettings:
-    """Reads the options of writing.
+    """Parses the options of writing.
 
     Raises:
-        ConfigError: one is missing, unknown, or not what it should be; or rows are to replace others.
+        ConfigError: an option is missing, unknown, or has a wrong value; or the mode is overwrite.
     """
     addresses, stream = _places(options, _SINK_OPTIONS, "to write")
     if overwrite:
-        raise ConfigError(f"what was sent to {stream!r} cannot be overwritten: give mode('append')")
+        raise ConfigError(f"rows that were sent to {stream!r} cannot be overwritten: give mode('append')")
     if len(addresses) > 1:
         raise ConfigError(f"address={options.get('address')!r}: rows go to one Subscriber; give one address")
     first, _, last = options.get("ports", "").partition("-")
     return SinkSettings(
-        address=addresses[0],
+        location=_location(options, addresses[0]),
         stream=stream,
+        ports=(_port(first), _port(last or first)) if first else None,
+    )
+
+
+def _location(options: MutableMapping[str, str], address: str) -> StreamLocation:
+    return StreamLocation(
+        address=address,
+        format=options.get("format", "arrow"),
+        dialect=options.get("dialect", NATIVE_DIALECT),
+        segment_size_bytes=_number(options, "segmentSizeBytes", 32 * 1024, 256),
         secret_file=options.get("secretFile"),
         retry_s=_number(options, "retrySeconds", 60, 0),
-        ports=(_port(first), _port(last or first)) if first else None,
-        segment_size_bytes=_number(options, "segmentSizeBytes", 32 * 1024, 256),
     )
 
 
 def _places(options: MutableMapping[str, str], known: Sequence[str], what: str) -> tuple[list[str], str]:
-    """Addresses and name of a partition; no option is unknown."""
+    """Returns the addresses and the name of the partition; refuses unknown options."""
     for name in options:
         if name.lower() not in {each.lower() for each in known}:
             raise ConfigError(f"the data source {FORMAT} has no option {name!r} {what}; it has {', '.join(known)}")

@@ -1,7 +1,4 @@
-"""A published stream as micro-batches: which epochs Spark reads next, and what its tasks read of them.
-
-Takes: `Settings`, a schema. Gives: `EpochReader`; `rows_of`, records as Spark takes them.
-"""
+"""`EpochReader`: reads a published stream as micro-batches of epochs; `rows_of` converts records for Spark."""
 
 from __future__ import annotations
 
@@ -21,23 +18,23 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ..errors import NetstackError, RecordError
-from .consumer import read_epoch
+from .consumer import StreamPoller, read_epoch
+from .epoch_protocol import StreamState
 from .source_options import Settings
-from .stream_state import StreamLook, StreamState
 
 LOGGER: Final = logging.getLogger("netstack.spark")
-_SAY_S: Final = 2.0
+_COMMIT_S: Final = 2.0
 
 
 @final
 class Slice(InputPartition):
-    """What one task reads.
+    """The input of one task.
 
     Attributes:
-        endpoint: index of the producer.
-        subpartition: which.
-        start: first epoch; -1 for a partition without epochs.
-        end: the epoch behind the last.
+        endpoint: the index of the producer.
+        subpartition: the index of the subpartition.
+        start: the first epoch; -1 for a partition without epochs.
+        end: the epoch after the last one.
     """
 
     def __init__(self, endpoint: int, subpartition: int, start: int = -1, end: int = 0) -> None:
@@ -50,90 +47,90 @@ class Slice(InputPartition):
 
 @final
 class EpochReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A published stream.
+    """Reads a published stream.
 
-    An offset is `{address: epoch}`: everything before that epoch. Spark makes one in the driver, and copies in tasks.
-    An epoch is read whole, so a micro-batch has one at least, whatever its limits.
+    An offset is `{address: epoch}` and covers everything before that epoch. Spark uses one reader in the driver, and
+    copies of it in tasks. An epoch is never split, so a micro-batch has at least one, whatever the limits.
     """
 
     def __init__(self, settings: Settings, schema: Any) -> None:
         self._settings = settings
         self._schema = schema
-        self._made: StreamLook | None = None
-        self._ends: Mapping[str, int] = {}  # with Trigger.AvailableNow: what waited at its start
+        self._opened: StreamPoller | None = None
+        self._ends: Mapping[str, int] = {}  # with Trigger.AvailableNow: the end of the epochs available at its start
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_settings": self._settings, "_schema": self._schema, "_made": None, "_ends": {}}
+        return {"_settings": self._settings, "_schema": self._schema, "_opened": None, "_ends": {}}
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - pyspark's names, here and below
-        """Of a new query.
+        """Returns the offset where a new query starts.
 
         Raises:
-            ConnectionLost: a publisher was not there for `retrySeconds`.
+            ConnectionLost: a publisher was unreachable for `retrySeconds`.
         """
         starting = self._settings.starting_epoch
         if isinstance(starting, int):
             return dict.fromkeys(self._addresses, starting)
-        states = self._look.wait_for_all()
+        states = self._poller.wait_for_all()
         return {each: states[each].first if starting == "oldest" else states[each].next for each in self._addresses}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """One of the options' limits, as Spark's API takes a single one; `latestOffset` keeps the others too."""
+        """Returns one of the options' limits, because Spark accepts one only; `latestOffset` applies all of them."""
         settings = self._settings
         if settings.max_rows is not None:
             return ReadMaxRows(settings.max_rows)
         return ReadMaxFiles(settings.max_epochs) if settings.max_bytes is None else ReadMaxBytes(settings.max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """From now on the query ends behind what can be read at this moment.
+        """Makes the query end after the epochs that are available now.
 
         Raises:
-            ConnectionLost: a publisher was not there for `retrySeconds`.
+            ConnectionLost: a publisher was unreachable for `retrySeconds`.
         """
-        self._ends = {address: state.next for address, state in self._look.wait_for_all().items()}
+        self._ends = {address: state.next for address, state in self._poller.wait_for_all().items()}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """Behind the epochs that can be read now, as far as the limit goes.
+        """Returns the end of the next micro-batch: after the available epochs, within the limits.
 
         Raises:
-            NetstackError: epochs are gone, and the option failOnDataLoss is true.
+            NetstackError: epochs are missing, and the option failOnDataLoss is true.
         """
-        # The batch that ended there is committed. Spark says so itself only when there is another, and a publisher that
-        # was restarted has forgotten it.
-        states = self._look.look(start)
-        offset, behind = dict(start), {}
+        # This acknowledges the batch that ended at `start`. Spark calls `commit` only when it plans another batch, and
+        # a publisher that was restarted has lost the acknowledgement.
+        states = self._poller.poll(start)
+        offset, ends = dict(start), {}
         for address, state in states.items():
             offset[address] = self._readable(address, start.get(address), state)
-            behind[address] = min(state.next, self._ends.get(address, state.next))
+            ends[address] = min(state.next, self._ends.get(address, state.next))
         room = _Room(self._settings, limit)
-        turn = sum(offset.values()) % max(1, len(states))  # another one is the first each time
+        turn = sum(offset.values()) % max(1, len(states))  # the first publisher changes from batch to batch
         order = [address for address in self._addresses if address in states]
         waiting = order[turn:] + order[:turn]
         while waiting and not room.is_full:
             for address in tuple(waiting):
                 at = offset[address] - states[address].first
-                if offset[address] >= behind[address]:
+                if offset[address] >= ends[address]:
                     waiting.remove(address)
                 elif room.take(states[address].rows[at], states[address].bytes[at]):
                     offset[address] += 1
         return dict(start) if room.waits_for_more and not self._ends else offset
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802
-        """Behind everything that can be read, as of the last look: it is `latestOffset` of a query's progress."""
-        states = {} if self._made is None else self._made.states
+        """Returns the end of all epochs that were available at the last poll: `latestOffset` in a query's progress."""
+        states = {} if self._opened is None else self._opened.states
         return {address: state.next for address, state in states.items()} or None
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """One for each subpartition of each producer that has something new.
+        """Returns an input for each subpartition of each producer that has new epochs.
 
         Raises:
-            NetstackError: epochs are gone, and the option failOnDataLoss is true.
+            NetstackError: epochs are missing, and the option failOnDataLoss is true.
         """
         found: list[InputPartition] = []
-        wanted = {address for address, behind in end.items() if behind > start.get(address, 0)}
-        states = self._look.states
-        if not wanted.issubset(states):  # a batch that a driver before had begun
-            states = self._look.wait_for_all()
+        wanted = {address for address, epoch in end.items() if epoch > start.get(address, 0)}
+        states = self._poller.states
+        if not wanted.issubset(states):  # an earlier driver began this batch
+            states = self._poller.wait_for_all()
         for index, address in enumerate(self._addresses):
             if address in wanted:
                 first = self._readable(address, start.get(address), states[address])
@@ -142,7 +139,7 @@ class EpochReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def read(self, partition: Any) -> Iterator[Any]:
-        """The rows of one, in a task."""
+        """Reads the rows of one input, in a task."""
         endpoint = self._settings.endpoints[partition.endpoint]
 
         def records() -> Iterator[Any]:
@@ -152,47 +149,47 @@ class EpochReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return rows_of(records(), self._schema)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Says that everything before is processed."""
-        self._look.look(end, wait_s=_SAY_S)
+        """Acknowledges all epochs before `end`."""
+        self._poller.poll(end, wait_s=_COMMIT_S)
 
     def stop(self) -> None:
-        """The query has ended."""
-        if self._made is not None:
-            self._made.close()
-            self._made = None
+        """Closes the connections, at the end of the query."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
 
     @property
     def _addresses(self) -> list[str]:
         return [endpoint.address for endpoint in self._settings.endpoints]
 
     @property
-    def _look(self) -> StreamLook:
-        if self._made is None:
+    def _poller(self) -> StreamPoller:
+        if self._opened is None:
             settings = self._settings
-            self._made = StreamLook(settings.partition, settings.consumer, settings.endpoints)
-        return self._made
+            self._opened = StreamPoller(settings.partition, settings.consumer, settings.endpoints)
+        return self._opened
 
     def _readable(self, address: str, start: int | None, state: StreamState) -> int:
-        """Where to go on: at `start`, or at the oldest epoch where the query has none of this publisher."""
+        """The epoch to continue at: `start`, or the oldest one if the query has not read this publisher before."""
         if start is None or state.first <= start <= state.written:
             return state.first if start is None else start
         if start < state.first:
             lost = f"epochs {start} to {state.first - 1} are gone"
         else:
-            lost = f"it is at epoch {state.written}, and this query has processed all before {start}: it was begun anew"
+            lost = f"it is at epoch {state.written}, and this query at {start}: the stream was started anew"
         where = f"stream {self._settings.partition!r} at {address}, consumer {self._settings.consumer!r}"
         if self._settings.fails_on_data_loss:
             raise NetstackError(
-                f"{where}: {lost}. Another query may have read under the same name: give each one of its own (option"
-                " consumer). To go on at what is there, give the option failOnDataLoss=false; to begin there, a new"
-                " checkpoint and startingEpoch=oldest"
+                f"{where}: {lost}. Another query may have read under the same name: give each query its own (option"
+                " consumer). To continue at the oldest epoch, give the option failOnDataLoss=false; to start there, a"
+                " new checkpoint and startingEpoch=oldest"
             )
-        LOGGER.warning("%s: %s; the query goes on at epoch %d", where, lost, state.first)
+        LOGGER.warning("%s: %s; the query continues at epoch %d", where, lost, state.first)
         return state.first
 
 
 class _Room:
-    """What a micro-batch may still take.
+    """The limits of a micro-batch.
 
     Attributes:
         is_full: whether the next epoch does not fit.
@@ -200,7 +197,7 @@ class _Room:
 
     def __init__(self, settings: Settings, limit: ReadLimit) -> None:
         self._max: list[int | None] = [settings.max_epochs, settings.max_rows, settings.max_bytes]
-        if isinstance(limit, ReadAllAvailable):  # it overrides the options
+        if isinstance(limit, ReadAllAvailable):  # overrides the options
             self._max = [None, None, None]
         self._least_rows = limit.min_rows if isinstance(limit, ReadMinRows) else 0
         if isinstance(limit, ReadMaxFiles):
@@ -213,7 +210,7 @@ class _Room:
         self.is_full = False
 
     def take(self, rows: int, size: int) -> bool:
-        """Takes an epoch, if it fits or is the first."""
+        """Adds an epoch if it fits or is the first; returns whether it was added."""
         taken = [self._taken[0] + 1, self._taken[1] + rows, self._taken[2] + size]
         is_too_much = any(most is not None and each > most for each, most in zip(taken, self._max, strict=True))
         if self.is_full or (is_too_much and self._taken[0]):
@@ -224,12 +221,12 @@ class _Room:
 
     @property
     def waits_for_more(self) -> bool:
-        """Whether the rows are fewer than the limit wants."""
+        """Whether the batch has fewer rows than the limit requires."""
         return self._taken[1] < self._least_rows
 
 
 def rows_of(records: Iterator[Any], schema: Any) -> Iterator[Any]:
-    """Records as Spark takes them: batches of exactly its Arrow types, or tuples.
+    """Converts records to batches of exactly Spark's Arrow types, or to tuples.
 
     Raises:
         RecordError: a record does not fit the schema.
@@ -259,9 +256,5 @@ def _fitted(batch: Any, names: list[str], target: Any) -> Iterator[Any]:
         raise RecordError(f"batches have no column {missing[0]!r}; they have {', '.join(batch.schema.names)}")
     try:
         yield from pa.Table.from_batches([batch]).select(names).cast(target).to_batches()
-    except (
-        pa.ArrowInvalid,
-        pa.ArrowNotImplementedError,
-        ValueError,
-    ) as error:  # of a cast
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise RecordError(f"a batch does not fit the schema: {error}") from error

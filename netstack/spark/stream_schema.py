@@ -1,7 +1,4 @@
-"""The columns of a stream, which stay: they are stored beside its rows with the first that come.
-
-Takes: a folder, the Arrow schema of what is to be written. Gives: an error if it is another one.
-"""
+"""The schema of a stream, fixed by its first rows and stored beside them; and files that are written whole."""
 
 from __future__ import annotations
 
@@ -12,60 +9,28 @@ from typing import Any, Final, final
 from ..errors import RecordError
 from ..shown import shown_error
 
+PART: Final = ".part"
+"""The suffix of a file that is not complete."""
+
 _FILE: Final = "schema.arrow"
 
 
-@final
-class StreamSchema:
-    """The schema of the stream whose folder it is; blocking.
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file in one step: after a crash it has either its old content or all of the new."""
+    part = path.with_name(path.name + PART)
+    part.write_bytes(data)
+    put_in_place(part, path)
 
-    Args:
-        folder: of the stream.
-    """
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / _FILE
-        self._known: list[tuple[str, str]] | None = None
-
-    def check(self, schema: Any) -> None:
-        """Compares names, types and order; not metadata, nor which columns may be null: Spark's queries differ in that.
-
-        Raises:
-            RecordError: rows that were written before have other columns, or what tells them is damaged.
-        """
-        import pyarrow as pa
-
-        if self._known is None and self._path.exists():
-            content = pa.py_buffer(self._path.read_bytes())
-            try:
-                self._known = _columns(pa.ipc.read_schema(content))
-            except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-                raise RecordError(f"{self._path} is damaged: {shown_error(error)}") from error
-        change = None if self._known is None else _change(self._known, _columns(schema))
-        if change is not None:
-            raise RecordError(
-                f"the columns of a stream stay: {change} in {self._path.parent}; write these rows to a stream with"
-                " another name and folder"
-            )
-
-    def keep(self, schema: Any) -> None:
-        """Checks it; the first one is stored, and on the disk when this returns.
-
-        Raises:
-            RecordError: as `check`.
-        """
-        self.check(schema)
-        if self._known is None:
-            aside = self._path.with_name(_FILE + ".part")
-            aside.write_bytes(schema.serialize().to_pybytes())
-            synchronise(aside)
-            aside.rename(self._path)
-            synchronise(self._path.parent)
-            self._known = _columns(schema)
+def put_in_place(part: Path, path: Path) -> None:
+    """Gives a complete file its name; file and name are on the disk when this returns."""
+    synchronise(part)
+    part.rename(path)
+    synchronise(path.parent)
 
 
 def synchronise(path: Path) -> None:
-    """Has a file, or the names in a folder, on the disk."""
+    """Flushes a file, or the names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -73,13 +38,60 @@ def synchronise(path: Path) -> None:
         os.close(handle)
 
 
+@final
+class StreamSchema:
+    """The schema of the stream that a folder belongs to. Blocking.
+
+    Args:
+        folder: the stream's folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _FILE
+        self._columns: list[tuple[str, str]] | None = None
+
+    def check(self, schema: Any) -> None:
+        """Compares names, types and order with those of the stream.
+
+        Metadata and nullability may differ, as they do between Spark's queries.
+
+        Raises:
+            RecordError: the stream has other columns, or its stored schema is damaged.
+        """
+        import pyarrow as pa
+
+        if self._columns is None and self._path.exists():
+            content = pa.py_buffer(self._path.read_bytes())
+            try:
+                self._columns = _columns(pa.ipc.read_schema(content))
+            except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+                raise RecordError(f"{self._path} is damaged: {shown_error(error)}") from error
+        change = None if self._columns is None else _change(self._columns, _columns(schema))
+        if change is not None:
+            raise RecordError(
+                f"the columns of a stream are fixed: {change} in {self._path.parent}; write these rows to a stream with"
+                " another name and folder"
+            )
+
+    def keep(self, schema: Any) -> None:
+        """Checks the schema; stores it if it is the first. It is on the disk when this returns.
+
+        Raises:
+            RecordError: as for `check`.
+        """
+        self.check(schema)
+        if self._columns is None:
+            write_whole(self._path, schema.serialize().to_pybytes())
+            self._columns = _columns(schema)
+
+
 def _columns(schema: Any) -> list[tuple[str, str]]:
-    """Names and types."""
+    """(name, type) of each column."""
     return [(field.name, str(field.type).replace(" not null", "")) for field in schema]
 
 
 def _change(before: list[tuple[str, str]], after: list[tuple[str, str]]) -> str | None:
-    """The first column that is another one now, in words; None for the same columns in the same order."""
+    """Describes the first column that differs; None if names, types and order are equal."""
     if before == after:
         return None
     known, now = dict(before), dict(after)

@@ -1,20 +1,19 @@
-"""A stream worker's end of a stream that Spark writes: epochs, each handed out until the worker says it is processed.
-
-Takes: an address, a folder. Gives: epochs of Arrow batches.
+"""`Subscriber`: receives a stream that Spark writes, in epochs, exactly once.
 
     with Subscriber("tcp://0.0.0.0:6130", "clicks", folder, resume=my_state.epoch, secret=secret) as subscriber:
-        for epoch in subscriber:  # waits for the next
+        for epoch in subscriber:  # blocks until the next epoch
             for batch in epoch:
                 my_state.add(batch)
-            my_state.store(epoch=epoch.number + 1)  # the worker's own state, with what is to come next
+            my_state.store(epoch=epoch.number + 1)  # the worker's own state, with the number of the next epoch
             subscriber.forget(epoch)
 
-An epoch is a micro-batch of a query (`df.writeStream`), or all of a `df.write`. It is handed out when Spark has
-committed it, whole: rows of tasks that failed, were killed or ran twice are not in it. What was committed is on the
-disk; a micro-batch that Spark makes again because its driver died is recognised by query and number. So with `resume`,
-the number that the worker stored beside its own state, either end may die at any time: nothing is lost or there twice.
+An epoch is a micro-batch of a query (`df.writeStream`), or a whole `df.write`. The worker gets it when Spark has
+committed it, without rows of tasks that failed, were killed or ran twice. A committed epoch is on the disk. If Spark's
+driver dies and Spark repeats a micro-batch, the Subscriber recognises it by the query's id and the batch's number. With
+`resume`, the number that the worker stored with its own state, either end may die at any time; no row is lost or
+duplicated.
 
-Rules: blocking; used by one thread at a time. While `max_epochs` are not processed writers wait: that is back-pressure.
+Rules: blocking; used by one thread at a time. While `max_epochs` are not processed, writers block: back-pressure.
 """
 
 from __future__ import annotations
@@ -38,18 +37,18 @@ from .epoch_folder import EpochFolder
 from .subscriber_port import SubscriberPort
 
 RecordBatch = Any
-_ANYWHERE = "tcp://127.0.0.1:0"  # nobody reads from a Subscriber
+_ANYWHERE = "tcp://127.0.0.1:0"  # nothing reads from a Subscriber
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What was committed at once; iterates over its Arrow batches, from the disk, any number of times.
+    """A committed epoch; iterates over its Arrow batches, read from the disk each time.
 
     Attributes:
-        number: of the epoch; they are counted from 0, without gaps.
-        writer: the query's id, or that of one `save`.
-        batch: the micro-batch.
+        number: counted from 0, without gaps.
+        writer: the id of the query, or of the `save`.
+        batch: the number of the micro-batch.
     """
 
     number: int
@@ -58,7 +57,7 @@ class Epoch:
     _folder: EpochFolder = field(repr=False)
 
     def __iter__(self) -> Iterator[RecordBatch]:
-        """Its rows: those of each task in their order, task after task."""
+        """The rows, task after task, those of each task in order."""
         return self._folder.read(self.number)
 
 
@@ -67,18 +66,18 @@ class Subscriber:
     """Receives one stream.
 
     Args:
-        address: where writers find it.
-        name: of the stream.
-        folder: keeps epochs, of this stream alone; made if it is not there.
-        resume: the first epoch that is not processed, as the worker stored it; None is the first that is kept.
-        max_epochs: so many wait here at most.
-        secret: shared with the writers; None lets everybody in, and needs a loopback address.
+        address: the URL to listen at.
+        name: the stream's name.
+        folder: stores the epochs of this stream only; created if missing.
+        resume: the first epoch that is not processed, as the worker stored it; None is the first epoch that is kept.
+        max_epochs: the most epochs that wait to be processed.
+        secret: shared with the writers; None accepts every writer, and needs a loopback address.
         network: buffers and timeouts.
 
     Raises:
-        ConfigError: a number that cannot be, an address that others reach and no secret, or a folder that does not
-            reach as far as `resume`.
-        OSError: the address cannot be bound, or the folder not written.
+        ConfigError: a number is out of its range, the address is reachable from other hosts and there is no secret, or
+            the folder ends before `resume`.
+        OSError: the address cannot be bound, or the folder cannot be written.
     """
 
     def __init__(
@@ -96,8 +95,8 @@ class Subscriber:
             raise ConfigError(f"max_epochs={max_epochs}; the least is 1")
         if secret is None and not is_private(address):
             raise ConfigError(
-                f"{address} can be reached from other hosts, and whoever reaches it says what is read and stored: give"
-                " a secret (Secret.from_file), and writers the option secretFile; or listen on 127.0.0.1"
+                f"{address} is reachable from other hosts, where anyone could write to it: give a secret"
+                " (Secret.from_file), and writers the option secretFile; or listen on 127.0.0.1"
             )
         self._folder = EpochFolder(folder, resume)
         self._next = self._folder.processed
@@ -120,30 +119,28 @@ class Subscriber:
 
         self._portal = Portal(open_inside, f"netstack subscriber {name}")
         self.address: str = self._portal.inside[0]
-        """The URL of the writers' option `address`."""
+        """The URL for the writers' option `address`."""
         self._port = self._portal.inside[1]
 
     def __enter__(self) -> Subscriber:
-        """Itself, open already."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Closes."""
         self.close()
 
     def __iter__(self) -> Iterator[Epoch]:
-        """Epochs as they are committed; never ends."""
+        """Yields epochs as they are committed; never ends."""
         while True:
             yield self.next()
 
     def next(self, *, timeout_s: float | None = None) -> Epoch:
-        """The next epoch; waits until it is committed.
+        """Returns the next epoch; blocks until it is committed.
 
         Raises:
-            TimeoutError: it was not within `timeout_s`.
-            LocalProtocolError: closed.
+            TimeoutError: no epoch was committed within `timeout_s`.
+            LocalProtocolError: the Subscriber is closed.
         """
         number = self._next
 
@@ -156,7 +153,7 @@ class Subscriber:
         return Epoch(number, *self._folder.source_of(number), self._folder)
 
     def forget(self, epoch: Epoch) -> None:
-        """It is processed, and so are all before it: their rows are dropped, and writers go on."""
+        """Marks an epoch and all before it as processed: deletes their rows, and lets blocked writers continue."""
 
         async def drop() -> None:
             await self._port.in_folder(lambda: self._folder.forget(epoch.number + 1))
@@ -165,5 +162,5 @@ class Subscriber:
         self._portal.call(drop, timeout_s=None, what="forgetting an epoch")
 
     def close(self) -> None:
-        """Closes the port: writers lose their connection and try again. Idempotent."""
+        """Closes the port: writers lose their connections and retry. Idempotent."""
         self._portal.close(clean=True)

@@ -1,16 +1,14 @@
-"""The port of a Subscriber: writers say where their rows are, which are fetched; drivers commit.
+"""`SubscriberPort`: the control port of a Subscriber, which stages rows and commits epochs.
 
-Takes: connections of control. Gives: rows of attempts in an `EpochFolder`, epochs when they are committed.
-
-| question | asked by | does |
+| request | sent by | action |
 |---|---|---|
-| `stage` | a task that has a partition with its rows | reads it through a gate, into a file; answered when that is on the disk |
-| `commit` | the driver, when all tasks of a batch are done | makes an epoch of the attempts that it names |
-| `abort` | the driver, when one of them failed | drops what was sent |
+| `stage` | a task, which publishes its rows as a partition | reads the partition into a file; answers when it is on the disk |
+| `commit` | the driver, when all tasks of a batch have ended | commits the named attempts as an epoch |
+| `abort` | the driver, when a task has failed | deletes the rows of the batch |
 
-Rules: credit is what holds a writer back: rows are read as fast as the disk takes them, and not at all while
-`max_epochs` are not processed, or as many attempts as `MAX_STAGING` are under way. What goes wrong with an attempt is its
-own answer; an attempt whose connection ends leaves nothing.
+Rules: credit holds a writer back. Rows are read as fast as the disk takes them, and not at all while `max_epochs` are
+not processed or `MAX_STAGING` attempts are being read. An attempt that fails gets an answer with the error; an attempt
+whose connection ends leaves no file.
 """  # noqa: E501 - a table's rows
 
 from __future__ import annotations
@@ -23,10 +21,7 @@ import trio
 
 from ..control.codec import Plain
 from ..control.link import CLIENT, HEARTBEAT_TIMEOUT_S, SUBSCRIBER, ControlLink, Greeting
-from ..errors import (
-    ConfigError,
-    RequestRefused,
-)
+from ..errors import ConfigError, RequestRefused
 from ..ids import ChannelDescriptor
 from ..runtime.admission import Admission
 from ..runtime.authentication import Secret
@@ -48,14 +43,14 @@ class SubscriberPort:
     """Serves writers.
 
     Args:
-        name: of the stream.
-        folder: used in threads, one call at a time.
+        name: the stream's name.
+        folder: called in threads, one call at a time.
         network: opens gates to writers.
-        secret: shared with them.
-        max_epochs: rows of further ones wait with their writers while so many are not processed.
+        secret: shared with the writers.
+        max_epochs: writers block while this many epochs are not processed.
 
     Attributes:
-        changed: woken when an epoch was committed or processed.
+        changed: set when an epoch was committed or processed.
     """
 
     def __init__(
@@ -82,16 +77,16 @@ class SubscriberPort:
         self.changed = Signal()
 
     async def in_folder(self, action: Callable[[], Any]) -> Any:
-        """Does something with the folder, in a thread; cancellation waits for its end."""
+        """Runs a call on the folder in a thread; cancellation waits for its end."""
         return await trio.to_thread.run_sync(action, limiter=self._disk)
 
     async def serve(self, listener: Listener) -> None:
-        """Accepts until cancelled."""
+        """Accepts connections until cancelled."""
         await self._port.serve(listener)
 
     async def _talk(self, link: ControlLink, greeting: Greeting) -> None:
         if greeting.role != CLIENT:
-            raise RequestRefused("this is a Subscriber: writers dial it")
+            raise RequestRefused("this is a Subscriber, which accepts writers only: correct the address")
         await answer_questions(link, self._answers, LOGGER, who="a Subscriber", max_asks=MAX_STAGING)
 
     def _of_this_stream(self, answer: Callable[[Plain], Awaitable[Plain]]) -> Callable[[Plain], Awaitable[Plain]]:
@@ -104,8 +99,6 @@ class SubscriberPort:
             return await answer(document)
 
         return checked
-
-    # The questions.
 
     async def _stage(self, document: Plain) -> Plain:
         writer, batch, partition, token = document["attempt"]

@@ -22,7 +22,7 @@ import pytest
 from tool_modules import load_tool
 
 import netstack.build
-from netstack.bench.spark.node import build
+from netstack.control.build import own_build
 
 pytestmark = [pytest.mark.root, pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 
@@ -83,7 +83,7 @@ def test_a_spark_cluster_whose_workers_have_another_netstack_and_lose_an_executo
             places = {host["address"].partition(":")[0] for host in row["hosts"]}
             assert places == {hosts.address(host) for host in (1, 2, 3)}
         nodes = [json.loads(line) for line in (sweep / "nodes.jsonl").read_text().splitlines()]
-        assert {row["build"] for row in nodes if row["kind"] == "ok"} == {build()}
+        assert {row["build"] for row in nodes if row["kind"] == "ok"} == {own_build()}
         assert [row["kind"] for row in nodes].count("lost") == 3
 
 
@@ -194,7 +194,7 @@ def test_an_exchange_names_the_host_that_is_slow_the_one_that_is_lost_and_the_on
     assert (replaced["tasks"], replaced["build"].partition(":")[0]) == (3, netstack.build.kind)  # why differs
     assert found[0]["is_equal"]
     assert found[0]["keys"] == 1000
-    assert f" on {hosts.address(2)}: that host, or the line to it, is slower than the others" in found[0]["slowest"]
+    assert f" on {hosts.address(2)}: that host, or the link to it, is slower than the others" in found[0]["slowest"]
     assert hosts.address(1) in found[1]["said"]
     assert hosts.address(3) in found[2]["said"]
     assert all("\n" not in each["said"] for each in found[1:])

@@ -1,8 +1,9 @@
-"""The sweep on Spark: a TaskManager inside each task of a barrier stage; results as a DataFrame.
+"""Sweeps on Spark, with results as DataFrames.
 
-Takes: an open session. Gives: `run_sweep`, for a notebook or a job of yours, `per_setting` of what it returns;
-`recommend`, `compare` and `regressions` of the table of runs, and `register_views`, the same for SQL. They are loaded
-when they are asked for: executors import this package too, and need none.
+- `run_sweep` measures on an open session, with a TaskManager in each task of a barrier stage; `per_setting` aggregates.
+- `recommend`, `compare` and `regressions` evaluate the table of runs; `register_views` adds the same as SQL views.
+
+Names are imported when they are first used, because executors import this package too and need none of them.
 """
 
 from __future__ import annotations

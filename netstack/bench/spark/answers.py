@@ -1,7 +1,7 @@
-"""What rows of months of sweeps say: which timeout to set, what differs, what became worse.
+"""Evaluates the tables of many sweeps: recommended timeouts, differences, and regressions.
 
-Takes: DataFrames of the table `runs` (`tables`), or the folder of the tables. Gives: small DataFrames, by the rules of
-`netstack-bench recommend` and `compare`: the rows are collected, a few hundred bytes a run; for SQL the same as views.
+The functions take the table `runs` (`tables`) and apply the rules of `netstack-bench recommend` and `compare`. They
+collect the rows in the driver, a few hundred bytes for each run. `register_views` offers the same results to SQL.
 """
 
 from __future__ import annotations
@@ -33,23 +33,24 @@ _LARGE: Final = ("timeline", "hosts", "pairs", "costs", "schema_version")
 
 
 def recommend(runs: Any, *, p99_s: float | None = None, mb_per_s: float | None = None) -> Any:
-    """Which buffer timeout to set for a goal, a row for each workload among the runs.
+    """Recommends a buffer timeout for a goal, in a row for each workload among the runs.
 
     Args:
-        runs: rows of the table `runs`, of one sweep or several; runs of one pass of one sweep are compared in pairs.
-        p99_s: the goal is a p99 of so many seconds; then most throughput.
-        mb_per_s: the goal is so much payload; then least latency. Without either: 90 % of the throughput at 100 ms.
+        runs: rows of the table `runs`, of one or several sweeps; runs of one pass of a sweep are compared in pairs.
+        p99_s: the greatest allowed p99, in seconds; the recommendation then has the most throughput.
+        mb_per_s: the least allowed payload throughput; the recommendation then has the least latency. Without a goal it
+            is 90 % of the throughput at 100 ms.
     """
     found = _recommended(_rows(runs), _goal(p99_s, mb_per_s))
     return runs.sparkSession.createDataFrame(list(found), _ANSWERS)
 
 
 def compare(a: Any, b: Any) -> Any:
-    """Every figure of the points that both have, with the 99 % interval of its change and what that means for `b`.
+    """Compares the points that two sets of runs share: each figure's change, its 99 % interval, and a verdict on `b`.
 
     Args:
         a: rows of the table `runs`.
-        b: likewise.
+        b: rows of the table `runs`.
 
     Raises:
         ConfigError: they have no point in common.
@@ -58,14 +59,14 @@ def compare(a: Any, b: Any) -> Any:
 
 
 def regressions(runs: Any, since: datetime) -> Any:
-    """What is worse in the runs since a moment than in those before, as `compare` tells it.
+    """Returns the figures that are worse in the runs since a time than before it, in the format of `compare`.
 
     Args:
         runs: rows of the table `runs`.
-        since: of `started_at`.
+        since: compared with `started_at`.
 
     Raises:
-        ConfigError: no point was measured before and since.
+        ConfigError: no point was measured both before and since.
     """
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
@@ -76,22 +77,22 @@ def regressions(runs: Any, since: datetime) -> Any:
 def register_views(
     spark: Any, warehouse: str, *, p99_s: float | None = None, mb_per_s: float | None = None, prefix: str = "netstack_"
 ) -> tuple[str, ...]:
-    """Tables and answers as temporary views of the session, for SQL.
+    """Creates temporary views of the tables and of their evaluation, for SQL.
 
     Args:
         spark: the session.
         warehouse: URL or path of the folder of tables.
-        p99_s: the goal of the recommendations, as of `recommend`.
-        mb_per_s: likewise.
-        prefix: of the views' names.
+        p99_s: the goal of the recommendations, as for `recommend`.
+        mb_per_s: the goal of the recommendations, as for `recommend`.
+        prefix: the prefix of the views' names.
 
     Returns:
-        Their names: the four tables, with all sweeps that are there when they are asked; and of the sweeps that are
-        there now, `recommendations`, as `recommend` gives them, by `sweep_id`; `changes`, as `compare` gives them, of
-        each sweep (`sweep_id`, `started_at`) since the last one before it that has a point in common (`since`).
+        The names of the views: the four tables, which include later sweeps; and for the sweeps that exist now,
+        `recommendations` (the result of `recommend` for each `sweep_id`) and `changes` (the result of `compare` for
+        each sweep with the previous sweep that has a point in common, in the column `since`).
 
     Raises:
-        AnalysisException: there are no such tables; Spark's own.
+        AnalysisException: the tables do not exist; Spark's error.
     """
     url = table_url(warehouse)
     goal = _goal(p99_s, mb_per_s)
@@ -142,7 +143,7 @@ def _compared(a: Sequence[Row], b: Sequence[Row]) -> list[tuple[Any, ...]]:
 
 
 def _changes(sweeps: Sequence[tuple[str, Sequence[Row]]]) -> Iterator[tuple[Any, ...]]:
-    """Of each sweep since one before, the earliest first."""
+    """Rows of `changes`, the earliest sweep first."""
     for number, (sweep, rows) in enumerate(sweeps):
         for before, others in reversed(sweeps[:number]):
             with contextlib.suppress(ConfigError):  # no point in common
@@ -152,7 +153,7 @@ def _changes(sweeps: Sequence[tuple[str, Sequence[Row]]]) -> Iterator[tuple[Any,
 
 
 def _rows(runs: Any) -> Sequence[Row]:
-    """As a results folder has them; a pass of a sweep is a repeat."""
+    """Rows in the form of a results folder; each pass of each sweep becomes a repeat."""
     kept = [name for name in runs.columns if name not in _LARGE]
     rows = [row.asDict(recursive=True) for row in runs.select(*kept).collect()]
     passes: dict[tuple[Any, Any], int] = {}

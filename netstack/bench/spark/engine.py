@@ -1,7 +1,6 @@
-"""Makes single runs as barrier jobs of a Spark session.
+"""`SparkEngine`: makes single runs as barrier jobs of a Spark session.
 
-Takes: a session, where nodes go, `RunSpec`s. Gives: documents of runs as `bench.runner.run_once` does, and a row for
-every node of every run.
+A run gives the document that `bench.runner.run_once` gives, and a row for each node.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from functools import partial
 from typing import Any, Final, final
 
 from netstack import build as netstack_build
+from netstack.control.build import own_build
 from netstack.runtime.authentication import Secret
 from netstack.spark.classic import ClassicDriver
 from netstack.spark.failures import spark_errors
@@ -27,27 +27,27 @@ from ..spec import RunSpec
 from ..sweep import PlaceUnusable
 from .failures import failure_of, first_failure
 from .jobs import JobTooSlow, run_job
-from .node import HOST_LATENCIES, LOST, SETUP, Ending, NodeJob, Row, build, run_node
+from .node import HOST_LATENCIES, LOST, SETUP, Ending, NodeJob, Row, run_node
 from .spec import SparkSpec
 from .workload import Workload
 
-_UNTIMED_S: Final = 600.0  # a run of so many records takes as long as it takes
+_UNTIMED_S: Final = 600.0  # for a run with a number of records instead of seconds
 _STRAGGLE_S: Final = 10.0  # nodes end within a second of each other
 
 
 @final
 class SparkEngine:
-    """Runs on one session.
+    """Makes runs on one session.
 
     Args:
         spark: the session; the package has been shipped to its executors.
-        settings: where nodes go.
-        on_nodes: told the rows of a run's nodes when it is over, also of one that failed (`frames.NODE_SCHEMA`).
-        session_s: how long the session took to open, for the record; None is not known.
-        workload: the rows that `input_path` of every run stands for.
+        settings: the placement of nodes.
+        on_nodes: called with the rows of a run's nodes (`frames.NODE_SCHEMA`) after each run, failed ones included.
+        session_s: how long the session took to open, for the document; None is unknown.
+        workload: the user's rows, which replace generated records.
 
     Attributes:
-        is_usable: False once a run failed as every other one would.
+        is_usable: False after a failure that every other run would repeat.
     """
 
     def __init__(
@@ -67,19 +67,19 @@ class SparkEngine:
         self._settings = settings
         self._on_nodes = on_nodes
         self._version = str(spark.version)
-        self._build = build()
+        self._build = own_build()
         self._jobs = 0
         self._last_rate = ""
         self._endings = self._driver.collected_lists()
         self.is_usable = True
 
     def run_once(self, spec: RunSpec, /) -> dict[str, Any]:
-        """One run: one barrier job.
+        """Makes one run, which is one barrier job.
 
         Raises:
-            MeasurementFailed: in one sentence.
-            PlaceUnusable: likewise, and no other run can be made on this session.
-            KeyboardInterrupt: the job is cancelled; nothing is left of it.
+            MeasurementFailed: the run failed; the text is one sentence.
+            PlaceUnusable: the run failed, and every other run on this session would.
+            KeyboardInterrupt: the job was cancelled.
         """
         if not isinstance(spec, SparkSpec):
             spec = SparkSpec(**spec.as_dict(), nodes=self._settings.node_count)
@@ -89,8 +89,8 @@ class SparkEngine:
             rows = self._collect(spec, job)
         except MeasurementFailed as error:
             self.is_usable = not isinstance(error, PlaceUnusable)
-            told = {"run_id": spec.run_id, "kind": LOST, "error": str(error)}
-            self._on_nodes([{**told, "rank": rank} for rank in range(spec.nodes)])
+            lost = {"run_id": spec.run_id, "kind": LOST, "error": str(error)}
+            self._on_nodes([{**lost, "rank": rank} for rank in range(spec.nodes)])
             raise
         failure = first_failure(rows)
         document = None if failure else rows[0]["document"]
@@ -146,7 +146,7 @@ class SparkEngine:
             rows: list[Row] = stage.mapPartitions(partial(run_node, job, self._endings.add)).collect()
             return rows
 
-        # Spark's pages show it beside the job. It is fixed when the job begins, so a rate can only be the last one's.
+        # Spark's UI shows it beside the job. It is fixed when the job starts, so it has the rate of the run before.
         cell = f"{spec.rows}, {spec.channels} channels, timeout {format_duration(spec.buffer_timeout_s)}"
         title = f"netstack-bench of {socket.gethostname()}, run {self._jobs}: {cell}{self._last_rate}"
         try:
@@ -167,7 +167,7 @@ class SparkEngine:
         return sorted(rows, key=lambda row: int(row["rank"]))
 
     def _give_up(self, hosts: Collection[str]) -> None:
-        """Has Spark replace executors that it still takes for alive, or it would go on giving them tasks."""
+        """Lets Spark replace lost executors that it considers alive; otherwise it would schedule tasks on them."""
         if not self._settings.is_local:
             for executor in self._driver.executors().active_on(hosts):
                 with contextlib.suppress(*spark_errors()):
@@ -184,7 +184,7 @@ class NodesMissing(MeasurementFailed):
 
     Args:
         text: one sentence.
-        hosts: of them.
+        hosts: the hosts of these nodes.
     """
 
     def __init__(self, text: str, hosts: Collection[str]) -> None:
@@ -194,11 +194,11 @@ class NodesMissing(MeasurementFailed):
 
 @final
 class EndingWatch:
-    """Says which node does not come back when the others have long ended: Spark does so after a minute, or never.
+    """Finds the nodes that do not end when the others have: Spark notices after a minute, or never.
 
     Args:
-        nodes: of the run.
-        endings: those that are known.
+        nodes: the number of nodes.
+        endings: returns the nodes that have ended.
     """
 
     def __init__(self, nodes: int, endings: Callable[[], Sequence[Ending]]) -> None:
@@ -208,10 +208,10 @@ class EndingWatch:
         self._news_s = 0.0
 
     def look(self) -> None:
-        """To be called again and again.
+        """Checks the endings; called repeatedly during a run.
 
         Raises:
-            NodesMissing: for too long.
+            NodesMissing: ten seconds after the last ending some nodes have not ended.
         """
         endings = self._endings()
         if len(endings) != self._known:
@@ -229,16 +229,19 @@ class EndingWatch:
 
 
 def node_rows(spec: SparkSpec, rows: list[Row], document: dict[str, Any] | None) -> list[Row]:
-    """What every node did: who it was, what the run says of its host.
+    """Returns the rows of a run's nodes, and moves the histograms from the document to them.
 
-    Takes the histograms out of the document: here is where they belong. None is a run that failed.
+    Args:
+        spec: the run.
+        rows: what the nodes returned.
+        document: the document of the run; None if it failed.
     """
-    found = []
+    result = []
     hosts: list[dict[str, Any]] = [{}] * len(rows) if document is None else document["hosts"]
     nothing: dict[str, Any] = {"buckets": [], "counts": []}
     latencies: list[dict[str, Any]] = [nothing] * len(rows) if document is None else document.pop(HOST_LATENCIES)
     for row, host, latency in zip(rows, hosts, latencies, strict=True):
-        found.append(
+        result.append(
             {
                 "run_id": spec.run_id,
                 **{name: row[name] for name in _OF_NODE},
@@ -253,18 +256,11 @@ def node_rows(spec: SparkSpec, rows: list[Row], document: dict[str, Any] | None)
                 ],
             }
         )
-    return found
+    return result
 
 
 _OF_NODE: Final = ("rank", "host", "hostname", "pid", "python", "build", "netstack_build", "cpu", "cpus", "load")
 _OF_HOST: Final = (
-    "sources",
-    "sinks",
-    "records",
-    "bytes",
-    "records_per_s",
-    "payload_mb_per_s",
-    "cpu_s",
-    "clock_offset_us",
-    "clock_uncertainty_us",
+    *("sources", "sinks", "records", "bytes", "records_per_s", "payload_mb_per_s", "cpu_s"),
+    *("clock_offset_us", "clock_uncertainty_us"),
 )

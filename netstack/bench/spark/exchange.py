@@ -1,10 +1,8 @@
 """Measures `netstack.spark.exchange` beside Spark's own shuffle, and proves that both give the same rows.
 
-Takes: an `ExchangeSpec`. Gives: one document: for each size of rows the seconds of each, by turns in one session.
-
-Rules: all read the same DataFrame and end in a sink that drops the rows (`noop`). Neither's plan is cached. That the
-rows are the same is proven once for each size, by their number and the sum of their hashes for every key. The first
-pass of each warms up and does not count.
+`measure` returns one document with the seconds of each, for each size of rows, by turns in one session. All read the
+same DataFrame and write to a sink that drops the rows (`noop`); no plan is cached. For each size the rows are compared
+once, by their number and the sum of their hashes for every key. The first pass is a warm-up and does not count.
 """
 
 from __future__ import annotations
@@ -23,22 +21,22 @@ from ..host import host_facts, version
 
 LEAST_BYTES: Final = 16  # a key and a number, 8 bytes each
 KINDS: Final = ("exchange", "exchange_ended", "repartition")
-"""Straight into the sink (`boundary=False`), behind the end of its stage, and by Spark alone."""
+"""`exchange` with `boundary=False`, `exchange` with the shuffle that ends its stage, and Spark's `repartition`."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeSpec:
-    """What is measured.
+    """The settings of a measurement.
 
     Attributes:
-        rows: of the DataFrame.
-        most_bytes: rows are fewer where they would be more than this together.
-        record_sizes: bytes of a row.
-        keys: how many different ones.
-        partitions: in and out; tasks that run at once.
-        buffer_timeout_s: of the exchange; None waits for full buffers.
-        repeats: of each, after the first.
+        rows: the number of rows of the DataFrame.
+        most_bytes: the greatest size of the DataFrame; it has fewer rows if they would exceed it.
+        record_sizes: the sizes of a row, in bytes.
+        keys: the number of distinct keys.
+        partitions: the number of input and output partitions, which is the number of parallel tasks.
+        buffer_timeout_s: the buffer timeout of the exchange; None waits for full buffers.
+        repeats: the number of passes after the warm-up.
     """
 
     rows: int = 2_000_000
@@ -50,7 +48,7 @@ class ExchangeSpec:
     repeats: int = 3
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be, naming the flag."""
+        """Refuses numbers out of range, with the name of the flag."""
         for flag, value, least in (
             ("--rows", self.rows, 1),
             ("--record-sizes", min(self.record_sizes, default=0), LEAST_BYTES),
@@ -62,20 +60,20 @@ class ExchangeSpec:
                 raise ConfigError(f"{flag} {value}: the least is {least}")
 
     def rows_of(self, record_bytes: int) -> int:
-        """How many rows of a size."""
+        """Returns the number of rows of a size."""
         return max(1, min(self.rows, self.most_bytes // record_bytes))
 
 
 def measure(spark: Any, spec: ExchangeSpec, on_progress: Callable[[str], None] = lambda what: None) -> dict[str, Any]:
-    """Everything, in one session.
+    """Measures all sizes in one session, and returns the document.
 
     Args:
         spark: the session; it needs a slot for each partition.
         spec: the settings.
-        on_progress: told what is under way.
+        on_progress: called with a description of each step.
 
     Raises:
-        SparkFailed: in one sentence.
+        SparkFailed: a job failed; the text is one sentence.
     """
     sizes = []
     with plain_errors():
@@ -94,8 +92,8 @@ def measure(spark: Any, spec: ExchangeSpec, on_progress: Callable[[str], None] =
 def _measure(spark: Any, spec: ExchangeSpec, record_bytes: int, on_progress: Callable[[str], None]) -> dict[str, Any]:
     rows = spec.rows_of(record_bytes)
     df = _frame(spark, spec, rows, record_bytes)
-    told = ExchangeStatistics(spark)
-    ours = functools.partial(exchange, df, key="key", buffer_timeout_s=spec.buffer_timeout_s, statistics=told)
+    counters = ExchangeStatistics(spark)
+    ours = functools.partial(exchange, df, key="key", buffer_timeout_s=spec.buffer_timeout_s, statistics=counters)
     frames = {
         "exchange": ours(boundary=False),
         "exchange_ended": ours(),
@@ -111,7 +109,7 @@ def _measure(spark: Any, spec: ExchangeSpec, record_bytes: int, on_progress: Cal
             frames[kind].write.format("noop").mode("overwrite").save()
             if turn:
                 seconds[kind].append(time.monotonic() - began_s)
-    tasks, channels = told.tasks(), told.channels()
+    tasks, channels = counters.tasks(), counters.channels()
     figures: dict[str, Any] = {
         kind: {
             "seconds": statistics.median(each),
@@ -131,8 +129,8 @@ def _measure(spark: Any, spec: ExchangeSpec, record_bytes: int, on_progress: Cal
         "network_memory_bytes": max(each.memory_bytes for each in tasks),
         "peak_process_bytes": max(each.peak_process_bytes for each in tasks),
         "channels": [asdict(each) for each in channels],
-        "slowest": told.slowest(),
-        "build": told.build(),
+        "slowest": counters.slowest(),
+        "build": counters.build(),
     }
 
 
@@ -145,7 +143,7 @@ def _frame(spark: Any, spec: ExchangeSpec, rows: int, record_bytes: int) -> Any:
 
 
 def _checksums(frame: Any) -> Mapping[int, tuple[int, int]]:
-    """Rows of each key, and the sum of their hashes: independent of order."""
+    """(rows, sum of their hashes) of each key; the order of rows does not matter."""
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
     hashed = F.sum(F.xxhash64(*frame.columns).cast("decimal(38,0)"))

@@ -1,7 +1,4 @@
-"""The command `netstack-bench exchange`.
-
-Takes: flags. Gives: a table, or one JSON document, on standard output; an exit code.
-"""
+"""The command `netstack-bench exchange`: prints a table, or one JSON document."""
 
 from __future__ import annotations
 
@@ -20,26 +17,20 @@ from .. import console
 from ..flags import json_flag
 
 
-@click.command(short_help="A DataFrame through netstack's channels, beside Spark's own shuffle.")
-@click.option("--rows", type=COUNT, default=2_000_000, show_default=True, help="Of the DataFrame.")
-@click.option(
-    "--most-bytes",
-    type=SIZE,
-    default="512MiB",
-    show_default=True,
-    help="Fewer rows where they would be more.",
-)
-@click.option("--record-sizes", type=SIZES, default="16,128,1KiB", show_default=True, help="Bytes of a row.")
-@click.option("--keys", type=COUNT, default=10_000, show_default=True, help="Different ones.")
+@click.command(short_help="Measure a DataFrame's way through netstack's channels, beside Spark's own shuffle.")
+@click.option("--rows", type=COUNT, default=2_000_000, show_default=True, help="Rows of the DataFrame.")
+@click.option("--most-bytes", type=SIZE, default="512MiB", show_default=True, help="Greatest size of the DataFrame.")
+@click.option("--record-sizes", type=SIZES, default="16,128,1KiB", show_default=True, help="Sizes of a row.")
+@click.option("--keys", type=COUNT, default=10_000, show_default=True, help="Number of distinct keys.")
 @click.option("--buffer-timeout", "buffer_timeout_s", type=DURATION, default="100ms", show_default=True)
-@click.option("--repeats", type=COUNT, default=3, show_default=True, help="Of each, by turns, after one that warms up.")
-@click.option("--master", metavar="URL", default="local[2]", show_default=True, help="Spark's.")
-@click.option("--partitions", type=COUNT, help="In and out; N of local[N], else 2.")
+@click.option("--repeats", type=COUNT, default=3, show_default=True, help="Passes of each, by turns, after a warm-up.")
+@click.option("--master", metavar="URL", default="local[2]", show_default=True, help="Spark's master.")
+@click.option("--partitions", type=COUNT, help="Input and output partitions; default: N of local[N], else 2.")
 @json_flag
 def exchange(master: str, partitions: int | None, as_json: bool, **settings: Any) -> int:
-    """Moves the rows of a DataFrame to the partitions of their keys: by netstack, and by Spark's repartition.
+    """Repartitions a DataFrame by key, with netstack's exchange and with Spark's repartition, and compares the speed.
 
-    Exit code 1 when the two do not give the same rows.
+    The exit code is 1 if the two give different rows.
     """
     from netstack.spark.session import open_session
     from netstack.spark.settings import SparkSettings
@@ -59,7 +50,7 @@ def exchange(master: str, partitions: int | None, as_json: bool, **settings: Any
 
 
 def print_exchange(result: Mapping[str, Any], console: Console) -> None:
-    """The figures as a table."""
+    """Prints the figures as a table."""
     settings, spark = result["settings"], result["spark"]
     console.print(
         f"Spark {spark['version']} at {spark['master']}, {settings['partitions']} partitions,"
@@ -67,17 +58,8 @@ def print_exchange(result: Mapping[str, Any], console: Console) -> None:
         soft_wrap=True,
     )
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in (
-        "row",
-        "rows",
-        "exchange rows/s",
-        "stage ended",
-        "repartition rows/s",
-        "ratio",
-        "buffers",
-        "Python at most",
-        "equal",
-    ):
+    names = ("row", "rows", "exchange rows/s", "with boundary", "repartition rows/s", "ratio", "buffers")
+    for name in (*names, "peak Python memory", "equal"):
         table.add_column(name, justify="left" if name == "row" else "right")
     for size in result["sizes"]:
         table.add_row(

@@ -1,8 +1,4 @@
-"""What went wrong in a run on Spark, in one sentence.
-
-Takes: what Spark raised, or the rows of nodes. Gives: the failure of the run, with what to do; `PlaceUnusable` where
-every other run would fail alike.
-"""
+"""Explains the failure of a run on Spark in one sentence, from Spark's error or from the rows of its nodes."""
 
 from __future__ import annotations
 
@@ -20,20 +16,20 @@ from .node import KINDS, OK, SETUP
 def failure_of(
     error: BaseException, *, nodes: int, python: str, executors: Executors | None = None
 ) -> MeasurementFailed:
-    """What Spark raised, for people.
+    """Returns the failure of a run: `PlaceUnusable` if every other run would fail in the same way.
 
     Args:
-        error: anything that py4j or pyspark raised.
-        nodes: asked for.
+        error: an error of py4j or pyspark.
+        nodes: the number of nodes of the run.
         python: the workers' interpreter.
-        executors: of the session.
+        executors: the executors of the session.
     """
     found = explain(error, tasks=nodes, python=python, executors=executors, task="node", fewer="lower --nodes")
     return PlaceUnusable(found.text) if found.is_final else MeasurementFailed(found.text)
 
 
 def first_failure(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The likeliest root cause among the nodes' rows; empty when all are well."""
+    """Returns the likeliest root cause among the nodes' rows; empty if no node failed."""
     failed = sorted((row for row in rows if row["kind"] != OK), key=lambda row: KINDS.index(row["kind"]))
     if not failed:
         return ""

@@ -1,10 +1,8 @@
-"""Results as DataFrames: a row for every node of every run, and what Spark SQL makes of them.
+"""Results as DataFrames: a row for each node of each run, and aggregates for each setting.
 
-Takes: rows of nodes, settings of runs. Gives: `NODE_SCHEMA` rows; per setting, over nodes and repeats: throughput and
-the percentiles of the merged histograms. `tables` writes them.
-
-The histograms are those of `bench.histogram`, sparse: bucket b < 2,048 holds the value b ns; beyond, every power of two
-has 1,024 buckets. `UPPER_NS` is a bucket's upper edge, the same in Python and SQL.
+`node_frame` has the rows, `per_setting` the throughput and the percentiles of the merged histograms, over nodes and
+repeats. The histograms are those of `bench.histogram`, sparse: bucket b < 2,048 has the value b ns; above that, every
+power of two has 1,024 buckets. `UPPER_NS` is the upper edge of a bucket in SQL.
 """
 
 from __future__ import annotations
@@ -21,10 +19,10 @@ from .spec import SparkSpec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_RENAMED: Final = {"records": "asked_records", "seconds": "asked_seconds"}  # a run has figures of these names
+_RENAMED: Final = {"records": "asked_records", "seconds": "asked_seconds"}  # a run has measured figures of these names
 _WIDE: Final = frozenset({"asked_records", "link_bytes_per_s"})
 DISCIPLINES: Final = {"throughput": "full speed", "latency": "fixed rate"}
-"""Of a run; figures of one say nothing about the other."""
+"""The discipline of a run, by kind. Figures of different disciplines are not comparable."""
 
 
 def _column_type(name: str, hint: Any) -> str:
@@ -39,7 +37,7 @@ def _column_type(name: str, hint: Any) -> str:
 
 
 def _settings() -> dict[str, str]:
-    """Every field of a spec, and the type of its column."""
+    """The column and type of every field of a spec."""
     hints = typing.get_type_hints(SparkSpec)
     names = {field.name: _RENAMED.get(field.name, field.name) for field in dataclasses.fields(SparkSpec)}
     return {column: _column_type(column, hints[name]) for name, column in names.items()}
@@ -47,7 +45,7 @@ def _settings() -> dict[str, str]:
 
 SETTING_COLUMNS: Final[Mapping[str, str]] = _settings()
 KEYS: Final = tuple(SETTING_COLUMNS)
-"""What makes a setting: all of them. NULL is `none` for a timeout and `as fast as it goes` for a rate."""
+"""The columns of a setting. NULL is no timeout, and for a rate full speed."""
 
 UPPER_NS: Final = (
     "CASE WHEN b < 2048 THEN cast(b as bigint)"
@@ -92,7 +90,7 @@ NODE_SCHEMA: Final = ", ".join(
         "hist array<struct<b:int,n:bigint>>",
     )
 )
-"""Of a node's row; every column is there in every sweep, so that sweeps can be queried together."""
+"""The schema of the rows of nodes; it is the same for every sweep, so that sweeps can be queried together."""
 
 AGGREGATE_SCHEMA: Final = ", ".join(
     (
@@ -112,13 +110,13 @@ AGGREGATE_SCHEMA: Final = ", ".join(
         "max_us double",
     )
 )
-"""Of `per_setting`."""
+"""The schema of `per_setting`."""
 
 _PERCENTILES: Final = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
 
 
 def node_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """The rows of nodes as a table of `NODE_SCHEMA`; what a row does not have is NULL."""
+    """Returns the rows of nodes as a table of `NODE_SCHEMA`; missing columns are NULL."""
     import pyarrow as pa
 
     types = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "double": pa.float64()}
@@ -130,21 +128,22 @@ def node_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def node_frame(spark: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
-    """The rows of nodes as a DataFrame of `NODE_SCHEMA`."""
+    """Returns the rows of nodes as a DataFrame of `NODE_SCHEMA`."""
     return spark.createDataFrame(node_table(rows), NODE_SCHEMA)
 
 
 def per_setting(nodes: Any) -> Any:
-    """Over nodes and repeats, by sweep and setting.
+    """Aggregates over nodes and repeats, by sweep and setting.
 
     Args:
-        nodes: a DataFrame of `NODE_SCHEMA`, of one sweep or of many.
+        nodes: a DataFrame of `NODE_SCHEMA`, of one or several sweeps.
 
     Returns:
-        A DataFrame of `AGGREGATE_SCHEMA`: `runs`, `samples` (the sum), `max_us` (the greatest), and medians over the
-        repeats: `records_per_s` and `payload_mb_per_s` (sums over the nodes), `slowest_share` (the slowest node's part
-        of the fastest's), `p50_us` to `p999_us`. A repeat's percentiles are those of its nodes' merged histograms, as
-        `Histogram.percentile_ns` tells them: the figures of the table of runs. NULL without samples.
+        A DataFrame of `AGGREGATE_SCHEMA`: `runs` (their number), `samples` (the sum), `max_us` (the maximum), and the
+        medians over the repeats of `records_per_s` and `payload_mb_per_s` (sums over the nodes), `slowest_share` (the
+        slowest node's rate divided by the fastest's), and `p50_us` to `p999_us`. The percentiles of a repeat are those
+        of its nodes' merged histograms, by `Histogram.percentile_ns`: the figures of the table of runs. They are NULL
+        without samples.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
@@ -190,18 +189,18 @@ def per_setting(nodes: Any) -> Any:
 def with_sweep(
     rows: Iterable[Mapping[str, Any]], sweep_id: str, repeat: int, settings: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Rows of one run's nodes, with what is common to them."""
+    """Returns the rows of a run's nodes with the columns of the sweep, the repeat and the settings."""
     common = {"sweep_id": sweep_id, "repeat": repeat, "discipline": discipline(settings.get("rate_per_s"))}
     asked = {_RENAMED.get(name, name): value for name, value in settings.items()}
     return [{**{key: asked.get(key) for key in KEYS}, **row, **common} for row in rows]
 
 
 def discipline(rate_per_s: float | None) -> str:
-    """Whether a run went as fast as it could."""
+    """Returns the discipline of a run with this rate; None is full speed."""
     return DISCIPLINES[run_kind(rate_per_s)]
 
 
 def _dated(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row whose time is one."""
+    """A row whose `started_at` is a datetime."""
     started = row.get("started_at")
     return {**row, "started_at": datetime.fromisoformat(started) if isinstance(started, str) else started}

@@ -1,8 +1,6 @@
-"""A Spark job that can be stopped: it runs in a thread, and this one waits.
+"""`run_job`: runs a Spark job in a thread, and cancels it at a deadline and on Ctrl-C.
 
-Takes: what to run. Gives: its result; or cancels the job at the deadline, and on Ctrl-C.
-
-`collect()` in the main thread would swallow Ctrl-C: the JVM's answer is being read there.
+`collect()` in the main thread would swallow Ctrl-C while it reads the JVM's answer.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ _CANCEL_S: Final = 10.0  # Spark kills Python workers two seconds after it cance
 
 
 class JobTooSlow(Exception):
-    """A job passed its deadline and was cancelled.
+    """A job was cancelled at its deadline.
 
     Args:
-        deadline_s: in seconds.
-        has_begun: whether Spark had found as many slots as it needs.
+        deadline_s: the deadline, in seconds.
+        has_begun: whether Spark had enough slots to start it.
     """
 
     def __init__(self, deadline_s: float, has_begun: bool) -> None:
@@ -46,15 +44,15 @@ def run_job(
     Args:
         context: the SparkContext.
         group: unique among the jobs of the session.
-        description: for Spark's pages.
+        description: the description in Spark's UI.
         work: one action on an RDD.
-        deadline_s: then the job is cancelled.
-        tick: called ten times a second; must not call Spark. What it raises cancels the job.
+        deadline_s: the job is cancelled after this time.
+        tick: called ten times a second; must not call Spark. An error that it raises cancels the job.
 
     Raises:
-        JobTooSlow: at the deadline.
-        KeyboardInterrupt: after the job was cancelled.
-        BaseException: whatever `work` raised.
+        JobTooSlow: the deadline has passed.
+        KeyboardInterrupt: Ctrl-C; the job was cancelled.
+        BaseException: whatever `work` or `tick` raised.
     """
 
     def body() -> _Result:

@@ -1,20 +1,17 @@
-"""One node of a run: a TaskManager inside a task of a barrier stage; the first also leads the run.
+"""A node of a run: a TaskManager inside a task of a barrier stage; the node of rank 0 also leads the run.
 
-Takes: the job as plain data, an `allGather`. Gives: one row a node, also when something failed.
+A node listens, exchanges addresses once (each `allGather` takes a second and is no start signal), and then serves. The
+node of rank 0 has the JobManager, which connects to every TaskManager, its own included, and runs the same mesh as
+`--hosts`; the others serve until it disconnects. An error before the exchange is exchanged with the addresses, so every
+node has it at once. Each node returns one row, also after a failure.
 
-In order: bind and listen; exchange addresses, once (each `allGather` costs a second, and is no start signal); the node
-of rank 0 has the JobManager, which adopts every daemon, its own included, and runs the same mesh as `--hosts` does; the
-others serve until it has gone. What goes wrong before the exchange travels inside it, so every node learns of it at
-once.
-
-Rules: nothing depends on cleaning up: Spark ends a cancelled node by SIGKILL. Every wait has a deadline.
+Rules: nothing depends on cleanup, because Spark ends a cancelled node by SIGKILL. Every wait has a deadline.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 import platform
 import socket
@@ -33,6 +30,7 @@ from netstack.control.build import own_build
 from netstack.errors import NetstackError
 from netstack.runtime.authentication import Secret
 from netstack.runtime.causes import cause_text, is_secondary, root_cause
+from netstack.spark.barrier import BarrierTask
 from netstack.taskmanager.config import TaskManagerConfig
 from netstack.taskmanager.fork_server import die_with_parent
 from netstack.taskmanager.runner import open_taskmanager
@@ -51,36 +49,35 @@ PEER: Final = "peer"
 OK: Final = "ok"
 LOST: Final = "lost"
 KINDS: Final = (SETUP, FAULT, TIMEOUT, PEER, LOST, OK)
-"""How a node ended, the likelier root cause first; of one that is lost there is no word."""
+"""How a node ended, the likelier root cause first. A lost node has returned nothing."""
 
 INVOKABLES: Final = ("netstack.bench.mesh.invokables:",)
 _PACKED: Final = "netstack.bench.packed"
 
 HOST_LATENCIES: Final = "host_latencies"
-"""Histograms of hosts, in the order of ranks: on their way to the driver they are in the document."""
+"""The key of the hosts' histograms in the document that rank 0 returns, in the order of ranks."""
 
 Row = dict[str, Any]
-AllGather = Callable[[str], Sequence[str]]
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeJob:
-    """What every node of a run is given.
+    """The settings of all nodes of a run.
 
     Attributes:
         settings: a `RunSpec`, as plain data.
-        subtasks: sources and sinks of each node, by rank.
+        subtasks: the sources and sinks of each node, by rank.
         relay: whether records make a round trip.
-        rows_file: of the user's rows, which Spark has brought; None generates records.
-        token: shared by the nodes of this run only, at least 16 bytes.
-        build: of the code the driver has, which every node must run; empty is not compared.
-        netstack_build: whether the driver's data path is compiled, as every node's must be; empty is not compared.
-        memory_bytes: network buffers a node may use.
-        ports: first and last port a node may listen on; None is any.
+        rows_file: the file with the user's rows, which Spark distributes; None generates records.
+        token: the shared secret of this run, at least 16 bytes.
+        build: `own_build` of the driver, which every node must run; empty disables the check.
+        netstack_build: `compiled` or `python`, which every node must run; empty disables the check.
+        memory_bytes: the memory for a node's network buffers.
+        ports: first and last port a node may listen on; None is any port.
         needs_distinct_hosts: whether two nodes on one host are an error.
-        setup_timeout_s: for everything before the run.
-        deadline_s: for the run.
+        setup_timeout_s: the longest time for everything before the run.
+        deadline_s: the longest time for the run.
     """
 
     settings: dict[str, Any]
@@ -97,53 +94,45 @@ class NodeJob:
     deadline_s: float = 60.0
 
 
-def build() -> str:
-    """Of all code that a run consists of, as this process has it."""
-    return own_build()
-
-
-def run_node(job: NodeJob, tell: Callable[[list[Any]], None], _: Iterator[Any]) -> Iterator[Row]:
-    """The barrier task: what `mapPartitions` is given.
+def run_node(job: NodeJob, report: Callable[[list[Any]], None], _: Iterator[Any]) -> Iterator[Row]:
+    """Runs a node; the function that `mapPartitions` gets.
 
     Args:
-        job: as every node has it.
-        tell: takes how the node ended, at once: its row is known only when those of all others are (`Ending`).
+        job: the settings of all nodes.
+        report: receives the node's `Ending` at once; Spark delivers the rows when all nodes have ended.
     """
-    from pyspark import BarrierTaskContext, SparkFiles
+    from pyspark import SparkFiles
 
     _begin_session()
-    if job.rows_file is not None:  # kept by the module that the invokables import, whatever this one is called
+    if job.rows_file is not None:  # kept in the module that the invokables import
         importlib.import_module(_PACKED).keep(job.rows_file, Path(SparkFiles.get(job.rows_file)))
-    context = BarrierTaskContext.get()
-    rank = context.partitionId()
-    address = context.getTaskInfos()[rank].address.rpartition(":")[0]
-    host = "127.0.0.1" if address in ("", "localhost") else address
-    node = Node(job, rank, host, context.allGather)
+    task = BarrierTask.current()
+    node = Node(job, task)
     row = trio.run(node.work)
-    tell([Ending(job.token, rank, row["error"], node.hosts)])
+    report([Ending(job.token, task.rank, row["error"], node.hosts)])
     yield row
 
 
 def _begin_session() -> None:
-    """Gives a Python worker a session of its own, as the processes of other engines and slots have.
+    """Starts a process session for a Python worker, like those of the processes of other engines and slots.
 
-    Linux shares a busy machine's processors among sessions (autogroup): a JVM and its workers would have one share.
+    Linux divides a busy machine's processors among sessions (autogroup): a JVM and its workers would have one share.
     """
-    with contextlib.suppress(PermissionError):  # Spark has used this worker for a run before
+    with contextlib.suppress(PermissionError):  # an earlier run has started it
         os.setsid()
-    die_with_parent(os.getppid())  # Spark's daemon signals its own session when it ends
+    die_with_parent(os.getppid())  # Spark's daemon signals only its own session when it ends
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How one node ended.
+    """The end of a node.
 
     Attributes:
-        token: of its run.
-        rank: of the node.
-        error: None where it ended well.
-        hosts: of all nodes, by rank; empty where they did not meet.
+        token: the secret of its run.
+        rank: the node's rank.
+        error: None if it succeeded.
+        hosts: the hosts of all nodes, by rank; empty if the addresses were not exchanged.
     """
 
     token: bytes
@@ -154,31 +143,27 @@ class Ending:
 
 @final
 class Node:
-    """One node.
+    """A node of a run.
 
     Args:
-        job: as every node of the run has it.
-        rank: 0 leads.
-        host: the address others reach this host at.
-        all_gather: gives every node's message to every node, in the order of ranks; blocks. Called exactly once.
+        job: the settings of all nodes.
+        task: the rank and address of this node; rank 0 leads.
 
     Attributes:
-        hosts: of all nodes, by rank, once they have met.
+        hosts: the hosts of all nodes, by rank, after the exchange of addresses.
     """
 
-    def __init__(self, job: NodeJob, rank: int, host: str, all_gather: AllGather) -> None:
+    def __init__(self, job: NodeJob, task: BarrierTask) -> None:
         self._job = job
-        self._rank = rank
-        self._host = host
-        self._all_gather = all_gather
+        self._task = task
         self.hosts: tuple[str, ...] = ()
         self._row: Row = {
-            "rank": rank,
-            "host": host,
+            "rank": task.rank,
+            "host": task.host,
             "hostname": socket.gethostname(),
             "pid": os.getpid(),
             "python": platform.python_version(),
-            "build": build(),
+            "build": own_build(),
             "netstack_build": netstack_build.kind,
             "why_python": netstack_build.reason,
             "cpu": cpu_model(),
@@ -188,11 +173,11 @@ class Node:
             "error": None,
             "traceback": None,
             "document": None,
-            "met_s": 0.0,  # from when all addresses were known: what came before was Spark's scheduling
+            "met_s": 0.0,  # since the exchange of addresses; the time before is Spark's scheduling
         }
 
     async def work(self) -> Row:
-        """The node's row: always one, whatever happened after the addresses were exchanged."""
+        """Returns the node's row, also after a failure."""
         async with AsyncExitStack() as stack:
             daemon: TaskManager | None = None
             try:
@@ -214,12 +199,12 @@ class Node:
         first, last = self._job.ports or (0, 0)
         for port in range(first, last + 1):
             config = TaskManagerConfig(
-                listen=f"tcp://{self._host}:{port}",
-                name=self._host if self._job.needs_distinct_hosts else f"node {self._rank}",
-                slots=max(self._job.subtasks[self._rank]),
+                listen=f"tcp://{self._task.host}:{port}",
+                name=self._task.host if self._job.needs_distinct_hosts else f"node {self._task.rank}",
+                slots=max(self._job.subtasks[self._task.rank]),
                 memory_bytes=self._job.memory_bytes,
                 secret=Secret(self._job.token),
-                allow=INVOKABLES,  # what is shipped declares nothing
+                allow=INVOKABLES,  # the shipped package declares no entry points
             )
             try:
                 return await stack.enter_async_context(open_taskmanager(config))
@@ -232,23 +217,14 @@ class Node:
         raise AssertionError("the loop returns or raises")
 
     async def _meet(self, daemon: TaskManager | None) -> list[Row]:
-        """Exchanges who everybody is."""
-        place = "" if daemon is None else daemon.address.partition("://")[2]
-        hello = {
-            name: self._row[name]
-            for name in ("rank", "host", "hostname", "python", "build", "netstack_build", "why_python", "error")
-        }
-        words = json.dumps({**hello, "address": place})
-        try:
-            said = await trio.to_thread.run_sync(self._all_gather, words, abandon_on_cancel=True)
-        except EOFError as error:
-            raise TimeoutError(
-                f"node {self._rank}: a peer did not arrive in time, or the job was cancelled"
-            ) from error  # Spark says no more than that
-        return [json.loads(each) for each in said]
+        """Exchanges addresses and builds with all nodes."""
+        names = ("rank", "host", "hostname", "python", "build", "netstack_build", "why_python", "error")
+        hello = {name: self._row[name] for name in names}
+        hello["address"] = "" if daemon is None else daemon.address.partition("://")[2]
+        return await trio.to_thread.run_sync(self._task.meet, hello, abandon_on_cancel=True)
 
     def _problem(self, peers: Sequence[Row]) -> str:
-        """What makes the run impossible, as every node sees it; empty when nothing does."""
+        """Returns what prevents the run, the same text in every node; empty if nothing does."""
         for peer in peers:
             if peer["error"]:
                 return f"node {peer['rank']} at {peer['host']}: {peer['error']}"
@@ -256,19 +232,19 @@ class Node:
             if self._job.build and peer["build"] != self._job.build:
                 return (
                     f"node {peer['rank']} at {peer['host']} runs build {peer['build']} of netstack, the driver"
-                    f" {self._job.build}: what the driver sends has to come first in the path of the worker's Python"
+                    f" {self._job.build}: the driver's archive must come first in the path of the worker's Python"
                 )
         for peer in peers:
             if self._job.netstack_build and peer["netstack_build"] != self._job.netstack_build:
                 return (
                     f"node {peer['rank']} at {peer['host']} runs the {peer['netstack_build']} build, the driver the"
-                    f" {self._job.netstack_build} one ({peer['why_python']}): NETSTACK_PURE=1 makes all of them Python"
+                    f" {self._job.netstack_build} one ({peer['why_python']}): NETSTACK_PURE=1 makes all run Python"
                 )
         for what in ("build", "python"):
             found = {str(peer[what]): f"{peer['hostname']} ({peer['host']})" for peer in peers}
             if len(found) > 1:
-                told = ", ".join(f"{value} on {where}" for value, where in found.items())
-                return f"nodes differ in their {what}: {told}; install the same on every worker"
+                values = ", ".join(f"{value} on {where}" for value, where in found.items())
+                return f"nodes differ in their {what}: {values}; install the same on every worker"
         hosts = [str(peer["host"]) for peer in peers]
         if self._job.needs_distinct_hosts and len(set(hosts)) < len(hosts):
             return (
@@ -281,12 +257,13 @@ class Node:
         job = self._job
         try:
             with trio.fail_after(job.setup_timeout_s + job.deadline_s):
-                if self._rank:
+                if self._task.rank:
                     await daemon.wait_served()
                 else:
                     self._row["document"] = await self._lead(addresses)
         except trio.TooSlowError:
-            self._fail(TIMEOUT, f"node {self._rank} was not done after {job.setup_timeout_s + job.deadline_s:g} s")
+            limit_s = job.setup_timeout_s + job.deadline_s
+            self._fail(TIMEOUT, f"node {self._task.rank} had not ended after {limit_s:g} s")
         except BaseException as error:
             root = root_cause(error)
             if not isinstance(root, Exception):

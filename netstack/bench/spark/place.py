@@ -1,7 +1,4 @@
-"""A sweep's stay on Spark: a session, an engine, the tables at the end.
-
-Takes: settings of the session, the results folder. Gives: what makes a run, until the block ends.
-"""
+"""`spark_place`: opens a session for a sweep, makes its runs, and writes the tables at the end."""
 
 from __future__ import annotations
 
@@ -40,21 +37,21 @@ WAREHOUSE: Final = "warehouse"
 def spark_place(
     settings: Mapping[str, Any], spec: RunSpec, store: Store, progress: Bar, console: Console, warehouse: str | None
 ) -> Iterator[tuple[RunOnce, Progress]]:
-    """Opens a session; at the end of the block, however it ends, the rows become tables.
+    """Opens a session for a block, which gets the function that makes a run; writes the tables at the end of the block.
 
-    Spark's own output goes to a file in the results folder.
+    Spark's output goes to a file in the results folder.
 
     Args:
-        settings: of `SparkSettings`.
-        spec: any of the runs: what they have in common counts.
+        settings: the settings of `SparkSettings`.
+        spec: any of the runs; only common settings are used.
         store: the results folder.
-        progress: hears of every run.
-        console: told where the tables are.
-        warehouse: URL of the folder of tables; None is beside the results folder, if the executors share that with us.
+        progress: called for every run.
+        console: prints where the tables are.
+        warehouse: URL of the folder of tables; None is beside the results folder, if the executors share it.
 
     Raises:
         NetstackError: the session cannot be opened.
-        ConfigError: tables were asked for where Spark cannot write.
+        ConfigError: Spark cannot write to `warehouse`.
     """
     where = SparkSettings(**settings, log_file=str(store.folder / LOG))
     rows = None if spec.input_path is None else rows_of_file(spec)
@@ -74,10 +71,10 @@ def spark_place(
 
 
 def _workload(spark: Any, spec: RunSpec, rows: Rows | None, store: Store) -> Workload | None:
-    """What the runs replay; None for generated records.
+    """Returns the user's rows; None for generated records.
 
     Raises:
-        NetstackError: there are no such rows, or not those that the sweep began with.
+        NetstackError: the rows cannot be read, or differ from those of the sweep's earlier runs.
     """
     if spec.input_path is None:
         return None
@@ -90,7 +87,7 @@ def _workload(spark: Any, spec: RunSpec, rows: Rows | None, store: Store) -> Wor
 
 
 def _checked(spark: Any, where: SparkSettings, warehouse: str | None, store: Store, console: Console) -> str | None:
-    """Where the tables will be; None for nowhere, which is said."""
+    """Returns the URL of the tables; None, with a message, if they cannot be written."""
     url = table_url(warehouse if warehouse is not None else str(store.folder.parent / WAREHOUSE))
     try:
         check_tables(spark, url, where.node_count)
@@ -103,7 +100,7 @@ def _checked(spark: Any, where: SparkSettings, warehouse: str | None, store: Sto
 
 
 def _write(spark: Any, recorder: Recorder, store: Store, url: str, deadline_s: float) -> str:
-    """Writes the tables. The sweep is stored: what goes wrong here is told, no more."""
+    """Writes the tables, and returns a sentence for the user. The sweep is stored already, so nothing is raised."""
     command = str(read_sweep(store.folder).get("command") or "")
     work = partial(
         write_tables,

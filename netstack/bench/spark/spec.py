@@ -1,7 +1,4 @@
-"""The settings of one run on Spark: those of every run, and how many nodes with how many subtasks.
-
-Takes: settings. Gives: `SparkSpec`, whose hash names the run.
-"""
+"""`SparkSpec`: the settings of one run on Spark. Its hash is the id of the run."""
 
 from __future__ import annotations
 
@@ -14,27 +11,27 @@ from netstack.errors import ConfigError
 from ..mesh.spec import MeshSpec
 from ..spec import RunSpec
 
-_NOWHERE_PORT: Final = 6121  # nodes have no address before they run
-_NAMED_LATER: Final = "rows"  # a table is read when there is a session
+_NOWHERE_PORT: Final = 6121  # a placeholder: nodes have no address before they run
+_NAMED_LATER: Final = "rows"  # a placeholder: rows are read when the session is open
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSpec(RunSpec):
-    """One run; `rate_per_s` and `records` are of each source.
+    """One run; `rate_per_s` and `records` apply to each source.
 
     Attributes:
-        nodes: TaskManagers, one in each barrier task.
-        sources_per_node: source subtasks of each.
-        sinks_per_node: sink subtasks of each.
-        relay: records make a round trip.
-        one_way: half of the nodes have the sources, the others the sinks, as two processes have.
+        nodes: the number of TaskManagers, one for each barrier task.
+        sources_per_node: the number of source subtasks of each node.
+        sinks_per_node: the number of sink subtasks of each node.
+        relay: whether records make a round trip.
+        one_way: whether half of the nodes have the sources and the others the sinks, like two processes.
     """
 
     ENGINE_KIND: ClassVar[str] = "spark"
 
     START_S: ClassVar[float] = 1.9
-    """A barrier job: one exchange of addresses is a second of it."""
+    """The start of a barrier job, in seconds; the exchange of addresses takes one of them."""
 
     nodes: int = 2
     sources_per_node: int = 1
@@ -43,7 +40,7 @@ class SparkSpec(RunSpec):
     one_way: bool = False
 
     def __post_init__(self) -> None:
-        """Refuses what a mesh cannot do, naming the flag."""
+        """Refuses settings that a mesh does not support, with the name of the flag."""
         RunSpec.__post_init__(self)
         for flag, value in (
             ("--nodes", self.nodes),
@@ -59,7 +56,7 @@ class SparkSpec(RunSpec):
             raise ConfigError(str(error).replace("with --hosts", "with --engine spark")) from None
 
     def subtasks(self) -> tuple[tuple[int, int], ...]:
-        """Sources and sinks of each node, by rank."""
+        """Returns (sources, sinks) of each node, by rank."""
         sources, sinks = self.sources_per_node, self.sinks_per_node
         if not self.one_way:
             return ((sources, sinks),) * self.nodes
@@ -67,12 +64,12 @@ class SparkSpec(RunSpec):
         return ((sources, 0),) * half + ((0, sinks),) * (self.nodes - half)
 
     def run_settings(self) -> dict[str, Any]:
-        """What every node has to know, as plain data."""
+        """Returns the settings of a `RunSpec`, as plain data."""
         names = {field.name for field in dataclasses.fields(RunSpec)}
         return {name: value for name, value in self.as_dict().items() if name in names}
 
     def as_mesh(self) -> MeshSpec:
-        """The same run, over hosts that do not exist."""
+        """Returns the same run over hosts with placeholder addresses."""
         counts = enumerate(self.subtasks())
         hosts = tuple(f"node{rank}:{_NOWHERE_PORT}={sources}/{sinks}" for rank, (sources, sinks) in counts)
         rows_file = None if self.input_path is None else _NAMED_LATER

@@ -1,10 +1,8 @@
 """Measures the stream source "netstack" beside Spark's own: `rate-micro-batch`, Parquet files, a socket.
 
-Takes: a session, numbers of rows. Gives: one document: of each source rows a second, and how long its micro-batches
-took.
-
-Rules: all rows have 16 bytes, and go into a sink that drops them (`noop`), one micro-batch right behind the other. They
-are there before a query begins; only a socket sends them meanwhile. The first micro-batch warms up and does not count.
+`measure_streams` returns one document with the rows per second and the durations of micro-batches of each source. Rows
+have 16 bytes and go to a sink that drops them (`noop`), one micro-batch directly after the other. The rows exist before
+a query starts; only the socket sends them during the query. The first micro-batch is a warm-up and does not count.
 """
 
 from __future__ import annotations
@@ -27,22 +25,22 @@ from ..host import host_facts, version
 
 _LOOK_S: Final = 0.05
 _LINES: Final = 1000
-_SOCKET_ROWS: Final = 2000  # Spark's reader looks each line up from the first: a long micro-batch takes minutes
+_SOCKET_ROWS: Final = 2000  # Spark's reader searches each line from the first: a long micro-batch takes minutes
 
 
 def measure_streams(spark: Any, *, rows: int, batches: int, timeout_s: float = 120.0) -> dict[str, Any]:
-    """Every source, one after the other.
+    """Measures one source after the other, and returns the document.
 
     Args:
         spark: the session.
-        rows: of a micro-batch; of a socket 2,000 at most, and it takes what has come.
-        batches: micro-batches that count.
-        timeout_s: for each source.
+        rows: the rows of a micro-batch. Those of the socket are what has arrived, of 2,000 at most.
+        batches: the micro-batches that count.
+        timeout_s: the longest time for each source.
 
     Raises:
-        ConfigError: a number below 1.
-        SparkFailed: a query failed, in one sentence.
-        TimeoutError: a source has not given its rows in time.
+        ConfigError: a number is below 1.
+        SparkFailed: a query failed; the text is one sentence.
+        TimeoutError: a source has not delivered its rows in time.
     """
     if rows < 1 or batches < 1:
         raise ConfigError(f"--rows {rows}, --batches {batches}: the least is 1")
@@ -78,7 +76,7 @@ def _figures(df: Any, rows: int, timeout_s: float) -> dict[str, float]:
     finally:
         query.stop()
     progress = [each for each in query.recentProgress if each["numInputRows"]]
-    counted = progress[1:] or progress  # a socket's rows may come in one
+    counted = progress[1:] or progress  # all rows of a socket may be in one
     took_s = [each["durationMs"]["triggerExecution"] / 1000 for each in counted]
     return {
         "rows_per_s": sum(each["numInputRows"] for each in counted) / sum(took_s),
@@ -129,10 +127,10 @@ def _of_socket(spark: Any, folder: Path, rows: int, batches: int) -> Iterator[An
 
         def serve() -> None:
             lines = b"".join(b"%015d\n" % each for each in range(_LINES))
-            with suppress(OSError):  # it is closed
+            with suppress(OSError):  # the server is closed
                 while True:
                     accepted, _ = server.accept()
-                    with accepted, suppress(OSError):  # Spark looks whether somebody is there before it reads
+                    with accepted, suppress(OSError):  # Spark opens a connection for a test before it reads
                         for _ in range(-(-rows * batches // _LINES)):
                             accepted.sendall(lines)
                         accepted.recv(1)

@@ -1,7 +1,4 @@
-"""The command `netstack-bench streams`.
-
-Takes: flags. Gives: a table, or one JSON document, on standard output.
-"""
+"""The command `netstack-bench streams`: prints a table, or one JSON document."""
 
 from __future__ import annotations
 
@@ -15,13 +12,13 @@ from .. import console
 from ..flags import json_flag
 
 
-@click.command(short_help="The stream source of Spark, beside Spark's own sources.")
-@click.option("--rows", type=COUNT, default=100_000, show_default=True, help="Of a micro-batch, 16 bytes each.")
-@click.option("--batches", type=COUNT, default=10, show_default=True, help="Micro-batches, after one that warms up.")
-@click.option("--master", metavar="URL", default="local[2]", show_default=True, help="Spark's.")
+@click.command(short_help="Measure Spark's stream source netstack, beside Spark's own sources.")
+@click.option("--rows", type=COUNT, default=100_000, show_default=True, help="Rows of a micro-batch, 16 bytes each.")
+@click.option("--batches", type=COUNT, default=10, show_default=True, help="Micro-batches after a warm-up.")
+@click.option("--master", metavar="URL", default="local[2]", show_default=True, help="Spark's master.")
 @json_flag
 def streams(rows: int, batches: int, master: str, as_json: bool) -> int:
-    """Reads rows by streaming queries: of a netstack Publisher, Spark's rate source, Parquet files, a socket."""
+    """Reads rows by streaming queries from a netstack Publisher, Spark's rate source, Parquet files, and a socket."""
     from netstack.spark.session import open_session
     from netstack.spark.settings import SparkSettings
 

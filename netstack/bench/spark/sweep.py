@@ -1,7 +1,6 @@
-"""A sweep on Spark, for a notebook or a job of yours: `run_sweep(spark, settings) -> DataFrame`.
+"""`run_sweep(spark, settings)`: a sweep on an open session, for notebooks and jobs.
 
-Takes: your session, what to measure. Gives: a row for every node of every run as a DataFrame (`frames.NODE_SCHEMA`);
-`frames.per_setting` of it has the aggregates.
+It returns a DataFrame with a row for each node of each run (`frames.NODE_SCHEMA`); `frames.per_setting` aggregates it.
 
     from netstack.bench.spark import per_setting, run_sweep
 
@@ -10,8 +9,8 @@ Takes: your session, what to measure. Gives: a row for every node of every run a
     nodes.groupBy("host", "buffer_timeout_s").avg("payload_mb_per_s").show()
     per_setting(nodes).select("buffer_timeout_s", "record_bytes", "rate_per_s", "payload_mb_per_s", "p99_us").show()
 
-The session should have the properties of `SparkSettings.properties()`: what it lacks is named in a warning, because
-without them a barrier stage waits minutes for slots that never come, or two nodes share a host.
+The session should have the properties of `SparkSettings.properties()`: without them a barrier stage waits minutes for
+slots that are missing, or two nodes share a host.
 """
 
 from __future__ import annotations
@@ -29,6 +28,8 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from netstack.errors import ConfigError
+from netstack.spark.classic import ClassicDriver
+from netstack.spark.exchange_frame import check_session
 from netstack.spark.settings import SparkSettings
 from netstack.spark.ship import ship
 
@@ -44,7 +45,6 @@ from .workload import check_same, name_of_frame, ship_frame
 
 NODES_JOURNAL: Final = "nodes.jsonl"
 _COMMAND: Final = "netstack.bench.spark.run_sweep"
-_NEEDED: Final = ("spark.dynamicAllocation.enabled", "spark.scheduler.barrier.maxConcurrentTasksCheck.interval")
 
 
 def run_sweep(
@@ -63,31 +63,31 @@ def run_sweep(
         spark: the session; its executors need netstack's dependencies (trio, numpy, msgpack, lz4). The package itself
             is sent to them.
         settings: a `Grid`, or its fields and those of `SparkSpec` that all runs share.
-        nodes: TaskManagers; None is N of `local[N]`, else 2.
-        data: a DataFrame whose rows are the records, instead of generated ones: serialised once, before the first run,
-            and replayed by every source, over and over. A record is a row as a msgpack map, or with `emit="arrow"` a
-            part of a columnar batch.
-        key: a column of `data` whose key group picks the channel, of Flink's; round robin if not given.
-        folder: keeps rows as they come, so that a sweep that was stopped goes on; None keeps nothing.
-        progress: hears of every run.
+        nodes: the number of TaskManagers; None is N of `local[N]`, else 2.
+        data: a DataFrame whose rows replace generated records: they are serialised once, before the first run, and
+            every source replays them repeatedly. A record is a row as a msgpack map, or with `emit="arrow"` a part of a
+            columnar batch.
+        key: a column of `data` whose key group, as in Flink, selects the channel; None is round robin.
+        folder: stores the rows, so that a stopped sweep can continue; None stores nothing.
+        progress: called for every run.
 
     Returns:
-        A DataFrame of `NODE_SCHEMA`, in memory: no action of it measures anything again. A run that failed is there
-        with its error, which a warning tells too; `per_setting` leaves it out.
+        A DataFrame of `NODE_SCHEMA`, in memory: actions on it do not measure again. A failed run has a row with its
+        error, and a warning names the error; `per_setting` ignores failed runs.
 
     Raises:
-        ConfigError: a setting that cannot work.
+        ConfigError: a setting is not supported.
         StoreError: the folder cannot be written.
-        KeyboardInterrupt: the run under way was cancelled; what the folder holds is kept.
+        KeyboardInterrupt: the current run was cancelled; the folder keeps the rows of the runs before.
     """
     master = str(spark.sparkContext.master)
     where = SparkSettings(master=_sized(spark, master), nodes=nodes, shared_hosts=True)
-    warn_of(spark)
+    check_session(ClassicDriver(spark))
     grid = settings if isinstance(settings, Grid) else _grid_of(settings)
     if data is not None:
         grid = with_rows(grid, name_of_frame(), key)
     elif key is not None:
-        raise ConfigError(f"key={key!r} names a column of data; give data too")
+        raise ConfigError(f"key={key!r} is a column of data: give data too")
     grid = on_spark(grid, where.node_count)
     ship(spark)
     with (
@@ -105,32 +105,32 @@ def run_sweep(
             raise KeyboardInterrupt
         failures = {str(row["error"]): None for row in result.rows if not succeeded(row)}
         if failures:
-            told = f"{result.failed} of {result.planned} runs failed, the first of them: {next(iter(failures))}"
-            warnings.warn(told + ("; the others were not tried" if result.hopeless else ""), stacklevel=2)
+            text = f"{result.failed} of {result.planned} runs failed, the first of them: {next(iter(failures))}"
+            warnings.warn(text + ("; the others were not tried" if result.hopeless else ""), stacklevel=2)
         return node_frame(spark, recorder.rows())
 
 
 def on_spark(grid: Grid, nodes: int) -> Grid:
-    """The same grid, each of its runs over so many nodes.
+    """Returns the same grid with runs over this many nodes.
 
     Raises:
-        ConfigError: a point of it cannot run over nodes.
+        ConfigError: a point of the grid cannot run over nodes.
     """
     return grid.with_spec(SparkSpec, nodes=nodes)
 
 
 @final
 class Recorder:
-    """Keeps the rows of nodes beside those of runs, and passes progress on.
+    """Stores the rows of nodes beside those of runs, and forwards progress.
 
     Args:
         store: the results folder, open.
-        progress: hears of every run too.
+        progress: called for every run.
 
     Attributes:
-        sweep_id: the folder's name and six random digits, so that folders of one name can share tables; the folder
-            keeps it.
-        path: of the rows of nodes.
+        sweep_id: the folder's name and six random digits, so that folders of one name can share tables; stored in the
+            folder.
+        path: the journal of the rows of nodes.
     """
 
     def __init__(self, store: Store, progress: Progress | None) -> None:
@@ -143,22 +143,22 @@ class Recorder:
         self.sweep_id = str(kept[0]["sweep_id"]) if kept else f"{name}-{secrets.token_hex(3)}"
 
     def begin(self, run: PlannedRun) -> None:
-        """A run starts."""
+        """Notes the start of a run."""
         self._run = run
         if self._progress is not None:
             self._progress.begin(run)
 
     def end(self, run: PlannedRun, row: Row) -> None:
-        """A run ended."""
+        """Notes the end of a run."""
         self._run = None
         if self._progress is not None:
             self._progress.end(run, row)
 
     def add(self, nodes: Sequence[Mapping[str, Any]]) -> None:
-        """The rows of the nodes of the run under way, before the run's own row: on the disk when this returns.
+        """Stores the rows of the current run's nodes, before the run's own row; they are on the disk when it returns.
 
         Raises:
-            StoreError: they could not be written whole; the journal is as it was before.
+            StoreError: the disk does not take the rows; the journal is unchanged.
         """
         assert self._run is not None
         common = with_sweep(nodes, self.sweep_id, self._run.repeat, self._run.spec.as_dict())
@@ -168,25 +168,25 @@ class Recorder:
                 _append_whole(journal, data)
         except OSError as error:
             raise StoreError(
-                f"cannot write {self.path}: {error.strerror or error}; make room there, and run the same command again"
+                f"cannot write {self.path}: {error.strerror or error}; free disk space, and run the same command again"
             ) from error
 
     def rows(self) -> list[Row]:
-        """The rows of all runs that the store has, those of earlier sessions included; of a run made twice the last."""
+        """Returns the rows of all runs in the store, earlier sessions included; the last rows of a repeated run."""
         runs = {(row["run_id"], row["repeat"]): row for row in self._store.rows()}
         found: dict[tuple[str, int, int], Row] = {}
         for row in self._lines():
             run = runs.get((row["run_id"], row["repeat"]))
             if run is not None:
                 error = row.get("error") or (None if succeeded(run) else run["error"])
-                told = {
+                common = {
                     "started_at": run["started_at"],
                     "error": error,
                     "version": run.get("version"),
                     "master": run.get("spark_master"),
                     "spark_version": run.get("spark_version"),
                 }
-                found[row["run_id"], row["repeat"], row["rank"]] = {**row, **told}
+                found[row["run_id"], row["repeat"], row["rank"]] = {**row, **common}
         return list(found.values())
 
     def _lines(self) -> list[Row]:
@@ -195,7 +195,7 @@ class Recorder:
             try:
                 found.append(json.loads(line))
             except json.JSONDecodeError:
-                continue  # cut short when its process was killed
+                continue  # incomplete: its process was killed
         return found
 
 
@@ -219,21 +219,5 @@ def _grid_of(settings: Mapping[str, Any]) -> Grid:
 
 
 def _sized(spark: Any, master: str) -> str:
-    """`local` and `local[*]` with the number of slots they have."""
+    """Replaces `local` and `local[*]` by `local[N]`."""
     return f"local[{spark.sparkContext.defaultParallelism}]" if master in ("local", "local[*]") else master
-
-
-def warn_of(spark: Any) -> None:
-    """Says which property a session lacks for barrier stages.
-
-    Raises:
-        ConfigError: it has one with which they do not work.
-    """
-    config = spark.sparkContext.getConf()
-    if config.get(_NEEDED[0], "false") == "true":
-        raise ConfigError(f"barrier stages do not work with {_NEEDED[0]}=true: set it to false for this session")
-    if config.get(_NEEDED[1]) is None:
-        warnings.warn(
-            f"{_NEEDED[1]} is not set: with too few slots a run waits ten minutes; see SparkSettings.properties()",
-            stacklevel=3,
-        )

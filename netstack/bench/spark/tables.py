@@ -1,18 +1,15 @@
-"""Parquet tables of all sweeps, written by Spark's executors wherever Spark can write.
+"""Writes and reads the Parquet tables of sweeps, wherever Spark can write.
 
-Takes: a session, the URL of a folder, rows. Gives: four tables, each partitioned by `sweep_id`; before anything is
-measured, whether they can be written.
-
-    runs         a row for each run: every setting, figure, pair and host, what Spark was; `bench.columns`
+    runs         a row for each run: settings, figures, pairs, hosts, and the session (`bench.columns`)
     node_runs    a row for each node of each run, with its histogram (`frames.NODE_SCHEMA`)
     timeline     back-pressure and idle time of every task over time
     aggregates   over nodes and repeats of a setting (`frames.per_setting`)
 
-Rules: a sweep replaces its own partitions, so it can be written again. A row has the `schema_version` that wrote it.
-`read_table` reads those of older versions too: what they did not have is NULL, what was narrower is widened; whoever
-writes a sweep rewrites them so, once. A column may be added or widened, never renamed or dropped. A folder on a disk
-that the executors do not share with the driver would lose everything without an error: so a probe is written and read
-back.
+Rules: tables are partitioned by `sweep_id`. A sweep replaces its own partitions, so it can be written again. A row has
+the `schema_version` that wrote it. `read_table` also reads older versions: missing columns are NULL, narrower ones are
+widened; the next sweep that is written rewrites them in this form. A column may be added or widened, never renamed or
+dropped. In a folder that the executors do not share with the driver, Spark loses the rows without an error; therefore
+`check_tables` writes a probe and reads it back, before anything is measured.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ TIMELINE: Final = "timeline"
 AGGREGATES: Final = "aggregates"
 
 SCHEMA_VERSION: Final = 3
-"""Of all tables; rows of version 1 have no such column.
+"""The version of all tables; rows of version 1 have no such column.
 
 2. `node_runs.latency_max_us`, `runs.round_trip_latency_us_*`; percentiles of `aggregates` are medians of the runs'.
 3. `runs.settings_one_way`.
@@ -61,11 +58,11 @@ _SPARK_COLUMNS: Final = {
     "spark_scheduling_s": "double",
     **{f"round_trip_latency_us_{name}": "double" for name in (*PERCENTILES, "max")},
 }
-"""Columns of runs that not every engine has."""
+"""Columns of `runs` that some engines do not have."""
 
 
 def _type_of(kind: str) -> str:
-    """The type of a column or field of `bench.columns`, in Spark's words."""
+    """The Spark type of a column or field of `bench.columns`."""
     if kind.startswith("list<"):
         return f"array<{_type_of(kind[5:-1])}>"
     if kind in STRUCTS:
@@ -82,27 +79,27 @@ SCHEMAS: Final = {
     + ", ".join(f"{name} {_type_of(kind)}" for name, kind in STRUCTS["sample"].items()),
     AGGREGATES: AGGREGATE_SCHEMA,
 }
-"""Of the tables, beside `schema_version`."""
+"""The schemas of the tables, without `schema_version`."""
 
 
 def table_url(warehouse: str) -> str:
-    """A folder as Spark takes it: a path is one of this machine, whatever file system is Spark's default."""
+    """Returns the URL of a folder; a path is local, whatever Spark's default file system is."""
     return warehouse.rstrip("/") if "://" in warehouse else Path(warehouse).absolute().as_uri()
 
 
 def check_tables(spark: Any, url: str, executors: int) -> None:
-    """Writes a few rows from every executor, reads them back, and removes them.
+    """Writes a row from every executor, reads them back, and deletes them.
 
     Args:
         spark: the session.
-        url: of the folder of tables.
-        executors: that will write.
+        url: the URL of the folder of tables.
+        executors: the number of executors.
 
     Raises:
-        ConfigError: they cannot be written, or not all of them are there afterwards.
+        ConfigError: the rows cannot be written, or some are missing afterwards.
     """
     if url.startswith("file:") and str(spark.sparkContext.master).startswith("local"):
-        _check_folder(url)  # Spark's first query takes seconds, and would say no more
+        _check_folder(url)  # a first query of Spark takes seconds, and would show no more
         return
     probe = f"{url}/_probe-{secrets.token_hex(4)}"
     try:
@@ -115,21 +112,21 @@ def check_tables(spark: Any, url: str, executors: int) -> None:
         raise ConfigError(f"--warehouse {url}: Spark cannot write there: {explain_storage(error)}") from error
     if found != executors:
         raise ConfigError(
-            f"--warehouse {url}: the executors share no such folder with the driver, what they write there is lost:"
-            " give a URL that all of them reach, such as s3a:// or hdfs://"
+            f"--warehouse {url}: the executors do not share this folder with the driver, and their rows are lost: give"
+            " a URL that all of them reach, such as s3a:// or hdfs://"
         )
 
 
 def read_table(spark: Any, url: str, table: str) -> Any:
-    """A table with all its sweeps, those of older schemas too.
+    """Reads a table with all its sweeps, older schemas included.
 
     Args:
         spark: the session.
-        url: of the folder of tables.
+        url: the URL of the folder of tables.
         table: one of `SCHEMAS`.
 
     Raises:
-        AnalysisException: there is no such table; Spark's own.
+        AnalysisException: the table does not exist; Spark's error.
     """
     return spark.read.schema(f"{SCHEMAS[table]}, schema_version int").parquet(f"{url}/{table}")
 
@@ -147,11 +144,11 @@ def write_tables(
 
     Args:
         spark: the session.
-        url: of the folder of tables.
-        sweep_id: whose rows they are.
-        command: that measured.
-        runs: rows of the results folder.
-        nodes: rows of nodes (`sweep.Recorder`).
+        url: the URL of the folder of tables.
+        sweep_id: the id of the sweep.
+        command: the command that measured it.
+        runs: the rows of the results folder.
+        nodes: the rows of nodes (`sweep.Recorder`).
     """
     of_runs = run_frame(spark, runs, sweep_id=sweep_id, command=command).cache()
     by_node = node_frame(spark, [{**row, "command": command} for row in nodes]).cache()
@@ -169,15 +166,15 @@ def write_tables(
 
 
 def run_frame(spark: Any, rows: Sequence[Mapping[str, Any]], *, sweep_id: str, command: str) -> Any:
-    """Rows of a results folder as a DataFrame of the table of runs, with `timeline`; what no row has is NULL."""
+    """Returns the rows of a results folder as a DataFrame of `runs`, with `timeline`; missing columns are NULL."""
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
     found = spark.createDataFrame(arrow_table([dict(row) for row in rows]))
-    spoken = F.create_map(*(F.lit(word) for pair in DISCIPLINES.items() for word in pair))
+    disciplines = F.create_map(*(F.lit(word) for pair in DISCIPLINES.items() for word in pair))
     return found.select(
         F.lit(sweep_id).alias("sweep_id"),
         F.to_timestamp("started_at").alias("started_at"),
-        spoken[F.col("kind")].alias("discipline"),
+        disciplines[F.col("kind")].alias("discipline"),
         F.lit(command).alias("command"),
         *_OWN,
         *(

@@ -1,10 +1,8 @@
-"""The user's rows as the workload of a sweep on Spark: serialised once, by the executors, replayed by every source.
+"""`Workload`: the user's rows as records of a sweep on Spark, from a DataFrame, a table, a URL or a file.
 
-Takes: a DataFrame, a table's name, a URL, or a file. Gives: `Workload`: one file that Spark takes to every executor.
-
-Rules: the rows of a DataFrame go to the driver's disk, a part at a time; each node holds them in memory: at most 1 GiB;
-take a part of larger ones (`df.sample`, `df.limit`). What was chosen at the start stays for the whole sweep, whatever
-becomes of the table meanwhile.
+The executors serialise the rows once; Spark distributes them as one file, and every source replays them. The rows of a
+DataFrame go to the driver's disk, one part at a time; each node has them in memory, 1 GiB at most: use a part of larger
+ones (`df.sample`, `df.limit`). The rows are fixed for the whole sweep, even if the table changes.
 """
 
 from __future__ import annotations
@@ -37,11 +35,11 @@ _FORMATS: Final = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "jso
 @final
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Rows that every executor can get at.
+    """Rows that every executor can read.
 
     Attributes:
-        name: of the table or file, for people.
-        packed: the file, which Spark ships.
+        name: the name of the table or file.
+        packed: the file, which Spark distributes.
     """
 
     name: str
@@ -49,35 +47,35 @@ class Workload:
 
     @property
     def record_bytes(self) -> int:
-        """Payload of a row, their mean."""
+        """The mean payload of a row."""
         return max(1, round(self.packed.payload_bytes / self.packed.rows))
 
     def as_dict(self) -> dict[str, Any]:
-        """For the document of a run."""
+        """Returns the facts for the document of a run."""
         packed = self.packed
         return {"name": self.name, "rows": packed.rows, "bytes": packed.payload_bytes, "sha256": packed.sha256}
 
 
 def name_of_frame() -> str:
-    """What a DataFrame is called that has no name."""
+    """Returns the name of a DataFrame without a name."""
     return "a DataFrame"
 
 
 def rows_of_file(spec: RunSpec) -> Rows | None:
-    """The rows of `--input`, if it names a file of this machine; None for what Spark has to read.
+    """Reads the rows of `--input` if it is a local file; returns None for what Spark must read.
 
     Raises:
-        InputError: see `read_rows`.
+        InputError: as for `read_rows`.
     """
     name = spec.input_path or ""
     return read_rows(name, **_reading(spec)) if is_file_name(name) else None
 
 
 def frame_of(spark: Any, name: str) -> Any:
-    """What `--input` names: a URL or folder that Spark reads, or a table of its catalog.
+    """Returns the DataFrame of `--input`: a URL or folder that Spark reads, or a table of its catalog.
 
     Raises:
-        ConfigError: Spark has none of that name.
+        ConfigError: Spark cannot read it.
     """
     try:
         if _URL.match(name) or os.path.exists(name):
@@ -92,21 +90,21 @@ def frame_of(spark: Any, name: str) -> Any:
 
 
 def ship_rows(spark: Any, rows: Rows, name: str) -> Workload:
-    """The workload, which every executor finds under its file's name, as long as the session lives."""
+    """Distributes rows as a workload, until the session ends."""
     return _ship(spark, name, partial(write_packed, rows))
 
 
 def ship_frame(spark: Any, df: Any, spec: RunSpec) -> Workload:
-    """Likewise, of the rows of a DataFrame.
+    """Distributes the rows of a DataFrame as a workload, until the session ends.
 
     Args:
         spark: the session; the package has been shipped to its executors.
-        df: it.
-        spec: any of the sweep's runs: how rows are emitted, and by which key.
+        df: the DataFrame.
+        spec: any of the sweep's runs: it has the format and the key of the records.
 
     Raises:
-        InputError: it has no rows, no such column, or too many rows.
-        SparkFailed: it cannot be computed.
+        InputError: the DataFrame has no rows, no such key column, or too many rows.
+        SparkFailed: the DataFrame cannot be computed.
     """
     name, reading = spec.input_path or name_of_frame(), _reading(spec)
     if spec.key_column is not None:
@@ -117,7 +115,7 @@ def ship_frame(spark: Any, df: Any, spec: RunSpec) -> Workload:
 
 
 def _pack(name: str, reading: Mapping[str, Any], batches: Iterable[Any]) -> Iterator[Any]:
-    """In a task: rows as parts of the file, each an Arrow stream."""
+    """Serialises rows as parts of the file, each an Arrow stream, in a task."""
     arrow = import_arrow()
     for batch in batches:
         if batch.num_rows:
@@ -138,7 +136,7 @@ def _unpacked(parts: Any) -> Iterator[Any]:
 
 def _ship(spark: Any, name: str, write: Callable[[Path], PackedRows]) -> Workload:
     folder = Path(tempfile.mkdtemp(prefix="netstack-rows-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # executors that come later fetch it too
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # executors that start later fetch it too
     packed = write(folder)
     context = spark.sparkContext
     if not any(str(known).endswith(f"/{packed.name}") for known in context.listFiles):
@@ -147,15 +145,15 @@ def _ship(spark: Any, name: str, write: Callable[[Path], PackedRows]) -> Workloa
 
 
 def check_same(store: Store, workload: Workload) -> None:
-    """Whether what a results folder has was measured with these rows.
+    """Checks that the runs in a results folder used the same rows.
 
     Raises:
-        ConfigError: it was not.
+        ConfigError: they used others.
     """
     known = {row.get("input_sha256") for row in store.rows()} - {None}
     if known and known != {workload.packed.sha256}:
         raise ConfigError(
-            f"{store.folder} was begun with other rows of {workload.name} than there are now: give another --output"
+            f"the runs in {store.folder} used other rows of {workload.name}, which has changed: give another --output"
         )
 
 

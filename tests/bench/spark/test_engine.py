@@ -30,7 +30,7 @@ from netstack.bench.spark.engine import SparkEngine
 from netstack.bench.spark.frames import KEYS, NODE_SCHEMA, UPPER_NS, node_frame, per_setting, with_sweep
 from netstack.bench.spark.jobs import JobTooSlow
 from netstack.bench.spark.spec import SparkSpec
-from netstack.bench.spark.sweep import Recorder, run_sweep, warn_of
+from netstack.bench.spark.sweep import Recorder, run_sweep
 from netstack.bench.spark.tables import (
     AGGREGATES,
     NODES,
@@ -46,6 +46,7 @@ from netstack.bench.spark.workload import frame_of
 from netstack.bench.store import Store, flatten, read_rows
 from netstack.errors import ConfigError
 from netstack.spark.driver import driver_of
+from netstack.spark.exchange_frame import check_session
 from netstack.spark.settings import SparkSettings
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]  # one JVM for all of them
@@ -208,7 +209,7 @@ def test_a_sweep_of_the_users_rows(spark: Any, tmp_path: Path) -> None:
     }
     page = (tmp_path / "rows" / "report.html").read_text()
     assert "2,000 rows of a DataFrame" in page
-    with pytest.raises(ConfigError, match="begun with other rows of a DataFrame"):
+    with pytest.raises(ConfigError, match="used other rows of a DataFrame"):
         run_sweep(spark, settings, data=df.limit(7), key="user", folder=tmp_path / "rows")
     df.createOrReplaceTempView("clicks")
     assert frame_of(spark, "clicks").count() == 2000
@@ -224,8 +225,8 @@ def test_urls_that_spark_reads_are_input_and_others_are_one_sentence(spark: Any,
     for name in (url, url.replace("file:///", "file:/"), str(tmp_path / "*.csv").replace("/", "file:///", 1)):
         assert sorted(map(tuple, frame_of(spark, name).collect())) == [("ann", 1), ("bob", 2)]
     for name, says in (
-        ("s3a://bucket/rows.parquet", "no file system for such URLs: name the package"),
-        ("s3://bucket/rows.parquet", "no file system for such URLs: name the package"),
+        ("s3a://bucket/rows.parquet", "no file system for this scheme: add its package"),
+        ("s3://bucket/rows.parquet", "no file system for this scheme: add its package"),
         ("hdfs://127.0.0.1:9/rows.parquet", "Connection refused"),
         ("http://127.0.0.1:9/rows.csv", "cannot list files there"),
         ("file:///nowhere/rows.csv", "Path does not exist: file:/nowhere/rows.csv$"),
@@ -252,13 +253,12 @@ def test_the_documents_notebook_runs(spark: Any, capsys: pytest.CaptureFixture[s
 
 def test_a_session_that_lacks_a_property_is_told_and_works_all_the_same() -> None:
     class Lacking:
-        sparkContext = property(lambda self: self)  # noqa: N815 - Spark's name
+        def setting(self, name: str) -> None:
+            return None
 
-        def getConf(self) -> dict[str, str]:
-            return {}
-
+    lacking: Any = Lacking()
     with pytest.warns(UserWarning, match="maxConcurrentTasksCheck.interval is not set"):
-        warn_of(Lacking())
+        check_session(lacking)
 
 
 def test_a_python_that_is_not_there_ends_the_sweep_with_one_sentence(

@@ -35,7 +35,7 @@ TimeoutError: node 1: a peer did not arrive in time, or the job was cancelled
         ("worker lost: Not receiving heartbeat for 60 seconds", "cut off"),
         ("Python worker exited unexpectedly (crashed)", "ended in the middle"),
         ('Cannot run program "/opt/python": error=2', "no Python at /venv/bin/python"),
-        ("[PYTHON_VERSION_MISMATCH] Python in worker has different version", "another Python"),
+        ("[PYTHON_VERSION_MISMATCH] Python in worker has different version", "has another version"),
         ("ModuleNotFoundError: No module named 'trio'", "no package 'trio'"),
         (TRACE, "a peer did not arrive in time"),
         ("something new\nwith lines", "Spark: something new"),

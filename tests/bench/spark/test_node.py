@@ -13,6 +13,7 @@ from netstack import build
 from netstack.bench.mesh import coordinator
 from netstack.bench.spark.node import FAULT, OK, SETUP, TIMEOUT, Node, NodeJob
 from netstack.bench.spark.spec import SparkSpec
+from netstack.spark.barrier import BarrierTask
 
 TOKEN = bytes(range(32))
 
@@ -54,7 +55,7 @@ async def run_nodes(job: NodeJob, hosts: Sequence[str] = ("127.0.0.1", "127.0.0.
     rows: list[dict[str, Any]] = []
 
     async def one(rank: int, host: str) -> None:
-        rows.append(await Node(job, rank, host, gathering.of(rank)).work())
+        rows.append(await Node(job, BarrierTask(rank, len(hosts), host, gathering.of(rank))).work())
 
     async with trio.open_nursery() as nursery:
         for rank, host in enumerate(hosts):
@@ -150,7 +151,7 @@ def test_a_peer_that_never_arrives_is_said_in_words() -> None:
         raise EOFError
 
     with pytest.raises(TimeoutError, match="a peer did not arrive"):
-        trio.run(Node(job_of(records=10), 0, "127.0.0.1", broken).work)
+        trio.run(Node(job_of(records=10), BarrierTask(0, 2, "127.0.0.1", broken)).work)
 
 
 async def test_a_port_that_is_taken_is_passed_over() -> None:
@@ -179,7 +180,7 @@ def test_nodes_with_another_build_of_the_data_path_than_the_driver_are_refused()
 
 @pytest.mark.parametrize(("what", "values"), [("build", ("a", "b")), ("python", ("3.11.7", "3.12.1"))])
 def test_nodes_that_differ_are_refused(what: str, values: tuple[str, str]) -> None:
-    node = Node(job_of(records=10), 0, "h", lambda words: [words])
+    node = Node(job_of(records=10), BarrierTask(0, 2, "h", lambda words: [words]))
     peers = [
         {"rank": rank, "host": "h", "hostname": f"n{rank}", "build": "x", "python": "3", "error": None, what: value}
         for rank, value in enumerate(values)

@@ -91,6 +91,6 @@ def test_a_full_disk_leaves_the_journal_as_it_was_and_says_what_to_do(tmp_path: 
         recorder = Recorder(store, None)
         add(recorder)
         before = recorder.path.read_bytes()
-        with files_of_at_most(len(before) + 100), pytest.raises(StoreError, match="make room there, and run the same"):
+        with files_of_at_most(len(before) + 100), pytest.raises(StoreError, match="free disk space, and run the same"):
             add(recorder)
         assert recorder.path.read_bytes() == before

@@ -26,7 +26,7 @@ def test_a_key_is_named_as_spark_names_columns() -> None:
         found.keys(["user"], is_case_sensitive=True)
     twice = columns("id", "ID")
     assert twice.keys(["ID"], is_case_sensitive=True) == ("c1",)
-    with pytest.raises(ConfigError, match="two columns are called 'id'"):
+    with pytest.raises(ConfigError, match="several columns are named 'id'"):
         twice.keys(["id"], is_case_sensitive=False)
     with pytest.raises(ConfigError, match="at least one column"):
         twice.keys([], is_case_sensitive=False)

@@ -32,6 +32,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 DEATHS = int(os.environ.get("NETSTACK_DEATHS", "0"))
 EXECUTOR = "executor"
+EPOCHS_AFTER_LAST = 6  # more than a Subscriber keeps: the writers have recovered from the last kill
 PATIENCE_S = 180.0  # for each death, and one more; a session may take a minute to start
 
 Start = Callable[[], "subprocess.Popen[bytes]"]
@@ -42,17 +43,23 @@ def deaths_of(victims: Sequence[str]) -> int:
     return DEATHS or len(victims)
 
 
-def campaign(starts: dict[str, Start], victims: Sequence[str], progress: Callable[[], int]) -> dict[str, int]:
+def campaign(
+    starts: dict[str, Start],
+    victims: Sequence[str],
+    progress: Callable[[], int],
+    after_last: Callable[[], None] = lambda: None,
+) -> dict[str, int]:
     """Kills one of the processes after every step of progress, and starts it again, until the first of them has ended.
 
     Args:
-        starts: makes each of them; the first ends by itself, with 0, when all is done.
-        victims: whom to kill, by their names, in turns: each of them dies, at random moments, in a random order.
-            EXECUTOR is one of the process "driver".
+        starts: starts each process, by name; the first one exits with 0 when its work is complete.
+        victims: names of the processes to kill, in turns: each of them is killed at random moments, in a random order.
+            EXECUTOR is an executor of the process "driver".
         progress: a number that grows.
+        after_last: called after the last kill.
 
     Returns:
-        Deaths of each.
+        The number of kills by name.
     """
     seed = int(os.environ.get("NETSTACK_DEATHS_SEED", random.randrange(1 << 32)))
     rng = random.Random(seed)
@@ -77,6 +84,8 @@ def campaign(starts: dict[str, Start], victims: Sequence[str], progress: Callabl
                 else:
                     running[name].kill()
                     running[name].wait()
+                if not order:
+                    after_last()
             time.sleep(0.1)
     finally:
         for process in running.values():
@@ -102,10 +111,11 @@ def kill_executor(driver: int, rng: random.Random) -> None:
 def starting(folder: Path, *words: object) -> Start:
     command = [sys.executable, *map(str, words)]
     path = os.pathsep.join(map(str, (ROOT, HERE, ROOT / "tests/system")))
+    environment = {**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable}
 
     def start() -> subprocess.Popen[bytes]:
         with (folder / "said").open("ab") as log:
-            return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stdout=log, stderr=log)
+            return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
     return start
 
@@ -176,18 +186,28 @@ SINK_VICTIMS = ("worker", "driver", EXECUTOR)
 
 
 def sink_campaign(folder: Path, what: str) -> tuple[dict[str, int], list[int]]:
-    """Deaths of each, and the numbers that have arrived in the order of epochs, 100 in each."""
+    """The kills by name, and the numbers that have arrived in the order of epochs, 100 in each."""
     address = free_address()
     starts = {
-        "worker": starting(folder, HERE / "sink_worker.py", folder, address, 500 * deaths_of(SINK_VICTIMS)),
+        "worker": starting(folder, HERE / "sink_worker.py", folder, address),
         "driver": starting(folder, HERE / "stream_sink.py", folder, address, what),
     }
-    found = campaign(starts, SINK_VICTIMS, lambda: int(stored(folder, [0])[0]))
-    return found, stored(folder, None)[1]
+
+    def epochs() -> int:
+        return int(stored(folder, [0])[0])
+
+    def end_soon() -> None:
+        (folder / "last.part").write_text(str(epochs() + EPOCHS_AFTER_LAST))
+        (folder / "last.part").rename(folder / "last")
+
+    deaths = campaign(starts, SINK_VICTIMS, epochs, end_soon)
+    assert sum(deaths.values()) == deaths_of(SINK_VICTIMS)
+    return deaths, stored(folder, None)[1]
 
 
 def test_a_stream_out_of_a_query_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
     _, ids = sink_campaign(tmp_path, "query")
+    assert len(ids) >= 100 * deaths_of(SINK_VICTIMS)
     assert sorted(ids) == list(range(len(ids)))
 
 

@@ -93,6 +93,9 @@ def test_what_cannot_work_is_refused_before_anything_runs(spark: Any) -> None:
     for refused, says in (
         ({"key": "user"}, "no column 'user'"),
         ({"key": "list"}, "cannot be a key"),
+        ({"key": "id.x"}, r"no column 'id.x'; it has id, list; to use a field of a struct, add it as a column"),
+        ({"key": df.id}, "is no name: give the names of columns"),
+        ({"key": "id", "into": 0}, "into=0; the least is 1"),
         ({"key": "id", "into": 3}, "into=3, and the DataFrame has 2 partitions"),
         ({"key": "id", "credit": False}, "no setting 'credit'"),
         ({"key": "id", "segment_size_bytes": 1}, "segment_size_bytes=1"),
@@ -103,8 +106,10 @@ def test_what_cannot_work_is_refused_before_anything_runs(spark: Any) -> None:
         exchange(spark.range(0, 10, 1, 200), key="id")
     with pytest.raises(ConfigError, match="straight from another exchange"):
         exchange(exchange(df, key="id", boundary=False).where("id > 1"), key="id")
+    with pytest.raises(ConfigError, match="call exchange in foreachBatch"):
+        exchange(spark.readStream.format("rate").load(), key="value")
     months = df.selectExpr("id", "array(make_ym_interval(0, 1)) as months")
-    with pytest.raises(ConfigError, match="column 'months' has years and months inside of array"):
+    with pytest.raises(ConfigError, match="column 'months' has year-month intervals inside of array"):
         exchange(months, key="id")
 
 
@@ -118,6 +123,8 @@ def test_whatever_takes_some_of_its_partitions_works_behind_the_stage(spark: Any
         assert out.limit(60).count() == 60
         assert out.coalesce(1).union(out).union(df).groupBy("id").count().where("count = 3").count() == 100
         assert exchange(out, key="id").count() == 100  # one behind the other
+        nothing = exchange(df.limit(0), key="id")  # no partition
+        assert (nothing.first(), nothing.count(), nothing.union(out).count()) == (None, 0, 100)
         places = {row[0]: row[1] for row in out.select("id", F.spark_partition_id()).collect()}
     assert places == {key: operator_index(key_group(key, 128), 2, 128) for key in range(100)}
     with pytest.raises(SparkFailed, match=r"runs all its tasks or none.*leave out boundary=False"), plain_errors():
@@ -166,10 +173,10 @@ def test_columns_that_python_cannot_be_given_as_they_are(spark: Any) -> None:
         "id as Twice",
         "-id as twice",
     )
-    out = exchange(df, key=("`a.b`", "ti`ck"))
-    assert out.schema == df.schema
-    with plain_errors():
-        assert out.exceptAll(df).count() == df.exceptAll(out).count() == 0
+    for out in (exchange(df, key=("`a.b`", "ti`ck")), exchange(df, key=["span", "months"])):
+        assert out.schema == df.schema
+        with plain_errors():
+            assert out.exceptAll(df).count() == df.exceptAll(out).count() == 0
 
 
 @pytest.mark.long

@@ -170,7 +170,7 @@ def test_a_task_that_holds_the_others_up_is_named_by_its_host() -> None:
             ExchangeTask(**{**values, "task": task, "host": f"10.0.0.{task}", "seconds": 10.0, "held_up_s": held})
             for task, held in enumerate(held_up_s)
         ]
-        statistics._told = SimpleNamespace(value=tasks)
+        statistics.accumulator = SimpleNamespace(value=tasks)
         return statistics.slowest()
 
     assert told((0, 8, 0), (2, 0, 2), (0, 7, 0)).startswith("the tasks waited 15.0 s of their 30.0 s to send to task 1")

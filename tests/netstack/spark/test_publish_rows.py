@@ -12,9 +12,8 @@ import trio
 from workers import free_address
 
 from netstack.errors import CheckpointError, ConfigError, RecordError
-from netstack.spark.consumer import StreamLocation, read_epoch
+from netstack.spark.consumer import StreamLocation, StreamPoller, read_epoch
 from netstack.spark.publish_rows import PublishRows
-from netstack.spark.stream_state import StreamLook
 from netstack.task.context import OperatorContext
 
 COLUMNS = {"id": "int64", "name": "string"}
@@ -42,13 +41,13 @@ async def read(address: str, epoch: int, done: int = -1) -> list[Any] | None:
 
     def work() -> list[Any] | None:
         endpoint = StreamLocation(address=address)
-        asks = StreamLook("s", "spark", [endpoint])
+        poller = StreamPoller("s", "spark", [endpoint])
         try:
-            is_there = epoch < asks.wait_for_all()[address].next
+            is_there = epoch < poller.wait_for_all()[address].next
             found = list(read_epoch(endpoint, "s", epoch, 0)) if is_there else None
-            asks.look({address: max(done, 0)}, wait_s=5)
+            poller.poll({address: max(done, 0)}, wait_s=5)
         finally:
-            asks.close()
+            poller.close()
         return None if found is None else [tuple(row.values()) for batch in found for row in batch.to_pylist()]
 
     return await trio.to_thread.run_sync(work)
@@ -106,7 +105,7 @@ async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=says):
             PublishRows(**{"address": "tcp://h:1", "stream": "s", "folder": "f", "columns": COLUMNS, **refused})
     async with sink_at(free_address(), tmp_path) as sink:
-        with pytest.raises(CheckpointError, match="parallelism has to stay"):
+        with pytest.raises(CheckpointError, match="parallelism cannot change"):
             sink.restore([1, 2])
         for record in ((1, 2, 3), ("x", "y")):
             await sink.process_batch([record])

@@ -21,11 +21,10 @@ from netstack.ids import ChannelDescriptor
 from netstack.record.arrow import PIECE_BYTES
 from netstack.record.flink_rows import FlinkRows
 from netstack.record.flink_types import schema_of
-from netstack.spark.consumer import StreamLocation, read_epoch, read_subpartition
+from netstack.spark.consumer import StreamLocation, StreamPoller, read_epoch, read_subpartition
+from netstack.spark.epoch_protocol import EpochRequest, Poll, StreamState
 from netstack.spark.publisher import Publisher
-from netstack.spark.stream_request import EpochRequest, Question
 from netstack.spark.stream_schema import StreamSchema
-from netstack.spark.stream_state import StreamLook, StreamState
 
 
 def batch_of(*ids: int) -> Any:
@@ -38,11 +37,11 @@ def ids_of(endpoint: StreamLocation, epoch: int, subpartition: int = 0) -> list[
 
 def look(address: str, processed: int = 0, *, consumer: str = "spark") -> StreamState:
     """What is there, as a new reader sees it that has processed so much."""
-    asks = StreamLook("s", consumer, [StreamLocation(address=address)])
+    poller = StreamPoller("s", consumer, [StreamLocation(address=address)])
     try:
-        return asks.look({address: processed}, wait_s=5)[address]
+        return poller.poll({address: processed}, wait_s=5)[address]
     finally:
-        asks.close()
+        poller.close()
 
 
 def test_an_epoch_is_read_again_and_again_until_it_is_done(tmp_path: Path) -> None:
@@ -129,11 +128,11 @@ def test_with_retention_the_oldest_go_and_the_worker_does_not_wait(tmp_path: Pat
                 publisher.offer(timeout_s=1)
                 for path in (tmp_path / folder).glob("epoch-*"):
                     os.utime(path, (0, path.stat().st_mtime - 100))
-            asks = StreamLook(folder, "spark", [StreamLocation(address=network.address)])
+            poller = StreamPoller(folder, "spark", [StreamLocation(address=network.address)])
             try:
-                state = asks.wait_for_all()[network.address]
+                state = poller.wait_for_all()[network.address]
             finally:
-                asks.close()
+                poller.close()
             assert len(list((tmp_path / folder).glob("epoch-*"))) == len(state.rows) == state.next - state.first
             return state
 
@@ -144,7 +143,7 @@ def test_with_retention_the_oldest_go_and_the_worker_does_not_wait(tmp_path: Pat
         assert kept("bytes", 9, retain_bytes=3 * size).first == 6
         assert kept("few bytes", 9, retain_bytes=1).first == 8, "the newest stays"
         assert kept("age", 9, retain_s=350).first == 5
-        with pytest.raises(ConfigError, match="give more than 0"):
+        with pytest.raises(ConfigError, match="give a number above 0"):
             kept("none", 1, retain_s=0)
 
 
@@ -153,7 +152,7 @@ def test_the_columns_of_a_stream_stay(tmp_path: Path) -> None:
     with blocking.open_network("tcp://127.0.0.1:0") as network:
         publisher = Publisher(network, "s", tmp_path)
         publisher.write(batch_of(1))
-        with pytest.raises(RecordError, match="stay: column 'id' is int32 in these rows, and int64 in"):
+        with pytest.raises(RecordError, match="are fixed: column 'id' is int32 in these rows, and int64 in"):
             publisher.write(other)
         publisher.cut()
         publisher.offer()
@@ -161,7 +160,7 @@ def test_the_columns_of_a_stream_stay(tmp_path: Path) -> None:
         assert publisher.acknowledged == 1  # nothing is kept but the schema
     with blocking.open_network("tcp://127.0.0.1:0") as network:
         publisher = Publisher(network, "s", tmp_path, resume=1)
-        with pytest.raises(RecordError, match="stay"):
+        with pytest.raises(RecordError, match="are fixed"):
             publisher.write(other)
         publisher.write(batch_of(2).replace_schema_metadata({"by": "another"}))
 
@@ -187,7 +186,7 @@ def test_questions_whose_answers_nobody_takes_are_few(tmp_path: Path) -> None:
         blocking.open_network("tcp://127.0.0.1:0") as stranger,
     ):
         Publisher(network, "s", tmp_path)
-        questions = [Question("s", "spark", 0).partition() for _ in range(80)]
+        questions = [Poll("s", "spark", 0).partition() for _ in range(80)]
         stranger.open_gate([ChannelDescriptor(network.address, each, 0) for each in questions])
         until_s = time.monotonic() + 20
         while (answers := len(network.statistics().partitions)) < 64:
@@ -208,16 +207,16 @@ def test_all_publishers_are_asked_at_once_and_none_is_waited_for_long(tmp_path: 
             publisher.cut()
             publisher.offer()
             locations.append(StreamLocation(address=network.address, retry_s=0))
-        asks = StreamLook("s", "spark", locations)
-        stack.callback(asks.close)
-        asks.look({}, wait_s=1)
+        poller = StreamPoller("s", "spark", locations)
+        stack.callback(poller.close)
+        poller.poll({}, wait_s=1)
         begin_s = time.monotonic()
         for _ in range(20):
-            states = asks.look({})
+            states = poller.poll({})
         assert time.monotonic() - begin_s < 20 * 0.5  # of 0.05 s each, on a busy machine
         assert [states[each.address].next for each in locations[1:]] == [1] * 7
         with pytest.raises(ConnectionLost, match=f"at {locations[0].address} has not answered"):
-            asks.wait_for_all()
+            poller.wait_for_all()
 
 
 def test_a_worker_that_comes_back_offers_what_was_stored_and_makes_the_rest_again(tmp_path: Path) -> None:
@@ -238,7 +237,7 @@ def test_a_worker_that_comes_back_offers_what_was_stored_and_makes_the_rest_agai
         assert look(network.address).rows == [1, 1, 1]
     with (
         blocking.open_network("tcp://127.0.0.1:0") as network,
-        pytest.raises(ConfigError, match="ends with epoch 2, and the worker goes on at 9"),
+        pytest.raises(ConfigError, match="ends with epoch 2, and the worker continues at 9"),
     ):
         Publisher(network, "s", tmp_path, resume=9)
 
@@ -261,7 +260,7 @@ def test_rows_are_on_the_disk_once_and_readers_that_go_leave_nothing(
         for _ in range(4):  # more bytes than there are buffers
             assert len(next(read_epoch(endpoint, "s", 0, 0))) > 0
         wanted = EpochRequest("s", 0, 0)
-        with blocking.open_network("tcp://127.0.0.1:0") as stranger:  # asks, and reads nothing
+        with blocking.open_network("tcp://127.0.0.1:0") as stranger:  # poller, and reads nothing
             stranger.open_gate([ChannelDescriptor(network.address, wanted.partition(), 0) for _ in range(5)])
             until(lambda: len(network.statistics().partitions) == 3)
         until(lambda: not network.statistics().partitions)

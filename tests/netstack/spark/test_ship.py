@@ -151,5 +151,5 @@ def test_a_folder_that_others_may_write_is_refused(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / f"netstack-copies-{os.getuid()}").mkdir()
     (tmp_path / f"netstack-copies-{os.getuid()}").chmod(0o777)
-    with pytest.raises(ImportError, match="may be written by others"):
+    with pytest.raises(ImportError, match="other users can write"):
         unpacked(archive)

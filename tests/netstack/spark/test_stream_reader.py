@@ -125,7 +125,7 @@ def test_a_new_query_begins_where_it_is_told(tmp_path: Path) -> None:
         reader.initialOffset()
 
 
-@pytest.mark.parametrize(("start", "says"), [(1, "epochs 1 to 2 are gone"), (9, "it was begun anew")])
+@pytest.mark.parametrize(("start", "says"), [(1, "epochs 1 to 2 are gone"), (9, "the stream was started anew")])
 def test_epochs_that_are_gone_end_the_query_or_are_passed_over(
     start: int, says: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,6 +17,7 @@ pytest.importorskip("pyspark")  # the writers' side is Spark's
 
 from netstack.errors import ConfigError, ConnectionLost, RemoteProtocolError, RequestRefused
 from netstack.runtime.authentication import Secret
+from netstack.spark.consumer import StreamLocation
 from netstack.spark.epoch_folder import Attempt, EpochFolder
 from netstack.spark.sink import SinkSettings, StagedRows, abort, commit, stage
 from netstack.spark.subscriber import Subscriber
@@ -33,7 +34,8 @@ def ids_of(epoch: Any) -> list[int]:
 
 
 def to(subscriber: Subscriber, **more: Any) -> SinkSettings:
-    return SinkSettings(address=subscriber.address, stream="s", **{"retry_s": 5.0, **more})
+    location = StreamLocation(address=subscriber.address, **{"retry_s": 5.0, **more})
+    return SinkSettings(location=location, stream="s")
 
 
 def test_what_is_committed_is_an_epoch_and_what_is_not_is_none(tmp_path: Path) -> None:
@@ -76,7 +78,7 @@ def test_a_worker_that_comes_back_goes_on_where_its_state_is(tmp_path: Path) -> 
                 commit(to(subscriber), QUERY, 3, staged)
             assert ids_of(subscriber.next(timeout_s=5)) == rows
     assert not list(tmp_path.glob("*.part"))
-    with pytest.raises(ConfigError, match="ends with epoch 3, and the worker goes on at 9"):
+    with pytest.raises(ConfigError, match="ends with epoch 3, and the worker continues at 9"):
         EpochFolder(tmp_path, 9)
     with pytest.raises(ConfigError, match="ends with epoch -1"):
         EpochFolder(tmp_path / "another", 1)
@@ -113,9 +115,7 @@ def test_what_cannot_be_sent_says_why(tmp_path: Path) -> None:
     with Subscriber("tcp://127.0.0.1:0", "s", tmp_path / "f", secret=Secret(bytes(range(32)))) as subscriber:
         where = to(subscriber, secret_file=str(secret))
         with pytest.raises(RequestRefused, match="has the stream 's', not 't'"):
-            stage(
-                SinkSettings(address=where.address, stream="t", secret_file=str(secret)), QUERY, 0, iter([batch_of(1)])
-            )
+            stage(SinkSettings(location=where.location, stream="t"), QUERY, 0, iter([batch_of(1)]))
         with pytest.raises(RemoteProtocolError, match="requires a shared secret"):
             stage(to(subscriber, retry_s=0.0), QUERY, 0, iter([batch_of(1)]))
         with pytest.raises(RequestRefused, match="no attempt"):
@@ -155,10 +155,10 @@ def test_the_columns_of_a_stream_are_those_of_its_first_epoch(tmp_path: Path) ->
                 stage(where, QUERY, 0, other(1))  # nothing is fixed by what is not committed
                 late = stage(where, "f" * 16, 0, other(2))
                 commit(where, QUERY, 0, [stage(where, QUERY, 0, iter([batch_of(1)]))])
-                with pytest.raises(RequestRefused, match="stay: column 'more', string, is in these rows, and not in"):
+                with pytest.raises(RequestRefused, match="fixed: column 'more', string, is in these rows, and not in"):
                     commit(where, "f" * 16, 0, [late])
                 subscriber.forget(subscriber.next(timeout_s=5))
-            with pytest.raises(RequestRefused, match="stay: column 'more', string, is in these rows, and not in"):
+            with pytest.raises(RequestRefused, match="fixed: column 'more', string, is in these rows, and not in"):
                 stage(where, QUERY, 1, other(3))
 
 
