@@ -44,7 +44,9 @@ _MODULES: Final = {
     **dict.fromkeys(("ExchangeChannel", "ExchangeStatistics", "ExchangeTask"), "exchange_statistics"),
     **dict.fromkeys(("NetstackDataSource", "register"), "source"),
     **dict.fromkeys(("SparkFailed", "plain_errors"), "failures"),
-    "Publisher": "publisher", "exchange": "exchange_frame", "run": "job_run",
+    "Publisher": "publisher",
+    "exchange": "exchange_frame",
+    "run": "job_run",
 }
 
 
