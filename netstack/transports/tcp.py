@@ -23,9 +23,10 @@ from ._sockets import SocketListener, SocketStream, connect_socket
 
 NOTSENT_LOWAT_BYTES: Final = 256 * 1024
 BACKLOG: Final = 1024
-LOOPBACK_CONGESTION: Final = b"cubic"
-"""Between processes of one host there is nothing to pace: bbr, the default of some kernels, halves the throughput
-there."""
+LOOPBACK_CONGESTION_VARIABLE: Final = "NETSTACK_LOOPBACK_CONGESTION"
+LOOPBACK_CONGESTION: Final = os.environ.get(LOOPBACK_CONGESTION_VARIABLE, "cubic").encode()
+"""The congestion control of connections within one host; empty keeps the system's. There is nothing to pace there: bbr,
+the default of some kernels, halves the throughput."""
 
 
 @final
@@ -123,6 +124,6 @@ def _tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
-    if hasattr(socket, "TCP_CONGESTION") and is_loopback(sock):
+    if LOOPBACK_CONGESTION and hasattr(socket, "TCP_CONGESTION") and is_loopback(sock):
         with contextlib.suppress(OSError):  # not built into this kernel, or not allowed: its default works too
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOOPBACK_CONGESTION)

@@ -7,15 +7,19 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from netstack.bench.cli import main
+from netstack.bench.goals import measure as measure_module
 from netstack.bench.goals import rows as rows_module
+from netstack.bench.goals import sort
 from netstack.bench.goals.command import markdown, told_row
 from netstack.bench.goals.jobs import measure_job, write_words
 from netstack.bench.goals.measure import Rounds
-from netstack.bench.goals.rows import BUILDS, ROWS, installed, measured_once
+from netstack.bench.goals.rows import BUILDS, ROWS, Measured, installed, measured_once
 from netstack.bench.peers import peer_spec
+from netstack.bench.spec import RunSpec
 from netstack.bench.taskmanagers import TaskManagers
 from netstack.errors import ConfigError
 
@@ -106,7 +110,7 @@ def test_a_row_whose_peer_is_missing_is_left_out_and_reported(monkeypatch: pytes
     monkeypatch.setattr(rows_module, "find_spec", lambda name: None if name == "bytewax" else name)
     reported: list[str] = []
     left = installed(ROWS, reported.append)
-    assert reported == ["left out, bytewax is not installed: word count, a user's job: Bytewax"]
+    assert reported == ["left out, bytewax not installed: word count, a user's job: Bytewax"]
     assert len(left) == len(ROWS) - 1
     with pytest.raises(ConfigError, match="more-peers"):
         installed([row for row in ROWS if "Bytewax" in row.text], reported.append)
@@ -139,10 +143,50 @@ def test_the_text_of_the_word_count_is_counted_right(engine: str, tmp_path: Path
     assert measure_job("word count", engine, {}, 0.03)["records_per_s"] > 0
 
 
+@pytest.mark.parametrize("change", ["nothing", "a row is lost", "two payloads are exchanged", "two rows are exchanged"])
+def test_the_proof_of_a_sort_finds_what_is_wrong(change: str, tmp_path: Path) -> None:
+    wanted = sort.write_rows(tmp_path / "rows.npy", 1_000)
+    rows = np.load(tmp_path / "rows.npy")
+    rows = rows[sort.keys_of(rows).argsort()]
+    if change == "a row is lost":
+        rows = rows[:-1]
+    elif change == "two payloads are exchanged":
+        rows[[3, 4], 8:] = rows[[4, 3], 8:]
+    elif change == "two rows are exchanged":
+        rows[[3, 4]] = rows[[4, 3]]
+    parts = [sort.proof(sort.keys_of(part), np.ascontiguousarray(part[:, 8:])) for part in (rows[:400], rows[400:])]
+    assert sort.is_whole(parts, wanted) == (change == "nothing")
+    assert not sort.is_whole(parts[::-1], wanted)
+
+
+def test_rows_are_sent_to_the_same_subtask_one_by_one_and_as_arrays(tmp_path: Path) -> None:
+    sort.write_rows(tmp_path / "rows.npy", 300)
+    rows = np.load(tmp_path / "rows.npy")
+    chosen = sort.by_range.partition_batch(rows, 7)
+    assert chosen.tolist() == [sort.by_range(bytes(row), 7) for row in rows]
+    assert set(chosen.tolist()) == set(range(7))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["netstack", "duckdb", "polars", "dask"])
+def test_every_engine_sorts_the_same_rows(engine: str) -> None:
+    if engine != "netstack":
+        pytest.importorskip(engine, reason="pip install netstack[more-peers]")
+    assert measure_job("sort", engine, {}, 0.05)["records_per_s"] > 0
+
+
+def test_a_measurement_with_several_batch_sizes_counts_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = {100: 1.0, 200: 3.0, 300: 2.0}
+    monkeypatch.setattr(measure_module, "run_once", lambda spec, **_: {"records_per_s": rates[spec.batch_records]})
+    flight = Measured(RunSpec(emit="arrow"), "flight", batch_sizes=(100, 200, 300))
+    rounds = measure_module.measure([flight], BUILDS, 1, 1.0, lambda text: None)
+    assert rounds[flight, ""][0] == {"records_per_s": 3.0}
+
+
 @pytest.mark.leaves("multiprocessing keeps a process for its semaphores until this one ends")
 @pytest.mark.long
 def test_jobs_end_to_end(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--only", "word count", "--only", "chain", "--build", "python")
+    words = ("--only", "one process", "--only", "Queue", "--build", "python")
     assert main(["goals", "--repeats", "2", "--seconds", "0.05", "--json", *words]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [row["builds"]["python"]["figure"] > 0 for row in found["rows"]] == [True] * 3

@@ -9,6 +9,7 @@ import pytest
 
 from netstack.bench.columns import COLUMNS
 from netstack.bench.ends import address_of, config_of
+from netstack.bench.host import congestion_control
 from netstack.bench.runner import (
     Progress,
     _steps_per_s,
@@ -22,7 +23,7 @@ from netstack.bench.spec import RunSpec
 from netstack.bench.store import flatten
 from netstack.config import NetworkConfig
 from netstack.errors import ConfigError
-from netstack.transports.tcp import LOOPBACK_CONGESTION
+from netstack.transports.tcp import LOOPBACK_CONGESTION, LOOPBACK_CONGESTION_VARIABLE
 
 PROMISED = {
     "records",
@@ -173,6 +174,10 @@ def test_what_a_peer_cannot_do_is_refused_before_anything_runs(tmp_path: Path) -
 def test_the_bare_loop_uses_what_netstack_uses_on_loopback() -> None:
     control = run_once(RunSpec(records=1000), engine="raw")["congestion_control"]
     assert control == LOOPBACK_CONGESTION.decode()
+    environment = {LOOPBACK_CONGESTION_VARIABLE: ""}
+    for engine in ("netstack", "raw"):
+        control = run_once(RunSpec(records=1000), engine=engine, environment=environment)["congestion_control"]
+        assert control == congestion_control(), "the system's"
     assert run_once(RunSpec(records=1000, transport="unix"), engine="raw")["congestion_control"] is None
 
 

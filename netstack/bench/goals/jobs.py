@@ -1,14 +1,14 @@
-"""Jobs of the table of goals, and the same work without netstack.
+"""The jobs of the table of goals, and the same work without netstack.
 
-Takes: which, what is set for its processes, how long about. Gives: a result with a rate.
+Takes: a job, an engine, the environment of its processes, about how many seconds. Gives: a result with a rate.
 
-Word count: the example, two subtasks of each step, by `netstack run`. `loop` is one process with a dict; `queue` is two
-readers and two counters in processes of their own, with a list of words a `put`; `bytewax` is two processes of its own.
-Chain: six operators that do next to nothing; `loop` is `map` of the same functions.
-
-`sparse edge` is two processes (`sparse`): prompt as netstack, on the connection of bulk as `shared`.
-
-The rate of the word count is that of its whole job, from its submission on.
+- Word count: the example by `netstack run`, two subtasks of each step. `loop` is one process with a dict. `queue` is
+  two readers and two counters in processes of their own, with a list of words in a `put`. `bytewax` is two processes.
+  `flink` is a job of two task managers in a warm JVM (`peers/flink/java/Words.java`). The rate is that of the whole
+  job, from its submission to its end; Bytewax counts from when both processes have begun.
+- Sort: see `sort` and `sort_peers`. netstack's rate is that of the whole job.
+- Chain: six operators that add 1; `loop` is `map` of the same functions.
+- Sparse edge: two processes (`sparse`), prompt as `netstack`, on the connection of the bulk edge as `shared`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,20 @@ from netstack.keygroups import stable_hash
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 
 from ..jobs.operators import RESULT, chain, in_one_process
+from ..peers.flink import FlinkSession
 from ..stopping import scratch_folder
+from .sort import is_whole, write_rows
 from .sparse import measure_sparse
 
-WORDS_A_SECOND: Final = 1_500_000
-RECORDS_A_SECOND: Final = 2_000_000
+WORDS_A_SECOND: Final = 2_000_000
+RECORDS_A_SECOND: Final = 3_000_000
+ROWS_A_SECOND: Final = 1_000_000
 SPARSE_EDGE: Final = "sparse edge"
 SIDE: Final = 2
 """Readers, and counters."""
 
 _OPERATORS: Final = 6
-_BYTEWAX_SHARE: Final = 8
+_BYTEWAX_SHARE: Final = 16
 """It counts a part of the words, since it takes so much longer; neither its start nor imports are measured."""
 
 _LINE_WORDS: Final = 10
@@ -48,7 +51,7 @@ _VOCABULARY: Final = 20_000
 
 
 class JobFailed(NetstackError):
-    """A job of the table did not run, or counted wrongly."""
+    """A job of the table failed, or its result is wrong."""
 
 
 def six(records: int = 1) -> StreamEnvironment:
@@ -56,16 +59,24 @@ def six(records: int = 1) -> StreamEnvironment:
     return chain(records, _OPERATORS, is_chained=True, is_spread=False)
 
 
-def measure_job(name: str, engine: str, environment: Mapping[str, str], seconds: float) -> dict[str, Any]:
-    """Runs one of them once.
+def measure_job(
+    name: str, engine: str, environment: Mapping[str, str], seconds: float, flink: FlinkSession | None = None
+) -> dict[str, Any]:
+    """Runs one job once.
 
     Raises:
-        JobFailed: it did not come to its end, or its counts are wrong.
+        JobFailed: the job failed, or its result is wrong.
+        MeasurementFailed: a process, or Flink's JVM, died or fell silent.
     """
     if name == SPARSE_EDGE:
         return measure_sparse(engine == "netstack", environment, seconds)
     with scratch_folder() as scratch:
-        rate = _MEASURES[name, engine](Path(scratch), environment, seconds)
+        if flink is not None:
+            rate = _word_flink(Path(scratch), flink, seconds)
+        elif name == "sort":
+            rate = _sort(Path(scratch), engine, environment, seconds)
+        else:
+            rate = _MEASURES[name, engine](Path(scratch), environment, seconds)
     return {"records_per_s": rate, "delivered": True}
 
 
@@ -141,10 +152,7 @@ def _word_queue(scratch: Path, environment: Mapping[str, str], seconds: float) -
 def _word_bytewax(scratch: Path, environment: Mapping[str, str], seconds: float) -> float:
     path = scratch / "words"
     wanted = write_words(path, int(WORDS_A_SECOND * seconds / _BYTEWAX_SHARE))
-    lines = path.read_bytes().splitlines(keepends=True)
-    for part in range(SIDE):
-        first, last = (len(lines) * (part + step) // SIDE for step in (0, 1))
-        (scratch / f"part-{part}").write_bytes(b"".join(lines[first:last]))
+    _write_parts(path, scratch)
     flow = f"netstack.bench.goals.bytewax_words:flow({str(scratch)!r})"
     command = [sys.executable, "-m", "bytewax.testing", flow, "-p", str(SIDE), "-w", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -154,6 +162,49 @@ def _word_bytewax(scratch: Path, environment: Mapping[str, str], seconds: float)
     counts = (line.split() for line in (scratch / "counts").read_text().splitlines())
     _check({word: int(count) for word, count in counts}, wanted)
     return wanted.total() / (ended_s - max(float(each.read_text()) for each in scratch.glob("began-*")))
+
+
+def _word_flink(scratch: Path, flink: FlinkSession, seconds: float) -> float:
+    path, parts = scratch / "words", scratch / "parts"
+    wanted = write_words(path, int(WORDS_A_SECOND * seconds))
+    parts.mkdir()
+    _write_parts(path, parts)
+    counts, taken_s = flink.count_words(parts, SIDE)
+    _check(counts, wanted)
+    return wanted.total() / taken_s
+
+
+def _write_parts(path: Path, folder: Path) -> None:
+    """Writes a file with an equal share of the lines for each reader."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    for part in range(SIDE):
+        first, last = (len(lines) * (part + step) // SIDE for step in (0, 1))
+        (folder / f"part-{part}").write_bytes(b"".join(lines[first:last]))
+
+
+def _sort(scratch: Path, engine: str, environment: Mapping[str, str], seconds: float) -> float:
+    path, count = scratch / "rows.npy", int(ROWS_A_SECOND * seconds)
+    wanted = write_rows(path, count)
+    if engine == "netstack":
+        found = _run("netstack.bench.goals.sort:job", environment, "-p", f"path={path}", "-p", f"parallelism={SIDE}")
+        parts, taken_s = [part for _, part in sorted(found["results"]["sorted"].items())], found["duration_s"]
+    else:
+        command = [
+            sys.executable,
+            "-m",
+            "netstack.bench.goals.sort_peers",
+            engine,
+            str(scratch),
+            str(min(1.0, seconds)),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise JobFailed(f"{engine}: exit code {done.returncode}: {done.stderr[-1000:]}")
+        found = json.loads(done.stdout)
+        parts, taken_s = found["parts"], found["seconds"]
+    if not is_whole(parts, wanted):
+        raise JobFailed(f"{engine}: rows are missing, changed or not sorted")
+    return count / float(taken_s)
 
 
 def read_words(path: str, subtask: int, queues: list[Any], barrier: Any) -> None:
@@ -215,7 +266,7 @@ def _chain_loop(scratch: Path, environment: Mapping[str, str], seconds: float) -
 
 def _check(found: Any, wanted: Any) -> None:
     if found != wanted:
-        raise JobFailed("it counted wrongly")
+        raise JobFailed("the counts differ from those of the input")
 
 
 _MEASURES: Final[Mapping[tuple[str, str], Callable[[Path, Mapping[str, str], float], float]]] = {

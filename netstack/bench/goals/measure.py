@@ -1,18 +1,25 @@
 """Measures the rows of the table of figures, everything in turn, so that a drifting machine disturbs all alike.
 
 Takes: how often, how long, which rows. Gives: the results of each measurement and build, by round.
+
+Every connection uses the system's congestion control, because a peer's connections cannot use another one. One JVM with
+Flink serves the whole run: it starts with the first measurement that needs it, and is idle in between.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from netstack.errors import NetstackError
+from netstack.transports.tcp import LOOPBACK_CONGESTION_VARIABLE
 
 from ..mesh.driver import run_over_hosts
 from ..mesh.spec import MeshSpec
+from ..peers.flink import FlinkSession
 from ..runner import run_once
 from ..spec import RunSpec
 from ..sweep import median_result
@@ -23,12 +30,12 @@ from .rows import Measured, Row
 PARALLELISM: Final = 4
 """Sources, and sinks, of an all-to-all."""
 
-PURE: Final[Mapping[str, Mapping[str, str]]] = {
-    "": {},
-    "compiled": {"NETSTACK_PURE": ""},
-    "python": {"NETSTACK_PURE": "1"},
+ENVIRONMENT: Final[Mapping[str, Mapping[str, str]]] = {
+    "": {LOOPBACK_CONGESTION_VARIABLE: ""},
+    "compiled": {LOOPBACK_CONGESTION_VARIABLE: "", "NETSTACK_PURE": ""},
+    "python": {LOOPBACK_CONGESTION_VARIABLE: "", "NETSTACK_PURE": "1"},
 }
-"""What is set for the processes of a build."""
+"""The environment of the processes of a build; without a name of a congestion control, TCP keeps the system's."""
 
 Key = tuple[Measured, str]
 Rounds = dict[Key, dict[int, dict[str, Any]]]
@@ -52,14 +59,17 @@ def measure(
     """
     keys = [(each, build) for each in wanted for build in each.builds if not build or build in builds]
     found: Rounds = {key: {} for key in keys}
-    for number in range(repeats):
-        for key in reversed(keys) if number % 2 else keys:
-            each, build = key
-            try:
-                found[key][number] = _measure_once(each, build, seconds * each.seconds)
-            except NetstackError as error:
-                tell(f"round {number + 1}, {each.engine} {build}: {error}")
-        tell(f"round {number + 1} of {repeats} is done")
+    with contextlib.ExitStack() as stack:
+        flink = _Flink(stack)
+        for number in range(repeats):
+            began_s = time.monotonic()
+            for key in reversed(keys) if number % 2 else keys:
+                each, build = key
+                try:
+                    found[key][number] = _measure_once(each, build, seconds * each.seconds, flink)
+                except NetstackError as error:
+                    tell(f"round {number + 1}, {each.job or 'run'}, {each.engine} {build}: {error}")
+            tell(f"round {number + 1} of {repeats} took {time.monotonic() - began_s:.0f} s")
     return found
 
 
@@ -85,15 +95,34 @@ def values_of(row: Row, measured: Measured, build: str, rounds: Rounds) -> dict[
     return {number: value + more for number, value in values.items() if value is not None}
 
 
-def _measure_once(each: Measured, build: str, seconds: float) -> dict[str, Any]:
+class _Flink:
+    """One session with a JVM, opened when it is first needed."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
+        self._session: FlinkSession | None = None
+
+    def session(self) -> FlinkSession:
+        if self._session is None:
+            self._session = self._stack.enter_context(FlinkSession())
+        return self._session
+
+
+def _measure_once(each: Measured, build: str, seconds: float, flink: _Flink) -> dict[str, Any]:
+    environment = ENVIRONMENT[build]
     if each.job:
-        return measure_job(each.job, each.engine, PURE[build], seconds)
+        session = flink.session() if each.engine == "flink" else None
+        return measure_job(each.job, each.engine, environment, seconds, session)
     spec = dataclasses.replace(each.spec, seconds=seconds)
-    if not each.taskmanagers:
-        return run_once(spec, engine=each.engine, environment=PURE[build])
-    count = each.taskmanagers
-    with local_taskmanagers(count, slots=2 * PARALLELISM, environment=PURE[build]) as taskmanagers:
-        return over(spec, taskmanagers.hosts(PARALLELISM))
+    if each.engine == "flink":
+        return flink.session().run_once(spec)
+    if each.taskmanagers:
+        count = each.taskmanagers
+        with local_taskmanagers(count, slots=2 * PARALLELISM, environment=environment) as taskmanagers:
+            return over(spec, taskmanagers.hosts(PARALLELISM))
+    specs = [dataclasses.replace(spec, batch_records=size) for size in each.batch_sizes] or [spec]
+    results = [run_once(each_spec, engine=each.engine, environment=environment) for each_spec in specs]
+    return max(results, key=lambda result: float(result["records_per_s"]))
 
 
 def over(spec: RunSpec, hosts: tuple[str, ...]) -> dict[str, Any]:

@@ -1,10 +1,11 @@
-"""The rows of the table of figures: which measurements each is made of, and what is aimed at.
+"""The rows of the table of figures: the measurements that each row divides, and its goal.
 
 Takes: nothing. Gives: `ROWS`, and the measurements they need, each once.
 
-A figure is a rate divided by another one's: a peer's, or that of the same build under other settings. Of a latency it
-is that of netstack divided by the peer's, so less is better. Both sides verify the same: every record, or, where
-batches are compared, every record of one delivery in 16; the bare loop alone verifies nothing.
+A figure is netstack's rate divided by another rate: that of a peer, or of the same build under other settings. A figure
+of latencies is netstack's latency divided by the peer's, so less is better. Both sides verify the same: every record,
+or, where batches are compared, every record of one delivery in 16. Flink's sink checks the order and the content of
+each record and sums nothing up; the bare loop verifies nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +24,18 @@ from ..spec import RunSpec
 
 BUILDS: Final = ("compiled", "python")
 
-_PACKAGES: Final[Mapping[str, str]] = MappingProxyType({"zmq": "zmq", "flight": "pyarrow", "bytewax": "bytewax"})
-"""What a peer is imported from."""
+_PACKAGES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "zmq": ("zmq",),
+        "flight": ("pyarrow",),
+        "flink": ("pyflink",),
+        "bytewax": ("bytewax",),
+        "duckdb": ("duckdb", "pyarrow"),
+        "polars": ("polars", "pyarrow"),
+        "dask": ("dask", "distributed", "pandas", "pyarrow"),
+    }
+)
+"""The packages that a peer imports; the package of Flink's jars is only looked for."""
 
 Result = Mapping[str, Any]
 Figure = Callable[[Result], float | None]
@@ -38,10 +49,10 @@ class Measured:
     Attributes:
         spec: its settings, without a length.
         engine: `netstack`, which is measured in both builds, or a peer.
-        job: which of `jobs` it is instead; its peers are `loop`, `queue`, `bytewax` and `shared`, and of `spec`
-            nothing counts.
-        taskmanagers: it is an all-to-all on so many of them; 0 for two processes.
-        seconds: how long, in the unit of the command's `--seconds`.
+        job: the name of a job of `jobs`, measured instead of `spec`.
+        taskmanagers: the number of TaskManagers of an all-to-all; 0 for two processes.
+        seconds: the length, in units of the command's `--seconds`.
+        batch_sizes: records in a batch; each size is measured in each round, and the fastest counts.
     """
 
     spec: RunSpec
@@ -49,6 +60,7 @@ class Measured:
     job: str = ""
     taskmanagers: int = 0
     seconds: float = 1.0
+    batch_sizes: tuple[int, ...] = ()
 
     @property
     def builds(self) -> tuple[str, ...]:
@@ -102,13 +114,14 @@ def installed(rows: Sequence[Row], report: Callable[[str], None]) -> list[Row]:
     """
     left = []
     for row in rows:
-        package = "" if row.other is None else _PACKAGES.get(row.other.engine, "")
-        if package and find_spec(package) is None:
-            report(f"left out, {package} is not installed: {row.text}")
+        packages = () if row.other is None else _PACKAGES.get(row.other.engine, ())
+        missing = [package for package in packages if find_spec(package) is None]
+        if missing:
+            report(f"left out, {' and '.join(missing)} not installed: {row.text}")
         else:
             left.append(row)
     if not left:
-        raise ConfigError("no peer of these rows is installed: pip install netstack[peers,more-peers]")
+        raise ConfigError("no peer of these rows is installed: pip install netstack[peers,more-peers,flink]")
     return left
 
 
@@ -158,12 +171,15 @@ def _bulk(exclusive: int, floating: int, segment: int) -> RunSpec:
 
 
 _RECORD: Final = RunSpec()
+_KIB: Final = RunSpec(record_bytes=KIB)
 _BATCH: Final = RunSpec(emit="batch", verify="sample")
 _PROVEN: Final = replace(_BATCH, verify="all")
 _ARROW: Final = RunSpec(emit="arrow")
 _MESH: Final = RunSpec(emit="batch")
 _FRAMES: Final = {"32 KiB": 32 * KIB, "1 MiB": 1024 * KIB}
+_FLIGHT_BATCHES: Final = (64 * KIB, 256 * KIB, 1024 * KIB)
 _RATES: Final = (1_000, 20_000, 100_000)
+_TAIL_RECORDS: Final = 2_000  # that a p99.9 rests on at the least
 _TIMEOUTS_S: Final = (0.0, 0.001, 0.01)
 _QUANTILES: Final = {"p50": "p50", "p99": "p99", "p99.9": "p999"}
 
@@ -183,8 +199,9 @@ def _latency_rows(text: str, ours: RunSpec, rate: int, timeout_s: float, goals: 
 
     A record may wait for the buffer timeout, so this is added to them.
     """
-    measured = Measured(replace(ours, rate_per_s=float(rate), buffer_timeout_s=timeout_s), seconds=2)
-    other = Measured(replace(_RECORD, rate_per_s=float(rate), buffer_timeout_s=0.0), "zmq", seconds=2)
+    seconds = max(1.0, _TAIL_RECORDS / rate)
+    measured = Measured(replace(ours, rate_per_s=float(rate), buffer_timeout_s=timeout_s), seconds=seconds)
+    other = Measured(replace(_RECORD, rate_per_s=float(rate), buffer_timeout_s=0.0), "zmq", seconds=seconds)
     timeout = format_duration(timeout_s)
     what = f"at {rate:,}/s, timeout {timeout}, {text}: pyzmq{f' + {timeout}' if timeout_s else ''}"
     return [
@@ -210,12 +227,16 @@ def _rows() -> tuple[Row, ...]:
         _rate_row("8 B by batch, every byte: pyzmq, frames of 32 KiB", _PROVEN, _framed(_PROVEN, 32 * KIB), (1.0, 1.0))
     )
     zmq = Measured(_RECORD, "zmq")
-    flight = Measured(_ARROW, "flight")
+    flight = Measured(_ARROW, "flight", batch_sizes=tuple(size // _ARROW.record_bytes for size in _FLIGHT_BATCHES))
+    flink = Measured(_RECORD, "flink")
     wide = replace(_ARROW, exclusive_buffers=16, floating_buffers=16, segment_size_bytes=256 * KIB)
     rows += [
         _rate_row("8 B one by one, `async for`: pyzmq", _RECORD, zmq, (6, 2.5)),
         _rate_row("8 B one by one, `next_records`: pyzmq", replace(_RECORD, read="buffer"), zmq, (10, 3)),
         _rate_row("8 B one by one, blocking: pyzmq", replace(_RECORD, read="blocking", write="blocking"), zmq, (2, 1)),
+        _rate_row("8 B one by one, `async for`: Flink", _RECORD, flink, (1, 0.4)),
+        _rate_row("8 B one by one, `next_records`: Flink", replace(_RECORD, read="buffer"), flink, (2, 0.6)),
+        _rate_row("1 KiB one by one, `async for`: Flink", _KIB, replace(flink, spec=_KIB), (1, 0.5)),
         _rate_row("columnar int64, default buffers: Flight", _ARROW, flight, (1.2, 0.7)),
         _rate_row("columnar int64, 16 + 16 of 256 KiB: Flight", wide, flight, (2.5, 2)),
     ]
@@ -226,7 +247,7 @@ def _rows() -> tuple[Row, ...]:
     for timeout_s, goals in ((0.001, (0.98, 0.95)), (0.0, (0.95, 0.85))):
         text = f"8 B one by one, timeout {format_duration(timeout_s)}: 100 ms"
         rows.append(_rate_row(text, replace(_RECORD, buffer_timeout_s=timeout_s), Measured(_RECORD), goals))
-    for channels, seconds, goals in ((1_000, 2.0, (0.9, 0.8)), (10_000, 4.0, (0.7, 0.55))):
+    for channels, seconds, goals in ((1_000, 1.0, (0.9, 0.8)), (10_000, 2.0, (0.7, 0.55))):
         many = Measured(replace(_RECORD, channels=channels), seconds=seconds)
         rows.append(_rate_row(f"8 B one by one, {channels:,} channels: one", many, Measured(_RECORD), goals))
     mesh = Measured(_MESH, taskmanagers=2)
@@ -234,7 +255,7 @@ def _rows() -> tuple[Row, ...]:
         _rate_row("8 B by batch, 1,000 channels: one", replace(_BATCH, channels=1_000), Measured(_BATCH), (0.5, 0.4)),
         _rate_row("4 x 4 all-to-all on two TaskManagers, 8 B by batch", mesh, None, (170e6, 110e6)),
     ]
-    prompt, shared = (Measured(_RECORD, engine, "sparse edge", seconds=4) for engine in ("netstack", "shared"))
+    prompt, shared = (Measured(_RECORD, engine, "sparse edge", seconds=3) for engine in ("netstack", "shared"))
     rows += [
         Row(
             f"{name} of a sparse prompt edge beside bulk, 100 Mbit/s, 5 ms: on one connection with it",
@@ -251,9 +272,13 @@ def _rows() -> tuple[Row, ...]:
         ("word count, a user's job: a loop in one process", "word count", "loop", (0.6, 0.5)),
         ("word count, a user's job: multiprocessing.Queue", "word count", "queue", (0.6, 0.5)),
         ("word count, a user's job: Bytewax", "word count", "bytewax", (6, 4)),
+        ("word count, a user's job: Flink", "word count", "flink", (0.6, 0.3)),
         ("six operators in a chain: a loop in one process", "chain", "loop", (0.9, 0.9)),
+        ("sort of 100 B rows, blocking exchange: DuckDB", "sort", "duckdb", (0.5, 0.4)),
+        ("sort of 100 B rows, blocking exchange: Polars", "sort", "polars", (0.5, 0.4)),
+        ("sort of 100 B rows, blocking exchange: Dask P2P", "sort", "dask", (2, 1.5)),
     ):
-        ours, peer = (Measured(_RECORD, each, job, seconds=4) for each in ("netstack", engine))
+        ours, peer = (Measured(_RECORD, each, job, seconds=2) for each in ("netstack", engine))
         rows.append(_rate_row(text, ours, peer, goals))
     return tuple(rows)
 

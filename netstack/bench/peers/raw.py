@@ -159,7 +159,7 @@ def _dial(address: str) -> socket.socket:
 def _tune(connection: socket.socket) -> None:
     """What netstack's own transport does for a connection within one host."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if hasattr(socket, "TCP_CONGESTION"):
+    if LOOPBACK_CONGESTION and hasattr(socket, "TCP_CONGESTION"):
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOOPBACK_CONGESTION)
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from netstack.bench.emulation import emulation_cells
+from netstack.bench.goals.jobs import write_words
 from netstack.bench.grid import Grid
 from netstack.bench.peers import peer_spec
 from netstack.bench.peers.flink import FlinkSession, FlinkSpec, jar
@@ -198,6 +199,20 @@ def test_a_jvm_that_ends_is_told_with_its_last_words(monkeypatch: pytest.MonkeyP
         session.run_once(RunSpec(seconds=1.0))
 
 
+def test_words_are_counted_three_times_before_the_first_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    answers = (
+        "import json, sys\n"
+        "for number, line in enumerate(sys.stdin):\n"
+        "    asked = json.loads(line)\n"
+        "    counts = {asked['count_words']: asked['parallelism']}\n"
+        "    print(json.dumps({'seconds': number, 'counts': counts}), flush=True)\n"
+    )
+    monkeypatch.setattr("netstack.bench.peers.flink.session.java_command", lambda: [sys.executable, "-c", answers])
+    with FlinkSession() as session:
+        assert session.count_words(tmp_path, 2) == ({str(tmp_path): 2}, 3)
+        assert session.count_words(tmp_path, 2) == ({str(tmp_path): 2}, 4)
+
+
 def bench(*arguments: str | Path) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "netstack.bench", *map(str, arguments), "--json"],
@@ -210,6 +225,17 @@ def bench(*arguments: str | Path) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr[-2000:]
     document: dict[str, Any] = json.loads(done.stdout)
     return document
+
+
+@pytest.mark.java
+@pytest.mark.flink
+@pytest.mark.long
+def test_flink_counts_the_words_of_a_folder(tmp_path: Path) -> None:
+    counts = write_words(tmp_path / "one", 20_000) + write_words(tmp_path / "two", 10_000)
+    with FlinkSession() as session:
+        found, taken_s = session.count_words(tmp_path, 2)
+    assert found == counts
+    assert taken_s > 0
 
 
 class TestReal:

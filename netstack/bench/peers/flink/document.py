@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ...checkpoints.figures import Seen, times
 from ...histogram import Histogram
-from ...host import host_facts, version
+from ...host import congestion_control, host_facts, version
 from ...runner import pace_warnings, paced_window
 from .spec import FlinkSpec
 
@@ -102,7 +102,7 @@ def document_of(spec: FlinkSpec, answer: Mapping[str, Any]) -> dict[str, Any]:
         "wire_bytes": round(wire_bytes),
         "buffers": None if buffers is None else round(buffers),
         "credits": None,
-        "congestion_control": None,
+        "congestion_control": congestion_control(),
         "records_per_buffer": _records_per_buffer(answer),
         "average_buffer_fill": (
             producer["netstack_output_bytes_total"] / buffers / spec.segment_size_bytes if buffers else None

@@ -1,6 +1,6 @@
-"""One warm JVM that runs a cell after the other.
+"""One warm JVM that runs one cell after the other, and the word count of `goals`.
 
-Takes: `FlinkSpec`s. Gives: the document of each run.
+Takes: `FlinkSpec`s, folders of text. Gives: the document of each run, the counts of words.
 
 Rules: the JVM is in a session of its own, so that Ctrl-C reaches only this process, which then ends it; it ends by
 itself when its standard input ends. It is warmed up before the first cell that counts.
@@ -15,7 +15,8 @@ import selectors
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final, Self
 
 from ...processes import MeasurementFailed
@@ -35,6 +36,7 @@ WARM_UP: Final = (
 WARM_UP_S: Final = 9.0
 """About how long starting and warming up takes."""
 
+_WORD_COUNT_WARM_UPS: Final = 3
 _SETUP_S: Final = 150.0
 _LOOK_S: Final = 0.25
 _QUOTED_LINES: Final = 12
@@ -52,7 +54,7 @@ class FlinkSession:
         self._process: subprocess.Popen[bytes] | None = None
         self._words = tempfile.TemporaryFile()  # noqa: SIM115  # closed in __exit__
         self._pending = b""
-        self._is_warm = False
+        self._is_warm = self._has_counted = False
 
     def __enter__(self) -> Self:
         """Starts the JVM."""
@@ -90,43 +92,65 @@ class FlinkSession:
         """
         if not self._is_warm:
             for each in WARM_UP:
-                self._ask(FlinkSpec.of(each), None)
+                self._ask_cell(FlinkSpec.of(each), None)
             self._is_warm = True
         asked = FlinkSpec.of(spec)
         if asked.seconds is None and asked.records is None:
             asked = FlinkSpec(**{**asked.as_dict(), "seconds": DEFAULT_SECONDS})
-        return document_of(asked, self._ask(asked, on_progress))
+        return document_of(asked, self._ask_cell(asked, on_progress))
 
-    def _ask(self, spec: FlinkSpec, on_progress: Callable[[Progress], None] | None) -> dict[str, Any]:
+    def count_words(self, folder: Path, parallelism: int) -> tuple[dict[str, int], float]:
+        """Counts the words of all files in a folder; before its first report the JVM counts them three times.
+
+        Returns:
+            The counts, and the seconds from the job's submission to its end.
+
+        Raises:
+            MeasurementFailed: the JVM died or fell silent, or the job failed.
+        """
+        line = {"count_words": str(folder), "parallelism": parallelism}
+        for _ in range(0 if self._has_counted else _WORD_COUNT_WARM_UPS):
+            self._ask(line, _SETUP_S, None)
+        self._has_counted = True
+        answer = self._ask(line, _SETUP_S, None)
+        return answer["counts"], answer["seconds"]
+
+    def _ask_cell(self, spec: FlinkSpec, on_progress: Callable[[Progress], None] | None) -> dict[str, Any]:
+        def report(elapsed_s: float) -> None:
+            if on_progress is not None:
+                part = min(1.0, elapsed_s / (spec.START_S + spec.seconds)) if spec.seconds else None
+                on_progress(Progress("flink", "running", 0, elapsed_s, part))
+
+        return self._ask(spec.line(), _SETUP_S + 3 * (spec.seconds or 60), report)
+
+    def _ask(self, line: Mapping[str, Any], limit_s: float, report: Callable[[float], None] | None) -> dict[str, Any]:
         process = self._process
         assert process is not None
         assert process.stdin is not None
         try:
-            process.stdin.write(json.dumps(spec.line()).encode() + b"\n")
+            process.stdin.write(json.dumps(line).encode() + b"\n")
             process.stdin.flush()
         except OSError:
             raise MeasurementFailed(f"Flink's JVM has ended{self._quote()}") from None
-        answer: dict[str, Any] = json.loads(self._line(spec, on_progress))
+        answer: dict[str, Any] = json.loads(self._line(limit_s, report))
         if "error" in answer:
             raise MeasurementFailed(f"Flink: {answer['error']}{self._quote()}")
         return answer
 
-    def _line(self, spec: FlinkSpec, on_progress: Callable[[Progress], None] | None) -> bytes:
+    def _line(self, limit_s: float, report: Callable[[float], None] | None) -> bytes:
         """The next line of its standard output."""
         process = self._process
         assert process is not None
         assert process.stdout is not None
         began = time.monotonic()
-        limit_s = _SETUP_S + 3 * (spec.seconds or 60)
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._pending:
                 elapsed_s = time.monotonic() - began
                 if elapsed_s > limit_s:
                     raise MeasurementFailed(f"Flink said nothing for {limit_s:.0f} s{self._quote()}")
-                if on_progress is not None:
-                    part = min(1.0, elapsed_s / (spec.START_S + spec.seconds)) if spec.seconds else None
-                    on_progress(Progress("flink", "running", 0, elapsed_s, part))
+                if report is not None:
+                    report(elapsed_s)
                 if selector.select(_LOOK_S):
                     chunk = os.read(process.stdout.fileno(), 1 << 16)
                     if not chunk:

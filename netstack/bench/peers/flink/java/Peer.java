@@ -19,10 +19,11 @@ import org.apache.flink.runtime.checkpoint.CheckpointStatsSnapshot;
 import org.apache.flink.runtime.jobgraph.JobGraph;
 import org.apache.flink.runtime.jobmaster.JobResult;
 import org.apache.flink.runtime.minicluster.MiniCluster;
+import org.apache.flink.shaded.jackson2.com.fasterxml.jackson.databind.JsonNode;
 import org.apache.flink.shaded.jackson2.com.fasterxml.jackson.databind.ObjectMapper;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 
-/** Takes a cell a line of standard input and prints a line of JSON for each: what a real Flink did. */
+/** Takes a cell or a word count a line of standard input and prints a line of JSON for each: what a real Flink did. */
 public final class Peer {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final long SAMPLE_MS = 50;
@@ -38,7 +39,8 @@ public final class Peer {
         for (String line; (line = lines.readLine()) != null; ) {
             Map<String, Object> answer;
             try {
-                answer = run(new Cell(JSON.readTree(line)));
+                JsonNode asked = JSON.readTree(line);
+                answer = asked.has("count_words") ? Words.count(asked) : run(new Cell(asked));
             } catch (Exception failure) {
                 failure.printStackTrace();
                 answer = Map.of("error", rootOf(failure));
