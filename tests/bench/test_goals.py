@@ -14,7 +14,7 @@ from netstack.bench.cli import main
 from netstack.bench.goals import measure as measure_module
 from netstack.bench.goals import rows as rows_module
 from netstack.bench.goals import sort
-from netstack.bench.goals.command import markdown, told_row
+from netstack.bench.goals.command import markdown, row_document
 from netstack.bench.goals.jobs import measure_job, write_words
 from netstack.bench.goals.measure import Rounds
 from netstack.bench.goals.rows import BUILDS, ROWS, Measured, installed, measured_once
@@ -42,7 +42,7 @@ def test_a_rate_is_a_multiple_of_the_others_and_a_latency_a_fraction() -> None:
     found: Rounds = {(rate.ours, "compiled"): {0: result(12e6)}, (rate.ours, "python"): {0: result(3e6)}}
     assert rate.other is not None
     found[rate.other, ""] = {0: result(2e6)}
-    told = told_row(rate, found)["builds"]
+    told = row_document(rate, found)["builds"]
     assert [told[kind]["figure"] for kind in BUILDS] == [6.0, 1.5]
     assert [told[kind]["is_met"] for kind in BUILDS] == [True, False]
 
@@ -53,20 +53,20 @@ def test_a_rate_is_a_multiple_of_the_others_and_a_latency_a_fraction() -> None:
         (latency.ours, "python"): {0: result(1.0, p50=61.0)},
         (latency.other, ""): {0: result(1.0, p50=20.0)},
     }
-    told = told_row(latency, found)["builds"]
+    told = row_document(latency, found)["builds"]
     assert [told[kind]["is_met"] for kind in BUILDS] == [True, False]
 
     held = next(row for row in ROWS if row.text == "p50 at 1,000/s, timeout 1ms, trio: pyzmq + 1ms")
     assert held.other is not None
     found = {(held.ours, "compiled"): {0: result(1.0, p50=510.0)}, (held.other, ""): {0: result(1.0, p50=20.0)}}
-    assert told_row(held, found)["builds"]["compiled"]["figure"] == 0.5, "a record may wait for the timeout"
+    assert row_document(held, found)["builds"]["compiled"]["figure"] == 0.5, "a record may wait for the timeout"
 
 
 def test_the_other_may_be_the_same_build_under_other_settings() -> None:
     row = next(row for row in ROWS if "timeout 0:" in row.text)
     assert row.other is not None
     found = {(row.ours, "python"): {0: result(9.0)}, (row.other, "python"): {0: result(10.0)}}
-    told = told_row(row, found)["builds"]
+    told = row_document(row, found)["builds"]
     assert told["python"]["figure"] == 0.9
     assert told["compiled"]["figure"] is None, "that build was not measured"
 
@@ -77,11 +77,11 @@ def test_a_figure_is_the_middle_of_the_ratios_of_pairs_with_their_range() -> Non
     assert row.other is not None
     ours = {0: result(8e6), 1: result(2e6), 3: result(6e6)}
     other = {0: result(4e6), 1: result(1e6), 2: result(1e6), 3: result(3e6)}
-    told = told_row(row, {(row.ours, "compiled"): ours, (row.other, ""): other})
+    told = row_document(row, {(row.ours, "compiled"): ours, (row.other, ""): other})
     assert told["builds"]["compiled"]["figure"] == pytest.approx(2.0)
     assert told["builds"]["compiled"]["interval"] == pytest.approx([2.0, 2.0])
     ours[3] = result(9e6)
-    told = told_row(row, {(row.ours, "compiled"): ours, (row.other, ""): other})
+    told = row_document(row, {(row.ours, "compiled"): ours, (row.other, ""): other})
     low, high = told["builds"]["compiled"]["interval"]
     assert low < 2.0 < told["builds"]["compiled"]["figure"] < 3.0 < high
     assert f"({low:.2f} to {high:.2f})" in markdown([told], "a remark")
@@ -95,7 +95,7 @@ def test_markdown_has_a_line_a_row_and_what_misses_its_goal_is_bold() -> None:
         (row.ours, "python"): {0: result(10.0)},
         (row.other, ""): {0: result(100.0)},
     }
-    lines = markdown([told_row(row, found)], "a remark").splitlines()
+    lines = markdown([row_document(row, found)], "a remark").splitlines()
     assert len(lines) == 4
     assert "| 0.40 | **0.10** | 0.35 / 0.20 |" in lines[-1]
     assert len({line.count("|") for line in lines[1:]}) == 1

@@ -55,52 +55,52 @@ def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[st
     wanted = measured_once(rows)
     began = time.monotonic()
     rounds = measure(wanted, asked, repeats, seconds, lambda text: errors.print(text, soft_wrap=True, markup=False))
-    found = medians(rounds)
+    measured = medians(rounds)
     taken_s = time.monotonic() - began
-    told = [told_row(row, rounds) for row in rows]
-    lost = [f"{each.engine} {kind}".strip() for (each, kind), result in found.items() if not result.get("delivered")]
-    controls = {str(result["congestion_control"]) for result in found.values() if result.get("congestion_control")}
+    documents = [row_document(row, rounds) for row in rows]
+    lost = [f"{each.engine} {kind}".strip() for (each, kind), result in measured.items() if not result.get("delivered")]
+    controls = {str(result["congestion_control"]) for result in measured.values() if result.get("congestion_control")}
     if as_json:
         results = [
             {"engine": each.engine, "job": each.job, "taskmanagers": each.taskmanagers, "build": kind, **result}
-            for (each, kind), result in found.items()
+            for (each, kind), result in measured.items()
         ]
-        head = {"rows": told, "repeats": repeats, "seconds": seconds, "taken_s": taken_s, "delivered": not lost}
+        head = {"rows": documents, "repeats": repeats, "seconds": seconds, "taken_s": taken_s, "delivered": not lost}
         console.print_json({**head, "results": results, "host": host_facts(), "version": version()})
     else:
         spent = f"{repeats} rounds with 95 % ranges of the pairs, {taken_s:.0f} s in all"
         control = f"all TCP under the system's {' and '.join(sorted(controls))}"
         remark = f"{datetime.now(UTC):%Y-%m-%d}, {_machine()}, {spent}, {control}"
-        click.echo(markdown(told, remark))
+        click.echo(markdown(documents, remark))
     for name in lost:
         errors.print(f"[red]not delivered by {name}:[/] its figures do not count")
-    return 0 if len(found) == len(rounds) and not lost else 1
+    return 0 if len(measured) == len(rounds) and not lost else 1
 
 
-def told_row(row: Row, rounds: Rounds) -> dict[str, Any]:
-    """A row with what was found: for each build the number, what it is as a multiple of the other, and the goal.
+def row_document(row: Row, rounds: Rounds) -> dict[str, Any]:
+    """A row as plain data: for each build its number, the number as a multiple of the other one, and the goal.
 
     The multiple is the middle of the ratios of pairs of one round, with their 95 % interval where there were three or
     more; with fewer rounds their median.
     """
-    told: dict[str, Any] = {"text": row.text, "builds": {}}
+    document: dict[str, Any] = {"text": row.text, "builds": {}}
     for kind, goal in zip(BUILDS, row.goals, strict=True):
         ours = _median(values_of(row, row.ours, kind, rounds).values())
         other = None if row.other is None else _median(values_of(row, row.other, kind, rounds).values())
         ratios = figures(row, kind, rounds)
         interval = Interval.of(ratios)
         figure = _median(ratios) if interval is None else interval.middle
-        told["builds"][kind] = {
+        document["builds"][kind] = {
             "value": ours,
-            "shown": None if ours is None else row.shown(ours),
+            "shown": None if ours is None else row.label(ours),
             "other": other,
-            "other_shown": None if other is None else row.shown(other),
+            "other_shown": None if other is None else row.label(other),
             "figure": figure,
             "interval": None if interval is None else [interval.low, interval.high],
             "goal": goal,
             "is_met": None if figure is None else figure <= goal if row.is_less_better else figure >= goal,
         }
-    return told
+    return document
 
 
 def markdown(rows: Sequence[Mapping[str, Any]], remark: str) -> str:

@@ -99,17 +99,17 @@ def _run(job: str, environment: Mapping[str, str], *arguments: str) -> dict[str,
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     if done.returncode:
         raise JobFailed(f"{job}: exit code {done.returncode}: {done.stderr[-1000:]}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 def _word_count(scratch: Path, environment: Mapping[str, str], seconds: float) -> float:
     path = scratch / "words"
     counts = write_words(path, int(WORDS_A_SECOND * seconds))
-    found = _run("netstack.examples.word_count:job", environment, "--input", str(path), "-p", f"parallelism={SIDE}")
-    top = found["results"]["top"]["0"]
+    result = _run("netstack.examples.word_count:job", environment, "--input", str(path), "-p", f"parallelism={SIDE}")
+    top = result["results"]["top"]["0"]
     _check(top, [[word, counts[word]] for word, _ in top])
-    return counts.total() / float(found["duration_s"])
+    return counts.total() / float(result["duration_s"])
 
 
 def _word_loop(scratch: Path, environment: Mapping[str, str], seconds: float) -> float:
@@ -186,8 +186,8 @@ def _sort(scratch: Path, engine: str, environment: Mapping[str, str], seconds: f
     path, count = scratch / "rows.npy", int(ROWS_A_SECOND * seconds)
     wanted = write_rows(path, count)
     if engine == "netstack":
-        found = _run("netstack.bench.goals.sort:job", environment, "-p", f"path={path}", "-p", f"parallelism={SIDE}")
-        parts, taken_s = [part for _, part in sorted(found["results"]["sorted"].items())], found["duration_s"]
+        result = _run("netstack.bench.goals.sort:job", environment, "-p", f"path={path}", "-p", f"parallelism={SIDE}")
+        parts, taken_s = [part for _, part in sorted(result["results"]["sorted"].items())], result["duration_s"]
     else:
         command = [
             sys.executable,
@@ -200,8 +200,8 @@ def _sort(scratch: Path, engine: str, environment: Mapping[str, str], seconds: f
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise JobFailed(f"{engine}: exit code {done.returncode}: {done.stderr[-1000:]}")
-        found = json.loads(done.stdout)
-        parts, taken_s = found["parts"], found["seconds"]
+        result = json.loads(done.stdout)
+        parts, taken_s = result["parts"], result["seconds"]
     if not is_whole(parts, wanted):
         raise JobFailed(f"{engine}: rows are missing, changed or not sorted")
     return count / float(taken_s)
@@ -254,18 +254,18 @@ def count_words(queue: Any, results: Any, barrier: Any) -> None:
 
 def _chain(scratch: Path, environment: Mapping[str, str], seconds: float) -> float:
     records = int(RECORDS_A_SECOND * seconds)
-    found = _run("netstack.bench.goals.jobs:six", environment, "-p", f"records={records}")
-    told = found["results"][RESULT]["0"]
-    _check(told["records"], records)
-    return float(told["records"] / told["seconds"])
+    result = _run("netstack.bench.goals.jobs:six", environment, "-p", f"records={records}")
+    summary = result["results"][RESULT]["0"]
+    _check(summary["records"], records)
+    return float(summary["records"] / summary["seconds"])
 
 
 def _chain_loop(scratch: Path, environment: Mapping[str, str], seconds: float) -> float:
     return in_one_process(int(RECORDS_A_SECOND * seconds), _OPERATORS)
 
 
-def _check(found: Any, wanted: Any) -> None:
-    if found != wanted:
+def _check(counts: Any, wanted: Any) -> None:
+    if counts != wanted:
         raise JobFailed("the counts differ from those of the input")
 
 

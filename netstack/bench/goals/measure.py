@@ -43,7 +43,7 @@ Rounds = dict[Key, dict[int, dict[str, Any]]]
 
 
 def measure(
-    wanted: Sequence[Measured], builds: Sequence[str], repeats: int, seconds: float, tell: Callable[[str], None]
+    wanted: Sequence[Measured], builds: Sequence[str], repeats: int, seconds: float, report: Callable[[str], None]
 ) -> Rounds:
     """Measures everything `repeats` times, round after round, every other round in the opposite order.
 
@@ -52,13 +52,13 @@ def measure(
         builds: of netstack.
         repeats: rounds.
         seconds: the length of most measurements.
-        tell: hears of each one that has failed; the others go on.
+        report: receives a line for each failed measurement, and for each round.
 
     Returns:
         What each measurement gave in which round; nothing for a round in which it failed.
     """
     keys = [(each, build) for each in wanted for build in each.builds if not build or build in builds]
-    found: Rounds = {key: {} for key in keys}
+    rounds: Rounds = {key: {} for key in keys}
     with contextlib.ExitStack() as stack:
         flink = _Flink(stack)
         for number in range(repeats):
@@ -66,11 +66,11 @@ def measure(
             for key in reversed(keys) if number % 2 else keys:
                 each, build = key
                 try:
-                    found[key][number] = _measure_once(each, build, seconds * each.seconds, flink)
+                    rounds[key][number] = _measure_once(each, build, seconds * each.seconds, flink)
                 except NetstackError as error:
-                    tell(f"round {number + 1}, {each.job or 'run'}, {each.engine} {build}: {error}")
-            tell(f"round {number + 1} of {repeats} took {time.monotonic() - began_s:.0f} s")
-    return found
+                    report(f"round {number + 1}, {each.job or 'run'}, {each.engine} {build}: {error}")
+            report(f"round {number + 1} of {repeats} took {time.monotonic() - began_s:.0f} s")
+    return rounds
 
 
 def medians(rounds: Rounds) -> dict[Key, dict[str, Any]]:

@@ -98,10 +98,10 @@ def regress(
     rows = [row for row in rows if not row.allowance]  # an allowance does not follow the machine's speed
     stored = read_baseline(baseline) if baseline.exists() and not save else None
     builds = BUILDS if build.kind == "compiled" else ("python",)
-    found = measure(
+    rounds = measure(
         measured_once(rows), builds, repeats, seconds, lambda text: errors.print(text, soft_wrap=True, markup=False)
     )
-    now = {f"{row.text} [{kind}]": values for row in rows for kind in builds if (values := figures(row, kind, found))}
+    now = {f"{row.text} [{kind}]": values for row in rows for kind in builds if (values := figures(row, kind, rounds))}
     if not now:
         raise ConfigError("nothing could be measured; what failed stands above")
     if stored is None:
@@ -114,8 +114,14 @@ def regress(
         changes = compared(rows, stored["figures"], now)
     worse = [change for change in changes if change.verdict == "worse"]
     if as_json:
-        told = [asdict(each) for each in changes]
-        console.print_json({"baseline": str(baseline), "changes": told, "figures": now, "worse": len(worse)})
+        console.print_json(
+            {
+                "baseline": str(baseline),
+                "changes": [asdict(each) for each in changes],
+                "figures": now,
+                "worse": len(worse),
+            }
+        )
     elif stored is not None:
         _print(changes)
     return 1 if worse and fail_on else 0
@@ -170,11 +176,11 @@ def read_baseline(path: Path) -> dict[str, Any]:
         ConfigError: it is none, or that of another machine.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        known = found["schema"] == SCHEMA and all(
-            isinstance(value, (int, float)) for values in found["figures"].values() for value in values
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        known = stored["schema"] == SCHEMA and all(
+            isinstance(value, (int, float)) for values in stored["figures"].values() for value in values
         )
-        machine, seconds = dict(found["machine"]), float(found["seconds"])
+        machine, seconds = dict(stored["machine"]), float(stored["seconds"])
     except OSError as error:
         raise ConfigError(f"--baseline {path}: {reason(error)}") from error
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -182,14 +188,16 @@ def read_baseline(path: Path) -> dict[str, Any]:
     if not known:
         raise ConfigError(f"--baseline {path}: not a baseline of this release; make one with --save")
     facts = host_facts()
-    apart = [
+    differences = [
         f"{name} {machine.get(name)!r:.60} there, {facts[name]!r:.60} here"
         for name in _MACHINE
         if machine.get(name) != facts[name]
     ]
-    if apart:
-        raise ConfigError(f"--baseline {path} is of another machine ({'; '.join(apart)}); make one of this with --save")
-    return {"figures": found["figures"], "seconds": seconds}
+    if differences:
+        raise ConfigError(
+            f"--baseline {path} is of another machine ({'; '.join(differences)}); make one of this with --save"
+        )
+    return {"figures": stored["figures"], "seconds": seconds}
 
 
 def _print(changes: Sequence[Change]) -> None:

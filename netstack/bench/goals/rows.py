@@ -79,7 +79,7 @@ class Row:
         other: what it is divided by: a peer, or netstack under other settings; None shows the figure itself.
         goals: compiled, and in Python.
         figure: which number of a result.
-        shown: the number with its unit.
+        label: writes the number with its unit.
         is_less_better: for times.
         allowance: is added to the figure of `other`: what ours gives away by its settings.
     """
@@ -89,7 +89,7 @@ class Row:
     other: Measured | None
     goals: tuple[float, float]
     figure: Figure
-    shown: Callable[[float], str]
+    label: Callable[[float], str]
     is_less_better: bool = False
     allowance: float = 0.0
 
@@ -127,12 +127,12 @@ def installed(rows: Sequence[Row], report: Callable[[str], None]) -> list[Row]:
 
 def measured_once(rows: Sequence[Row]) -> list[Measured]:
     """Everything the rows need, each once, in their order."""
-    found: dict[Measured, None] = {}
+    measured: dict[Measured, None] = {}
     for row in rows:
-        found[row.ours] = None
+        measured[row.ours] = None
         if row.other is not None:
-            found[row.other] = None
-    return list(found)
+            measured[row.other] = None
+    return list(measured)
 
 
 def _rate(result: Result) -> float | None:
@@ -145,8 +145,8 @@ def _payload(result: Result) -> float | None:
 
 def _quantile(name: str) -> Figure:
     def figure(result: Result) -> float | None:
-        found: float | None = result["latency_us"][name]
-        return found
+        quantile: float | None = result["latency_us"][name]
+        return quantile
 
     return figure
 

@@ -122,8 +122,8 @@ def _receive_messages(spec: RunSpec, io: ConsumerIo, connection: socket.socket) 
         wire_bytes += count
         whole = end // message_bytes * message_bytes
         if whole:
-            found = [bytes(slab[at + _HEADER.size : at + message_bytes]) for at in range(0, whole, message_bytes)]
-            io.verifier.feed(0, found, now)
+            records = [bytes(slab[at + _HEADER.size : at + message_bytes]) for at in range(0, whole, message_bytes)]
+            io.verifier.feed(0, records, now)
             slab[: end - whole] = slab[whole:end]
             end -= whole
     return wire_bytes

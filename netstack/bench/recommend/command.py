@@ -212,9 +212,9 @@ def _measurer(runners: Runners, settings: dict[str, Any]) -> tuple[RunSpec, Meas
     return spec, Measurer(run, spec, LADDER_S[-1], rate_per_s, print_step), began + budget_s
 
 
-def _document(found: Answer, words: str, spec: RunSpec, warnings: Sequence[str]) -> dict[str, Any]:
+def _document(answer: Answer, words: str, spec: RunSpec, warnings: Sequence[str]) -> dict[str, Any]:
     """Plain values; ranges are [low, high] with 95 % confidence, None with fewer than three repeats."""
-    point = found.point
+    point = answer.point
     memory = memory_bytes(spec)
     ranges = {
         name: None if each is None else asdict(each)
@@ -224,10 +224,10 @@ def _document(found: Answer, words: str, spec: RunSpec, warnings: Sequence[str])
         "workload": words,
         "buffers": settings_of(spec),
         "buffer_timeout_s": point.timeout_s,
-        "is_reached": found.is_reached,
-        "is_decided": found.is_decided,
-        "doubts": list(found.doubts),
-        "paragraph": found.paragraph(memory),
+        "is_reached": answer.is_reached,
+        "is_decided": answer.is_decided,
+        "doubts": list(answer.doubts),
+        "paragraph": answer.paragraph(memory),
         **ranges,
         "repeats": len(point.pairs),
         "bottleneck": point.bottleneck or None,
@@ -237,10 +237,10 @@ def _document(found: Answer, words: str, spec: RunSpec, warnings: Sequence[str])
     }
 
 
-def _print(told: dict[str, Any], *, with_lines: bool) -> None:
+def _print(document: dict[str, Any], *, with_lines: bool) -> None:
     standard = console.out()
-    standard.print(f"[bold]{escape(told['workload'])}[/], {told['buffers']}", soft_wrap=True)
-    standard.print(f"{escape(told['paragraph'])}\n", soft_wrap=True)
-    for where, text in told["lines"].items() if with_lines else ():
+    standard.print(f"[bold]{escape(document['workload'])}[/], {document['buffers']}", soft_wrap=True)
+    standard.print(f"{escape(document['paragraph'])}\n", soft_wrap=True)
+    for where, text in document["lines"].items() if with_lines else ():
         standard.print(f"[dim]# {escape(where)}[/]\n{escape(text)}\n", soft_wrap=True)
-    console.print_warnings(told, console.err())
+    console.print_warnings(document, console.err())

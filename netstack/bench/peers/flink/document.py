@@ -128,10 +128,10 @@ def document_of(spec: FlinkSpec, answer: Mapping[str, Any]) -> dict[str, Any]:
 
 def metrics_of(sinks: int, sides: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Flink's metrics of both sides, named as ours."""
-    found: dict[str, dict[str, float]] = {"producer": {}, "consumer": {}}
+    by_role: dict[str, dict[str, float]] = {"producer": {}, "consumer": {}}
     elapsed_s = sides["seconds"]
     for side, role in ((SOURCE, "producer"), (SINK, "consumer")):
-        samples, metrics = sides[side], found[role]
+        samples, metrics = sides[side], by_role[role]
         for flinks, ours in _MEANS[side].items():
             if flinks in samples["mean"]:
                 parts = 1 if side == SOURCE or flinks in _SUMS else sinks
@@ -144,16 +144,16 @@ def metrics_of(sinks: int, sides: Mapping[str, Any]) -> dict[str, dict[str, floa
         for flinks, ours in _COUNTS[side].items():
             if flinks in samples["final"]:
                 metrics[ours] = samples["final"][flinks]
-    producer, consumer = found["producer"], found["consumer"]
+    producer, consumer = by_role["producer"], by_role["consumer"]
     producer["netstack_output_backpressured_ms_per_second"] = sum(
         producer.get(f"netstack_output_{kind}_backpressured_ms_per_second", 0.0) for kind in ("soft", "hard")
     )
     buffers = consumer["netstack_input_remote_buffers_total"] - _EVENTS_A_CHANNEL * sinks
     consumer["netstack_input_remote_buffers_total"] = max(0.0, buffers)
-    return found
+    return by_role
 
 
-def _checkpoints(spec: FlinkSpec, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _checkpoints(spec: FlinkSpec, checkpoints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The figures that `bench.cell_checkpoints` has of ours; Flink counts in whole milliseconds."""
     if spec.checkpoints == "none":
         return {}
@@ -165,10 +165,10 @@ def _checkpoints(spec: FlinkSpec, found: Sequence[Mapping[str, Any]]) -> dict[st
             write_s=each["write_ms"] / 1e3,
             channel_state_bytes=each["channel_state_bytes"],
         )
-        for each in found
+        for each in checkpoints
         if each["complete"]
     ]
-    return {"complete": len(seen), "aborted": len(found) - len(seen), **times(seen)}
+    return {"complete": len(seen), "aborted": len(checkpoints) - len(seen), **times(seen)}
 
 
 def _window(spec: FlinkSpec, answer: Mapping[str, Any]) -> tuple[int, float]:

@@ -48,12 +48,11 @@ def flink_libraries() -> Path:
         MissingExtra: the package is not installed.
     """
     try:
-        found = Path(str(distribution(_PACKAGE).locate_file("pyflink/lib")))
+        return Path(str(distribution(_PACKAGE).locate_file("pyflink/lib")))
     except PackageNotFoundError:
         raise MissingExtra(
             f"--peer flink needs Flink's jars; install them: pip install '{_PACKAGE}==2.3.0' (300 MB)"
         ) from None
-    return found
 
 
 def jar_of(sources: Path, libraries: Path) -> Path:
@@ -79,19 +78,19 @@ def jar_of(sources: Path, libraries: Path) -> Path:
 
 def _digest(sources: Path, libraries: Path) -> str:
     """Of the sources and of the names of Flink's jars, which have its version."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in jars(libraries):
-        found.update(path.name.encode())
+        digest.update(path.name.encode())
     for path in sorted(sources.rglob("*")):
         if path.is_file():
-            found.update(path.read_bytes())
-    return found.hexdigest()[:16]
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _tool(name: str) -> str:
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which(name, path=str(Path(home) / "bin")) if home else None
-    found = found or shutil.which(name)
-    if found is None:
+    path = shutil.which(name, path=str(Path(home) / "bin")) if home else None
+    path = path or shutil.which(name)
+    if path is None:
         raise MissingExtra(f"--peer flink needs {name}, and none is found; {_JDK}")
-    return found
+    return path

@@ -70,7 +70,7 @@ class FlinkSpec(RunSpec):
 
     @property
     def run_id(self) -> str:
-        """As that of ours that behaves as Flink, told apart from it."""
+        """The id of netstack's run that behaves as Flink, and a suffix."""
         return f"{RunSpec(**self.as_dict()).run_id}-flink"
 
     def line(self) -> dict[str, Any]:
