@@ -1,17 +1,17 @@
 """Operator chaining: eleven conditions, the chains that they give, and an explanation for every edge.
 
-Rules: an edge is chained when all conditions hold, C1 to C11, one line each of one table. C1 is waived for a source
+Rules: an edge is chained when all conditions hold, C1 to C11. C1 is waived for a source
 that becomes an input of its target's chain. Nothing recurses: 100,000 operators may be one chain.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, final
+from typing import final
 
-from .stream_graph import ChainingStrategy, ExchangeMode, Partitioner, StreamEdge, StreamGraph, StreamNode
+from .stream_graph import ChainingStrategy, ExchangeMode, Partitioner, StreamEdge, StreamGraph
 
 
 @final
@@ -161,11 +161,8 @@ class Chaining:
         """Explains why an edge was chained or not."""
         is_source_input = self._source_inputs[edge.source]
         conditions = []
-        for number, holds, text in _CONDITIONS:
-            answer = holds(self, edge)
-            conditions.append(
-                Condition(number, answer, text(self, edge), not answer and number == "C1" and is_source_input)
-            )
+        for number, holds, text in self._conditions(edge):
+            conditions.append(Condition(number, holds, text, not holds and number == "C1" and is_source_input))
         nodes = self.graph.nodes
         return ChainingExplanation(
             nodes[edge.source].name,
@@ -183,14 +180,6 @@ class Chaining:
         """
         first, second = self.graph.named(source), self.graph.named(target)
         return tuple(self.explain(edge) for edge in self.graph.outputs_of(first) if edge.target == second)
-
-    def streams_of_input(self, edge: StreamEdge) -> int:
-        """Number of edges that share an edge's input; more than one is a union."""
-        return self._streams[edge.target, edge.input_number]
-
-    def head_of(self, node: int) -> StreamNode:
-        """The head of a node's chain."""
-        return self.graph.nodes[self._heads[node]]
 
     def _is_in_chain(self, edge: StreamEdge) -> bool:
         return not self._source_inputs[edge.source] and self._heads[edge.target] != edge.target
@@ -213,7 +202,49 @@ class Chaining:
         )
 
     def _allowed(self, edge: StreamEdge, waived: str = "") -> bool:
-        return all(number == waived or holds(self, edge) for number, holds, _ in _CONDITIONS)
+        return all(number == waived or holds for number, holds, _ in self._conditions(edge))
+
+    def _conditions(self, edge: StreamEdge) -> Iterator[tuple[str, bool, str]]:
+        """Each condition: its number, whether it holds, and a text about the compared values; evaluated one by one."""
+        source, target = self.graph.nodes[edge.source], self.graph.nodes[edge.target]
+        settings = self.graph.settings
+        inputs = len(self.graph.inputs_of(edge.target))
+        yield "C1", inputs == 1, f"{target.name} has {inputs} input edge{'s' if inputs != 1 else ''}"
+        on = settings.is_chaining_enabled
+        yield "C2", on, f"chaining is {'on' if on else 'off'} for the job"
+        yield "C3", *_compared("slot sharing group", source.slot_sharing_group, target.slot_sharing_group)
+        without = [node.name for node in (source, target) if not node.has_operator]
+        text = f"{' and '.join(without)} has no operator" if without else "both have an operator"
+        yield "C4", not without, text
+        head = self.graph.nodes[self._heads[edge.source]]
+        yields = f"{target.name} {'yields' if target.is_yielding else 'does not yield'}"
+        kind = "a legacy source" if head.is_legacy_source else "no legacy source"
+        text = f"{yields}, and the chain before it begins with {head.name}, {kind}"
+        yield "C5", not (target.is_yielding and head.is_legacy_source), text
+        text = f"{source.name} before it has strategy {source.strategy.name}"
+        yield "C6", source.strategy is not ChainingStrategy.NEVER, text
+        with_sources = target.strategy is ChainingStrategy.HEAD_WITH_SOURCES
+        text = f"{target.name} has strategy {target.strategy.name}"
+        if with_sources:
+            text += f", and {source.name} is {'a' if source.is_chainable_source else 'no'} new-style source"
+        is_open = target.strategy is ChainingStrategy.ALWAYS or (with_sources and source.is_chainable_source)
+        yield "C7", is_open, text
+        widths = (node.parallelism if node.parallelism > 0 else "undecided" for node in (source, target))
+        yield "C8", *_compared("parallelism", *widths)
+        if settings.chains_different_max_parallelism:
+            yield "C9", True, "max parallelism may differ"
+        else:
+            limits = (node.max_parallelism or "not set" for node in (source, target))
+            yield "C9", *_compared("max parallelism", *limits)
+        is_forward = edge.partitioner is Partitioner.FORWARD_CONSECUTIVE_HASH or (
+            edge.partitioner in (Partitioner.FORWARD, Partitioner.FORWARD_UNSPECIFIED)
+            and edge.mode is not ExchangeMode.BATCH
+        )
+        mode = f", exchange mode {edge.mode.name}" if edge.mode is not ExchangeMode.UNDEFINED else ""
+        yield "C10", is_forward, f"partitioner is {edge.partitioner.value.replace('_', ' ')}{mode}"
+        is_single = self._streams[edge.target, edge.input_number] == 1
+        text = f"input {edge.input_number} of {target.name} is {'one stream' if is_single else 'a union'}"
+        yield "C11", is_single, text
 
     def _members(self, head: int) -> tuple[int, ...]:
         """Depth first, in the order of their calls."""
@@ -226,141 +257,7 @@ class Chaining:
         return tuple(members)
 
 
-# Each condition: its number, a predicate, and a text about the compared values for either outcome.
-
-
-def _ends(chaining: Chaining, edge: StreamEdge) -> tuple[StreamNode, StreamNode]:
-    return chaining.graph.nodes[edge.source], chaining.graph.nodes[edge.target]
-
-
-def _single_input(chaining: Chaining, edge: StreamEdge) -> bool:
-    return len(chaining.graph.inputs_of(edge.target)) == 1
-
-
-def _single_input_text(chaining: Chaining, edge: StreamEdge) -> str:
-    count = len(chaining.graph.inputs_of(edge.target))
-    return f"{_ends(chaining, edge)[1].name} has {count} input edge{'s' if count != 1 else ''}"
-
-
-def _enabled(chaining: Chaining, edge: StreamEdge) -> bool:
-    return chaining.graph.settings.is_chaining_enabled
-
-
-def _enabled_text(chaining: Chaining, edge: StreamEdge) -> str:
-    return f"chaining is {'on' if _enabled(chaining, edge) else 'off'} for the job"
-
-
-def _same_group(chaining: Chaining, edge: StreamEdge) -> bool:
-    source, target = _ends(chaining, edge)
-    return source.slot_sharing_group == target.slot_sharing_group
-
-
-def _same_group_text(chaining: Chaining, edge: StreamEdge) -> str:
-    return _compared("slot sharing group", *(node.slot_sharing_group for node in _ends(chaining, edge)))
-
-
-def _operators(chaining: Chaining, edge: StreamEdge) -> bool:
-    return all(node.has_operator for node in _ends(chaining, edge))
-
-
-def _operators_text(chaining: Chaining, edge: StreamEdge) -> str:
-    without = [node.name for node in _ends(chaining, edge) if not node.has_operator]
-    return f"{' and '.join(without)} has no operator" if without else "both have an operator"
-
-
-def _may_yield(chaining: Chaining, edge: StreamEdge) -> bool:
-    return not (_ends(chaining, edge)[1].is_yielding and chaining.head_of(edge.source).is_legacy_source)
-
-
-def _may_yield_text(chaining: Chaining, edge: StreamEdge) -> str:
-    target, head = _ends(chaining, edge)[1], chaining.head_of(edge.source)
-    yields = f"{target.name} {'yields' if target.is_yielding else 'does not yield'}"
-    source = "a legacy source" if head.is_legacy_source else "no legacy source"
-    return f"{yields}, and the chain before it begins with {head.name}, {source}"
-
-
-def _upstream(chaining: Chaining, edge: StreamEdge) -> bool:
-    return _ends(chaining, edge)[0].strategy is not ChainingStrategy.NEVER
-
-
-def _upstream_text(chaining: Chaining, edge: StreamEdge) -> str:
-    source = _ends(chaining, edge)[0]
-    return f"{source.name} before it has strategy {source.strategy.name}"
-
-
-def _downstream(chaining: Chaining, edge: StreamEdge) -> bool:
-    source, target = _ends(chaining, edge)
-    return target.strategy is ChainingStrategy.ALWAYS or (
-        target.strategy is ChainingStrategy.HEAD_WITH_SOURCES and source.is_chainable_source
-    )
-
-
-def _downstream_text(chaining: Chaining, edge: StreamEdge) -> str:
-    source, target = _ends(chaining, edge)
-    text = f"{target.name} has strategy {target.strategy.name}"
-    if target.strategy is ChainingStrategy.HEAD_WITH_SOURCES:
-        text += f", and {source.name} is {'a' if source.is_chainable_source else 'no'} new-style source"
-    return text
-
-
-def _same_parallelism(chaining: Chaining, edge: StreamEdge) -> bool:
-    source, target = _ends(chaining, edge)
-    return source.parallelism == target.parallelism
-
-
-def _same_parallelism_text(chaining: Chaining, edge: StreamEdge) -> str:
-    values = (node.parallelism if node.parallelism > 0 else "undecided" for node in _ends(chaining, edge))
-    return _compared("parallelism", *values)
-
-
-def _same_max_parallelism(chaining: Chaining, edge: StreamEdge) -> bool:
-    source, target = _ends(chaining, edge)
-    return chaining.graph.settings.chains_different_max_parallelism or source.max_parallelism == target.max_parallelism
-
-
-def _same_max_parallelism_text(chaining: Chaining, edge: StreamEdge) -> str:
-    if chaining.graph.settings.chains_different_max_parallelism:
-        return "max parallelism may differ"
-    return _compared("max parallelism", *(node.max_parallelism or "not set" for node in _ends(chaining, edge)))
-
-
-def _forward(chaining: Chaining, edge: StreamEdge) -> bool:
-    if edge.partitioner is Partitioner.FORWARD_CONSECUTIVE_HASH:
-        return True
-    is_forward = edge.partitioner in (Partitioner.FORWARD, Partitioner.FORWARD_UNSPECIFIED)
-    return is_forward and edge.mode is not ExchangeMode.BATCH
-
-
-def _forward_text(chaining: Chaining, edge: StreamEdge) -> str:
-    mode = f", exchange mode {edge.mode.name}" if edge.mode is not ExchangeMode.UNDEFINED else ""
-    return f"partitioner is {edge.partitioner.value.replace('_', ' ')}{mode}"
-
-
-def _no_union(chaining: Chaining, edge: StreamEdge) -> bool:
-    return chaining.streams_of_input(edge) == 1
-
-
-def _no_union_text(chaining: Chaining, edge: StreamEdge) -> str:
-    target = _ends(chaining, edge)[1]
-    return f"input {edge.input_number} of {target.name} is {'one stream' if _no_union(chaining, edge) else 'a union'}"
-
-
-def _compared(what: str, first: object, second: object) -> str:
-    return f"{what} is {first} on both sides" if first == second else f"{what} differs: {first} and {second}"
-
-
-_CONDITIONS: Final[
-    tuple[tuple[str, Callable[[Chaining, StreamEdge], bool], Callable[[Chaining, StreamEdge], str]], ...]
-] = (
-    ("C1", _single_input, _single_input_text),
-    ("C2", _enabled, _enabled_text),
-    ("C3", _same_group, _same_group_text),
-    ("C4", _operators, _operators_text),
-    ("C5", _may_yield, _may_yield_text),
-    ("C6", _upstream, _upstream_text),
-    ("C7", _downstream, _downstream_text),
-    ("C8", _same_parallelism, _same_parallelism_text),
-    ("C9", _same_max_parallelism, _same_max_parallelism_text),
-    ("C10", _forward, _forward_text),
-    ("C11", _no_union, _no_union_text),
-)
+def _compared(what: str, first: object, second: object) -> tuple[bool, str]:
+    if first == second:
+        return True, f"{what} is {first} on both sides"
+    return False, f"{what} differs: {first} and {second}"

@@ -17,12 +17,11 @@ from typing import Any, Self, final
 
 from ...errors import ConfigError
 from ...function_names import Named, name_of
-from .job_graph import DEFAULT_FORMAT, UNDECIDED, OperatorKind, ResourceProfile
+from .job_graph import UNDECIDED, OperatorKind, ResourceProfile
 from .slot_groups import inherited_group
 from .stream_graph import (
     DEFAULT_BUFFER_TIMEOUT_S,
     KEPT_DATASET,
-    UNSET,
     ChainingStrategy,
     ExchangeMode,
     Partitioner,
@@ -30,7 +29,6 @@ from .stream_graph import (
     StreamGraph,
     StreamNode,
     StreamSettings,
-    Unset,
 )
 
 
@@ -47,18 +45,10 @@ class _Operator:
 @final
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """How records leave an operator; None: not set."""
+    """How records leave an operator: an edge whose target is set when an operator reads it."""
 
-    source: int
-    partitioner: Partitioner | None = None
-    mode: ExchangeMode = ExchangeMode.UNDEFINED
-    side_output: str = ""
-    function: str = ""
-    dataset_id: str | None = None
-    format: str = DEFAULT_FORMAT
-    buffer_timeout_s: float | Unset | None = UNSET
-    channels: int = 1
-    is_prompt: bool = False
+    edge: StreamEdge
+    is_partitioned: bool = False
 
 
 @final
@@ -82,7 +72,7 @@ class StreamEnvironment:
     settings: StreamSettings = field(default_factory=StreamSettings)
     group_profiles: dict[str, ResourceProfile] = field(default_factory=dict)
     _operators: list[_Operator] = field(default_factory=list, init=False, repr=False)
-    _outputs: list[tuple[_Output, int, int]] = field(default_factory=list, init=False, repr=False)
+    _outputs: list[_Output] = field(default_factory=list, init=False, repr=False)
     _names: set[str] = field(default_factory=set, init=False, repr=False)
 
     def source(
@@ -162,7 +152,9 @@ class StreamEnvironment:
         self._operators.append(_Operator(node))
         self._names.add(self._free_name(node.name, "operator"))
         for number, stream in enumerate(inputs, 1):
-            self._outputs.extend((output, index, number) for output in stream._outputs)
+            self._outputs += (
+                replace(each, edge=replace(each.edge, target=index, input_number=number)) for each in stream._outputs
+            )
         return OperatorStream(self, index)
 
     def stream_graph(self) -> StreamGraph:
@@ -173,14 +165,14 @@ class StreamEnvironment:
         """
         nodes: list[StreamNode] = []
         inputs: list[list[int]] = [[] for _ in self._operators]
-        for output, target, _ in self._outputs:
-            inputs[target].append(output.source)
+        for output in self._outputs:
+            inputs[output.edge.target].append(output.edge.source)
         for operator, sources in zip(self._operators, inputs, strict=True):
             nodes.append(self._decided(operator, [nodes[source].slot_sharing_group for source in sources]))
         return StreamGraph(
             name=self.name,
             nodes=tuple(nodes),
-            edges=tuple(self._edge(nodes, output, target, number) for output, target, number in self._outputs),
+            edges=tuple(self._edge(nodes, output) for output in self._outputs),
             settings=self.settings,
             group_profiles=dict(self.group_profiles),
             buffer_timeout_s=None if self.settings.is_batch else self.buffer_timeout_s,
@@ -197,28 +189,16 @@ class StreamEnvironment:
             slot_sharing_group=inherited_group(operator.group, groups),
         )
 
-    def _edge(self, nodes: Sequence[StreamNode], output: _Output, target: int, number: int) -> StreamEdge:
-        is_equal = nodes[output.source].parallelism == nodes[target].parallelism
-        partitioner = output.partitioner
-        if partitioner is None:
+    def _edge(self, nodes: Sequence[StreamNode], output: _Output) -> StreamEdge:
+        edge = output.edge
+        is_equal = nodes[edge.source].parallelism == nodes[edge.target].parallelism
+        partitioner = edge.partitioner
+        if not output.is_partitioned:
             forward = Partitioner.FORWARD_UNSPECIFIED if self.settings.is_dynamic else Partitioner.FORWARD
             partitioner = forward if is_equal else Partitioner.REBALANCE
         elif partitioner is Partitioner.FORWARD_CONSECUTIVE_HASH and not (is_equal and self.settings.is_dynamic):
             partitioner = Partitioner.HASH
-        return StreamEdge(
-            source=output.source,
-            target=target,
-            partitioner=partitioner,
-            mode=output.mode,
-            input_number=number,
-            side_output=output.side_output,
-            function=output.function,
-            dataset_id=output.dataset_id,
-            format=output.format,
-            buffer_timeout_s=output.buffer_timeout_s,
-            channels=output.channels,
-            is_prompt=output.is_prompt,
-        )
+        return replace(edge, partitioner=partitioner)
 
     def _free_name(self, name: str, kind: str) -> str:
         if name in self._names:
@@ -237,9 +217,9 @@ class DataStream:
 
     __slots__ = ("_environment", "_outputs")
 
-    def __init__(self, environment: StreamEnvironment, ways: tuple[_Output, ...]) -> None:
+    def __init__(self, environment: StreamEnvironment, outputs: tuple[_Output, ...]) -> None:
         self._environment = environment
-        self._outputs = ways
+        self._outputs = outputs
 
     # Operators.
 
@@ -270,12 +250,12 @@ class DataStream:
     def union(self, *others: DataStream) -> DataStream:
         """Merges this stream with others, in no particular order, without an operator."""
         for other in others:
-            self._check_same_job(other)
+            other._check_job(self._environment)
         return DataStream(
             self._environment, self._outputs + tuple(output for other in others for output in other._outputs)
         )
 
-    # Who gets a record.
+    # Partitioning and exchange.
 
     def key_by(self, function: Named | None = None, *, is_consecutive: bool = False) -> DataStream:
         """Partitions by the key group of each record's key.
@@ -294,7 +274,8 @@ class DataStream:
 
     def partition_by(self, partitioner: Partitioner, function: str = "") -> DataStream:
         """Partitions by any partitioner; the other methods are short forms."""
-        return self._changed(partitioner=partitioner, function=function)
+        changed = self._changed(partitioner=partitioner, function=function)
+        return DataStream(self._environment, tuple(replace(each, is_partitioned=True) for each in changed._outputs))
 
     def forward(self) -> DataStream:
         """Sends records to the subtask of the same index; both operators need the same parallelism."""
@@ -356,10 +337,8 @@ class DataStream:
         return self._changed(channels=channels)
 
     def _changed(self, **changes: Any) -> DataStream:
-        return DataStream(self._environment, tuple(replace(output, **changes) for output in self._outputs))
-
-    def _check_same_job(self, other: DataStream) -> None:
-        other._check_job(self._environment)
+        changed = (replace(each, edge=replace(each.edge, **changes)) for each in self._outputs)
+        return DataStream(self._environment, tuple(changed))
 
     def _check_job(self, environment: StreamEnvironment) -> None:
         if self._environment is not environment:
@@ -371,7 +350,7 @@ class DataStream:
         self, kind: OperatorKind, function: Named, name: str, parameters: Mapping[str, Any], *others: DataStream
     ) -> OperatorStream:
         for other in others:
-            self._check_same_job(other)
+            other._check_job(self._environment)
         environment = self._environment
         node = StreamNode(
             name=environment._free_name(name, kind.value),
@@ -389,7 +368,7 @@ class OperatorStream(DataStream):
     __slots__ = ("_operator",)
 
     def __init__(self, environment: StreamEnvironment, index: int) -> None:
-        super().__init__(environment, (_Output(index),))
+        super().__init__(environment, (_Output(StreamEdge(source=index, target=-1)),))
         self._operator = environment._operators[index]
 
     def side_output(self, tag: str) -> DataStream:

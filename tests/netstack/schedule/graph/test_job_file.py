@@ -125,7 +125,7 @@ def test_a_union_and_a_node_without_an_operator() -> None:
         ([{"name": "a", "parallelism": 1.5}], r"parallelism is 1\.5; give a whole number"),
         ([{"name": "a", "chaining": "often"}], "chaining is 'often'; give one of always, never, head"),
         ([{"name": "a", "inputs": [3]}], r"inputs\[0\] is 3; give a string or an object"),
-        ([{"name": "a", "function": "x"}], "'x' is no name"),
+        ([{"name": "a", "function": "x"}], "'x' is not a valid name"),
         ([{"name": "a"}, {"name": "a"}], r"operators\[1\]: the name 'a' is taken"),
         ([{"name": "a"}, {"name": "b", "inputs": ["c"]}], r"operators\[1\] \(b\) reads 'c', which does not exist"),
         ([{"name": "s"}, {"name": "a", "inputs": ["b", "s"]}, {"name": "b", "inputs": ["a"]}], "a, b are in a cycle"),

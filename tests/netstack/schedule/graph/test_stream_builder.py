@@ -53,7 +53,7 @@ def _wrapped() -> None: ...
         (lambda: None, "a lambda .* define a function at the top"),
         (_inner(), "defined inside a function"),
         (functools.partial(print), "has no name that another process could import"),
-        (_wrapped, "json:dumps is not <function dumps"),
+        (_wrapped, "json:dumps refers to <function dumps"),
         ("words", "write it like package.module:attribute"),
         ("words:", "write it like package.module:attribute"),
     ],
