@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.ids import ResultPartitionType
-from netstack.schedule.failover.failover import RegionFailover
 from netstack.schedule.failover.release import PartitionRelease
 from netstack.schedule.graph.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
 from netstack.schedule.graph.slot_groups import acyclic_logical_regions
+from netstack.schedule.recovery import RegionFailover
 from netstack.schedule.strategies.strategy import RegionScheduling, VertexwiseScheduling
 from netstack.schedule.structures import index_array
 from netstack.schedule.topology.regions import Regions

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import final
 
 from netstack.schedule.execution import Executions
-from netstack.schedule.failover.failover import RegionFailover
 from netstack.schedule.failover.release import PartitionRelease
+from netstack.schedule.recovery import RegionFailover
 from netstack.schedule.strategies.strategy import RegionScheduling, VertexwiseScheduling
 from netstack.schedule.topology.regions import Regions
 from netstack.schedule.topology.topology import Topology

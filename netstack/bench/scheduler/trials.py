@@ -16,10 +16,10 @@ import numpy as np
 
 from netstack.ids import ResultPartitionType
 from netstack.schedule.execution import ExecutionInput, ExecutionState
-from netstack.schedule.failover.failover import RegionFailover
 from netstack.schedule.failover.release import PartitionRelease
 from netstack.schedule.failover.restart import FixedDelay
 from netstack.schedule.graph.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
+from netstack.schedule.recovery import RegionFailover
 from netstack.schedule.scheduler import Scheduler
 from netstack.schedule.scheduler_settings import SchedulerSettings
 from netstack.schedule.slots.slots import LoadBalanceMode

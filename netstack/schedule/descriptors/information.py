@@ -133,22 +133,8 @@ class JobInformation:
 
     def pack(self) -> bytes:
         """Returns msgpack bytes."""
-        checkpoints = None if self.checkpoints is None else dataclasses.asdict(self.checkpoints)
-        packed: bytes = msgpack.packb(
-            (
-                self.job_id,
-                self.name,
-                self.operators,
-                checkpoints,
-                self.checkpoint_folder,
-                self.keep,
-                dict(self.builds),
-                self.code,
-                self.tells_first_output,
-                dict(self.uids),
-                self.latency_interval_s,
-            )
-        )
+        values = [getattr(self, each.name) for each in dataclasses.fields(self)]
+        packed: bytes = msgpack.packb(values, default=dataclasses.asdict)
         return packed
 
     @classmethod
@@ -294,17 +280,8 @@ class TaskInformation:
         Raises:
             ConfigError: a parameter is not plain data.
         """
-        document = (
-            self.name,
-            self.parallelism,
-            self.max_parallelism,
-            [(each.name, each.kind.value, each.function, dict(each.parameters)) for each in self.operators],
-            [dataclasses.astuple(each) for each in self.chained],
-            [dataclasses.astuple(each) for each in self.inputs],
-            [dataclasses.astuple(each) for each in self.outputs],
-        )
         try:
-            packed: bytes = msgpack.packb(document)
+            packed: bytes = msgpack.packb(dataclasses.astuple(self), default=_kind_value)
         except (TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"vertex {self.name!r}: its parameters are not plain data: {error}") from error
         return packed
@@ -404,6 +381,12 @@ def _parsed_output(
         _text(format),
         None if timeout_s is None else float(timeout_s),
     )
+
+
+def _kind_value(each: object) -> object:
+    if isinstance(each, OperatorKind):
+        return each.value
+    raise TypeError(f"{each!r} is a {type(each).__name__}")
 
 
 def _text(value: object) -> str:

@@ -16,8 +16,7 @@ from ...buffer.requirements import LANDING_SEGMENTS, gate_buffers, partition_buf
 from ...config import NetworkConfig
 from ...errors import ConfigError
 from ..graph.chaining import Chaining
-from ..graph.edges import check_result_types
-from ..graph.job_generator import generate_job
+from ..graph.job_generator import check_result_types, generate_job
 from ..graph.job_graph import UNDECIDED, JobGraph
 from ..graph.slot_groups import acyclic_logical_regions, required_slots, slots_by_group
 from ..graph.stream_graph import StreamGraph

@@ -14,7 +14,6 @@ from netstack.schedule.descriptors.blob_store import MIB, MemoryBlobStore, Offlo
 from netstack.schedule.descriptors.shuffle import TaskManagerLocation
 from netstack.schedule.events import GlobalFailure, SlotsOffered, TaskManagerLost, TaskManagerRegistered, Tick
 from netstack.schedule.execution import ExecutionInput
-from netstack.schedule.failover.failover import RegionFailover
 from netstack.schedule.failover.restart import FixedDelay
 from netstack.schedule.graph.job_generator import job_graph
 from netstack.schedule.graph.job_graph import UNDECIDED, DistributionPattern
@@ -22,6 +21,7 @@ from netstack.schedule.graph.settings import AdaptiveSettings
 from netstack.schedule.graph.slot_groups import required_slots
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
+from netstack.schedule.recovery import RegionFailover
 from netstack.schedule.scheduler_settings import SchedulerSettings
 from netstack.schedule.slots.placement import place
 from netstack.schedule.slots.slot_matching import match_balanced

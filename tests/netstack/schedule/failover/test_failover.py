@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from netstack import ConfigError
-from netstack.schedule.failover.failover import RegionFailover
+from netstack.schedule.recovery import RegionFailover
 from netstack.schedule.structures import index_array
 from netstack.schedule.topology.regions import Regions
 from netstack.schedule.topology.topology import Topology

@@ -6,8 +6,7 @@ import pytest
 
 from netstack.errors import ConfigError
 from netstack.ids import ResultPartitionType
-from netstack.schedule.graph.edges import pattern_of
-from netstack.schedule.graph.job_generator import job_graph
+from netstack.schedule.graph.job_generator import job_graph, pattern_of
 from netstack.schedule.graph.job_graph import UNDECIDED, DistributionPattern, JobGraph, ResourceProfile
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import (
