@@ -17,7 +17,6 @@ from ..structures import UnionFind
 from .chaining import Chain, Chaining
 from .job_graph import (
     UNDECIDED,
-    UNKNOWN_PROFILE,
     ChainedEdge,
     Dataset,
     DistributionPattern,
@@ -25,8 +24,8 @@ from .job_graph import (
     JobGraph,
     JobVertex,
     OperatorKind,
-    ResourceProfile,
     SourceSize,
+    sum_profiles,
 )
 from .slot_groups import with_slot_sharing_groups
 from .stream_graph import ExchangeMode, GlobalExchangeMode, Partitioner, StreamEdge, StreamGraph, StreamNode, Unset
@@ -228,7 +227,7 @@ def _vertex(chaining: Chaining, chain: Chain) -> JobVertex:
         operators=tuple(node.name for node in nodes),
         invokable=functions[0] if len(nodes) == 1 else "",
         parameters={node.name: dict(node.parameters) for node in nodes if node.parameters},
-        profile=_sum(nodes),
+        profile=sum_profiles([node.profile for node in nodes]),
         is_source=len(chain.sources) == len(chaining.graph.inputs_of(chain.head)),
         functions=functions if any(functions) else (),
         kinds=tuple(node.kind for node in nodes),
@@ -279,18 +278,6 @@ def _co_location_group(name: str, nodes: list[StreamNode]) -> str | None:
     if len(groups) > 1:
         raise ConfigError(f"vertex {name!r} chains operators of the co-location groups {', '.join(map(repr, groups))}")
     return groups.pop() if groups else None
-
-
-def _sum(nodes: list[StreamNode]) -> ResourceProfile:
-    """The sum of all members' profiles; unknown if one is."""
-    profiles = [node.profile for node in nodes]
-    if any(profile.kind != "concrete" for profile in profiles):
-        return UNKNOWN_PROFILE
-    return ResourceProfile(
-        "concrete",
-        sum(profile.cpu_cores for profile in profiles),
-        sum(profile.memory_bytes for profile in profiles),
-    )
 
 
 def _network(chaining: Chaining) -> tuple[tuple[Dataset, ...], tuple[JobEdge, ...]]:

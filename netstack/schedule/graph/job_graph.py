@@ -7,7 +7,7 @@ subtask has no object: it is (vertex index, subtask index), or one number counte
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
@@ -94,6 +94,15 @@ class ResourceProfile:
 
 UNKNOWN_PROFILE: Final = ResourceProfile("unknown")
 ANY_PROFILE: Final = ResourceProfile("any")
+
+
+def sum_profiles(profiles: Sequence[ResourceProfile]) -> ResourceProfile:
+    """The sum of profiles; unknown if one of them is."""
+    if any(profile.kind != "concrete" for profile in profiles):
+        return UNKNOWN_PROFILE
+    return ResourceProfile(
+        "concrete", sum(profile.cpu_cores for profile in profiles), sum(profile.memory_bytes for profile in profiles)
+    )
 
 
 @final

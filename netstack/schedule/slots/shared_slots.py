@@ -18,7 +18,7 @@ from typing import Final, final
 import numpy as np
 
 from ...errors import LocalProtocolError
-from ..graph.job_graph import UNKNOWN_PROFILE, JobGraph, ResourceProfile
+from ..graph.job_graph import UNKNOWN_PROFILE, JobGraph, ResourceProfile, sum_profiles
 from ..structures import (
     NOTHING,
     Batches,
@@ -313,21 +313,11 @@ class SharedSlots:
         vertices = tuple(self._topology.vertex_of_subtask[self._members[group]].tolist())
         profile = self._profiles.get(vertices)
         if profile is None:
-            profile = self._profiles[vertices] = _sum(
-                self._topology.job.vertices[vertex].profile for vertex in vertices
+            profile = self._profiles[vertices] = sum_profiles(
+                [self._topology.job.vertices[vertex].profile for vertex in vertices]
             )
         return profile
 
     def _name(self, subtask: int) -> str:
         vertex, index = self._topology.place_of(subtask)
         return f"{index} of {self._topology.job.vertices[vertex].name!r}"
-
-
-def _sum(profiles: Iterable[ResourceProfile]) -> ResourceProfile:
-    """The sum of profiles; unknown if one of them is."""
-    members = list(profiles)
-    if UNKNOWN_PROFILE in members:
-        return UNKNOWN_PROFILE
-    return ResourceProfile(
-        "concrete", sum(profile.cpu_cores for profile in members), sum(profile.memory_bytes for profile in members)
-    )

@@ -214,12 +214,8 @@ class LazyScheduling:
         if self._waits_for_all[dataset]:
             return np.full(indices.size, self._missing[dataset] == 0)
         group = self._topology.connection(edge).all_consumed_by(indices)
-        distinct, position = np.unique(group, return_inverse=True)
-        groups = self._topology.groups
-        sizes = groups.partition_stop[distinct] - groups.partition_start[distinct]
-        has_output = self._has_output.view[groups.partitions_of_all(distinct)]
-        consumable: FlagArray = np.logical_or.reduceat(has_output, np.cumsum(sizes) - sizes)[position]
-        return consumable
+        has_output = self._has_output.view
+        return self._topology.groups.over_partitions(group, lambda each: has_output[each], np.logical_or)
 
 
 def _as_slice(numbers: range) -> slice:

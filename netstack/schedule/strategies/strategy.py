@@ -168,7 +168,7 @@ class RegionScheduling:
             region = region_of[indices + np.int32(topology.subtasks_of(vertex).start)]
             position = np.searchsorted(candidates, region)
             for edge in topology.inputs_of(vertex):
-                if self._must_be_pipelined(edge):
+                if self._topology.type_of(edge).must_be_pipelined:
                     continue
                 group = topology.connection(edge).all_consumed_by(indices)
                 is_cross = self._is_cross_region.view[group]
@@ -183,15 +183,15 @@ class RegionScheduling:
     def _are_consumable(self, edge: int, group: IndexArray) -> FlagArray:
         """For each group, whether all its partitions are consumable."""
         groups = self._topology.groups
-        if self._is_blocking(edge):
+        if self._topology.type_of(edge).is_blocking:
             complete: FlagArray = groups.unfinished[group] == 0
             return complete
-        distinct, position = np.unique(group, return_inverse=True)
-        producers = self._topology.producer_of_partition[groups.partitions_of_all(distinct)]
-        sizes = groups.partition_stop[distinct] - groups.partition_start[distinct]
-        is_running = self._is_scheduled.view[self._regions.region_of[producers]]
-        consumable: FlagArray = np.logical_and.reduceat(is_running, np.cumsum(sizes) - sizes)[position]
-        return consumable
+        region_of, producer_of = self._regions.region_of, self._topology.producer_of_partition
+
+        def is_running(partitions: IndexArray) -> FlagArray:
+            return self._is_scheduled.view[region_of[producer_of[partitions]]]
+
+        return groups.over_partitions(group, is_running, np.logical_and)
 
     def _waiting_for_others(self, edge: int, group: IndexArray, region: IndexArray) -> IndexArray:
         """Of regions that produce a part of the groups they read: those that lack a partition of another."""
@@ -200,7 +200,9 @@ class RegionScheduling:
         reader = np.repeat(region, groups.partition_stop[group] - groups.partition_start[group])
         producing = self._regions.region_of[self._topology.producer_of_partition[partitions]]
         is_there = (
-            self._topology.is_finished[partitions] if self._is_blocking(edge) else self._is_scheduled.view[producing]
+            self._topology.is_finished[partitions]
+            if self._topology.type_of(edge).is_blocking
+            else self._is_scheduled.view[producing]
         )
         waiting: IndexArray = reader[(producing != reader) & ~is_there]
         return waiting
@@ -220,7 +222,10 @@ class RegionScheduling:
         All-to-all edges have none: an all-to-all edge inside a region makes it one region.
         """
         topology, region_of = self._topology, self._regions.region_of
-        if topology.job.edges[edge].pattern is DistributionPattern.ALL_TO_ALL or self._must_be_pipelined(edge):
+        if (
+            topology.job.edges[edge].pattern is DistributionPattern.ALL_TO_ALL
+            or self._topology.type_of(edge).must_be_pipelined
+        ):
             return
         own = topology.groups_of_edge(edge)
         number = np.arange(own.start, own.stop, dtype=np.int32)
@@ -237,14 +242,6 @@ class RegionScheduling:
         is_own_too = np.zeros(number.size, np.bool_)
         is_own_too[np.repeat(number, consumers)[own_too] - own.start] = True
         self._is_cross_region.view[number] = is_several & is_own_too
-
-    def _must_be_pipelined(self, edge: int) -> bool:
-        job = self._topology.job
-        return job.datasets[job.edges[edge].dataset].type.must_be_pipelined
-
-    def _is_blocking(self, edge: int) -> bool:
-        job = self._topology.job
-        return job.datasets[job.edges[edge].dataset].type.is_blocking
 
 
 class HybridConsumption(enum.Enum):
@@ -336,16 +333,12 @@ class VertexwiseScheduling:
 
     def _are_consumable(self, edge: int, group: IndexArray) -> FlagArray:
         topology, groups = self._topology, self._topology.groups
-        rule = self._rule(topology.job.datasets[topology.job.edges[edge].dataset].type)
+        rule = self._rule(topology.type_of(edge))
         if rule is HybridConsumption.ALL_PRODUCERS_FINISHED:
             complete: FlagArray = groups.unfinished[group] == 0
             return complete
         if rule is HybridConsumption.ONLY_FINISHED_PRODUCERS:
             begun: FlagArray = groups.unfinished[group] < groups.partition_stop[group] - groups.partition_start[group]
             return begun
-        distinct, position = np.unique(group, return_inverse=True)
-        producers = topology.producer_of_partition[groups.partitions_of_all(distinct)]
-        sizes = groups.partition_stop[distinct] - groups.partition_start[distinct]
-        is_running = self._is_scheduled.view[producers]
-        consumable: FlagArray = np.logical_and.reduceat(is_running, np.cumsum(sizes) - sizes)[position]
-        return consumable
+        is_scheduled, producer_of = self._is_scheduled.view, topology.producer_of_partition
+        return groups.over_partitions(group, lambda each: is_scheduled[producer_of[each]], np.logical_and)

@@ -7,6 +7,7 @@ parallelism; nothing here is stored per pair of producer and consumer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import final
 
@@ -176,6 +177,16 @@ class GroupTable:
     def consumers_of(self, group: int) -> IndexArray:
         """Numbers of its consumers."""
         return self.consumers[self.consumer_start[group] : self.consumer_stop[group]]
+
+    def over_partitions(
+        self, groups: IndexArray, is_set: Callable[[IndexArray], FlagArray], combine: np.ufunc
+    ) -> FlagArray:
+        """For each group, the flags of its partitions combined by `np.logical_and` or `np.logical_or`."""
+        distinct, position = np.unique(groups, return_inverse=True)
+        sizes = self.partition_stop[distinct] - self.partition_start[distinct]
+        flags = is_set(self.partitions_of_all(distinct))
+        combined: FlagArray = combine.reduceat(flags, np.cumsum(sizes) - sizes)[position]
+        return combined
 
     def partitions_of_all(self, groups: IndexArray) -> IndexArray:
         """Partitions of several groups, one group after the other."""

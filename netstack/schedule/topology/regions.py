@@ -149,7 +149,7 @@ class Regions:
                 others.append(together)
                 continue
             for edge in edges:
-                if self._type_must_be_pipelined(edge):
+                if topology.type_of(edge).must_be_pipelined:
                     one, other = self._joined_by(edge)
                     ones.append(one)
                     others.append(other)
@@ -200,10 +200,6 @@ class Regions:
         job = self._topology.job
         producer, consumer = job.datasets[job.edges[edge].dataset].producer, job.edges[edge].consumer
         return self._logical_of[producer] == self._logical_of[consumer]
-
-    def _type_must_be_pipelined(self, edge: int) -> bool:
-        job = self._topology.job
-        return job.datasets[job.edges[edge].dataset].type.must_be_pipelined
 
     def _check_co_location(self, new: set[int]) -> None:
         """Checks that subtasks that must share a slot run at the same time."""

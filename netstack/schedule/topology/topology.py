@@ -15,6 +15,7 @@ from typing import final
 import numpy as np
 
 from ...errors import ConfigError
+from ...ids import ResultPartitionType
 from ..graph.job_graph import UNDECIDED, DistributionPattern, JobGraph
 from ..structures import NOTHING, FlagArray, GrowingArray, IndexArray
 from .distribution import UNBOUNDED, InputInfo, count_subpartitions, dynamic_input, static_input
@@ -157,6 +158,10 @@ class Topology:
     def outputs_of(self, vertex: int) -> tuple[int, ...]:
         """Indices of the datasets that a vertex writes."""
         return tuple(self._outputs[vertex])
+
+    def type_of(self, edge: int) -> ResultPartitionType:
+        """The result type of the dataset that an edge reads."""
+        return self.job.datasets[self.job.edges[edge].dataset].type
 
     def edges_of(self, dataset: int) -> tuple[int, ...]:
         """Indices of the edges that read a dataset."""
