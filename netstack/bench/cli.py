@@ -1,4 +1,4 @@
-"""The command line `netstack-bench`: run, sweep, report, compare, and what else is measured.
+"""The command line `netstack-bench`: run, sweep, report, compare, and the experiments.
 
 Takes: arguments. Gives: an exit code; results on standard output, everything else on standard error.
 
@@ -72,7 +72,7 @@ from .sweep import (
 )
 
 SCHEMA_VERSION: Final = 1
-"""Of the document of `run --json` (run.schema.json); a key that goes or changes its meaning makes it 2."""
+"""Version of the document of `run --json` (run.schema.json), raised when a key is removed or changes its meaning."""
 
 _MOST_REPEATS = 100_000
 _PEER_REPEATS = 5
@@ -84,7 +84,7 @@ _RunOnce = Callable[..., Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class _App:
-    """What the commands share."""
+    """The context shared by all commands."""
 
     runners: Runners
     arguments: tuple[str, ...]
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None, *, runners: Runners | None = No
     except ConfigError as error:
         return _failed(str(error), 2, as_json)
     except BrokenPipeError:
-        # Whoever read standard output has gone; what is still buffered must not fail again when the process ends.
+        # The reader of standard output has closed it; buffered output must not fail again when the process ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (NetstackError, OSError, ExceptionGroup) as error:
@@ -127,29 +127,35 @@ def main(arguments: Sequence[str] | None = None, *, runners: Runners | None = No
 @click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="netstack-bench")
 def cli() -> None:
-    """Measures netstack between two processes over a real network stack, and proves what it delivered."""
+    """Measures netstack between two processes over a real network stack, and verifies every delivery."""
 
 
 @cli.command(short_help="One measurement.")
 @run_flags
 @hosts_flags
-@click.option("--peer", "peers", type=click.Choice(PEERS), multiple=True, help="Measure this beside it; repeatable.")
-@click.option("--repeats", type=COUNT, help="Runs to take medians of; 5 with --peer, else 1.")
+@click.option(
+    "--peer",
+    "peers",
+    type=click.Choice(PEERS),
+    multiple=True,
+    help="A peer to measure by turns with netstack; repeatable.",
+)
+@click.option("--repeats", type=COUNT, help="Number of runs whose medians are shown; by default 5 with --peer, else 1.")
 @click.option(
     "--hgrm",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write the distribution of latencies there, as HdrHistogram's plotters read it.",
+    help="Write the latency distribution to this file for HdrHistogram's plotters.",
 )
 @json_flag
 @click.pass_obj
 def run(
     app: _App, /, peers: tuple[str, ...], repeats: int | None, hgrm: Path | None, as_json: bool, **settings: Any
 ) -> int:
-    """One measurement: a producer process, a consumer process, and a table of what happened.
+    """Run one measurement with a producer and a consumer process, and print a table of results.
 
-    With --hosts: sources and sinks on any number of hosts, and a row for each host and each pair of them.
+    With --hosts, sources and sinks run on any number of hosts; the table has a row for each host and each pair.
 
-    Exit code 1 when anything that was sent did not arrive whole, in order and once.
+    The exit code is 1 if a record did not arrive intact, in order and exactly once.
     """
     size_bytes = settings["segment_size_bytes"]
     with naming_segment_size(size_bytes):
@@ -161,9 +167,9 @@ def run(
     names = list(dict.fromkeys(peers))
     times = repeats if repeats is not None else _PEER_REPEATS if names else 1
     if times < 1:
-        raise ConfigError(f"--repeats {times}: the least is 1")
+        raise ConfigError(f"--repeats {times}: the minimum is 1")
     if times > _MOST_REPEATS:
-        raise ConfigError(f"--repeats {times}: the most is {_MOST_REPEATS}")
+        raise ConfigError(f"--repeats {times}: the maximum is {_MOST_REPEATS}")
     if isinstance(spec, MeshSpec):
         print_matrix(spec, console.err())
     started = datetime.now(UTC)
@@ -195,28 +201,28 @@ def run(
     return 1 if stopped or late else 0
 
 
-@cli.command(short_help="A grid of settings into a results folder and a report.")
+@cli.command(short_help="Measure a grid of settings and write a report.")
 @sweep_flags
 @engine_flags
 @hosts_flags
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Results folder; results/sweep-<date> if not given. With one that exists, finished runs are skipped.",
+    help="Results folder; by default results/sweep-<date>. In an existing folder, finished runs are skipped.",
 )
 @json_flag
 @click.pass_obj
 def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> int:
-    """A grid of buffer timeouts x record sizes x channels, a throughput and a latency run each, and a report.
+    """Measure a grid of buffer timeouts x record sizes x channels, and write a report.
 
-    Lists of --exclusive-buffers, --floating-buffers and --round-trip are axes too: the report then draws throughput
-    against the number of buffers.
+    Each point has a throughput run and a latency run. Lists of --exclusive-buffers, --floating-buffers and --round-trip
+    are axes too; the report then draws throughput against the number of buffers.
 
-    Measured on Spark's local mode: a TaskManager in each of its tasks; on a Spark cluster with --master, on netstack
-    taskmanagers with --hosts, between two processes with --engine local.
+    By default the sweep runs on local Spark, with a TaskManager in each task; use --master for a Spark cluster, --hosts
+    for TaskManagers on hosts, and --engine local for two processes.
 
-    The default takes about two minutes. Stop it with Ctrl-C whenever you like: what was measured is stored and
-    reported, and the same command with the same --output goes on from there.
+    The default takes about two minutes. After Ctrl-C, finished runs are stored and reported, and the same command with
+    the same --output continues.
     """
     size_bytes = settings["segment_size_bytes"]
     with naming_segment_size(size_bytes):
@@ -230,7 +236,7 @@ def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> 
 
 
 def _run_grid(app: _App, place: Place, grid: Grid, output: Path | None, as_json: bool) -> int:
-    """Makes the runs of a grid into a results folder, and tells what was found."""
+    """Makes the runs of a grid, stores them in a results folder, and prints the findings."""
     errors = console.err()
     grid = place.on(grid)
     planned = grid.plan()
@@ -256,7 +262,7 @@ def _run_grid(app: _App, place: Place, grid: Grid, output: Path | None, as_json:
         again = shlex.join(("netstack-bench", *app.arguments, *(() if output else ("--output", str(folder)))))
         done = result.skipped + result.made
         errors.print(
-            f"stopped by {stopped_by()}: {done} of {result.planned} runs are stored; to go on: {escape(again)}",
+            f"stopped by {stopped_by()}: {done} of {result.planned} runs are stored; to continue: {escape(again)}",
             soft_wrap=True,
         )
     if result.hopeless:
@@ -270,14 +276,14 @@ def _run_grid(app: _App, place: Place, grid: Grid, output: Path | None, as_json:
     return 1 if result.interrupted or result.failed else 0
 
 
-@cli.command(short_help="How far our figures are from a real Flink's.")
+@cli.command(short_help="Compare netstack's emulation with a real Flink.")
 @click.option("--repeats", type=COUNT, default=3, show_default=True, help="Passes over the cells.")
-@click.option("--seed", type=COUNT, default=0, show_default=True, help="Of the order of the cells.")
+@click.option("--seed", type=COUNT, default=0, show_default=True, help="Seed for the order of the cells.")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Results folder; see sweep.")
 @json_flag
 @click.pass_obj
 def emulation(app: _App, /, repeats: int, seed: int, output: Path | None, as_json: bool) -> int:
-    """Sixteen cells that tell network stacks apart, each on a real Flink, by netstack --as flink, and as netstack is.
+    """Measure sixteen settings on a real Flink, on netstack --as flink, and on netstack with its own policies.
 
     The default takes about twelve minutes. Needs a JDK and Flink's jars: pip install 'netstack[flink]'. For cells of
     your own: netstack-bench sweep --peer flink.
@@ -289,7 +295,7 @@ def emulation(app: _App, /, repeats: int, seed: int, output: Path | None, as_jso
     )
 
 
-@cli.command(short_help="Rebuild the report of a results folder, or one page of several.")
+@cli.command(short_help="Rebuild the report of one or several results folders.")
 @click.argument(
     "folders",
     metavar="DIR...",
@@ -300,13 +306,13 @@ def emulation(app: _App, /, repeats: int, seed: int, output: Path | None, as_jso
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The page; report.html in DIR if not given, or comparison.html in the first of several.",
+    help="The page to write; by default report.html in DIR, or comparison.html in the first of several folders.",
 )
 @json_flag
 def report(folders: tuple[Path, ...], output: Path | None, as_json: bool) -> int:
     """Rebuilds report.html in the results folder DIR from the rows stored there.
 
-    Several results folders become one page: over each other in every chart, and each compared with the first.
+    Several results folders become one page, overlaid in every chart and compared with the first.
     """
     with _only_results(*folders):
         sweeps = {folder: _rows(folder) for folder in folders}
@@ -319,7 +325,7 @@ def report(folders: tuple[Path, ...], output: Path | None, as_json: bool) -> int
 
 @contextlib.contextmanager
 def _only_results(*paths: Path) -> Iterator[None]:
-    """What is read may have been written by anybody: values missing, or of other types, are its mistake."""
+    """Turns errors from malformed rows into usage errors."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -330,19 +336,21 @@ def _only_results(*paths: Path) -> Iterator[None]:
         ) from error
 
 
-@cli.command(short_help="Which differences between two results exceed the noise.")
+@cli.command(short_help="Show which differences between two results exceed the noise.")
 @click.argument("a", metavar="A", type=click.Path(exists=True, path_type=Path))
 @click.argument("b", metavar="B", type=click.Path(exists=True, path_type=Path))
-@click.option("--threshold", type=NUMBER, help="Percent of change that counts where the noise is unknown.")
-@click.option("--all", "everything", is_flag=True, help="List the figures within the noise too.")
-@click.option("--fail-on", type=click.Choice(["worse"]), help="Exit code 1 when a figure of B is worse.")
+@click.option(
+    "--threshold", type=NUMBER, help="Percentage of change that counts as a difference if the noise is unknown."
+)
+@click.option("--all", "everything", is_flag=True, help="Also list figures within the noise.")
+@click.option("--fail-on", type=click.Choice(["worse"]), help="Exit with 1 if a figure of B is worse.")
 @json_flag
 def compare(a: Path, b: Path, threshold: float | None, everything: bool, fail_on: str | None, as_json: bool) -> int:
-    """Tells which differences between two results exceed the noise.
+    """Show which differences between two results exceed the noise.
 
     A and B are results folders, Parquet files, or JSON files of netstack-bench run --json.
 
-    With --fail-on worse it is a check for CI. A figure is worse when it exceeds the noise of the repeats, or, with
+    With --fail-on worse it is a check for CI. A figure is worse if the change exceeds the noise of the repeats or, with
     fewer than three of them, the --threshold.
     """
     if threshold is not None and threshold <= 0:
@@ -421,7 +429,7 @@ def _write_hgrm(path: Path, result: Mapping[str, Any]) -> None:
 
 
 def _rows(path: Path) -> list[Row]:
-    """Rows that the user pointed to; that there are none is bad usage, not a failed run."""
+    """Reads the rows at a path of the user's; missing rows are a usage error."""
     try:
         return read_rows(path)
     except StoreError as error:
@@ -441,7 +449,7 @@ def _print_sweep(result: SweepResult, as_json: bool) -> None:
 
 
 def _failed(message: str, code: int, as_json: bool) -> int:
-    """Tells what went wrong, in one sentence and, if asked, as the one JSON document."""
+    """Prints an error as one sentence and, with --json, as the JSON document."""
     click.echo(f"netstack-bench: {message}", err=True)
     if as_json:
         console.print_json({"error": message, "exit_code": code, "delivered": False})

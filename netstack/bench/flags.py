@@ -1,6 +1,6 @@
-"""The flags that say what is measured: those of `run` and `sweep`, and how the benchmark's other commands make theirs.
+"""The flags of `run` and `sweep`, and the helpers with which the benchmark's other commands build theirs.
 
-Takes: specifications, whose fields' defaults the flags have. Gives: decorators of commands.
+Takes: specifications, whose defaults become those of the flags. Gives: decorators of commands.
 
 Rules: a value that does not parse is one clear sentence that names the flag, and exit code 2.
 """
@@ -52,7 +52,7 @@ class Flag(Protocol):
     """Adds a flag, or several, to a command."""
 
     def __call__(self, command: _Command, /) -> _Command:
-        """The command with the flag."""
+        """Returns the command with the flag."""
 
 
 def flag(name: str, kind: Any, help: str | None = None, field: str = "", *, default: Any = None, **more: Any) -> Flag:
@@ -60,11 +60,11 @@ def flag(name: str, kind: Any, help: str | None = None, field: str = "", *, defa
 
     Args:
         name: such as `--rate`.
-        kind: how the text is read, a type of click's; or the texts that are allowed.
+        kind: a parameter type of click, or the allowed texts.
         help: one sentence.
-        field: the command's parameter, if that is not the name without its dashes.
-        default: shown in the help where there is one; by `field` a duration or a size is shown with its unit.
-        more: as `click.option` takes it.
+        field: the command's parameter, if it differs from the name without dashes.
+        default: shown in the help if given; a duration or size with its unit, as `field` tells.
+        more: further arguments of `click.option`.
     """
     field = field or name[2:].replace("-", "_")
     values = default if isinstance(default, tuple) else (default,)
@@ -80,12 +80,12 @@ def flag(name: str, kind: Any, help: str | None = None, field: str = "", *, defa
 
 
 def flag_of(spec: Any, name: str, kind: Any, help: str, field: str = "", **more: Any) -> Flag:
-    """A `flag` for a field of a specification; its default is what this instance of one has."""
+    """A `flag` for a field of a specification, with the default of this instance."""
     return flag(name, kind, help, field, default=getattr(spec, field or name[2:].replace("-", "_")), **more)
 
 
 def _text(field: str, value: Any) -> str:
-    """`100ms`, `32KiB`; other numbers as they are."""
+    """A default with its unit, such as `100ms` or `32KiB`; other numbers unchanged."""
     if is_duration(field) and not isinstance(value, str):
         return format_duration(value)
     return format_size(value) if isinstance(value, int) and field.endswith(("_bytes", "_sizes")) else str(value)
@@ -114,12 +114,12 @@ def _ports(text: str) -> tuple[int, int]:
 
 
 def record_bytes_flag(default: int) -> Flag:
-    """`--record-bytes`, the same everywhere."""
-    return flag("--record-bytes", SIZE, "Payload of a record.", default=default)
+    """The flag `--record-bytes`."""
+    return flag("--record-bytes", SIZE, "Payload of each record.", default=default)
 
 
 def gate_flags(spec: Any) -> Flag:
-    """How many network buffers a gate has, and how large, with the defaults of this instance of a specification."""
+    """The flags for the number and size of network buffers, with the defaults of this specification."""
     return buffer_flags(
         exclusive_buffers=spec.exclusive_buffers,
         floating_buffers=spec.floating_buffers,
@@ -128,16 +128,16 @@ def gate_flags(spec: Any) -> Flag:
 
 
 json_flag: Flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
-"""`--json`, the same everywhere."""
+"""The flag `--json`."""
 
 
 def _buffers(count: Parsed, length: Parsed, more: str) -> Flag:
-    """What a buffer curve is drawn over: single values of a run, lists of a sweep."""
+    """The axes of a buffer curve: single values of a run, lists of a sweep."""
     round_trip = "round_trip_s" if length is LENGTH else "round_trips_s"
-    longer = f"Make the connection this much longer, such as 10ms{more}."
+    longer = f"Add this much round-trip time to the connection, such as 10ms{more}."
     return flags(
         flag_of(_RUN, "--exclusive-buffers", count, f"Receive buffers of each channel{more}."),
-        flag_of(_RUN, "--floating-buffers", count, f"Receive buffers that the channels share{more}."),
+        flag_of(_RUN, "--floating-buffers", count, f"Receive buffers shared by all channels of a gate{more}."),
         flag("--round-trip", length, longer, round_trip, default=_RUN.round_trip_s),
     )
 
@@ -148,17 +148,17 @@ def _checkpoints(size: Parsed, mode: Any, length: Parsed, more: str) -> Flag:
         ("memory_bytes", "checkpoint_interval_s") if length is LENGTH else ("memories_bytes", "checkpoint_intervals_s")
     )
     return flags(
-        flag("--memory", size, f"Network memory of each end; what its buffers need if not given{more}.", memory),
+        flag("--memory", size, f"Network memory of each end; by default what its buffers need{more}.", memory),
         flag(
             "--checkpoints",
             mode,
-            f"Take checkpoints meanwhile, with barriers that are aligned, or unaligned, or none{more}.",
+            f"Take checkpoints during the run: with aligned or unaligned barriers, or none{more}.",
             default=_RUN.checkpoints,
         ),
         flag(
             "--checkpoint-interval",
             length,
-            f"From one checkpoint to the next{more}.",
+            f"Interval between checkpoints{more}.",
             interval,
             default=_RUN.checkpoint_interval_s,
         ),
@@ -175,50 +175,66 @@ _SHARED = flags(
     flag(
         "--link-rate",
         SIZE,
-        "Let the connection carry at most this much a second in each direction, such as 100MiB.",
+        "Limit the connection to this rate per second in each direction, such as 100MiB.",
         "link_bytes_per_s",
     ),
-    flag_of(_RUN, "--emit", get_args(Emit), "One call a record, numpy arrays, or columnar batches of int64."),
     flag_of(
-        _RUN, "--read", get_args(Read), "Of --emit record: async for, next_records, or netstack.blocking in a thread."
+        _RUN, "--emit", get_args(Emit), "How to emit: one call per record, numpy arrays, or columnar batches of int64."
     ),
     flag_of(
-        _RUN, "--write", get_args(Write), "Of --emit record: in a task of trio's, or netstack.blocking in a thread."
+        _RUN,
+        "--read",
+        get_args(Read),
+        "How to read with --emit record: async for, next_records, or netstack.blocking in a thread.",
+    ),
+    flag_of(
+        _RUN,
+        "--write",
+        get_args(Write),
+        "How to write with --emit record: in a trio task, or netstack.blocking in a thread.",
     ),
     flag_of(
         _RUN,
         "--connections",
         COUNT,
-        "Connections that share the channels, each to a TaskManager of its own in the producer's process.",
+        "Number of connections for the channels, each to its own network environment in the producer's process.",
     ),
-    flag("--batch-records", COUNT, "Records in one array or columnar batch; about 1 MiB if not given."),
+    flag("--batch-records", COUNT, "Records in one array or columnar batch; by default about 1 MiB of them."),
     flag_of(_RUN, "--segment-size", SIZE, "Size of a network buffer.", "segment_size_bytes"),
-    flag("--credit", SWITCH, "Flow control by credit, or (off) by reading only what there is room for.", default="on"),
+    flag(
+        "--credit",
+        SWITCH,
+        "Credit-based flow control; off: the receiver stops reading the socket when it has no buffers.",
+        default="on",
+    ),
     flag(
         "--debloat",
         DURATION,
-        "Shrink buffers until what is in flight takes about this long to consume, such as 1s.",
+        "Buffer debloating: shrink buffers until data in flight takes about this long to consume, such as 1s.",
         "debloat_s",
     ),
     flag(
         "--consume-rate",
         RATE,
-        "Records a second the consumer takes at most; as fast as it goes if not given.",
+        "Limit the consumer to this rate in records per second; unlimited by default.",
         "consume_rate_per_s",
     ),
     flag_of(
         _RUN, "--transport", get_args(TransportName), "TCP on loopback, TLS over it, a Unix socket, or shared memory."
     ),
-    flag_of(_RUN, "--warmup", LENGTH, "Not counted, at the start of a run without a rate.", "warmup_s"),
-    flag_of(_RUN, "--spare-buffers", COUNT, "As many more receive buffers as long as nobody else needs them."),
+    flag_of(_RUN, "--warmup", LENGTH, "Uncounted time at the start of a run without a rate.", "warmup_s"),
+    flag_of(_RUN, "--spare-buffers", COUNT, "Additional receive buffers while network memory is idle."),
     flag_of(
-        _RUN, "--overdraft-buffers", COUNT, "Send buffers beyond a full pool that a record which has begun may take."
+        _RUN,
+        "--overdraft-buffers",
+        COUNT,
+        "Overdraft: send buffers beyond a full pool that a record in progress may take.",
     ),
     flag_of(
         _RUN,
         "--as",
         tuple(PROFILES),
-        "Behave as Flink's network stack: 2.3's, or that of older clusters, whose buffers can be set.",
+        "Use the policies of Flink's network stack: of 2.3, or of 1.x with configurable buffers.",
         "acts_as",
         is_eager=True,
         callback=_use_constants,
@@ -227,39 +243,39 @@ _SHARED = flags(
         _RUN,
         "--spin",
         LENGTH,
-        "How long a reader or writer looks for data or credit before it parks; 0 never.",
+        "How long a reader or writer polls for data or buffers before it parks; 0 disables polling.",
         "spin_s",
     ),
     flag_of(
         _RUN,
         "--verify",
         get_args(Verify),
-        "Look at every byte that arrives, or at those of one array in 16 and at both ends of the others.",
+        "Verify every byte, or every byte of one array in 16 and both ends of the others.",
     ),
-    click.option("--profile/--no-profile", default=False, help="Tell where a buffer's and a record's time goes."),
+    click.option("--profile/--no-profile", default=False, help="Show the time per buffer and record by activity."),
     click.option("--checksum/--no-checksum", default=False, help="CRC-32 over every buffer on the wire."),
 )
-"""Settings that every run of a sweep shares."""
+"""Settings that all runs of a sweep share."""
 
-_KEY = flag("--key", None, "Column of --input whose key group picks the channel.", "key_column")
+_KEY = flag("--key", None, "Column of --input whose key group selects the channel.", "key_column")
 
 run_flags = flags(
     flag("--records", COUNT, "Stop after this many records."),
-    flag("--seconds", LENGTH, "Stop after this long; 3 when neither is given."),
+    flag("--seconds", LENGTH, "Stop after this long; 3 s if neither limit is given."),
     record_bytes_flag(_RUN.record_bytes),
     flag_of(_RUN, "--channels", COUNT, "Logical channels on the one connection."),
     flag_of(
         _RUN,
         "--buffer-timeout",
         DURATION,
-        "Longest time a record waits in a part-filled buffer: 100ms, 0 (at once), none (until it is full).",
+        "Buffer timeout: 100ms; 0 flushes after every record; none sends only full buffers.",
         "buffer_timeout_s",
     ),
-    flag("--rate", RATE, "Records a second, open loop; as fast as it goes if not given.", "rate_per_s"),
+    flag("--rate", RATE, "Rate in records per second, open loop; full speed by default.", "rate_per_s"),
     flag(
         "--input",
         click.Path(exists=True, dir_okay=False, readable=True),
-        "CSV, JSON lines or Parquet: its rows become the records.",
+        "A CSV, JSON lines or Parquet file whose rows become the records.",
         "input_path",
     ),
     _KEY,
@@ -267,16 +283,16 @@ run_flags = flags(
     _checkpoints(SIZE, get_args(Checkpoints), LENGTH, ""),
     _SHARED,
 )
-"""What one run measures; named as the fields of `RunSpec`."""
+"""The settings of one run, named as the fields of `RunSpec`."""
 
 sweep_flags = flags(
     flag("--timeouts", DURATIONS, "Buffer timeouts.", "timeouts_s", default=DEFAULT_TIMEOUTS_S),
-    flag("--record-sizes", SIZES, "Payloads of a record.", default=DEFAULT_RECORD_SIZES),
+    flag("--record-sizes", SIZES, "Payload sizes of a record.", default=DEFAULT_RECORD_SIZES),
     flag("--channels", COUNTS, "Logical channels.", default=DEFAULT_CHANNELS),
     flag(
         "--input",
         None,
-        "Rows that become the records: CSV, JSON lines or Parquet; on Spark also a URL or a table.",
+        "A CSV, JSON lines or Parquet file whose rows become the records; on Spark also a URL or a table.",
         "input_path",
         metavar="TABLE|FILE",
     ),
@@ -284,71 +300,74 @@ sweep_flags = flags(
     _buffers(COUNTS, LENGTHS, "; a list draws curves"),
     _checkpoints(SIZES, Parsed("modes", listed(str)), LENGTHS, "; a list compares"),
     flag("--seconds", LENGTH, "Length of each run.", default=DEFAULT_SECONDS),
-    flag("--latency-seconds", LENGTH, "Length of each latency run, if it is not --seconds; 0 makes none."),
+    flag("--latency-seconds", LENGTH, "Length of each latency run; by default --seconds; 0 leaves latency runs out."),
     flag(
         "--latency-rate",
         RATE,
-        "Records a second of the latency runs, open loop.",
+        "Rate of the latency runs in records per second, open loop.",
         "latency_rate_per_s",
         default=DEFAULT_LATENCY_RATE_PER_S,
     ),
     flag("--repeats", COUNT, "Passes over the grid.", default=1),
-    flag("--seed", COUNT, "Of the order of the runs.", default=0),
+    flag("--seed", COUNT, "Seed for the order of the runs.", default=0),
     _SHARED,
 )
-"""What a sweep measures; named as the fields of `Grid`, those that all its runs share as those of `RunSpec`."""
+"""The settings of a sweep, named as the fields of `Grid` and, for shared settings, of `RunSpec`."""
 
 hosts_flags = flags(
     flag(
         "--hosts",
         None,
-        "Measure all-to-all among these netstack taskmanagers, with N (or SOURCES/SINKS) subtasks on each.",
+        "Measure all-to-all between these TaskManagers, with N (or SOURCES/SINKS) subtasks on each.",
         metavar="HOST:PORT[=N],...",
     ),
     flag(
         "--secret-file",
         click.Path(exists=True, dir_okay=False, path_type=Path),
-        "Shared with the hosts; needed where they listen on other addresses than loopback.",
+        "File with the secret of the hosts; required for addresses other than loopback.",
     ),
-    click.option("--relay", is_flag=True, help="Let records come back to their host: round-trip latency."),
+    click.option("--relay", is_flag=True, help="Send records back to their host to measure round-trip latency."),
 )
-"""Where `run` and `sweep` measure, if it is not between two processes of this machine."""
+"""The flags for measuring elsewhere than between two processes of this machine."""
 
 engine_flags = flags(
     flag(
         "--peer",
         ("flink",),
-        "Let a real Flink and netstack --as flink have their turns at every point, and compare them.",
+        "Also measure a real Flink and netstack --as flink at every point, and compare them.",
         "peers",
         multiple=True,
     ),
     flag(
         "--engine",
         ENGINES,
-        "Two processes, Spark, or --hosts; auto is Spark's local mode where there is a Java.",
+        "Where to measure: two processes, Spark, or --hosts; auto uses local Spark if Java is installed.",
         default="auto",
     ),
-    flag("--master", None, "Spark's: local[N], spark://HOST:PORT, yarn, k8s://...; else local[2].", metavar="URL"),
-    flag("--nodes", COUNT, "TaskManagers on Spark, one an executor; N of local[N], else 2."),
-    flag("--parallelism", COUNT, "Sources, and sinks, of each node on Spark.", default=1),
-    click.option("--one-way", is_flag=True, help="Sources on half of Spark's nodes, sinks on the others."),
+    flag(
+        "--master",
+        None,
+        "Spark's master: local[N], spark://HOST:PORT, yarn, k8s://...; by default local[2].",
+        metavar="URL",
+    ),
+    flag("--nodes", COUNT, "Nodes on Spark, one per executor; by default N of local[N], else 2."),
+    flag("--parallelism", COUNT, "Number of sources, and of sinks, on each node of Spark.", default=1),
+    click.option("--one-way", is_flag=True, help="Put sources on half of the nodes and sinks on the other half."),
     flag(
         "--warehouse",
         None,
-        "Folder of Spark's tables: a path, s3a://..., hdfs://...; beside --output if not given.",
+        "Folder of the tables: a path, s3a://..., hdfs://...; by default beside --output.",
         metavar="URL",
     ),
-    click.option("--shared-hosts", is_flag=True, help="Let two nodes of a Spark cluster sit on one host."),
-    flag(
-        "--node-ports", Parsed("ports", _ports), "Ports that nodes listen on; any if not given.", metavar="FIRST-LAST"
-    ),
+    click.option("--shared-hosts", is_flag=True, help="Allow two nodes of a Spark cluster on one host."),
+    flag("--node-ports", Parsed("ports", _ports), "Ports on which nodes listen; by default any.", metavar="FIRST-LAST"),
     flag(
         "--executors-timeout",
         LENGTH,
-        "How long Spark's executors may take to come.",
+        "How long to wait for Spark's executors.",
         "executors_timeout_s",
         default="60s",
     ),
-    flag("--tables-timeout", LENGTH, "How long Spark's tables may take to write.", "tables_timeout_s", default="90s"),
+    flag("--tables-timeout", LENGTH, "How long writing Spark's tables may take.", "tables_timeout_s", default="90s"),
 )
-"""Where `sweep` measures, besides hosts."""
+"""The flags for sweeps on Spark."""

@@ -140,7 +140,7 @@ class Grid:
             if not values:
                 raise ConfigError(f"{flag} is empty; give at least one value")
         if self.repeats < 1:
-            raise ConfigError(f"--repeats {self.repeats}: the least is 1")
+            raise ConfigError(f"--repeats {self.repeats}: the minimum is 1")
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Grid:

@@ -64,7 +64,7 @@ def refuse_below(*bounds: tuple[str, int | None, int]) -> None:
     """Raises ConfigError for the first (flag, value, least) whose value is too small; None is no value."""
     for flag, value, least in bounds:
         if value is not None and value < least:
-            raise ConfigError(f"{flag} {value}: the least is {least}")
+            raise ConfigError(f"{flag} {value}: the minimum is {least}")
 
 
 class _Buffers(Protocol):

@@ -217,7 +217,7 @@ def test_a_failed_run_is_exit_code_1_and_one_sentence(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["run", "--channels", "0"], "--channels 0: the least is 1"),
+        (["run", "--channels", "0"], "--channels 0: the minimum is 1"),
         (["run", "--channels", "many"], "'many' is not a whole number"),
         (["run", "--records", "5", "--seconds", "1"], "--records and --seconds exclude each other"),
         (["run", "--seconds", "nan"], "'nan': write a duration such as"),
@@ -233,13 +233,13 @@ def test_a_failed_run_is_exit_code_1_and_one_sentence(
         (["run", "--transport", "tls", "--round-trip", "1ms"], "--transport tls with --round-trip"),
         (["run", "--repeats", "0"], "--repeats 0"),
         (["run", "--warmup", "none"], "--warmup"),
-        (["run", "--exclusive-buffers", "-1"], "--exclusive-buffers -1: the least is 0"),
-        (["run", "--credit", "maybe"], "'maybe': write on or off"),
+        (["run", "--exclusive-buffers", "-1"], "--exclusive-buffers -1: the minimum is 0"),
+        (["run", "--credit", "maybe"], "'maybe' is neither on nor off"),
         (["run", "--debloat", "0"], "--debloat 0s: give a duration above 0"),
         (["run", "--consume-rate", "0"], "--consume-rate 0.0: give more than 0"),
-        (["run", "--round-trip", "none"], "'none': give a duration, or 0"),
+        (["run", "--round-trip", "none"], "'none' is not allowed here"),
         (["run", "--round-trip", "1ms,2ms"], "--round-trip"),
-        (["run", "--link-rate", "0"], "--link-rate 0: the least is 1"),
+        (["run", "--link-rate", "0"], "--link-rate 0: the minimum is 1"),
         (["run", "--input", "/nowhere/at/all.csv"], "/nowhere/at/all.csv"),
         (["run", "--key", "a"], "--input"),
         (["run", "--no-such-flag"], "--no-such-flag"),
@@ -248,7 +248,7 @@ def test_a_failed_run_is_exit_code_1_and_one_sentence(
         (["sweep", "--timeouts", ""], "--timeouts is empty"),
         (["sweep", "--record-sizes", "4"], "--record-bytes 4"),
         (["sweep", "--repeats", "0"], "--repeats 0"),
-        (["sweep", "--floating-buffers", "0,8"], "--floating-buffers 0: the least is 1"),
+        (["sweep", "--floating-buffers", "0,8"], "--floating-buffers 0: the minimum is 1"),
         (["sweep", "--exclusive-buffers", ","], "--exclusive-buffers is empty"),
         (["sweep", "--segment-size", "1"], "--segment-size 1B"),
         (["report", "/nowhere"], "/nowhere"),
@@ -383,7 +383,7 @@ def test_a_sweep_stopped_by_ctrl_c_says_how_to_go_on(
     assert main(SMALL, runners=runners) == 1
     printed = capsys.readouterr()
     assert "stopped by Ctrl-C: 2 of 4 runs are stored" in printed.err
-    again = re.search(r"to go on: netstack-bench (.*)", printed.err)
+    again = re.search(r"to continue: netstack-bench (.*)", printed.err)
     assert again is not None
     assert main(again[1].split(), runners=runners) == 0
     folders = list(Path("results").iterdir())

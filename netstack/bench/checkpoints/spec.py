@@ -62,7 +62,7 @@ class CheckpointsSpec(Settings):
     def __post_init__(self) -> None:
         """Refuses settings that cannot work, naming the flag."""
         if not self.seconds >= _LEAST_SECONDS:
-            raise ConfigError(f"--seconds {self.seconds:g}: the least is {_LEAST_SECONDS:g}")
+            raise ConfigError(f"--seconds {self.seconds:g}: the minimum is {_LEAST_SECONDS:g}")
         if not self.interval_s > 0:
             raise ConfigError(f"--interval {format_duration(self.interval_s)}: give more than 0")
         if not self.aligned_timeout_s > 0:

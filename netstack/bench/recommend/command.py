@@ -185,7 +185,7 @@ def _measurer(runners: Runners, settings: dict[str, Any]) -> tuple[RunSpec, Meas
     network, parallelism = settings.pop("network"), settings.pop("parallelism")
     rate_per_s, budget_s = settings.pop("rate_per_s"), settings.pop("budget_s")
     if parallelism < 1:
-        raise ConfigError(f"--parallelism {parallelism}: the least is 1")
+        raise ConfigError(f"--parallelism {parallelism}: the minimum is 1")
     settings["acts_as"] = settings["acts_as"] or "netstack"
     settings |= constants_of(settings["acts_as"])
     link, round_trip_s = network or (None, 0.0)

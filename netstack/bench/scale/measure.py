@@ -60,7 +60,7 @@ class ScaleSpec:
         if not self.seconds > 0:
             raise ConfigError(f"--seconds {self.seconds:g}: give more than 0")
         if self.most is not None and self.most < 1:
-            raise ConfigError(f"--most {self.most}: the least is 1")
+            raise ConfigError(f"--most {self.most}: the minimum is 1")
 
     def points(self, values: Sequence[int]) -> list[int]:
         """Those that are measured."""

@@ -126,7 +126,7 @@ def simulate(seeds: int, first: int, file: Path | None, shrink: int, processes: 
     1000 seeds or more never came to one of the situations.
     """
     if not seeds:
-        raise ConfigError("--seeds 0: the least is 1")
+        raise ConfigError("--seeds 0: the minimum is 1")
     asked: Iterator[dict[str, Any]] = ({"seed": seed, "shrink": shrink} for seed in range(first, first + seeds))
     if file is not None:
         seeds = 1

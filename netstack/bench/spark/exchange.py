@@ -57,7 +57,7 @@ class ExchangeSpec:
             ("--repeats", self.repeats, 1),
         ):
             if value < least:
-                raise ConfigError(f"{flag} {value}: the least is {least}")
+                raise ConfigError(f"{flag} {value}: the minimum is {least}")
 
     def rows_of(self, record_bytes: int) -> int:
         """Returns the number of rows of a size."""

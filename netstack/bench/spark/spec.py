@@ -47,7 +47,7 @@ class SparkSpec(RunSpec):
             ("--parallelism", min(self.sources_per_node, self.sinks_per_node)),
         ):
             if value < 1:
-                raise ConfigError(f"{flag} {value}: the least is 1")
+                raise ConfigError(f"{flag} {value}: the minimum is 1")
         if self.one_way and (self.nodes < 2 or self.relay):
             raise ConfigError("--one-way needs two nodes, and sinks beside no source: not --nodes 1, not --relay")
         try:

@@ -43,7 +43,7 @@ def measure_streams(spark: Any, *, rows: int, batches: int, timeout_s: float = 1
         TimeoutError: a source has not delivered its rows in time.
     """
     if rows < 1 or batches < 1:
-        raise ConfigError(f"--rows {rows}, --batches {batches}: the least is 1")
+        raise ConfigError(f"--rows {rows}, --batches {batches}: the minimum is 1")
     register(spark)
     found = {}
     for name, source in _SOURCES.items():

@@ -108,7 +108,7 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(tmp_path: Path) ->
     terminal.press_ctrl_c()
     assert terminal.end(120) == 1
     assert left_of("ctrl-c") == []
-    assert "stopped by Ctrl-C: 1 of 20 runs are stored; to go on: netstack-bench sweep" in " ".join(
+    assert "stopped by Ctrl-C: 1 of 20 runs are stored; to continue: netstack-bench sweep" in " ".join(
         terminal.text.split()
     )
     for noise in ("Traceback", "WARN", "log4j", "py4j"):
@@ -151,4 +151,4 @@ def test_a_driver_that_is_ended_leaves_no_process(number: signal.Signals, tmp_pa
     assert "Traceback" not in said
     if number == signal.SIGTERM:
         assert process.returncode == 1
-        assert "0 of 1 runs are stored; to go on:" in said
+        assert "0 of 1 runs are stored; to continue:" in said

@@ -21,5 +21,5 @@ def test_every_source_has_its_figures(spark: Any) -> None:
 
 
 def test_numbers_that_cannot_be_are_refused(spark: Any) -> None:
-    with pytest.raises(ConfigError, match="--batches 0: the least is 1"):
+    with pytest.raises(ConfigError, match="--batches 0: the minimum is 1"):
         measure_streams(spark, rows=1, batches=0)
