@@ -32,7 +32,7 @@ REPEATS: Final = 5
 
 @click.command(short_help="The table of figures against peers, both builds, as Markdown.")
 @flags(
-    flag("--repeats", COUNT, "Rounds; a figure is the median of their ratios.", default=REPEATS),
+    flag("--repeats", COUNT, "Rounds; a figure is the mean of their ratios, with a range from 3 on.", default=REPEATS),
     flag("--seconds", LENGTH, "Length of most measurements.", default=1.0),
     flag("--only", None, "Only rows that contain this text; repeatable.", "words", multiple=True),
     flag("--build", BUILDS, "Both if not given.", "builds", multiple=True),
@@ -41,9 +41,10 @@ REPEATS: Final = 5
 def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[str, ...], as_json: bool) -> int:
     """Measures every row of the table of figures, in both builds and with its peers, all in turn.
 
-    The default takes about a quarter of an hour. A row in bold misses its goal.
+    A round takes about two minutes for each build. Every connection uses the system's TCP congestion control, because
+    peers cannot choose one. Rows whose peers are not installed are left out. A row in bold misses its goal.
 
-    Exit code 1 when something that was sent did not arrive whole, in order and once, or could not be measured.
+    Exit code 1 when a delivery was not complete, in order and without repeats, or a measurement failed.
     """
     errors = console.err()
     rows = installed(rows_with(words), lambda text: errors.print(f"[yellow]{escape(text)}[/]", soft_wrap=True))
@@ -68,7 +69,7 @@ def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[st
         head = {"rows": documents, "repeats": repeats, "seconds": seconds, "taken_s": taken_s, "delivered": not lost}
         console.print_json({**head, "results": results, "host": host_facts(), "version": version()})
     else:
-        spent = f"{repeats} rounds with 95 % ranges of the pairs, {taken_s:.0f} s in all"
+        spent = f"rounds: {repeats}, 95 % ranges of their ratios, {taken_s:.0f} s in all"
         control = f"all TCP under the system's {' and '.join(sorted(controls))}"
         remark = f"{datetime.now(UTC):%Y-%m-%d}, {_machine()}, {spent}, {control}"
         click.echo(markdown(documents, remark))
@@ -78,10 +79,9 @@ def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[st
 
 
 def row_document(row: Row, rounds: Rounds) -> dict[str, Any]:
-    """A row as plain data: for each build its number, the number as a multiple of the other one, and the goal.
+    """A row as plain data: for each build its number, the other number, their ratio, and the goal.
 
-    The multiple is the middle of the ratios of pairs of one round, with their 95 % interval where there were three or
-    more; with fewer rounds their median.
+    The ratio is the geometric mean of the rounds' ratios with its 95 % interval; of fewer than three rounds the median.
     """
     document: dict[str, Any] = {"text": row.text, "builds": {}}
     for kind, goal in zip(BUILDS, row.goals, strict=True):
@@ -104,7 +104,7 @@ def row_document(row: Row, rounds: Rounds) -> dict[str, Any]:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]], remark: str) -> str:
-    """The table: a line for each row; what misses its goal is bold."""
+    """The table, a line for each row; a ratio that misses its goal is bold."""
     lines = [
         f"<!-- netstack-bench goals: {remark} -->",
         "| what: against | compiled | in Python | the other | ratio: compiled | in Python | aimed at |",
