@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,7 +52,9 @@ def test_tables_are_asked_as_folders_are(spark: Any, fake_rows: Rows) -> None:
     assert {each.verdict for each in compare(before, before).collect()} == {"same"}
 
 
-def test_tables_are_asked_in_sql(spark: Any, fake_rows: Rows, tmp_path: Path) -> None:
+def test_tables_are_asked_in_sql(
+    spark: Any, fake_rows: Rows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     grid = Grid(timeouts_s=(0.1, 0.0), record_sizes=(8,), channels=(1,), repeats=3, seconds=1.0)
     other = Grid(timeouts_s=(0.1, 0.0), record_sizes=(64,), channels=(1,), repeats=3, seconds=1.0)
     for month, (sweep, asked, faster) in enumerate(
@@ -67,5 +70,9 @@ def test_tables_are_asked_in_sql(spark: Any, fake_rows: Rows, tmp_path: Path) ->
     assert "netstack_aggregates" in register_views(spark, str(tmp_path))
     worse = spark.sql("select distinct sweep_id, since, metric from netstack_changes where verdict = 'worse'").collect()
     assert list(map(tuple, worse)) == [("later", "first", "records_per_s")]  # the one between has no point in common
+    page = (Path(__file__).parents[3] / "tools/docs/pages/how-to/spark.md").read_text()
+    (block,) = (each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "register_views" in each)
+    exec(block.replace("s3a://bench/warehouse", str(tmp_path)), {"spark": spark})
+    assert "records_per_s" in capsys.readouterr().out
     answers = spark.sql("select sweep_id, mb_per_s from netstack_recommendations join netstack_runs using (sweep_id)")
     assert {row.sweep_id for row in answers.distinct().collect()} == {"first", "other", "later"}
