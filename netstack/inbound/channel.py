@@ -259,8 +259,12 @@ class RemoteInputChannel(ChannelBuffers):
         buffer.sequence = sequence
         if self._queue is NO_QUEUE:
             self._queue = deque()
-        if isinstance(event, CheckpointBarrier):
-            self._note_barrier(event, sequence)
+        if isinstance(event, CheckpointBarrier) and event.alignment is not Alignment.AT_LEAST_ONCE:
+            if self._has_compressed:
+                raise compressed_checkpoint(self)
+            if self._capture is None:
+                self._capture = InputCapture()
+            self._capture.on_barrier(event.checkpoint_id, sequence)
         if data_type.has_priority:
             self._insert_first(buffer)
         else:
@@ -338,7 +342,9 @@ class RemoteInputChannel(ChannelBuffers):
         Returns:
             False when a newer barrier has come and this one has not: this checkpoint cannot be had any more.
         """
-        return self._captured().start(checkpoint_id, unconsumed, self._queue)
+        if self._capture is None:
+            self._capture = InputCapture()
+        return self._capture.start(checkpoint_id, unconsumed, self._queue)
 
     def take_capture(self, checkpoint_id: int) -> bytes:
         """Ends it, when the last barrier has come or the checkpoint was aborted."""
@@ -400,17 +406,6 @@ class RemoteInputChannel(ChannelBuffers):
         self._queue.insert(self._priority_count, buffer)
         self._priority_count += 1
         self._gate.enqueue_first(self)
-
-    def _captured(self) -> InputCapture:
-        if self._capture is None:
-            self._capture = InputCapture()
-        return self._capture
-
-    def _note_barrier(self, barrier: CheckpointBarrier, sequence: int) -> None:
-        if barrier.alignment is not Alignment.AT_LEAST_ONCE:
-            if self._has_compressed:
-                raise compressed_checkpoint(self)
-            self._captured().on_barrier(barrier.checkpoint_id, sequence)
 
     def _inflated(self, compressed: CompressedBuffer) -> Buffer:
         try:

@@ -228,8 +228,9 @@ class OpenBuffers:
         else:
             counters.flushes_full += 1
         builder.close()
-        for subpartition in targets:
-            subpartition.on_buffer_finished()
+        if not by_event or self._store is not None:  # else the event follows at once, and notifies the reader
+            for subpartition in targets:
+                subpartition.on_buffer_finished()
         if self._marks:
             self._follow(slot)
         self._unkicked += 1
@@ -393,6 +394,8 @@ class OpenBuffers:
         """Gives the open builders up (their bytes stay queued)."""
         if not self.partition.is_released:
             self.finish_all(by_event=True)
+            for subpartition in self.partition.subpartitions:  # no event follows
+                subpartition.on_buffer_finished()
             return
         for slot, builder in enumerate(self.builders):
             if builder is not _NONE:

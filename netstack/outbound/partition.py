@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, final
 
 from ..buffer.buffer import BufferSource, Notify
 from ..buffer.builder import BufferBuilder
-from ..buffer.elements import EventBuffer
+from ..buffer.elements import BarrierBuffer, EventBuffer
 from ..buffer.local_pool import LocalBufferPool
 from ..buffer.stored import Packaging
 from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, NetstackError, PartitionNotFound
@@ -302,7 +302,7 @@ class ResultPartition:
         self.counters.events += 1
         if isinstance(event, CheckpointBarrier):
             for subpartition in self.subpartitions:
-                subpartition.add_barrier(event, data_type, self.host.now)
+                subpartition.add_barrier(BarrierBuffer(event, data_type, self.host.now))
             return
         data = encode_event(event)
         for subpartition in self.subpartitions:

@@ -260,10 +260,11 @@ class ChannelSender:
                     pieces = self._codec.encode_stored(channel.number, buffer.sequence, buffer.backlog, buffer)
                     has_room = batch.add_pieces(pieces, buffer)
                     continue
-                header, payload = self._codec.encode_event(
-                    channel.number, buffer.data_type, buffer.sequence, buffer.backlog, bytes(buffer.memory)
-                )
+                event = bytes(buffer.memory)
                 buffer.recycle()
+                header, payload = self._codec.encode_event(
+                    channel.number, buffer.data_type, buffer.sequence, buffer.backlog, event
+                )
                 batch.add_control(header)
                 batch.add_control(payload)
                 has_room = batch.has_room

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, final
 from ..buffer.buffer import Allowance, Buffer, Notify
 from ..buffer.elements import BarrierBuffer, EventBuffer, QueueElement, copy_data, count_readable
 from ..errors import ErrorCode, LocalProtocolError
-from ..events import Alignment, CheckpointBarrier, DataType
+from ..events import Alignment, DataType
 from .statistics import SubpartitionStatistics
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class ResultSubpartition:
             self._notify_reader()
         return True
 
-    def add_barrier(self, barrier: CheckpointBarrier, data_type: DataType, now: Callable[[], float]) -> bool:
+    def add_barrier(self, element: BarrierBuffer) -> bool:
         """Appends a barrier, or puts it in front of everything when it has priority.
 
         `on_barrier` gets what a barrier with priority overtakes at once; of one with a timeout it gets that when
@@ -151,13 +151,12 @@ class ResultSubpartition:
         Returns:
             False when the subpartition is finished or released.
         """
-        element = BarrierBuffer(barrier, data_type, now)
-        overtaken = copy_data(self._queue) if data_type is _PRIORITY else b""
+        overtaken = copy_data(self._queue) if element.data_type is _PRIORITY else b""
         if not self.add(element):
             return False
-        if data_type is _PRIORITY:
-            self._on_barrier(self.index, barrier.checkpoint_id, overtaken)
-        elif data_type is DataType.TIMEOUTABLE_ALIGNED_BARRIER:
+        if element.data_type is _PRIORITY:
+            self._on_barrier(self.index, element.barrier.checkpoint_id, overtaken)
+        elif element.data_type is DataType.TIMEOUTABLE_ALIGNED_BARRIER:
             self._barrier = element
             if self._is_read and self._credit is None:
                 self._announce_barrier(element)
@@ -283,9 +282,9 @@ class ResultSubpartition:
                 self._flush_requested = False
             if is_finished:
                 queue.popleft()
-                head.close()
                 waiting -= 1
                 if head.is_data:
+                    head.close()
                     self._data_buffers -= 1
                     if buffer is None and self._returns_empty:
                         buffer = Buffer(_NOTHING, 0, DataType.DATA, None)

@@ -433,7 +433,7 @@ class PartitionWriter:
         self.settle()
         self.buffers.finish_all(by_event=True)
         self.partition.broadcast_event(event, priority=priority)
-        self.buffers.flush_connections()
+        self.partition.host.flush_connections()
 
     def mark(self, subpartition: int, event: bytes) -> None:
         """Has an event travel to a consumer as a record would that is written now; not where results are kept."""

@@ -81,7 +81,7 @@ class NetworkEnvironment:
         """`host:port` at which Prometheus finds the metrics; None if they are not served."""
         self._deadlines = Deadlines()
         self.call_at = self._deadlines.call_at
-        self.visits = Visits()
+        self.visits = Visits(trio.lowlevel.current_clock().current_time)
         self.now = self.visits.now
         self.ticks = turns().clock
         self._pool = NetworkBufferPool(config.total_segments, config.segment_size_bytes)

@@ -124,7 +124,7 @@ class Pump:
         self._read_bytes = MIN_READ_BYTES
         self._outgoing = OutgoingState.OPEN
         self._write_error: ConnectionLost | None = None
-        self._visits = Visits() if visits is None else visits
+        self._visits = Visits(trio.current_time) if visits is None else visits
         self._now = self._visits.now
         self.is_plain = stream.descriptor() is not None and not isinstance(stream, SessionStream)
         """Whether it is a socket and no more: a thread may use it without the loop."""

@@ -43,12 +43,13 @@ def _nothing() -> None:
 class Visits(trio.abc.Instrument):
     """The door of one event loop; closed until `open`."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
+        """Args: the loop's clock in seconds; visitors read it from their own threads."""
+        self.now: Final = now
         self.is_inside = False
         """Whether a visitor is inside: whatever runs then is not in the loop's thread."""
         self.before_leaving: Callable[[], object] = _nothing
         """Called by each visitor on its way out: sends what it has caused."""
-        self._clock: Callable[[], float] = trio.current_time
         self._token: trio.lowlevel.TrioToken | None = None
         self._core = threading.Lock()
         self._turnstile = threading.Lock()
@@ -62,7 +63,6 @@ class Visits(trio.abc.Instrument):
         """Lets visitors in from now on, whenever the loop waits. Called in the loop; idempotent."""
         if not self._is_open:
             self._is_open = True
-            self._clock = trio.lowlevel.current_clock().current_time
             self._token = trio.lowlevel.current_trio_token()
             self._core.acquire()
             trio.lowlevel.add_instrument(self)
@@ -149,10 +149,6 @@ class Visits(trio.abc.Instrument):
         return self._visitor == thread or (resident is not None and resident.is_active and resident.thread == thread)
 
     # For whatever both do.
-
-    def now(self) -> float:
-        """The loop's time."""
-        return self._clock()
 
     def soon(self, action: Callable[[], object]) -> None:
         """Does it now in the loop, or has the loop do it soon. It must not raise."""

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_streams import split_stream
 
-from netstack.buffer.elements import EventBuffer
+from netstack.buffer.elements import BarrierBuffer, EventBuffer
 from netstack.buffer.lent import LentBuffer
 from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics
@@ -86,7 +86,7 @@ class Channel:
 
     def send_barrier(self) -> None:
         self.in_front = [*self.records]
-        self._queue.add_barrier(BARRIER, DataType.PRIORITY_EVENT, lambda: 0.0)
+        self._queue.add_barrier(BarrierBuffer(BARRIER, DataType.PRIORITY_EVENT, lambda: 0.0))
 
     def end(self) -> None:
         for event in (EndOfData(), EndOfPartition()):

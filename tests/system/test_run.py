@@ -186,7 +186,7 @@ def test_a_source_that_can_tell_and_flags_with_the_names_of_flinks_options(
 
 def test_a_job_with_nothing_to_decide_takes_no_such_flags(tmp_path: Path) -> None:
     _, err = finished(start(tmp_path, "cluster_jobs:computing", "--max-parallelism", "4"), 2)
-    assert "is not dynamic: its parallelism is set" in err
+    assert "is not dynamic: it sets the parallelism of every vertex" in err
 
 
 def test_an_operator_that_prints_and_exits_is_named_with_its_exit_code(tmp_path: Path) -> None:

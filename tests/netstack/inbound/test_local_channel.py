@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from netstack.buffer.elements import EventBuffer
+from netstack.buffer.elements import BarrierBuffer, EventBuffer
 from netstack.buffer.lent import LentBuffer
 from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.errors import ErrorCode, LocalProtocolError, PartitionNotFound, ProducerFailed
@@ -209,7 +209,7 @@ def test_a_local_channel_captures_what_is_read_before_its_barrier(local: LocalSt
     local.add(b"read")
     assert local.poll() == (DataType.DATA, b"read")
     local.add(b"overtaken")
-    local.subpartition.add_barrier(BARRIER, DataType.PRIORITY_EVENT, float)
+    local.subpartition.add_barrier(BarrierBuffer(BARRIER, DataType.PRIORITY_EVENT, float))
     assert local.poll() == (DataType.PRIORITY_EVENT, encode_event(BARRIER))
     assert local.poll() == (DataType.DATA, b"overtaken")
     assert local.channel.take_capture(5) == b"torn" + b"read"
@@ -220,7 +220,7 @@ def test_a_local_barrier_with_a_timeout_is_announced_and_times_out_at_the_produc
     local.connect()
     local.add(b"in front")
     timed = CheckpointBarrier(5, alignment=Alignment.ALIGNED, aligned_timeout_ns=1)
-    local.subpartition.add_barrier(timed, DataType.TIMEOUTABLE_ALIGNED_BARRIER, float)
+    local.subpartition.add_barrier(BarrierBuffer(timed, DataType.TIMEOUTABLE_ALIGNED_BARRIER, float))
     local.add(b"behind")
     assert local.gate.has_priority
     assert local.poll() == (DataType.ANNOUNCEMENT, encode_event(timed))

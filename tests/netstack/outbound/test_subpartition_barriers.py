@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from subpartition_stage import EVENT, UNALIGNED, Stage
 
+from netstack.buffer.elements import BarrierBuffer
 from netstack.events import (
     Alignment,
     CheckpointBarrier,
@@ -27,7 +28,7 @@ TIMED = CheckpointBarrier(4, alignment=Alignment.ALIGNED, aligned_timeout_ns=1)
 def add_barrier(stage: Stage, barrier: CheckpointBarrier, now: float = 0.0) -> bool:
     if stage.view is not None:
         stage.view.attach_credit(SendCredit(2))  # behind a connection: the consumer announces it to itself
-    return stage.subpartition.add_barrier(barrier, data_type_of(barrier), lambda: now)
+    return stage.subpartition.add_barrier(BarrierBuffer(barrier, data_type_of(barrier), lambda: now))
 
 
 def test_an_unaligned_barrier_tells_what_it_overtakes_and_leaves_it(stage: Stage) -> None:
@@ -97,7 +98,7 @@ def test_an_aborted_checkpoint_wants_nothing(stage: Stage) -> None:
 def test_a_barrier_tells_how_long_it_waited(stage: Stage) -> None:
     clock = [10.0]
     barrier = CheckpointBarrier(1, elapsed_ns=5)
-    stage.subpartition.add_barrier(barrier, data_type_of(barrier), lambda: clock[0])
+    stage.subpartition.add_barrier(BarrierBuffer(barrier, data_type_of(barrier), lambda: clock[0]))
     clock[0] = 12.5
     assert stage.poll() == (encode_event(CheckpointBarrier(1, elapsed_ns=2_500_000_005)), 0, False)
 

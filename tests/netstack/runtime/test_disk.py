@@ -35,7 +35,7 @@ async def test_jobs_that_a_closing_network_does_not_run_are_told_so(stuck: str) 
         disk.submit(work, done)
 
     async with trio.open_nursery() as nursery:
-        visits = Visits()
+        visits = Visits(trio.current_time)
         disk = DiskDriver(nursery, wait if stuck == "prepare" else lambda: None, visits)
         for number in range(20):
             submit(disk, number)

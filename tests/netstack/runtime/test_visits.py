@@ -31,7 +31,7 @@ def emitter(stay: Stay, take: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def test_who_stays_writes_without_entering_until_somebody_else_comes() -> None:
-    visits = Visits()
+    visits = Visits(float)
     stay = staying(visits)
     written: list[int] = []
     emit = emitter(stay, lambda record: written.append(record) is None)
@@ -48,7 +48,7 @@ def test_who_stays_writes_without_entering_until_somebody_else_comes() -> None:
 
 
 def test_another_thread_does_not_write_in_the_place_of_who_stays() -> None:
-    stay = staying(Visits())
+    stay = staying(Visits(float))
     answers: list[bool] = []
     thread = threading.Thread(target=lambda: answers.append(emitter(stay, lambda record: True)(1)))
     thread.start()
@@ -57,7 +57,7 @@ def test_another_thread_does_not_write_in_the_place_of_who_stays() -> None:
 
 
 def test_who_is_in_a_call_is_inside_and_one_who_waits_gets_in_when_it_ends() -> None:
-    visits = Visits()
+    visits = Visits(float)
     stay = staying(visits)
     assert not visits.is_mine
     others: list[threading.Thread] = []
@@ -119,7 +119,7 @@ def many_switches() -> Iterator[None]:
 @pytest.mark.parametrize("threads", [2, 4])
 def test_one_at_a_time(threads: int) -> None:
     """Threads that stay, and one that never does, add to a number in two steps."""
-    visits = Visits()
+    visits = Visits(float)
     total = [0]
 
     def add(_: Any) -> bool:
@@ -155,7 +155,7 @@ def test_one_at_a_time(threads: int) -> None:
 
 
 def test_who_would_stay_lets_in_who_waits_already() -> None:
-    visits = Visits()
+    visits = Visits(float)
     stay = Stay(visits.door)
     visits.enter(stay)
     other = threading.Thread(target=lambda: (visits.enter(), visits.leave_quietly()), daemon=True)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from netstack.buffer.elements import EventBuffer
+from netstack.buffer.elements import BarrierBuffer, EventBuffer
 from netstack.buffer.lent import LentBuffer
 from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics
@@ -250,7 +250,9 @@ def test_a_priority_event_is_handled_in_the_middle_of_a_buffer() -> None:
     stage.put(frame(b"a") + frame(b"b") + frame(b"cd")[:5])
     assert stage.inputs.poll() == [b"a", b"b"]
     stage.inputs.processed(1)
-    stage.queues[0].add_barrier(CheckpointBarrier(4, alignment=Alignment.UNALIGNED), DataType.PRIORITY_EVENT, stage.now)
+    stage.queues[0].add_barrier(
+        BarrierBuffer(CheckpointBarrier(4, alignment=Alignment.UNALIGNED), DataType.PRIORITY_EVENT, stage.now)
+    )
     assert stage.mailbox.is_urgent
     stage.inputs.poll_priority()
     assert stage.log == [("trigger", 4, Alignment.UNALIGNED), ("complete", 4)]
@@ -263,7 +265,7 @@ def test_a_priority_event_is_handled_in_the_middle_of_a_buffer() -> None:
 def test_a_timeout_is_handled_between_two_records() -> None:
     stage = Stage(2)
     barrier = CheckpointBarrier(4, alignment=Alignment.ALIGNED, aligned_timeout_ns=2_000_000_000)
-    stage.queues[0].add_barrier(barrier, DataType.TIMEOUTABLE_ALIGNED_BARRIER, stage.now)
+    stage.queues[0].add_barrier(BarrierBuffer(barrier, DataType.TIMEOUTABLE_ALIGNED_BARRIER, stage.now))
     while stage.poll() is not None:
         pass
     ((deadline_s, callback),) = stage.timers
