@@ -1,4 +1,4 @@
-"""Which operator an error comes from: told from the frames it has passed, so that no record pays for it.
+"""Finds the operator that raised an error, from the traceback, so that processing a record needs no bookkeeping.
 
 Takes: an error, and the operators of a chain. Gives: the error to report.
 """
@@ -16,17 +16,17 @@ from .operators import BoundOperator
 from .permanent import operator_failed
 
 
-def blamed(error: BaseException, operators: Iterable[BoundOperator]) -> BaseException:
-    """An error of the user's code as `OperatorFailed`; one of ours, which tells what is wrong already, as it is."""
+def with_operator(error: BaseException, operators: Iterable[BoundOperator]) -> BaseException:
+    """Wraps an error of user code in `OperatorFailed`; returns an error of netstack unchanged."""
     if isinstance(error, NetstackError) or not isinstance(error, Exception | SystemExit | KeyboardInterrupt):
         return error
     if isinstance(error, KeyboardInterrupt) and sigint_raises():
         return error
     traces = [error.__traceback__]
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
-        error = error.__cause__  # Python says RuntimeError where one leaves a coroutine, or a generator
+        error = error.__cause__  # Python turns a StopIteration that leaves a generator or coroutine into RuntimeError
         traces.append(error.__traceback__)
-    codes: dict[CodeType, list[str]] = {}  # several where operators have one function
+    codes: dict[CodeType, list[str]] = {}  # several operators may share one function
     for operator in operators:
         for function in (operator.process, *operator.inputs):
             code = _code(function)
@@ -35,7 +35,7 @@ def blamed(error: BaseException, operators: Iterable[BoundOperator]) -> BaseExce
     place = ""
     for each in traces:
         trace = each
-        while trace is not None:  # the innermost counts: operators call those behind them
+        while trace is not None:  # the innermost operator raised, since operators call the ones after them
             frame = trace.tb_frame
             line = frame.f_globals.get(OPERATORS, {}).get(trace.tb_lineno)
             names = [line] if line else codes.get(frame.f_code, [])
@@ -46,13 +46,13 @@ def blamed(error: BaseException, operators: Iterable[BoundOperator]) -> BaseExce
 
 
 def sigint_raises() -> bool:
-    """Whether Ctrl-C raises KeyboardInterrupt here; else only user code can have raised one."""
+    """Whether Ctrl-C raises KeyboardInterrupt in this process; otherwise only user code can have raised one."""
     handler = signal.getsignal(signal.SIGINT)
     return handler is signal.default_int_handler or getattr(handler, "__module__", "").startswith("trio._core")
 
 
 def code_rows(operator: BoundOperator) -> list[list[Any]]:
-    """Where the code of an operator is: of its functions, and of all methods of its class."""
+    """Locations of an operator's code: of its functions, and of all methods of its class."""
     codes = {_code(function) for function in operator.functions()}
     return [
         [operator.name, code.co_filename, code.co_name, code.co_firstlineno, _last_line(code)]
@@ -66,7 +66,7 @@ def _last_line(code: CodeType) -> int:
 
 
 def _code(function: Any) -> CodeType | None:
-    """Of a function, a method, or one with parameters filled in."""
+    """The code of a function, a method or a partial."""
     function = getattr(function, "func", function)
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     return code if isinstance(code, CodeType) else None

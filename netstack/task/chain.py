@@ -1,15 +1,16 @@
-"""A chain of operators put together: a record goes through all of it before the next one begins.
+"""Builds a chain of operators: a record passes the whole chain before the next one starts.
 
-Takes: operators, the edges between them, and where records leave the chain. Gives: functions that take records in, and
-what is done between two records.
+Takes: operators, the edges between them, and the outputs. Gives: functions that take records; methods that act between
+two records, such as snapshots.
 
 Rules:
-- The functions are made once, from the last operator to the first: each knows the next one, and nothing is looked up
-  for a record. Lists and arrays that an operator emits at once stay together as far as operators and writers take them.
-- What cannot be done within a call waits in front of its operator: records for one that is async, and single records
-  for one that takes several at a time. `settle` hands them over, before anything else happens; so between two records
-  nothing is under way, and the state of all operators is that after the same record.
-- Records are counted where they come in and leave; inside the chain only where the number does not follow from those.
+- The functions are built once, from the last operator to the first. Each calls the next one directly, without lookups
+  per record. Lists and arrays that an operator emits stay together as long as the next operators and writers take them.
+- Records that cannot be processed within a call wait in front of their operator: records for an async operator, and
+  single records for an operator that takes lists. `settle` processes them before anything else happens. So nothing is
+  in progress between two records, and the states of all operators reflect the same records.
+- Records are counted where they enter and leave the chain. Inside the chain they are counted only where their number
+  does not follow from those counts.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .reports import OperatorStatistics
 
 @final
 class Collector:
-    """Where one operator's records go (an `Output`)."""
+    """The output of one operator (an `Output`)."""
 
     __slots__ = ("_output", "_sides", "collect", "collect_batch")
 
@@ -40,7 +41,7 @@ class Collector:
         self._output = output
 
     def write_at_once(self) -> None:
-        """The operator is async: it may wait behind each record that it emits."""
+        """Writes each emitted record at once, for an async operator, which may wait after any record."""
         flush = self._output.flush
 
         def flushing(push: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -72,16 +73,16 @@ class Collector:
 
 @final
 class ChainedOperator:
-    """One operator in its place.
+    """One operator of a chain.
 
     Attributes:
         bound: the operator.
-        out: where its records go.
-        main: the same, as functions.
-        waiting: records that `settle` hands to it.
-        counted: records that came, where that is counted here.
-        read: of a source, how many records it gave last.
-        sent: how many of these were sent.
+        out: its output.
+        main: the target of its main output.
+        waiting: records that wait for `settle`.
+        counted: number of records received, if it is counted here.
+        read: number of records of a source's last read.
+        sent: number of these that were sent.
     """
 
     __slots__ = ("bound", "counted", "main", "out", "read", "sent", "waiting")
@@ -99,15 +100,15 @@ class ChainedOperator:
 
     @property
     def waits(self) -> bool:
-        """Whether records wait in front of it."""
+        """Whether records wait in front of it until `settle`."""
         return self.bound.is_async or self.bound.is_batched
 
     def has_sent(self, count: int) -> None:
-        """So many of the records that a source gave last were sent."""
+        """Sets how many records of a source's last read were sent."""
         self.sent = count
 
     def unsent(self) -> int:
-        """How many of the records that a source gave last were not."""
+        """The number of records of a source's last read that were not sent."""
         return self.read - self.sent
 
 
@@ -116,20 +117,20 @@ class OperatorChain:
     """The operators of one task.
 
     Attributes:
-        operators: the head first, then each behind the one it reads; sources that are inputs of the chain last.
-        sources: those that are sources.
-        inputs: for every gate what takes its records: one by one, several at once.
-        head: the operator that reads the gates; None where there are none.
-        has_waiting: whether records wait in front of operators behind the head.
-        settles_often: whether something waits that should not wait for the end of a slice.
-        records_in: that came through gates, or from sources.
+        operators: all operators: the head first, each after the one it reads; chained sources last.
+        sources: the sources.
+        inputs: the target of each gate's records.
+        head: the operator that reads the gates; None without gates.
+        has_waiting: whether records may wait in front of operators other than the head.
+        settles_often: whether one of these operators is async, so that records should not wait for the end of a slice.
+        records_in: number of records from gates and sources.
     """
 
     def __init__(self, task: TaskInformation, bound: Mapping[str, BoundOperator], output: TaskOutput) -> None:
-        """Puts them together.
+        """Builds the chain.
 
         Raises:
-            ConfigError: the edges make no chain.
+            ConfigError: the edges form no chain.
         """
         self._task = task
         self._output = output
@@ -158,7 +159,7 @@ class OperatorChain:
         self.sources: Sequence[ChainedOperator] = [self._made[name] for name in starts]
         self.head: ChainedOperator | None = self._made[task.inputs[0].edge.target] if task.inputs else None
         self.inputs: Sequence[Target] = [
-            self._input(given.edge.target, given.edge.input_number, targets, tells=False) for given in task.inputs
+            self._input(given.edge.target, given.edge.input_number, targets, sets_input=False) for given in task.inputs
         ]
         self._waiting = [
             self._made[name] for name in order if self._made[name].waits and self._made[name] is not self.head
@@ -169,7 +170,7 @@ class OperatorChain:
     # Between two records.
 
     async def settle(self) -> None:
-        """Hands over what waits, and writes what found no buffer. Cancellation: the task has to end."""
+        """Writes staged records and processes waiting ones. Cancellation: the task must end."""
         await self._output.drain()
         for operator in self._waiting:
             while operator.waiting:
@@ -178,11 +179,11 @@ class OperatorChain:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing waits."""
+        """Whether no record is staged or waits."""
         return self._output.is_flushed and not any(operator.waiting for operator in self._waiting)
 
     async def process(self, operator: ChainedOperator, records: Records) -> None:
-        """Has an operator that is async, or takes several records at a time, process some."""
+        """Makes an operator that is async, or takes lists, process records."""
         process, output = operator.bound.process, self._output
         arguments = (operator.out,) if operator.bound.wants_output else ()
         if operator.bound.is_batched:
@@ -198,21 +199,21 @@ class OperatorChain:
     # State.
 
     async def prepare(self, checkpoint_id: int) -> None:
-        """Has operators prepare what they are to commit."""
+        """Makes the operators prepare their commits for a checkpoint."""
         for operator in self.operators:
             await operator.bound.commits.prepare(checkpoint_id)
 
     async def complete(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete: what was prepared is committed, and operators that want to know are notified."""
+        """Commits and notifies the operators after a checkpoint is complete."""
         for operator in self.operators:
             await operator.bound.commits.complete(checkpoint_id)
             if checkpoint_id != AT_THE_END:
                 await operator.bound.call("checkpoint_completed", checkpoint_id)
 
     async def snapshot(self, checkpoint_id: int = -1) -> dict[str, dict[str, Any]]:
-        """The state of every operator, by its uid or name; see `recovery`. Without a checkpoint it is the final one.
+        """The state of every operator, by uid or name; see `recovery`. Without a checkpoint id it is the final state.
 
-        Everything is prepared before anything is stored: an operator may prepare what one behind it holds.
+        All operators prepare their commits before any snapshot, since preparing may change the next operator's state.
         """
         if checkpoint_id >= 0:
             await self.prepare(checkpoint_id)
@@ -235,7 +236,7 @@ class OperatorChain:
         return result
 
     def statistics(self) -> tuple[OperatorStatistics, ...]:
-        """What each operator has taken and given so far."""
+        """The record counts of each operator."""
         measured = {name: self._made[name].counted for name in self._counting}
         sent = [partition.counters.records for partition in self._output.partitions]
         came, went = self._solve(measured, sent, self.records_in)
@@ -244,12 +245,12 @@ class OperatorChain:
             for operator in self._task.operators
         )
 
-    # Putting together.
+    # Construction.
 
     def _joined(self, name: str, tag: str, targets: Mapping[str, Target]) -> Target:
-        """All readers of an output of an operator, as one."""
+        """All readers of one output of an operator, as one target."""
         inside = [
-            self._input(edge.target, edge.input_number, targets, tells=True)
+            self._input(edge.target, edge.input_number, targets, sets_input=True)
             for edge in self._behind.get(name, ())
             if edge.side_output == tag
         ]
@@ -265,30 +266,29 @@ class OperatorChain:
         tags |= {self._task.outputs[index].edge.side_output for index in self._network.get(name, ())}
         return {tag: self._joined(name, tag, targets) for tag in tags if tag}
 
-    def _input(self, name: str, number: int, targets: Mapping[str, Target], *, tells: bool) -> Target:
-        """One input of an operator.
+    def _input(self, name: str, number: int, targets: Mapping[str, Target], *, sets_input: bool) -> Target:
+        """The target of one input of an operator.
 
         Args:
-            name: of the operator.
-            number: which of its inputs, from 1.
-            targets: of the operators so far.
-            tells: whether to tell the operator's context which input it is, before every record; of what comes through
-                gates it gets the channel before every buffer.
+            name: name of the operator.
+            number: number of the input, from 1.
+            targets: the targets of the operators built so far.
+            sets_input: whether to set `context.input` before every record; for gates it is set before every buffer.
         """
         operator = self._made[name]
         if operator.bound.kind is not OperatorKind.CONNECT:
             return targets[name]
         if operator.bound.inputs:
             if not 1 <= number <= len(operator.bound.inputs):
-                raise ConfigError(f"operator {name!r} has an input {number}, and no method process{number}")
+                raise ConfigError(f"operator {name!r} has an input {number}, but no method process{number}")
             entry = _called(operator, operator.bound.inputs[number - 1])
             return _counted(operator, entry) if name in self._counting else entry
-        return _telling(operator, number, targets[name]) if tells else targets[name]
+        return _with_input_number(operator, number, targets[name]) if sets_input else targets[name]
 
     # Counting.
 
     def _choose_counters(self) -> list[str]:
-        """The operators whose records have to be counted one by one: as few as possible."""
+        """The operators whose records must be counted one by one: as few as possible."""
         chosen: list[str] = []
         while True:
             came, _ = self._solve(dict.fromkeys(chosen, 0), [0] * len(self._task.outputs), 0)
@@ -300,7 +300,7 @@ class OperatorChain:
     def _solve(
         self, counted: Mapping[str, int], sent: Sequence[int], records_in: int
     ) -> tuple[dict[str, int], dict[str, int]]:
-        """What came to and went out of every operator, as far as it follows from what is known."""
+        """The numbers of input and output records of every operator, as far as they follow from the known counts."""
         came, went = dict(counted), dict[str, int]()
         sources = [each.name for each in self._task.operators if each.kind is OperatorKind.SOURCE]
         for name in sources:
@@ -336,16 +336,16 @@ class OperatorChain:
 
 
 def _discard(record: Any) -> None:
-    """Nobody reads it."""
+    """Drops a record that no operator reads."""
 
 
-_NOBODY: Final = Target(_discard, _discard)
+_NO_READER: Final = Target(_discard, _discard)
 
 
 def _all(targets: Sequence[Target]) -> Target:
-    """Several as one."""
+    """One target that passes records to all targets."""
     if len(targets) < 2:
-        return targets[0] if targets else _NOBODY
+        return targets[0] if targets else _NO_READER
     pushes = [target.push for target in targets]
     batches = [target.push_batch for target in targets]
     first, second = pushes[:2]
@@ -366,7 +366,7 @@ def _all(targets: Sequence[Target]) -> Target:
 
 
 def _entry(operator: ChainedOperator) -> Target:
-    """What takes an operator's records."""
+    """The target that makes an operator process records."""
     bound = operator.bound
     if operator.waits:
         return _entry_of_waiting(operator)
@@ -378,7 +378,7 @@ def _entry(operator: ChainedOperator) -> Target:
 
 
 def _called(operator: ChainedOperator, function: Callable[..., Any]) -> Target:
-    """A function that emits by itself, or not at all."""
+    """The target of a function that returns no records: a process or a sink."""
     name = operator.bound.name
     if operator.bound.wants_output:
         return fused(FusedOperator(name, OperatorKind.PROCESS, function, operator.out))
@@ -420,7 +420,7 @@ def _counted(operator: ChainedOperator, entry: Target) -> Target:
     return Target(push, push_batch)
 
 
-def _telling(operator: ChainedOperator, number: int, entry: Target) -> Target:
+def _with_input_number(operator: ChainedOperator, number: int, entry: Target) -> Target:
     context = operator.bound.context
     inside, inside_batch = entry.push, entry.push_batch
 

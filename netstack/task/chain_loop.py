@@ -1,14 +1,14 @@
-"""The loop of a task: records from gates and sources through the chain, a slice at a time, and what is due in between.
+"""The main loop of a task: processes records in slices, and handles barriers, timers and requests between them.
 
 Takes: a chain, its input and output, its mailbox and checkpoints. Gives: records to the output; how the input ended.
 
 Rules:
-- Between two records, and only there: barriers, timers, the coordinator's wishes. So also while it waits for output
-  (soft back-pressure). Inside a record it waits for output only when the record needs more than the overdraft gives;
-  then a barrier waits for that record. It also waits for the `read` of an async source, which it interrupts only if
-  the source says that it can be; what the coordinator says meanwhile is heard, and done behind that read.
-- No clock, no await, no look at the network per record of an ordinary operator: records are processed in slices that
-  take about two milliseconds.
+- Barriers, timers and requests of the coordinator are handled between two records only. That includes the time in which
+  the task waits for output (soft back-pressure). Within a record the task waits for output only if the record needs
+  more than the overdraft buffers; a barrier then waits for that record. The task also waits for the `read` of an async
+  source. It interrupts that only if the source allows it; otherwise requests are handled after the read.
+- The loop reads no clock, awaits nothing and checks no connection per record of a normal operator. It does so between
+  slices of records that take about two milliseconds.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from .mailbox import Mailbox
 from .output import TaskOutput
 
 SLICE_S: Final = 0.002
-"""Records are processed in slices of about this duration; between two of them a clock is read. Of arrays a slice costs
-some 100 us beside its records: with 1 ms, on cores that other threads want too, a shuffle took a tenth longer."""
+"""Approximate duration of a slice of records. A slice of arrays has a fixed cost of about 100 us: with 1 ms, on busy
+cores, a shuffle took a tenth longer."""
 
 TURN_S: Final = 0.005
-"""After so long without a wait other tasks get a turn, among them those that read barriers from the network; a turn
-costs 20 to 50 us."""
+"""Time without a wait after which other trio tasks get a turn, such as those that read barriers from the network. A
+turn costs 20 to 50 us."""
 
 _Step: TypeAlias = Callable[[Any, int, int], Awaitable[int]]
-"""Processes records [first, last) of a list or array, or only the first of these; gives the index of the next."""
+"""Processes some records of [first, last) of a list or array, at least one; returns the index of the next record."""
 
 MAX_SLICE: Final = 4096
 
 
 def each(push: Callable[[Any], None]) -> Callable[[Records], None]:
-    """Takes several records, and pushes one after the other."""
+    """Returns a function that pushes several records one by one."""
 
     def push_each(records: Records) -> None:
         for record in listed(records):
@@ -55,13 +55,13 @@ def each(push: Callable[[Any], None]) -> Callable[[Records], None]:
 
 
 def next_part(part: int, count: int, staged_bytes: int, most_bytes: int) -> int:
-    """How many records to process before what they emit is written.
+    """The number of records to process before the staged output is written.
 
     Args:
-        part: how many it was.
-        count: how many there were.
-        staged_bytes: what these emitted.
-        most_bytes: what they should emit at most.
+        part: the last such number.
+        count: the number of records that were processed.
+        staged_bytes: size of the output of these records.
+        most_bytes: maximum size of the staged output.
     """
     if staged_bytes > most_bytes:
         return max(1, count * most_bytes // staged_bytes)
@@ -87,17 +87,17 @@ class ChainLoop:
         inputs: Sequence[InputInformation],
         on_consumable: Callable[[int], None] | None,
     ) -> None:
-        """Nothing runs yet.
+        """Creates the loop; `run` starts it.
 
         Args:
-            chain: what processes the records.
-            output: where they go.
-            mailbox: what is due between records.
-            checkpoints: of the task.
-            environment: its clocks.
-            latencies: tells when markers are due.
-            inputs: what the gates bring, in their order.
-            on_consumable: told of each output when its first record is there; None does not want to know.
+            chain: processes the records.
+            output: receives the output.
+            mailbox: the task's mailbox.
+            checkpoints: the task's checkpoints.
+            environment: provides the clocks.
+            latencies: the task's latency markers.
+            inputs: the description of each gate, in order.
+            on_consumable: called with the index of each output at its first record, if given.
         """
         self.reading = WaitMeter(environment.now())
         self._chain = chain
@@ -109,7 +109,7 @@ class ChainLoop:
         self._latencies = latencies
         self._inputs = inputs
         self._on_consumable = on_consumable
-        self._untold = [] if on_consumable is None else [*range(len(output.partitions))]
+        self._unreported = [] if on_consumable is None else [*range(len(output.partitions))]
         self._input: TaskInput | None = None
         self._drain = True
         self._slice = 1
@@ -117,20 +117,20 @@ class ChainLoop:
         self._waited_at = 0.0
 
     async def run(self, inputs: TaskInput | None) -> bool:
-        """Processes everything that comes.
+        """Processes all input.
 
         Args:
-            inputs: the task's gates; None of a task that has only sources.
+            inputs: the task's gates; None for a task that has only sources.
 
         Returns:
-            Whether the data ended; False if the job was stopped, to go on elsewhere.
+            Whether the data has ended; False if the job was stopped with a savepoint.
 
         Raises:
-            RecordError: a source read nothing, or a record does not fit.
-            ConfigError: sources that would hold each other up.
-            Exception: whatever an operator raises.
+            RecordError: a source returned no record, or a record does not fit its format.
+            ConfigError: sources that would block each other.
+            Exception: an operator raised it.
 
-        Cancellation: the task is over.
+        Cancellation: the task has ended.
         """
         self._waited_at = self._ticks()
         self._input = inputs
@@ -167,7 +167,7 @@ class ChainLoop:
                     await self._wait(trio.lowlevel.checkpoint)
 
     async def _run_sources(self, sources: Sequence[ChainedOperator]) -> None:
-        """Sources in turn; with several each must be an ordinary one, since one that waits would hold up the others."""
+        """Reads the sources in turn. Several sources must all be synchronous, since a waiting one would block them."""
         left = [source for source in sources if not source.bound.is_finished]
         self._check_mixed(left, 1)
         turn = 0
@@ -187,7 +187,7 @@ class ChainLoop:
                     del left[turn]
 
     async def _run_mixed(self, inputs: TaskInput, sources: Sequence[ChainedOperator]) -> None:
-        """Gates and chained sources in turn."""
+        """Reads gates and chained sources in turn."""
         left = [source for source in sources if not source.bound.is_finished]
         self._check_mixed(left, 0)
         output, mailbox, checkpoints = self._output, self._mailbox, self._checkpoints
@@ -198,7 +198,7 @@ class ChainLoop:
             elif not output.is_available:
                 await self._wait(output.wait)
             else:
-                self._drain = inputs.ended_with_drain  # else the job was stopped, and the sources with it
+                self._drain = inputs.ended_with_drain  # False: the job was stopped, and the sources stop with it
                 records = None if inputs.is_finished else inputs.poll()
                 if records is not None and len(records):
                     self._enter(inputs.gate_index)
@@ -221,12 +221,12 @@ class ChainLoop:
         waits = [source.bound.name for source in sources if source.bound.is_async]
         if waits and len(sources) > allowed:
             raise ConfigError(
-                f"source {waits[0]!r} is async, and chained as an input beside others, whom its waits would hold up;"
-                " start a chain behind it"
+                f"source {waits[0]!r} is async and chained with other inputs, which it would block while it waits;"
+                " start a new chain after it"
             )
 
     async def _read(self, source: ChainedOperator) -> bool:
-        """Has a source read once, and sends what it gave; False at its end."""
+        """Reads a source once and processes the records. Returns False at its end."""
         bound = source.bound
         if bound.is_async:
             self.reading.begin(self._now())
@@ -249,22 +249,22 @@ class ChainLoop:
                 await self._wait(trio.lowlevel.checkpoint)
             return True
         if not len(records):
-            raise RecordError(f"source {bound.context} read nothing; give at least one record, or None at the end")
+            raise RecordError(f"source {bound.context} returned no record; return at least one, or None at the end")
         source.read, source.sent = len(records), 0
         await self._in_slices(records, self._step_of(source.main), source.has_sent)
         if not self._checkpoints.is_stopped:
             source.read = source.sent = 0
         return True
 
-    def tell_first_output(self) -> None:
-        """Tells of outputs that have their first record now."""
-        output, tell = self._output, self._on_consumable
-        if tell is None:
+    def report_first_output(self) -> None:
+        """Reports the outputs that have their first record now."""
+        output, report = self._output, self._on_consumable
+        if report is None:
             return
-        for index in list(self._untold):
+        for index in list(self._unreported):
             if output.partitions[index].counters.records or not output.edges[index].is_empty:
-                self._untold.remove(index)
-                tell(index)
+                self._unreported.remove(index)
+                report(index)
 
     def _enter(self, gate: int) -> None:
         head = self._chain.head
@@ -272,15 +272,15 @@ class ChainLoop:
         head.bound.context.input = self._inputs[gate].edge.input_number
 
     async def _in_slices(self, records: Records, step: _Step, processed: Callable[[int], None]) -> None:
-        """Has `step` process records, a slice at a time, with what is due in between."""
+        """Processes records with `step`, a slice at a time, and does what is due between slices."""
         output, mailbox, chain, checkpoints = self._output, self._mailbox, self._chain, self._checkpoints
         done, count = 0, len(records)
         while done < count:
             last = min(done + self._slice, count)
             began, waits = self._ticks(), output.waits
             reached = await step(records, done, last)
-            if self._untold:  # before anything waits for consumers that are not there yet
-                self.tell_first_output()
+            if self._unreported:  # before the task waits for consumers, which may be deployed only after this report
+                self.report_first_output()
             if not chain.is_settled:
                 await chain.settle()
             chain.records_in += reached - done
@@ -288,7 +288,7 @@ class ChainLoop:
             now = self._ticks()
             if now >= self._latencies.due:
                 self._latencies.mark(now)
-            if output.waits == waits:  # else who knows how much of it was work
+            if output.waits == waits:  # otherwise the elapsed time includes waits
                 self._adapt(reached - done, now - began)
             done = reached
             if now - self._waited_at > TURN_S:
@@ -306,16 +306,16 @@ class ChainLoop:
                     break
 
     def _adapt(self, count: int, elapsed_s: float) -> None:
-        """Makes slices take about `SLICE_S`."""
+        """Adjusts the number of records per slice, so that a slice takes about `SLICE_S`."""
         if elapsed_s > SLICE_S:
             self._slice = max(1, int(count * SLICE_S / elapsed_s))
         elif count == self._slice and 2 * elapsed_s < SLICE_S:
             self._slice = min(2 * count, MAX_SLICE)
 
-    # Steps: each processes at least one record, and says which is next.
+    # Steps, see `_Step`.
 
     def _steps(self) -> list[_Step]:
-        """One for every gate."""
+        """One step for every gate."""
         head = self._chain.head
         assert head is not None
         if head.waits:
@@ -323,9 +323,9 @@ class ChainLoop:
         return [self._step_of(target) for target in self._chain.inputs]
 
     def _step_of(self, target: Target) -> _Step:
-        """Hands records on in parts, each with about as much output as may be staged, until there is no room."""
+        """Processes records in parts whose output is about as large as may be staged, until no buffer is free."""
         output, chain = self._output, self._chain
-        # A list is one only for the reader; what waits for several at a time gets all of a slice.
+        # Records are pushed one by one if an operator collects them: it then gets the records of a slice in one list.
         push_list = each(target.push) if chain.has_waiting else target.push_batch
 
         async def step(records: Records, first: int, last: int) -> int:
@@ -338,7 +338,7 @@ class ChainLoop:
                 try:
                     (push_list if is_list else target.push_batch)(records[done:stop])
                 except BaseException:
-                    output.flush()  # what came before it; an error of that is the first
+                    output.flush()  # the records before the failed one; an error of theirs comes first
                     raise
                 is_all = output.flush()
                 if is_list:
@@ -353,7 +353,7 @@ class ChainLoop:
         return step
 
     def _step_of_waiting(self, head: ChainedOperator) -> _Step:
-        """Of a head that is async, or takes several records at a time."""
+        """The step of a head that is async, or takes lists."""
         chain, output = self._chain, self._output
 
         async def slice_at_once(records: Records, first: int, last: int) -> int:
@@ -386,7 +386,7 @@ class ChainLoop:
         self._waited_at = self._ticks()
 
     async def settle_until(self, condition: Callable[[], bool]) -> None:
-        """Does what is due until something is true; whatever makes it so wakes the mailbox."""
+        """Does what is due until a condition is true. Changes of the condition must wake the mailbox."""
         while True:
             if self._mailbox.is_urgent:
                 await self._settle()

@@ -1,23 +1,23 @@
-"""One attempt of one subtask: reads, has its chain process, writes, takes part in checkpoints, until its input ends.
+"""One attempt of one subtask: a chain of operators with its input, its output and its checkpoints.
 
 Takes: a `TaskDeploymentDescriptor`, and the network environment it runs in. Gives: records to the consumers, reports, a
 `TaskOutcome`.
 
 How a task of a job with checkpoints ends (FLIP-147): all records processed -> `finish` of every operator -> EndOfData
-to the consumers -> they have processed it all -> EndOfPartition -> a checkpoint that began behind all that is complete,
-and its operators know -> ended. Up to EndOfPartition it takes part in checkpoints as always: barriers follow
-EndOfData, unaligned ones overtake it; then the coordinator triggers it. Only operators with `checkpoint_completed` or
-`prepare_commit` want that checkpoint; a task without them ends behind EndOfPartition. What its operators had in the end
-is stored as its final state, and counts in every later checkpoint.
+to the consumers -> they have processed everything -> EndOfPartition -> a checkpoint that began after that is complete,
+and the operators were notified -> the task ends. Until EndOfPartition the task takes part in checkpoints as usual:
+barriers follow EndOfData, or overtake it if they are unaligned. Afterwards the coordinator triggers its checkpoints.
+Only operators with `checkpoint_completed` or `prepare_commit` need that last checkpoint; a task without them ends after
+EndOfPartition. The final state of the operators is stored, and belongs to every later checkpoint.
 
-Without checkpoints, or with results that are consumed when they are complete, no consumer is waited for; and instead of
-a checkpoint, what was prepared awaits that the scheduler says that nothing of its region can run again.
+Without checkpoints, or if the results are consumed only when they are complete, the task waits for no consumer. Instead
+of a checkpoint, prepared commits then wait for the scheduler's message that no task of the region can run again.
 
-How a job stops with a savepoint: its sources send the barrier, and nothing after it until the savepoint is complete;
-then they end, and every task behind them without `finish`, because the job is to go on elsewhere. When the savepoint
-fails they go on.
+How a job stops with a savepoint: its sources send the barrier, and no record after it until the savepoint is complete.
+Then they end, and so do all other tasks, without `finish`, because the job may continue elsewhere. If the savepoint
+fails, the sources continue.
 
-How records get through the chain, and what may happen between two of them, is the affair of `chain_loop`.
+`chain_loop` processes the records and does what is due between two of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..checkpoint.instructions import CheckpointSettings
 from ..checkpoint.snapshot import TaskFile, TaskSnapshot
 from ..checkpoint.storage import CheckpointStorage
 from ..control.codec import Plain
-from ..errors import ConfigError, LocalProtocolError, OperatorFailed, PoolDestroyed, StateMismatch
+from ..errors import ConfigError, LocalProtocolError, OperatorFailed, PoolDestroyed
 from ..events import CheckpointBarrier
 from ..inbound.gate import SingleInputGate
 from ..outbound.partition import ResultPartition
@@ -45,26 +45,26 @@ from ..runtime.threads import InThread
 from ..schedule.descriptors.descriptors import MaybeOffloaded, PartitionDescriptor, TaskDeploymentDescriptor
 from ..schedule.descriptors.information import JobInformation, OutputInformation, TaskInformation
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
-from .blame import blamed, code_rows
+from .blame import code_rows, with_operator
 from .chain import OperatorChain
 from .chain_loop import ChainLoop
 from .checkpoints import TaskCheckpoints
 from .commits import AT_THE_END
 from .context import OperatorContext
-from .gates import TaskGates, key_type_of, selector_of
+from .gates import TaskGates, keyed_operators, selector_of
 from .input import TaskInput
 from .keyed_state import plain_copy
 from .latency import TaskLatencies
 from .mailbox import Mailbox
 from .operators import BoundOperator
 from .output import TaskOutput
-from .recovery import RestoredCheckpoint, RestoredTask, check_rescaled
+from .recovery import RestoredCheckpoint, RestoredTask, check_rescaled, open_operator
 from .reports import TaskOutcome, TaskReports, TaskStatistics, kept_bytes
 
 
 @final
 class ChainTask:
-    """One attempt of one subtask (a `RunnableTask`). Use: `create`, `run`, and `close` whatever happened."""
+    """One attempt of one subtask (a `RunnableTask`). Call `create`, `run`, and always `close`."""
 
     def __init__(
         self,
@@ -80,19 +80,19 @@ class ChainTask:
         in_thread: InThread,
         read: Callable[[MaybeOffloaded], ShuffleDescriptors] | None = None,
     ) -> None:
-        """Nothing is taken yet.
+        """Allocates nothing; `create` does.
 
         Args:
-            descriptor: of the attempt.
-            job: what its tasks share.
-            task: what the subtasks of the vertex share.
-            environment: where it lives.
-            reports: hears of it.
-            storage: for checkpoints; None where the job takes none.
+            descriptor: the attempt.
+            job: the description that all tasks of the job share.
+            task: the description that all subtasks of the vertex share.
+            environment: its network environment.
+            reports: receives the reports of the task.
+            storage: stores checkpoints; None if the job takes none.
             restored: reads the checkpoint that the descriptor names.
-            load: what a name stands for; its module is imported already.
-            in_thread: runs what blocks.
-            read: parses a list of shuffle descriptors; None reads what is inline.
+            load: resolves the name of a function, whose module is already imported.
+            in_thread: runs blocking functions in a thread.
+            read: resolves an offloaded list of shuffle descriptors; None accepts inline lists only.
         """
         self.name = task.name
         self.subtask = descriptor.attempt.subtask
@@ -123,15 +123,13 @@ class ChainTask:
     def __str__(self) -> str:
         return f"{self.name}-{self.subtask}"
 
-    # Before.
-
     def create(self) -> None:
-        """Creates the partitions and the operators, and puts the chain together.
+        """Creates the partitions and the operators, and builds the chain.
 
         Raises:
             InsufficientBuffers: the partitions' buffers are not free.
             LocalProtocolError: a partition of this name exists.
-            ConfigError: what the descriptor says cannot be, or an operator cannot be made.
+            ConfigError: the descriptor is invalid, or an operator cannot be created.
         """
         job, task, descriptor, attempt = self._job, self._task, self._descriptor, self._descriptor.attempt
         if len(descriptor.partitions) != len(task.outputs) or len(descriptor.gates) != len(task.inputs):
@@ -139,7 +137,7 @@ class ChainTask:
                 f"task {self}: {len(descriptor.partitions)} partitions and {len(descriptor.gates)} gates were deployed"
                 f" for {len(task.outputs)} outputs and {len(task.inputs)} inputs"
             )
-        keyed = self._keyed_operators()
+        keyed = keyed_operators(task, self._load)
         for information in task.operators:
             context = OperatorContext(
                 information.name,
@@ -157,14 +155,13 @@ class ChainTask:
             self._bound[information.name] = bound = BoundOperator(information, context, self._load)
             if job.checkpoints is not None and bound.awaits_completion and self._has_later_consumers:
                 raise ConfigError(
-                    f"operator {bound.name!r} is to hear of checkpoints and writes what is read when it has ended: a"
-                    " checkpoint takes all tasks at once, so it would wait for ever; leave out checkpoints, or"
-                    " is_batch"
+                    f"operator {bound.name!r} waits for a checkpoint at its end, but its consumers start only when it"
+                    " has ended, and a checkpoint needs all tasks: switch off checkpoints, or is_batch"
                 )
         writers: list[RecordWriter[Any]] = []
         try:
-            for made, told_output in zip(descriptor.partitions, task.outputs, strict=True):
-                writers.append(self._writer(made, told_output))
+            for partition, output in zip(descriptor.partitions, task.outputs, strict=True):
+                writers.append(self._writer(partition, output))
             self._output = TaskOutput(writers, task.outputs, self._mailbox, self._environment.now)
             self._chain = OperatorChain(task, self._bound, self._output)
         except BaseException:
@@ -200,17 +197,17 @@ class ChainTask:
             self._reports.consumable if self._job.tells_first_output else None,
         )
 
-    # From the TaskManager, at any time.
+    # Called by the TaskManager at any time.
 
     def trigger_checkpoint(
         self, barrier: CheckpointBarrier, *, is_savepoint: bool = False, stops: bool = False
     ) -> None:
-        """Takes a checkpoint between two records, because nobody sends this task barriers.
+        """Takes a checkpoint between two records, for a task that receives no barriers.
 
         Args:
-            barrier: to be sent on.
-            is_savepoint: whether it was asked for.
-            stops: whether the job ends with it.
+            barrier: the barrier to forward.
+            is_savepoint: whether it is a savepoint.
+            stops: whether the job stops with it.
         """
         if not self._is_working:
             self._reports.declined(barrier.checkpoint_id, f"task {self} is not running yet")
@@ -219,15 +216,15 @@ class ChainTask:
         self._mailbox.post(partial(self._running.trigger_here, barrier, received_s, stops=stops))
 
     def abort_checkpoint(self, checkpoint_id: int) -> None:
-        """The checkpoint will not happen."""
+        """Implements `RunnableTask.abort_checkpoint`."""
         self._mailbox.post(partial(self._running.abort_here, checkpoint_id))
 
     def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete."""
+        """Implements `RunnableTask.checkpoint_completed`."""
         self._mailbox.post(partial(self._running.completed_here, checkpoint_id))
 
     def update_gate(self, gate: int, descriptors: ShuffleDescriptors) -> None:
-        """Producers that a gate did not know are known now.
+        """Adds producers of a gate that were unknown when the task was deployed.
 
         Raises:
             LocalProtocolError: there is no such gate.
@@ -235,22 +232,22 @@ class ChainTask:
         self._gates.update(gate, descriptors)
 
     def operator_event(self, event: Plain) -> None:
-        """Nobody listens: it is no invokable."""
+        """Does nothing: only invokables receive events."""
 
     # The run.
 
     async def run(self) -> TaskOutcome:
-        """Works until the end of the input.
+        """Runs the task until its input ends.
 
         Raises:
-            NetstackError: a channel failed, a record does not fit, a state cannot be stored, ...
-            Exception: whatever an operator raises.
+            NetstackError: a channel failed, a record does not fit its format, a state cannot be stored, ...
+            Exception: an operator raised it.
 
-        Cancellation: the task is over; `close` it.
+        Cancellation: the task has ended; `close` it.
         """
         failure: BaseException | None = None
         try:
-            async with trio.open_nursery() as nursery:  # it waits for the last snapshots
+            async with trio.open_nursery() as nursery:  # waits until the last snapshots are written
                 self._running.nursery = nursery
                 try:
                     await self._open()
@@ -261,8 +258,8 @@ class ChainTask:
                     await self._work()
                 except trio.Cancelled:
                     raise
-                except BaseException as error:  # leaves as it is, not inside this nursery's group
-                    failure = blamed(error, self._bound.values())
+                except BaseException as error:  # keeps this nursery from wrapping it in a group
+                    failure = with_operator(error, self._bound.values())
                     nursery.cancel_scope.cancel()
         except BaseExceptionGroup as group:  # a snapshot could not be stored
             root = root_cause(group)
@@ -276,9 +273,9 @@ class ChainTask:
         )
 
     async def close(self, failure: str = "") -> None:
-        """Closes the operators and the gates; fails partitions that are unfinished, so that consumers learn of it.
+        """Closes the operators and the gates, and fails unfinished partitions, so that their consumers fail too.
 
-        A finished partition lives on until it was consumed or is released. Idempotent; every step is tried.
+        A finished partition lives until it is consumed or released. Idempotent. An error does not prevent later steps.
 
         Args:
             failure: why the task failed.
@@ -288,18 +285,18 @@ class ChainTask:
         self._gates.close()
         for partition in self._output.partitions:
             if not partition.is_finished:
-                partition.fail(failure or f"task {self} ended and left it unfinished")
+                partition.fail(failure or f"task {self} ended before it had finished this partition")
         errors: list[Exception] = []
         while self._opened:
             try:
                 await self._opened.pop().call("close")
-            except Exception as error:  # user code raises what it likes; the others are closed all the same
+            except Exception as error:  # user code may raise anything; the other operators are still closed
                 errors.append(error)
         if errors:
             raise errors[0]
 
     def statistics(self) -> TaskStatistics:
-        """How far it is; O(operators)."""
+        """The statistics of the task; O(operators)."""
         if self._checkpoints is None:
             return TaskStatistics(0, 0)
         now_s = self._environment.now()
@@ -316,7 +313,7 @@ class ChainTask:
         )
 
     def barrier_statistics(self) -> BarrierStatistics | None:
-        """How barriers come together here; None of a task without gates."""
+        """Implements `RunnableTask.barrier_statistics`."""
         return None if self._input is None else self._input.statistics()
 
     def code(self) -> list[list[Any]]:
@@ -330,7 +327,7 @@ class ChainTask:
 
     @property
     def open_partitions(self) -> Sequence[ResultPartition]:
-        """What it produces."""
+        """Implements `RunnableTask.open_partitions`."""
         return self._output.partitions
 
     # Inside.
@@ -338,47 +335,30 @@ class ChainTask:
     @property
     def _running(self) -> TaskCheckpoints:
         if self._checkpoints is None:
-            raise LocalProtocolError(f"task {self} was not created")
+            raise LocalProtocolError(f"task {self} was not created; call create first")
         return self._checkpoints
 
     @property
     def _has_later_consumers(self) -> bool:
-        """Whether somebody may begin only when this task has ended."""
-        kinds = [made.type for made in self._descriptor.partitions]
+        """Whether a consumer may start only when this task has ended."""
+        kinds = [partition.type for partition in self._descriptor.partitions]
         return not all(kind.must_be_pipelined or kind.is_persistent for kind in kinds)
 
-    def _keyed_operators(self) -> dict[str, set[type]]:
-        """The operators all of whose inputs are keyed, and the types of their keys; none where they are not known."""
-        inputs: dict[str, list[tuple[bool, type | None]]] = {}
-        for given in self._task.inputs:
-            is_keyed = given.partitioner == "hash"
-            function = self._load(given.function) if is_keyed and given.function else None
-            inputs.setdefault(given.edge.target, []).append((is_keyed, key_type_of(function, given.format)))
-        for edge in self._task.chained:
-            inputs.setdefault(edge.target, []).append((edge.is_keyed, None))
-        operators: dict[str, set[type]] = {}
-        for name, keyed in inputs.items():
-            if all(is_keyed for is_keyed, _ in keyed):
-                types = {key_type for _, key_type in keyed if key_type is not None}
-                operators[name] = types if all(key_type for _, key_type in keyed) else set()
-        return operators
-
-    def _writer(self, made: PartitionDescriptor, told_output: OutputInformation) -> RecordWriter[Any]:
-        selector = selector_of(told_output, made, self.subtask, self._load)
-        partition = self._environment.create_partition(made.name, subpartitions=made.subpartitions, kind=made.type)
+    def _writer(self, descriptor: PartitionDescriptor, output: OutputInformation) -> RecordWriter[Any]:
+        selector = selector_of(output, descriptor, self.subtask, self._load)
+        partition = self._environment.create_partition(
+            descriptor.name, subpartitions=descriptor.subpartitions, kind=descriptor.type
+        )
         try:
             return RecordWriter(
-                partition,
-                selector=selector,
-                format=told_output.format,
-                buffer_timeout_s=told_output.buffer_timeout_s,
+                partition, selector=selector, format=output.format, buffer_timeout_s=output.buffer_timeout_s
             )
         except BaseException:
             partition.release()
             raise
 
     async def _open(self) -> None:
-        """Gates, states, operators: in this order, so that nothing is restored for producers that are not there."""
+        """Opens gates, restores state, opens operators; in this order, since gates wait for their producers."""
         self._reports.initializing()
         await trio.lowlevel.checkpoint()
         gates = await self._gates.open()
@@ -387,7 +367,7 @@ class ChainTask:
         mine = RestoredTask(records=[()] * len(self._task.inputs))
         if self._descriptor.restore is not None:
             if self._restored is None:
-                raise ConfigError(f"task {self} is to go on from checkpoint {self._descriptor.restore}, and has none")
+                raise ConfigError(f"task {self} cannot read checkpoint {self._descriptor.restore}: it has no storage")
             checkpoint = await self._restored()
             mine = checkpoint.of(self._job, self._task, self.subtask, self._load)
             check_rescaled({name: bound.fixed_parallelism for name, bound in self._bound.items()}, mine, self._task)
@@ -406,28 +386,14 @@ class ChainTask:
                 takes_arrays=self._chain.head is not None and self._chain.head.bound.takes_arrays,
                 gathers=self._job.checkpoints is None,
                 channels=self._gates.channel_count,
-                on_marker=self._latencies.arrived,
+                on_marker=self._latencies.on_marker,
             )
-        for operator in reversed(self._chain.operators):  # whoever is given records is open before
-            bound = operator.bound
-            bound.context.restore_keyed(mine.keyed.get(bound.name, {}), mine.begins.get(bound.name))
-            self._opened.append(bound)
-            await bound.call("open", bound.context)
-            states = mine.own.get(bound.name)
-            if bound.name in mine.finished:
-                bound.is_finished, bound.result = True, mine.finished[bound.name]
-            if states is not None and bound.has("restore"):
-                await bound.call("restore", states)
-            elif states and states != [None]:
-                raise StateMismatch(
-                    f"operator {bound.name!r} has state of its own in checkpoint {self._descriptor.restore}, and no"
-                    " method restore: give it one, or leave the state behind (another uid, and"
-                    " --allow-non-restored-state)"
-                )
-            await bound.commits.restore(mine.prepared.get(bound.name, []))
+        for operator in reversed(self._chain.operators):  # an operator that emits is opened after its readers
+            self._opened.append(operator.bound)
+            await open_operator(operator.bound, mine, self._descriptor.restore)
 
     async def _open_others(self) -> None:
-        """Inputs whose producers get known later: each is read from then on, whatever the others wait for."""
+        """Opens gates whose producers are known later; each is read as soon as it is open."""
         assert self._input is not None
         while not self._gates.is_complete:
             for index, gate in (await self._gates.open()).items():
@@ -443,7 +409,7 @@ class ChainTask:
                 if not operator.bound.is_finished or chain.records_in:
                     is_restored = False
                     await operator.bound.finish(operator.out)
-                    self._loop.tell_first_output()
+                    self._loop.report_first_output()
                     await chain.settle()
                 if operator.bound.result is not None:
                     self._results[operator.bound.name] = plain_copy(operator.bound.result)
@@ -451,10 +417,10 @@ class ChainTask:
         await self._end(drain, is_restored)
 
     async def _end(self, drain: bool, is_restored: bool) -> None:
-        """The end of the task, in the states of the module."""
+        """Ends the task in the steps that the module describes."""
         output, checkpoints = self._output, self._running
         await output.end_of_data(drain=drain)
-        is_pipelined = all(made.type.must_be_pipelined for made in self._descriptor.partitions)
+        is_pipelined = all(each.type.must_be_pipelined for each in self._descriptor.partitions)
         if self._job.checkpoints is not None and is_pipelined:
             await self._loop.settle_until(lambda: output.is_consumed)
             for partition in output.partitions:
@@ -474,7 +440,7 @@ class ChainTask:
         await self._loop.settle_until(lambda: not checkpoints.is_gathering)  # barriers may still be in the queues
 
     def _is_confirmed_at_the_end(self) -> bool:
-        """Whether an operator is to hear that what it had in the end is safe."""
+        """Whether an operator must be notified that its final state is safe."""
         takes_checkpoints = self._job.checkpoints is not None
         return any(
             bound.awaits_completion if takes_checkpoints else bound.has("prepare_commit")
@@ -489,5 +455,5 @@ class ChainTask:
         return await self._in_thread(partial(FinalStates(storage.folder).write, snapshot))
 
     def _produced(self) -> tuple[tuple[int, ...], ...]:
-        """What went into every subpartition, in framed bytes."""
+        """The bytes written to every subpartition, including framing."""
         return tuple(partition.bytes_per_subpartition for partition in self._output.partitions)

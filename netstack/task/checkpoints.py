@@ -1,17 +1,17 @@
-"""The checkpoints of one task: barrier on, states out, channel state gathered, everything stored, coordinator told.
+"""The checkpoints of one task: forward the barrier, take the state, gather channel state, store it, acknowledge.
 
-Takes: what the barrier handler and the coordinator say. Gives: barriers to the consumers, a `TaskSnapshot` to the
-storage, an acknowledgement or a refusal to the coordinator.
+Takes: calls of the barrier handler and the coordinator. Gives: barriers to the consumers, a `TaskSnapshot` to the
+storage, an acknowledgement or a decline to the coordinator.
 
-Order, for one checkpoint: the barrier is sent on; then the operator's state is taken; both between the same two
-records. What the barrier overtook, in the outputs and in the inputs, comes in its own time. When it is all there it is
-written in a thread, while the task goes on, and acknowledged.
+Order within a checkpoint: the task forwards the barrier and then snapshots its operators, both between the same two
+records. The data that barriers overtook, in outputs and inputs, is gathered afterwards. Once it is complete a thread
+writes the snapshot while the task continues, and the task acknowledges the checkpoint.
 
 Rules:
-- A checkpoint is triggered at most once, and ids grow. Each that began here is acknowledged, declined, or aborted by
-  the coordinator.
-- The handler calls from within its table, so nothing is done there: it is noted, and done by `perform`, before the next
-  record.
+- A checkpoint is triggered at most once, and ids increase. Each checkpoint that began here is acknowledged, declined,
+  or aborted by the coordinator.
+- The barrier handler calls this class from within its state transitions, so these methods only queue work. `perform`
+  does the work before the next record.
 """
 
 from __future__ import annotations
@@ -43,28 +43,28 @@ from .output import TaskOutput
 from .reports import TaskReports
 
 MAX_CHANNEL_STATE_BYTES: Final = 1 << 30
-"""Of one task: more than its network buffers ever hold. What spills is counted, too."""
+"""Maximum channel state of a task, including spilled records: more than its network buffers can hold."""
 
 REMEMBERED_ABORTS: Final = 64
-"""Ids that the coordinator gave up before they came here; only the few that are under way matter."""
+"""Number of stored ids that the coordinator aborted before they began here; only those in progress matter."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubtaskReport:
-    """How a checkpoint went at one subtask.
+    """The durations and sizes of a checkpoint at one subtask.
 
     Attributes:
-        task: the task's name.
-        subtask: which of its subtasks.
-        start_delay_s: age of the checkpoint when its first barrier came here.
-        alignment_s: from the first to the last barrier.
-        timed_out: whether it turned unaligned here because it had become too old.
-        snapshot_s: time in which no record was processed: barrier sent on, state taken.
-        input_bytes: channel state of its inputs.
-        output_bytes: channel state of its outputs.
-        gather_s: from the snapshot until the channel state was there.
-        write_s: for storing it.
-        size_bytes: of the file.
+        task: name of the task.
+        subtask: index of the subtask.
+        start_delay_s: age of the checkpoint when its first barrier arrived.
+        alignment_s: time from the first to the last barrier.
+        timed_out: whether the checkpoint became unaligned here because of its timeout.
+        snapshot_s: time without record processing, for forwarding the barrier and taking the state.
+        input_bytes: channel state of the inputs.
+        output_bytes: channel state of the outputs.
+        gather_s: time from the snapshot until the channel state was complete.
+        write_s: time for writing the file.
+        size_bytes: size of the file.
     """
 
     task: str
@@ -83,25 +83,25 @@ class SubtaskReport:
 _REPORT_KINDS: Final = {"bool": (bool,), "int": (int,), "float": (int, float)}
 
 
-def checked_subtask_report(said: Mapping[str, Any]) -> dict[str, Any]:
-    """What a peer says of a checkpoint at a subtask, without the subtask itself: of known fields those that are there.
+def checked_subtask_report(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Validates a peer's report. Returns its known fields except the task and the subtask.
 
     Raises:
-        ValueError: a field is not of its type, or no number that can be shown.
+        ValueError: a field has the wrong type, or is negative or not finite.
     """
     result = {}
     for field in fields(SubtaskReport):
-        if field.name in said and field.name not in ("task", "subtask"):
-            value = said[field.name]
+        if field.name in report and field.name not in ("task", "subtask"):
+            value = report[field.name]
             if type(value) not in _REPORT_KINDS[str(field.type)] or not 0 <= value < math.inf:
-                raise ValueError(f"{field.name}={shown(value)} of a checkpoint at a subtask is no {field.type}")
+                raise ValueError(f"{field.name}={shown(value)} in the report of a checkpoint is no {field.type}")
             result[field.name] = value
     return result
 
 
 @final
 class _Pending:
-    """A checkpoint that began here and is not stored yet."""
+    """A checkpoint that has begun here and is not stored yet."""
 
     __slots__ = ("capture", "outputs_missing", "report", "snapshot_at_s", "states")
 
@@ -119,11 +119,11 @@ class TaskCheckpoints:
 
     Attributes:
         inputs: the task's input; None for a source.
-        nursery: where snapshots are written; given before the first record.
-        is_held: the barrier of a savepoint that the job stops with was sent on here by a source: no record may follow
-            until it is complete, or has failed.
-        is_stopped: it is complete.
-        is_confirmed: a checkpoint is complete, and operators know of it, that holds what they had in the end.
+        nursery: runs the writing of snapshots; set before the first record.
+        is_held: whether a source has sent the barrier of a stop-with-savepoint, so that it may send no record until the
+            savepoint is complete or has failed.
+        is_stopped: whether that savepoint is complete.
+        is_confirmed: whether a checkpoint with the final state of the operators is complete, and they were notified.
     """
 
     def __init__(
@@ -139,10 +139,19 @@ class TaskCheckpoints:
         mailbox: Mailbox,
         in_thread: InThread,
     ) -> None:
-        """Nothing has begun yet.
+        """Starts without checkpoints.
 
-        Args: whose, and its parts; what checkpoints call the edges it writes to; where its snapshots are stored, and by
-        whose threads.
+        Args:
+            name: name of the task.
+            subtask: index of the subtask.
+            chain: the operators.
+            output: the task's output.
+            edges: the names in checkpoints of the edges it writes to.
+            reports: receives acknowledgements and declines.
+            storage: stores snapshots; None if the job takes no checkpoints.
+            environment: provides the clock and timers.
+            mailbox: the task's mailbox.
+            in_thread: runs the writing of a snapshot in a thread.
         """
         self.inputs: TaskInput | None = None
         self.nursery: trio.Nursery | None = None
@@ -159,10 +168,10 @@ class TaskCheckpoints:
         self._mailbox = mailbox
         self._in_thread = in_thread
         self._due: deque[Callable[[], Awaitable[None]]] = deque()
-        self._accepted: set[int] = set()  # what is to begin, and was not given up meanwhile
+        self._accepted: set[int] = set()  # triggered checkpoints that have not begun and were not aborted
         self._pending: dict[int, _Pending] = {}
         self._last_id = -1
-        self._here_id = -1  # the newest that the coordinator itself has triggered here
+        self._here_id = -1  # the newest checkpoint that the coordinator triggered here directly
         self._is_closed = False
         self._completed_id = -1
         self._is_drained = False
@@ -195,29 +204,29 @@ class TaskCheckpoints:
     # From the coordinator, between two records.
 
     def trigger_here(self, barrier: CheckpointBarrier, received_s: float, *, stops: bool = False) -> None:
-        """The coordinator has no other way to tell: nobody sends this task barriers (any more).
+        """Triggers a checkpoint from the coordinator, for a task that receives no barriers (any more).
 
-        All producers, if there were any, have ended, and every record of theirs was processed; so what the handler
-        still says of this checkpoint, when it reads their ends, adds nothing.
+        All its producers, if any, have ended and their records were processed. So later calls of the handler for this
+        checkpoint, when it reads the ends of channels, are ignored.
 
         Args:
-            barrier: what to send on.
-            received_s: when it came, on the environment's clock; waiting for the record in hand counts as age.
-            stops: the job ends with this savepoint: no record is to follow it.
+            barrier: the barrier to forward.
+            received_s: when it was received, on the environment's clock; the time since then adds to its age.
+            stops: whether the job stops with this savepoint, so that no record may follow.
         """
         age_ns = barrier.elapsed_ns + round((self._environment.now() - received_s) * 1e9)
         alignment = AlignmentStatistics(barrier.checkpoint_id, 0, age_ns, 0, False)
         try:
             self._accept(replace(barrier, elapsed_ns=age_ns), alignment)
         except CannotCheckpoint:
-            return  # it began here already, was aborted, or the task has ended: then its final state is waited for
+            return  # it has begun already, was aborted, or the task has ended, which reports its final state
         self._here_id = barrier.checkpoint_id
         if stops:
             self._stopping = barrier.checkpoint_id
         self._due.append(partial(self._finish_inputs, barrier.checkpoint_id, alignment))
 
     def abort_here(self, checkpoint_id: int) -> None:
-        """The coordinator has given it up. If its barrier is still to come, it ends here."""
+        """Aborts a checkpoint for the coordinator, also one whose barrier has not arrived yet."""
         if checkpoint_id > self._last_id:
             self._aborted[checkpoint_id] = None
             if len(self._aborted) > REMEMBERED_ABORTS:
@@ -228,30 +237,30 @@ class TaskCheckpoints:
             self.is_held, self._stopping = False, -1
 
     def completed_here(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete: operators that want to know are notified before the next record."""
+        """Notes that a checkpoint is complete; operators are notified before the next record."""
         if checkpoint_id == self._stopping:
             self.is_held, self.is_stopped = False, True
-        self._due.append(partial(self._tell_completed, checkpoint_id))
+        self._due.append(partial(self._complete, checkpoint_id))
 
     # From the task.
 
     @property
     def is_due(self) -> bool:
-        """Whether `perform` has something to do before the next record."""
+        """Whether `perform` has work to do before the next record."""
         return bool(self._due)
 
     @property
     def is_gathering(self) -> bool:
-        """Whether channel state is still to come, for a checkpoint that began here. Its end wakes the mailbox."""
+        """Whether a checkpoint that began here still gathers channel state. The mailbox is woken when it ends."""
         return bool(self._pending)
 
     def await_confirmation(self, *, drain: bool, is_restored: bool = False) -> None:
-        """The task has sent its last event, and waits for `is_confirmed`.
+        """Called after the task's last event: determines the checkpoint that sets `is_confirmed`.
 
         Args:
-            drain: whether operators have finished, so that only a checkpoint that begins from now on holds their ends.
-                Otherwise the job was stopped, and the savepoint that it stops with is the last one that began here.
-            is_restored: whether they had finished in the checkpoint that the task began from: later ones hold that too.
+            drain: whether operators have finished, so that only a checkpoint that begins from now on contains their
+                final state. Otherwise the job was stopped, and its savepoint is the last checkpoint that began here.
+            is_restored: whether they had finished in the restored checkpoint, so that every later one contains it too.
         """
         self._is_drained = drain
         if not drain or is_restored:
@@ -259,20 +268,20 @@ class TaskCheckpoints:
             self.is_confirmed = self._completed_id >= self._confirming
 
     def close(self) -> None:
-        """The task has ended; it takes no new checkpoint."""
+        """Refuses new checkpoints from now on, because the task has ended."""
         self._is_closed = True
 
     async def perform(self) -> None:
-        """Does what is due, between two records; nothing may be kept by the output.
+        """Does the queued work, between two records, when nothing is staged in the output.
 
-        Cancellation: the task has to end; what was not done is lost.
+        Cancellation: the task must end; the remaining work is lost.
         """
         while self._due:
             await self._due.popleft()()
 
     # Inside.
 
-    async def _tell_completed(self, checkpoint_id: int) -> None:
+    async def _complete(self, checkpoint_id: int) -> None:
         await self._chain.complete(checkpoint_id)
         self._completed_id = max(self._completed_id, checkpoint_id)
         is_reached = self._confirming is not None and checkpoint_id >= self._confirming
@@ -283,7 +292,7 @@ class TaskCheckpoints:
             raise CannotCheckpoint(AbortReason.SUBSUMED)
         if barrier.checkpoint_id in self._aborted:
             raise CannotCheckpoint(AbortReason.DECLINED)
-        if self._is_drained and self._confirming is None:  # one that began elsewhere may be complete first
+        if self._is_drained and self._confirming is None:  # a checkpoint that began elsewhere may complete before it
             self._confirming = barrier.checkpoint_id
         self._last_id = barrier.checkpoint_id
         self._accepted.add(barrier.checkpoint_id)
@@ -292,7 +301,7 @@ class TaskCheckpoints:
     async def _begin(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
         began_s = self._environment.now()
         checkpoint_id = barrier.checkpoint_id
-        if checkpoint_id not in self._accepted:  # consumers may wait for its barrier
+        if checkpoint_id not in self._accepted:  # aborted meanwhile, but consumers may wait for its barrier
             await self._output.broadcast(CancelCheckpointMarker(checkpoint_id))
             return
         self._accepted.discard(checkpoint_id)
@@ -350,7 +359,7 @@ class TaskCheckpoints:
             self._output.forget_barrier(checkpoint_id)
 
     def _on_output(self, partition_id: str, subpartition: int, checkpoint_id: int, overtaken: bytes) -> None:
-        """A barrier has left a subpartition, or overtaken this data there; comes at any time."""
+        """A barrier has left a subpartition, or has overtaken this data there. May be called at any time."""
         pending = self._pending.get(checkpoint_id)
         if pending is None:
             return
@@ -389,10 +398,10 @@ class TaskCheckpoints:
         self._reports.acknowledged(checkpoint_id, file, asdict(report))
 
     def _write(self, pending: _Pending) -> TaskFile:
-        """In a thread; nobody else has the capture any more."""
+        """Writes the snapshot; runs in a thread that owns the capture."""
         state = pending.capture.result()
         if state is None or self._storage is None:
-            raise CheckpointStorageError("there is nothing to store it in: the job has no folder for checkpoints")
+            raise CheckpointStorageError("the job has no folder for checkpoints; give it one")
         return self._storage.write_task(
             pending.capture.checkpoint_id,
             TaskSnapshot(self._name, self._subtask, pending.states, state.inputs, state.outputs),

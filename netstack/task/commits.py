@@ -1,9 +1,9 @@
-"""The second phase of a two-phase operator: what it has prepared, until it is committed.
+"""Two-phase commit of an operator: stores prepared commits until their checkpoint is complete.
 
-Takes: what `prepare_commit` gives at each checkpoint. Gives: lists of it to `commit`, once the checkpoint is complete.
+Takes: the results of `prepare_commit`. Gives: lists of them to `commit`, once the checkpoint is complete.
 
-Rules: what was prepared is in the checkpoint, so a restart commits it again: `commit` must be idempotent. What was
-prepared for a checkpoint that was given up is committed with the next one.
+Rules: checkpoints store the prepared commits, and a restart commits them again, so `commit` must be idempotent. The
+commits of an aborted checkpoint are committed with the next one.
 """
 
 from __future__ import annotations
@@ -16,16 +16,12 @@ if TYPE_CHECKING:
     from .operators import BoundOperator
 
 AT_THE_END: Final = 0
-"""Instead of the number of a checkpoint, in a job that takes none: commits when nothing of it can run again."""
+"""Stands for a checkpoint id in a job without checkpoints, which commits when none of its tasks can run again."""
 
 
 @final
 class Commits:
-    """What one operator has prepared.
-
-    Args:
-        bound: the operator; one without `prepare_commit` never has anything.
-    """
+    """The prepared commits of one operator; always empty if it has no `prepare_commit`."""
 
     __slots__ = ("_bound", "_prepared")
 
@@ -34,34 +30,34 @@ class Commits:
         self._prepared: list[tuple[int, Any]] = []
 
     async def prepare(self, checkpoint_id: int) -> None:
-        """A checkpoint begins. Raises as the operator's `prepare_commit`; None has nothing to commit."""
+        """Calls `prepare_commit` for a checkpoint. Raises as that method does."""
         if self._bound.has("prepare_commit"):
             prepared = await self._bound.call("prepare_commit")
             if prepared is not None:
                 self._prepared.append((checkpoint_id, prepared))
 
     def snapshot(self) -> list[Any]:
-        """What is to be stored with the checkpoint."""
+        """The prepared commits, to be stored in a checkpoint."""
         return [prepared for _, prepared in self._prepared]
 
     async def complete(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete: commits what was prepared up to it. Raises as the operator's `commit`."""
+        """Commits everything that was prepared up to a complete checkpoint. Raises as the operator's `commit`."""
         due = [prepared for number, prepared in self._prepared if number <= checkpoint_id]
         if due:
             await self._bound.call("commit", due)
             self._prepared = [(number, prepared) for number, prepared in self._prepared if number > checkpoint_id]
 
     async def restore(self, prepared: list[Any]) -> None:
-        """The task begins from a checkpoint that holds this: it may have been committed or not, so it is, again.
+        """Commits the prepared commits of a restored checkpoint, which may have been committed before.
 
         Raises:
-            StateMismatch: the operator has no `commit` any more. Others as the operator's `commit`.
+            StateMismatch: the operator has no method `commit`. Others as the operator's `commit`.
         """
         if not prepared:
             return
         if not self._bound.has("commit"):
             raise StateMismatch(
-                f"operator {self._bound.name!r} has {len(prepared)} prepared commits in the checkpoint, and no method"
-                " commit: give it one, or begin from another checkpoint"
+                f"operator {self._bound.name!r} has {len(prepared)} prepared commits in the checkpoint, but no method"
+                " commit; add the method, or start from another checkpoint"
             )
         await self._bound.call("commit", prepared)

@@ -1,6 +1,6 @@
-"""Who an operator is, and what the runtime keeps for it: what `open` is given.
+"""The context of an operator: its place in the job, and access to its keyed state.
 
-Takes: the operator's place in the job. Gives: its keyed states.
+Takes: the operator's name, subtask and parallelism. Gives: its keyed states.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from ..shown import shown
 from .keyed_state import KeyedState, MixedKeyedState, stored_state
 
 _WIDER: Final = frozenset({("bool", "int"), ("bool", "float"), ("int", "float")})
-"""Types of numbers that stay right when they are taken for the other."""
+"""Pairs of types where the first may be restored as the second without changing the value."""
 
 OpenGate: TypeAlias = Callable[[Sequence[ChannelDescriptor]], Awaitable[InputGate]]
 
 
 @final
 class OperatorContext:
-    """Who an operator is; given to `open`, and to functions with an argument `context`.
+    """The context of an operator; an argument of `open`, and of functions with a parameter `context`.
 
     Attributes:
-        operator: its name, unique in the job.
-        state_id: what its state is called in checkpoints: its uid, or its name.
-        task: name of the vertex it runs in.
-        subtask: which of its subtasks, from 0.
-        parallelism: how many there are.
+        operator: name of the operator, unique in the job.
+        state_id: name of its state in checkpoints: its uid, or its name.
+        task: name of its job vertex.
+        subtask: index of the subtask, from 0.
+        parallelism: number of subtasks.
         max_parallelism: number of key groups.
-        attempt: how often the subtask was started before.
-        input: which of its inputs the record in hand came from, from 1.
-        checkpoint_id: what `snapshot` is called for, and `checkpoint_completed` may name later; -1 is the final state.
+        attempt: number of earlier attempts of the subtask.
+        input: the input that the current record came from, from 1.
+        checkpoint_id: the checkpoint that `snapshot` is called for; -1 for the final state.
     """
 
     __slots__ = (
@@ -72,10 +72,11 @@ class OperatorContext:
         open_gate: OpenGate | None = None,
         by_index: bool = True,
     ) -> None:
-        """Args: see the attributes; whether its inputs are keyed, the only types of their keys; what opens gates.
+        """Creates the context of one subtask.
 
-        `by_index`: whether a subtask's index says which key groups are its own. An adaptive job shares out results that
-        are kept by their sizes.
+        The other parameters are described with the attributes. `is_keyed`: whether all inputs are keyed; `key_types`:
+        the types of their keys, if known; `by_index`: whether the subtask's index determines its key groups, as in
+        every job but an adaptive one, which distributes stored partitions by size.
         """
         self.operator = operator
         self.state_id = state_id or operator
@@ -98,29 +99,29 @@ class OperatorContext:
         return f"{self.operator}-{self.subtask}"
 
     def keyed_state(self, name: str, default: Any = None) -> MutableMapping[Any, Any]:
-        """A state with a value for each key, which the runtime stores and shares out anew when the parallelism changes.
+        """Returns a keyed state, which checkpoints store and redistribute when the parallelism changes.
 
-        Keys are one where placement says so: 1, 1.0 and True are three, 0.0 and -0.0 two, NaN is one. It is a dict, and
-        two to three times as fast, where every key is known to be an int, a str or a bytes: the key function says so
-        (`-> str`), or there is none and the format does. Who says so is held to it where the records are sent, if there
-        are several subtasks to choose from.
+        Keys are distinguished as their placement does: 1, 1.0 and True are three keys, 0.0 and -0.0 are two, NaN is
+        one. The state is a plain dict, which is two to three times as fast, if all keys are known to be int, str or
+        bytes: the key function is annotated (`-> str`), or there is none and the format has that type. The writer
+        checks the annotated type if there are several subtasks.
 
-        Ask for it in `open`; after a restart it holds what the last checkpoint holds for the keys of this subtask.
+        Call this in `open`. After a restart the state has the values of the last checkpoint for the keys of this
+        subtask.
 
         Args:
-            name: unique in the operator.
-            default: what a new key gets: a value that cannot change, or something to call for each, such as `list`.
+            name: name of the state, unique in the operator.
+            default: value of a new key: an immutable value, or a function that returns one, such as `list`.
 
         Raises:
-            StateMismatch: a checkpoint has keys of another type there, or the state began with another type of value.
-            ConfigError: the operator is not behind `key_by`, or the default cannot be. Later, if its inputs are no kept
-                results, when a value is asked for by a key whose records come to another subtask: it would be lost when
-                the parallelism changes.
+            StateMismatch: the checkpoint has keys of another type, or its default value had another type.
+            ConfigError: not all inputs are keyed, or the default is mutable. The state also raises it for a key whose
+                records go to another subtask, since such a value would be lost when the parallelism changes.
         """
         if not self._is_keyed:
             raise ConfigError(
-                f"operator {self.operator!r} has keyed state {name!r}, and not all of its inputs are keyed: put key_by"
-                " in front of it"
+                f"operator {self.operator!r} has keyed state {name!r}, but not all of its inputs are keyed; use key_by"
+                " on every input"
             )
         state = self._states.get(name)
         if state is None:
@@ -132,15 +133,15 @@ class OperatorContext:
         return state
 
     async def open_gate(self, channels: Sequence[ChannelDescriptor]) -> InputGate:
-        """A gate beside those of the job's edges, on partitions that other jobs have left. Its reader closes it.
+        """Opens an additional gate, on partitions that other jobs kept. The caller closes it.
 
         Raises:
-            LocalProtocolError: the operator is not in a task.
+            LocalProtocolError: the operator does not run in a task.
 
-        Others, and cancellation: as `NetworkEnvironment.open_gate`.
+        Other errors, and cancellation: as `NetworkEnvironment.open_gate`.
         """
         if self._open_gate is None:
-            raise LocalProtocolError(f"operator {self.operator!r} is not in a task, and has no network")
+            raise LocalProtocolError(f"operator {self.operator!r} does not run in a task and has no network")
         return await self._open_gate(channels)
 
     def _check_restored(self, state: str, begins_with: str, restored: Mapping[Any, Any]) -> None:
@@ -148,52 +149,52 @@ class OperatorContext:
         before = self._restored_begins.pop(state, "")
         if _differ(before, begins_with):
             raise StateMismatch(
-                f"{what} begins with a value of type {begins_with}, and in the checkpoint with one of type {before}:"
-                " give the state another name, and it begins empty"
+                f"{what} has a default value of type {begins_with}, but of type {before} in the checkpoint; rename the"
+                " state to start it empty"
             )
         types = {type(original_key(form)) for form in restored} if self._key_types else set()
         if not types <= self._key_types:
             raise StateMismatch(
-                f"{what} has keys of type {_names(types)} in the checkpoint, and those of its inputs are"
-                f" {_names(self._key_types)} now, by their key function or format: give the state another name, or let"
-                " the function say nothing"
+                f"{what} has keys of type {_names(types)} in the checkpoint, but the key function or format of its"
+                f" inputs now says {_names(self._key_types)}; rename the state, or remove the annotation of the key"
+                " function"
             )
 
     def _check_key(self, state: str, form: Any) -> None:
         key = original_key(form)
         if self._key_types and type(key) not in self._key_types:
             raise ConfigError(
-                f"operator {self.operator!r}: keyed state {state!r} is asked for key {shown(key)}, and keys of its"
-                f" inputs are {_names(self._key_types)}: use what the function of key_by gives, and let it say what it"
-                " gives, or nothing"
+                f"operator {self.operator!r}: keyed state {state!r} was accessed with key {shown(key)}, but the keys of"
+                f" its inputs are {_names(self._key_types)}; use the keys that the function of key_by returns, and"
+                " annotate it with the right type or not at all"
             )
         if not self._by_index:
             return
         owner = operator_index(key_group(key, self.max_parallelism), self.parallelism, self.max_parallelism)
         if owner != self.subtask:
             raise ConfigError(
-                f"operator {self.operator!r}: keyed state {state!r} is asked for key {shown(key)}, and the records of"
-                f" this key come to subtask {owner}, not to {self.subtask}: use what the function of key_by gives"
+                f"operator {self.operator!r}: keyed state {state!r} was accessed with key {shown(key)}, whose records"
+                f" go to subtask {owner}, not to {self.subtask}; use the keys that the function of key_by returns"
             )
 
     # For the runtime.
 
     def restore_keyed(self, states: Mapping[str, Mapping[Any, Any]], begins: Mapping[str, str] | None = None) -> None:
-        """Called before `open`.
+        """Sets the restored state; called before `open`.
 
         Args:
-            states: what a checkpoint holds for the keys of this subtask, by canonical form.
-            begins: with which type of value each began, as far as it is known.
+            states: the keyed states of a checkpoint for the keys of this subtask, by canonical form.
+            begins: types of their default values, as far as they are known.
         """
         self._restored = dict(states)
         self._restored_begins = dict(begins or {})
 
     def keyed_begins(self) -> dict[str, str]:
-        """With which type of value each keyed state begins, as far as it is known."""
+        """The type of each keyed state's default value, as far as it is known."""
         return {**self._restored_begins, **{name: state.begins_with for name, state in self._states.items()}}
 
     def keyed_snapshot(self) -> dict[str, dict[Any, Any] | list[list[Any]]]:
-        """All keyed states, copied; what was restored and not asked for stays as it was."""
+        """Copies of all keyed states, including restored ones that the operator has not used."""
         snapshot = {name: stored_state(state) for name, state in self._restored.items()}
         for name, state in self._states.items():
             if name in snapshot:
@@ -203,7 +204,7 @@ class OperatorContext:
 
 
 def _differ(before: str, now: str) -> bool:
-    """Whether values that began as one type are no good where another one is expected; what is not known may be."""
+    """Whether a restored default value of one type cannot be used as the other; unknown types are compatible."""
     return before != now and not {before, now} & {"", "NoneType"} and (before, now) not in _WIDER
 
 

@@ -1,12 +1,11 @@
-"""Operators that follow each other as one function: a record goes through all of them before the next one begins.
+"""Fuses consecutive operators into one generated function; a record passes all of them before the next one starts.
 
-Takes: functions of the user's, by the kind of their operator, and what is behind the last one. Gives: a `Target`.
+Takes: user functions with the kinds of their operators, and the target after the last one. Gives: a `Target`.
 
-The function is generated, a line for each operator, because that is what a user would write by hand: six operators that
-do next to nothing cost 1.1 times what they cost in a plain loop; a closure for each operator takes 1.8 times as long.
-A list for each operator would be as fast, but operators would no longer see one record after the other, and one that
-gives the same object again and again, changed, would give its last state only. No text of the user's gets into the
-source. The line of an error names its operator (`blame`).
+The function is generated with one line per operator. Six trivial operators then cost 1.1 times as much as a handwritten
+loop, but 1.8 times with a closure per operator. A list of records per operator would be as fast, but operators would no
+longer see one record after the other, and an operator that emits the same object again after changing it would emit its
+last state only. The source contains no text of the user. The line number of an error identifies its operator (`blame`).
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from ..outbound.selector import records_of
 from ..schedule.graph.job_graph import OperatorKind
 
 Records: TypeAlias = "list[Any] | npt.NDArray[Any]"
-"""Several records: one by one in a list, or as an array."""
+"""Several records: a list, or an array."""
 
 OPERATORS: Final = "__operators__"
-"""The global of a generated function that has the name of the operator of each line."""
+"""The global of a generated function that maps line numbers to names of operators."""
 
 MOST_STEPS: Final = 16
-"""In one function: Python takes twenty loops inside each other."""
+"""Maximum number of operators in one function; Python allows twenty nested loops."""
 
 _LINES: Final[Mapping[OperatorKind, str]] = MappingProxyType(
     {
@@ -43,13 +42,13 @@ _ENDS: Final = frozenset({OperatorKind.PROCESS, OperatorKind.SINK})
 
 
 class FusedOperator(NamedTuple):
-    """One operator.
+    """One operator of a fused function.
 
     Attributes:
-        name: of the operator.
-        kind: how it is called: as a process whatever is given an output, as a sink whatever is not.
-        function: of the user's.
-        out: what a process emits to.
+        name: name of the operator.
+        kind: how its function is called: PROCESS with an output, SINK without one.
+        function: the user's function.
+        out: the output of a PROCESS.
     """
 
     name: str
@@ -59,15 +58,15 @@ class FusedOperator(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Whom records are handed to.
+    """A receiver of records.
 
     Attributes:
-        push: takes one.
-        push_batch: takes several, in order.
-        steps: the operators that these functions are made of, if they are generated.
-        end: what takes records behind the last of these.
-        extend: takes all records of an iterable as one `end` each would (without steps: one `push`); None is none that
-            is faster.
+        push: takes one record.
+        push_batch: takes several records, in order.
+        steps: the operators that these functions are generated from, if any.
+        end: the receiver after the last of these steps.
+        extend: takes all records of an iterable, as calling `end` (without steps: `push`) for each would; None if there
+            is no faster way.
     """
 
     push: Callable[[Any], None]
@@ -78,11 +77,11 @@ class Target(NamedTuple):
 
 
 def fused(step: FusedOperator, behind: Target | None = None) -> Target:
-    """An operator in front of those it emits to.
+    """Puts an operator in front of the operators it emits to.
 
     Args:
         step: the operator.
-        behind: its reader; None of a process or a sink, which hand on nothing.
+        behind: the target of its records; None for a process or a sink, which return no records.
     """
     steps: tuple[FusedOperator, ...] = (step,)
     end = extend = None
@@ -101,12 +100,12 @@ def fused(step: FusedOperator, behind: Target | None = None) -> Target:
 
 
 def listed(records: Records) -> Iterable[Any]:
-    """Records one by one."""
+    """The records as an iterable of single records."""
     return records_of(records) if isinstance(records, np.ndarray) else records
 
 
 def _source(steps: tuple[FusedOperator, ...], can_extend: bool) -> tuple[str, dict[int, str]]:
-    """Of both functions; and the operator of each line. What a last flat_map gives may be handed on as it is."""
+    """The source of both functions, and the operator of each line. A flat_map at the end may use `extend`."""
     lines: list[str] = []
     operators: dict[int, str] = {}
     for head in (["def push(record):"], ["def push_batch(records):", "    for record in listed(records):"]):

@@ -1,7 +1,7 @@
-"""The two ends of a task: its gates, each opened when all of its producers are known, and its outputs' partitioners.
+"""Opens the input gates of a task, and creates the channel selectors of its outputs.
 
 Takes: the gates of a descriptor, and updates of them; the description of an output. Gives: open gates; the
-`ChannelSelector` of a writer, and the type of an edge's keys where that is known.
+`ChannelSelector` of a writer; the types of keys where they are known.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ..outbound.selector import (
 )
 from ..runtime.network_environment import NetworkEnvironment
 from ..schedule.descriptors.descriptors import GateDescriptor, InputGateDescriptor, MaybeOffloaded, PartitionDescriptor
-from ..schedule.descriptors.information import OutputInformation
+from ..schedule.descriptors.information import OutputInformation, TaskInformation
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
 from ..wakeup import Signal
 
 
 @final
 class TaskGates:
-    """The input gates of one task."""
+    """The input gates of one task. Each gate is opened once all of its producers are known."""
 
     def __init__(
         self,
@@ -40,12 +40,12 @@ class TaskGates:
         environment: NetworkEnvironment,
         read: Callable[[MaybeOffloaded], ShuffleDescriptors] | None,
     ) -> None:
-        """Opens nothing yet.
+        """Opens nothing; `open` does.
 
         Args:
-            descriptors: as deployed.
-            environment: where they are opened.
-            read: the list behind a part of them; None reads what is inline.
+            descriptors: the gates as deployed.
+            environment: opens the gates.
+            read: resolves an offloaded list of shuffle descriptors; None accepts inline lists only.
         """
         self._descriptors = tuple(descriptors)
         self._environment = environment
@@ -56,37 +56,37 @@ class TaskGates:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of them are open."""
+        """Whether all gates are open."""
         return None not in self._open
 
     @property
     def channel_count(self) -> int:
-        """Of all of them, whether they are open or not."""
+        """The number of channels of all gates, open or not."""
         return sum(descriptor.number_of_channels for descriptor in self._descriptors)
 
     @property
     def opened(self) -> Sequence[SingleInputGate | None]:
-        """Those that are open, in order of their index; None stands for one that is not."""
+        """The gates by index; None for one that is not open."""
         return self._open
 
     def update(self, gate: int, descriptors: ShuffleDescriptors) -> None:
-        """Producers that a gate did not know are known now.
+        """Adds producers that were unknown when the task was deployed.
 
         Raises:
             LocalProtocolError: there is no such gate.
         """
         if not 0 <= gate < len(self._descriptors):
-            raise LocalProtocolError(f"an update for gate {gate}, and the task has {len(self._descriptors)}")
+            raise LocalProtocolError(f"update for gate {gate} of a task with {len(self._descriptors)} gates")
         self._updates[gate].append(descriptors)
         self._updated.wake()
 
     async def open(self) -> dict[int, SingleInputGate]:
-        """Opens the gates whose producers are all known by now; waits until there is one, or all are open.
+        """Opens the gates whose producers are all known. Waits until there is at least one, unless all are open.
 
         Returns:
-            Those that it opened, by index.
+            The gates that this call opened, by index.
 
-        Raises as `NetworkEnvironment.open_gate`. Cancellation: what was opened stays open until `close`.
+        Raises as `NetworkEnvironment.open_gate`. Cancellation: gates that were opened stay open until `close`.
         """
         opened: dict[int, SingleInputGate] = {}
         while not opened and not self.is_complete:
@@ -101,7 +101,7 @@ class TaskGates:
         return opened
 
     def close(self) -> None:
-        """Closes those that are open; idempotent."""
+        """Closes all open gates. Idempotent."""
         for gate in self._open:
             if gate is not None:
                 gate.close()
@@ -111,27 +111,27 @@ class TaskGates:
 
 
 def selector_of(
-    told_output: OutputInformation, made: PartitionDescriptor, subtask: int, load: Callable[[str], Any]
+    output: OutputInformation, partition: PartitionDescriptor, subtask: int, load: Callable[[str], Any]
 ) -> ChannelSelector:
-    """Who gets a record of a subtask.
+    """Creates the channel selector of an output.
 
     Args:
-        told_output: of the edge: its partitioner, and its function if it has one.
-        made: the partition.
-        subtask: whose.
-        load: what a name stands for.
+        output: partitioner of the edge, and its function if it has one.
+        partition: the partition that is written.
+        subtask: index of the writing subtask.
+        load: resolves the name of a function.
 
     Raises:
-        ConfigError: there is no such partitioner, or it lacks its function.
+        ConfigError: the partitioner is unknown, or lacks its function.
     """
-    function = load(told_output.function) if told_output.function else None
-    match told_output.partitioner:
+    function = load(output.function) if output.function else None
+    match output.partitioner:
         case "forward":
             return ForwardSelector()
         case "rescale":
             return RescaleSelector()
         case "rebalance":
-            return RebalanceSelector(random.Random(subtask))  # so that not all begin with the same consumer
+            return RebalanceSelector(random.Random(subtask))  # subtasks begin with different consumers
         case "shuffle":
             return ShuffleSelector(random.Random())
         case "global":
@@ -139,13 +139,11 @@ def selector_of(
         case "broadcast":
             return BroadcastSelector()
         case "hash":
-            key_type = key_type_of(function, told_output.format)
-            return KeyGroupSelector(function, getattr(function, "key_batch", None), made.max_parallelism, key_type)
+            key_type = key_type_of(function, output.format)
+            return KeyGroupSelector(function, getattr(function, "key_batch", None), partition.max_parallelism, key_type)
         case "custom" if function is not None:
             return CustomSelector(function, partition_batch=getattr(function, "partition_batch", None))
-    raise ConfigError(
-        f"edge {told_output.edge}: the partitioner {told_output.partitioner!r} is not known, or needs a function"
-    )
+    raise ConfigError(f"edge {output.edge}: the partitioner {output.partitioner!r} is unknown, or has no function")
 
 
 _ONE_TYPE: Final = frozenset({int, str, bytes})
@@ -153,11 +151,12 @@ _TYPE_OF_FORMAT: Final = {"int64": int, "str": str, "bytes": bytes}
 
 
 def key_type_of(function: Callable[[Any], Any] | None, format: str) -> type | None:
-    """The one type of an edge's keys, if it is known to be int, str or bytes; `KeyGroupSelector` holds it to that.
+    """The type of an edge's keys if it is known to be int, str or bytes; `KeyGroupSelector` enforces it.
 
     Args:
-        function: the key of a record; it is one of these types itself, or says that it returns one. None: the record.
-        format: of the edge.
+        function: extracts the key of a record. Its type is known if it is one of these types, or is annotated to return
+            one. None: the record is its own key.
+        format: record format of the edge.
     """
     if function is None:
         return _TYPE_OF_FORMAT.get(format)
@@ -165,6 +164,23 @@ def key_type_of(function: Callable[[Any], Any] | None, format: str) -> type | No
         return function if function in _ONE_TYPE else None
     try:
         types = get_type_hints(function).get("return")
-    except Exception:  # annotations are the user's, and any expression; without one that can be read none is known
+    except Exception:  # annotations are user code and may raise anything; the type is then unknown
         return None
     return types if isinstance(types, type) and types in _ONE_TYPE else None
+
+
+def keyed_operators(task: TaskInformation, load: Callable[[str], Any]) -> dict[str, set[type]]:
+    """The operators whose inputs are all keyed, with the types of their keys; an empty set if these are unknown."""
+    inputs: dict[str, list[tuple[bool, type | None]]] = {}
+    for given in task.inputs:
+        is_keyed = given.partitioner == "hash"
+        function = load(given.function) if is_keyed and given.function else None
+        inputs.setdefault(given.edge.target, []).append((is_keyed, key_type_of(function, given.format)))
+    for edge in task.chained:
+        inputs.setdefault(edge.target, []).append((edge.is_keyed, None))
+    operators: dict[str, set[type]] = {}
+    for name, keyed in inputs.items():
+        if all(is_keyed for is_keyed, _ in keyed):
+            types = {key_type for _, key_type in keyed if key_type is not None}
+            operators[name] = types if all(key_type for _, key_type in keyed) else set()
+    return operators

@@ -1,16 +1,14 @@
-"""Everything one task reads, with checkpoints built in: records one buffer at a time, barriers between two records.
+"""The input of a task: reads records one buffer at a time, and handles barriers between two records.
 
-Takes: gates, what a checkpoint had in flight. Gives: records to the task; barriers to a handler, and to the checkpoint
-what this input held that was not processed.
+Takes: gates, recovered records. Gives: records to the task; barriers to a handler; unprocessed input to checkpoints.
 
 Rules:
-- Nothing here waits. The task polls, processes, says how far it has come (`processed`), and polls again.
-- A buffer is kept until its last record was processed, so its bytes are at hand when a checkpoint begins in the middle.
-  Between the poll and the first record nothing may happen, because the bytes of a record that spans buffers are gone.
-- Channels are numbered through all gates, in the order in which these were opened. Without checkpoints a task begins
-  with the first of them, and the others come when their producers are known.
-- Recovered records come before everything else. As long as some are left, a checkpoint takes them along as what they
-  were: records in flight, in front of all others.
+- Only `wait` waits. The task polls, processes the records, reports its progress (`processed`), and polls again.
+- A buffer is held until its last record was processed, so its bytes are available if a checkpoint begins in the middle.
+  Nothing may happen between the poll and the first record, because the bytes of a record that spans buffers are gone.
+- Channels are numbered across all gates, in the order in which the gates were opened. A task without checkpoints starts
+  with the first open gate; the others are added when their producers are known.
+- Recovered records come first. While some are left, a checkpoint stores them as records in flight, before all others.
 """
 
 from __future__ import annotations
@@ -49,23 +47,23 @@ from .latency import MARKER
 from .mailbox import Mailbox
 
 GATHERED_BYTES: Final = 256 * 1024
-"""Of buffers that are there, in one array: their fixed costs are paid once. It fits a core's cache."""
+"""Size of the buffers that are joined into one array, which spreads their fixed costs. It fits into a core's cache."""
 
 RECOVERED_AT_ONCE: Final = 256
-"""Recovered records decoded at a time; a buffer of small records holds more."""
+"""Number of recovered records that are decoded at a time."""
 
 _DATA: Final = DataType.DATA
 
 
 @final
 class TaskInput:
-    """The input of one task (a `CheckpointedInputs`); its gates are its own from now on."""
+    """The input of one task (a `CheckpointedInputs`). It owns its gates."""
 
     def __init__(
         self,
         name: str,
         gates: Mapping[int, SingleInputGate],
-        told: Sequence[InputInformation],
+        inputs: Sequence[InputInformation],
         edges: Sequence[EdgeId],
         mailbox: Mailbox,
         task: CheckpointTask,
@@ -79,49 +77,49 @@ class TaskInput:
         channels: int | None = None,
         on_marker: Callable[[int, bytes], None] | None = None,
     ) -> None:
-        """Starts with what was in flight, if anything was.
+        """Takes ownership of the gates.
 
         Args:
-            name: of the task, for messages.
-            gates: those that are open, by input of the task.
-            told: what comes through each.
-            edges: what checkpoints call the edge of each.
-            mailbox: is notified when there is something to poll, and at once of priority events.
-            task: is notified when checkpoints begin and end.
-            environment: whose clock and temporary folder serve.
+            name: name of the task, for messages.
+            gates: the open gates, by index of the input.
+            inputs: the description of each input.
+            edges: the name of each input's edge in checkpoints.
+            mailbox: woken when there is something to poll, alerted when there is a priority event.
+            task: notified when checkpoints begin and end.
+            environment: provides the clock and the spill folder.
             exactly_once: whether barriers are aligned.
             unaligned: whether a checkpoint may be, or become, unaligned.
-            recovered: for each gate the records in flight, without their lengths.
-            takes_arrays: whether records are wanted in arrays, of formats that have them.
-            gathers: whether an array may be of many buffers; the task takes no checkpoints then.
-            channels: of all inputs, if there are more than are open.
-            on_marker: takes the index of the input and the content of each marker of latency that comes.
+            recovered: for each gate the recovered records, without length prefixes.
+            takes_arrays: whether to return arrays where the format allows it.
+            gathers: whether an array may span many buffers; only for tasks without checkpoints.
+            channels: number of channels of all inputs, if some are not open yet.
+            on_marker: called with the index of the input and the payload of each latency marker.
         """
         self._on_marker = on_marker
         opened = list(gates.values())
-        self._gate = opened[0] if len(told) == 1 else UnionInputGate(opened, missing=len(told) - len(opened))
+        self._gate = opened[0] if len(inputs) == 1 else UnionInputGate(opened, missing=len(inputs) - len(opened))
         self._task = name
         self._mailbox = mailbox
         self._gates = opened
         self._input_of = [index for index, gate in gates.items() for _ in range(gate.channel_count)]
-        self._told = tuple(told)
+        self._inputs = tuple(inputs)
         self._edges = tuple(edges)
         self.gate_index = 0
-        """Which gate the records in hand came through."""
-        self._formats = [format_named(each.format) for each in told]
+        """The gate that the current records came through."""
+        self._formats = [format_named(each.format) for each in inputs]
         self._batches = [
             BatchFormat(format) if takes_arrays and can_batch(format) else None for format in self._formats
         ]
         self._gathers = gathers
         self._next: Buffer | None = None
-        """Polled, and not looked at: what ended an array."""
+        """A polled buffer that could not be part of the last array."""
         config = environment.config
         self._spill = SpillDirectory(None if config.spill_directory is None else [config.spill_directory])
         self._deserializers: list[RecordDeserializer | None] = [None] * len(self._input_of)
-        """Of channels that brought records; a wide task has thousands that do not yet."""
+        """Created at the first record of a channel; a wide task has thousands of channels without records."""
         self._recovered = deque((index, deque(records)) for index, records in enumerate(recovered) if records)
         self._captured: dict[int, ChannelBytes] = {}
-        # Of the records in hand.
+        # State of the current records.
         self._buffer: Buffer | None = None
         self._channel = -1
         self._count = 0
@@ -143,13 +141,13 @@ class TaskInput:
     # For the task.
 
     def add(self, index: int, gate: SingleInputGate) -> None:
-        """The gate of one more input is open.
+        """Adds the gate of an input that was not open yet.
 
         Raises:
-            LocalProtocolError: all of them were.
+            LocalProtocolError: all gates were open.
         """
         if not isinstance(self._gate, UnionInputGate):
-            raise LocalProtocolError(f"{self._task} has one input, and its gate is open")
+            raise LocalProtocolError(f"{self._task} has one input, whose gate is already open")
         self._gates.append(gate)
         self._input_of += [index] * gate.channel_count
         self._deserializers += [None] * gate.channel_count
@@ -157,34 +155,33 @@ class TaskInput:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every channel has ended and everything was handed out."""
+        """Whether every channel has ended and all records were returned."""
         return self._gate.is_finished and not self._recovered and self._next is None
 
     @property
     def ended_with_drain(self) -> bool:
-        """Whether every channel that has ended had given all of its records: no job was stopped with a savepoint."""
+        """Whether no ended channel was cut off by stop-with-savepoint: each delivered all of its records."""
         return all(gate.ended_with_drain is not False for gate in self._gates)
 
     @property
     def channel_index(self) -> int:
-        """The channel of the records in hand, through all gates; -1 where they were recovered."""
+        """The channel of the current records, numbered across all gates; -1 for recovered records."""
         return self._channel
 
     @property
     def waited_s(self) -> float:
-        """How long the task has waited here for something to poll."""
+        """Total time in which the task waited for input, in seconds."""
         return self._gate.idle.total_s(self._gate.now())
 
     def poll(self) -> Records | None:
-        """The next records; nothing may happen before the first of them is processed.
+        """Returns the next records. Nothing may happen before the first of them is processed.
 
         Returns:
-            An empty list after an event, or a buffer with a part of a record only: poll again. None when there is
-            nothing now.
+            The records; an empty list after an event or a partial record (poll again); None if nothing is available.
 
         Raises:
             ChannelFailed, ConnectionLost, RemoteProtocolError: a channel has failed.
-            RecordError: bytes that are no record of the format, or a channel that ends inside a record.
+            RecordError: bytes that the format cannot decode, or a channel that ends in the middle of a record.
         """
         if self._recovered:
             return self._next_recovered()
@@ -217,7 +214,7 @@ class TaskInput:
         return records
 
     def processed(self, count: int) -> None:
-        """So many of the records that `poll` gave last were processed; after the last one their buffer goes back."""
+        """Reports how many of the current records were processed; after the last one their buffer is recycled."""
         self._done = count
         if count == self._count:
             buffer, self._buffer = self._buffer, None
@@ -228,15 +225,15 @@ class TaskInput:
                 self._forget_recovered()
 
     def poll_priority(self) -> None:
-        """Handles the priority events that are there: called between two records, also in the middle of a buffer."""
+        """Handles available priority events. Called between two records, also in the middle of a buffer."""
         while self._gate.has_priority:
             buffer = self._gate.poll()
             if buffer is None or not buffer.data_type.has_priority:
-                raise LocalProtocolError(f"{self._task}: its gate promised a priority event and gave {buffer!r}")
+                raise LocalProtocolError(f"{self._task}: its gate announced a priority event but returned {buffer!r}")
             self._on_event(buffer)
 
     async def wait(self) -> None:
-        """Waits until there may be something to poll, or something is urgent. Cancellation: nothing changed."""
+        """Waits until there may be something to poll, or the mailbox is urgent. Cancellation: nothing changed."""
         gate = self._gate
         gate.read_connections()
         if gate.is_available or self._mailbox.is_urgent:
@@ -248,7 +245,7 @@ class TaskInput:
             gate.idle.end(gate.now())
 
     def close(self) -> None:
-        """Closes the gates and gives everything back; idempotent."""
+        """Closes the gates and recycles all buffers. Idempotent."""
         if self._buffer is not None:
             self._buffer.recycle()
             self._buffer = None
@@ -261,24 +258,24 @@ class TaskInput:
         self._gate.close()
 
     def statistics(self) -> BarrierStatistics:
-        """How barriers come together here."""
+        """The statistics of barrier alignment."""
         return self._handler.statistics()
 
     # For the checkpoint.
 
     def in_flight(self) -> ChannelBytes:
-        """The recovered records that were not processed yet, framed, as in flight to this subtask."""
+        """The recovered records that were not processed yet, framed, by channel."""
         result: ChannelBytes = {}
         for position, (index, records) in enumerate(self._recovered):
             rest = list(records)[self._done if position == 0 else 0 :]
             if rest:
-                # Any channel of this input that leads here will do: whoever recovers it gives all records of an
-                # exchange to the owner of their keys, or to this subtask.
+                # Any channel of this input will do: recovery sends each record of an exchange to the owner of its key,
+                # or to this subtask.
                 result[self._key(self._input_of.index(index))] = b"".join(map(frame, rest))
         return result
 
     def take_captured(self, checkpoint_id: int) -> ChannelBytes:
-        """What came in front of the barriers of a checkpoint and was not processed when it began."""
+        """Removes and returns the data before the barriers of a checkpoint that was not processed when it began."""
         return self._captured.pop(checkpoint_id, {})
 
     def resume(self, channel: int) -> None:
@@ -311,7 +308,7 @@ class TaskInput:
         return self._gate.poll() if buffer is None else buffer
 
     def _gather(self, first: Buffer, batches: BatchFormat) -> Records:
-        """The records of a data buffer and of those behind it that are there; each goes back at once."""
+        """The records of a data buffer and of the available ones after it; recycles each buffer at once."""
         index = self.gate_index = self._input_of[first.channel_index]
         elements: list[Any] = []
         size = self._count = 0
@@ -319,7 +316,7 @@ class TaskInput:
         while buffer is not None:
             channel = buffer.channel_index
             if buffer.data_type is not _DATA or self._input_of[channel] != index:
-                self._next = buffer  # behind what is in hand
+                self._next = buffer
                 break
             deserializer = self._deserializers[channel] or self._new_deserializer(channel)
             try:
@@ -345,22 +342,22 @@ class TaskInput:
         return made
 
     def _refused(self, channel: int, error: RecordError) -> RecordError:
-        """What a deserializer refused, with the names of those it was for."""
-        edge = self._told[self._input_of[channel]].edge
+        """The error of a deserializer, with the names of both operators."""
+        edge = self._inputs[self._input_of[channel]].edge
         return RecordError(f"operator {edge.target!r} reads from {edge.source!r}: {error}")
 
     def _key(self, channel: int) -> tuple[str, int]:
-        """What a checkpoint calls a channel: by its edge, whatever vertices and attempts are called."""
+        """The name of a channel in checkpoints, which contains its edge but no vertices and attempts."""
         partition, subpartition = self._gate.channel_key(channel)
         edge = self._edges[self._input_of[channel]]
         return edge.partition(partition_place(partition).partition), subpartition
 
     def _call_at(self, deadline_s: float, callback: Any) -> None:
-        """The handler's timers end checkpoints, so they run between two records."""
+        """Runs a timer of the handler between two records, since it may end a checkpoint."""
         self._environment.call_at(deadline_s, lambda: self._mailbox.post(callback))
 
     def _on_event(self, buffer: Buffer) -> None:
-        """Handles an event; everything in front of it was processed."""
+        """Handles an event; everything before it was processed."""
         channel, data_type, sequence = buffer.channel_index, buffer.data_type, buffer.sequence
         event = decode_event(buffer.memory)
         buffer.recycle()
@@ -370,14 +367,18 @@ class TaskInput:
             deserializer = self._deserializers[channel]
             left = 0 if deserializer is None else deserializer.pending_bytes
             if left:
-                raise RecordError(f"{self._name(channel)} ended {left} bytes into a record; its producer is faulty")
+                raise RecordError(
+                    f"{self._name(channel)} ended in the middle of a record, after {left} bytes; its producer is faulty"
+                )
             self._handler.on_end_of_partition(channel)
         elif isinstance(event, CancelCheckpointMarker):
             self._handler.on_cancel(channel, event.checkpoint_id)
         elif isinstance(event, UserEvent) and event.name == MARKER and self._on_marker is not None:
             self._on_marker(self._input_of[channel], event.payload)
         elif not isinstance(event, CheckpointBarrier):
-            raise LocalProtocolError(f"{self._name(channel)} brought {event}; tasks exchange records and barriers only")
+            raise LocalProtocolError(
+                f"{self._name(channel)} delivered {event}; tasks exchange only records, barriers and latency markers"
+            )
         elif data_type is DataType.ANNOUNCEMENT:
             self._handler.on_announcement(channel, event, sequence)
         else:
@@ -385,7 +386,7 @@ class TaskInput:
 
     def _name(self, channel: int) -> str:
         partition, subpartition = self._gate.channel_key(channel)
-        return f"{self._task}: its channel {channel} ({partition!r} subpartition {subpartition})"
+        return f"{self._task}: channel {channel} ({partition!r} subpartition {subpartition})"
 
     def _next_recovered(self) -> list[Any]:
         index, records = self._recovered[0]
@@ -408,7 +409,7 @@ class TaskInput:
         self._count = self._done = 0
 
     def _unprocessed(self, channel: int) -> bytes:
-        """The framed bytes of a channel that were polled and not processed: records in hand, and the torn one."""
+        """The polled but unprocessed bytes of a channel, framed: current records, and a partial one."""
         deserializer = self._deserializers[channel]
         if deserializer is None:
             return b""

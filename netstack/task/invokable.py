@@ -1,10 +1,10 @@
-"""A vertex that is one function of the user's, which does everything itself: opens gates, writes partitions, talks.
+"""A task that is one user function, which opens its gates and writes its partitions itself.
 
 Takes: a `TaskDeploymentDescriptor` and the network environment it runs in. Gives: `InvokableTask` to the function.
 
-An invokable is `async def invokable(task: InvokableTask) -> Any`; what it returns is plain data, its part of the job's
-results. It runs in the slot's event loop: what computes for long holds others up and belongs into a thread. It takes no
-checkpoints. It may talk to a coordinator in the JobManager (`jobmanager.coordinator`).
+An invokable is `async def invokable(task: InvokableTask) -> Any`. It returns plain data, which becomes part of the
+job's results. It runs in the slot's event loop, so long computations belong in a thread. It takes no checkpoints. It
+may exchange events with a coordinator in the JobManager (`jobmanager.coordinator`).
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from ..schedule.descriptors.shuffle import ShuffleDescriptors
 from .reports import TaskOutcome, TaskReports, TaskStatistics, kept_bytes
 
 INBOX_MESSAGES: Final = 4096
-"""What its coordinator may say to a task before it listens."""
+"""Maximum number of events from the coordinator that the task has not received yet."""
 
 INBOX_BYTES: Final = 16 << 20
-"""And how much of it."""
+"""Maximum size of these events."""
 
 
 @final
 class InvokableTask:
-    """One subtask, from the inside (a `RunnableTask`).
+    """One attempt of an invokable, as its function sees it (a `RunnableTask`).
 
     Attributes:
-        name: of its vertex.
-        subtask: which of its subtasks, from 0.
-        parameters: as deployed.
-        environment: the network it lives in; its statistics are those of all tasks there.
-        partitions: what it produces, ready to be written; those left unfinished when it ends are failed, so that
-            consumers learn of it.
+        name: name of its vertex.
+        subtask: index of the subtask, from 0.
+        parameters: parameters as deployed.
+        environment: its network environment; the statistics there include all tasks of the environment.
+        partitions: its partitions, ready to be written. A partition that is unfinished when the task ends is failed, so
+            that its consumers fail too.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class InvokableTask:
         gates: Sequence[Sequence[ChannelDescriptor]],
         load: Callable[[str], Any],
     ) -> None:
-        """Nothing is taken yet.
+        """Allocates nothing; `create` does.
 
         Args:
-            descriptor: whose attempt, and what it produces.
-            task: of its vertex.
-            environment: see above.
-            reports: hears of it.
+            descriptor: the attempt and its partitions.
+            task: description of its vertex.
+            environment: its network environment.
+            reports: receives the reports of the task.
             gates: the channels of every gate.
-            load: what a name stands for.
+            load: resolves the name of a function.
         """
         (operator,) = task.operators
         self.name = task.name
@@ -89,16 +89,16 @@ class InvokableTask:
         return f"{self.name}-{self.subtask}"
 
     async def open_gate(self, index: int = 0) -> InputGate:
-        """Opens one of its gates; it is closed when the task ends.
+        """Opens one of the task's gates; the gate is closed when the task ends.
 
         Raises:
-            ConfigError: it has no such gate.
+            ConfigError: the task has no such gate.
             NetstackError: see `NetworkEnvironment.open_gate`.
 
         Cancellation: see `NetworkEnvironment.open_gate`.
         """
         if not 0 <= index < len(self._gates):
-            raise ConfigError(f"task {self} has {len(self._gates)} gates, so none of index {index}")
+            raise ConfigError(f"task {self} has no gate {index}; it has {len(self._gates)} gates, from 0")
         gate = await self.environment.open_gate(self._gates[index])
         engine = gate.engine
         assert isinstance(engine, SingleInputGate)
@@ -106,15 +106,15 @@ class InvokableTask:
         return gate
 
     def send(self, event: Plain) -> None:
-        """Tells the job's coordinator something; never waits. Without a coordinator nobody hears it.
+        """Sends an event to the job's coordinator; never waits. A job without coordinator drops it.
 
         Raises:
-            ConfigError: it is no dict of plain data, or more than a frame holds.
+            ConfigError: the event is no dict of plain data, or exceeds a frame.
         """
         self._reports.operator_event(check_plain(event))
 
     async def receive(self) -> Plain:
-        """The next thing that the coordinator tells it. Cancellation: nothing is lost."""
+        """Waits for the next event from the coordinator. Cancellation: no event is lost."""
         event, size_bytes = await self._messages.receive()
         self._inbox_bytes -= size_bytes
         return event
@@ -151,7 +151,7 @@ class InvokableTask:
         return TaskOutcome(produced, {self._operator: result}, kept=kept_bytes(self.open_partitions))
 
     def operator_event(self, event: Plain) -> None:
-        """Takes what the coordinator says."""
+        """Queues an event from the coordinator."""
         size_bytes = len(msgpack.packb(event))
         if self._inbox_bytes + size_bytes > INBOX_BYTES:
             raise trio.WouldBlock
@@ -159,44 +159,44 @@ class InvokableTask:
         self._inbox_bytes += size_bytes
 
     def trigger_checkpoint(self, barrier: CheckpointBarrier, *, is_savepoint: bool, stops: bool) -> None:
-        """It takes none."""
+        """Declines the checkpoint."""
         self._reports.declined(barrier.checkpoint_id, f"task {self} is an invokable, which takes no checkpoints")
 
     def abort_checkpoint(self, checkpoint_id: int) -> None:
-        """Nothing to undo."""
+        """Does nothing: invokables take no checkpoints."""
 
     def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """Nothing to do."""
+        """Does nothing: invokables take no checkpoints."""
 
     def update_gate(self, gate: int, descriptors: ShuffleDescriptors) -> None:
-        """Its gates are reported whole.
+        """Refuses the update: an invokable is deployed when all its producers are known.
 
         Raises:
             ConfigError: always.
         """
-        raise ConfigError(f"task {self} is an invokable, which opens its gates itself: deploy it when all is known")
+        raise ConfigError(f"task {self} is an invokable; deploy it when the producers of all its gates are known")
 
     async def close(self, failure: str = "") -> None:
-        """Closes its gates; fails partitions that are unfinished; those that are finished live until consumed."""
+        """Closes the gates, and fails unfinished partitions; finished ones live until they are consumed."""
         for gate in self._open:
             gate.close()
         for partition in self.open_partitions:
             if partition.is_finished:
                 partition.close()
             else:
-                partition.fail(failure or f"task {self} ended and left it unfinished")
+                partition.fail(failure or f"task {self} ended before it had finished this partition")
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     def statistics(self) -> TaskStatistics:
-        """How far it is."""
+        """The number of records written."""
         return TaskStatistics(0, sum(partition.counters.records for partition in self.open_partitions))
 
     def code(self) -> list[list[Any]]:
-        """Of a benchmark nobody asks."""
+        """Returns nothing: the code of invokables is not reported."""
         return []
 
     def barrier_statistics(self) -> None:
-        """It takes no checkpoints."""
+        """Returns None: invokables take no checkpoints."""
 
     @property
     def open_gates(self) -> Sequence[SingleInputGate]:
@@ -205,5 +205,5 @@ class InvokableTask:
 
     @property
     def open_partitions(self) -> Sequence[outbound.ResultPartition]:
-        """What it produces."""
+        """Implements `RunnableTask.open_partitions`."""
         return tuple(partition.engine for partition in self.partitions)

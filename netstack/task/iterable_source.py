@@ -1,6 +1,6 @@
-"""A source of a job from an iterable, or a function that makes one.
+"""A source operator that reads from a function that returns an iterable.
 
-Takes: the iterable. Gives: an operator that reads it, and skips after a restart what was sent before.
+Takes: the function. Gives: an operator that reads the iterable, and after a restart skips the records sent before it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 LOGGER: Final = logging.getLogger("netstack")
 
-TELL_S: Final = 2.0
-"""From one line about skipped records to the next."""
+LOG_INTERVAL_S: Final = 2.0
+"""Interval of log lines about skipped records."""
 
 READ_S: Final = 0.001
 READ_RECORDS: Final = 1024
@@ -32,14 +32,13 @@ READ_RECORDS: Final = 1024
 
 @final
 class IterableSource:
-    """A source made of a function that gives an iterable: its position is how many records it gave."""
+    """A source made of a function that returns an iterable. Its position is the number of records read from it."""
 
     def __init__(self, function: Callable[[], Iterable[Any]], context: OperatorContext) -> None:
-        """Nothing is called yet."""
         if inspect.isasyncgenfunction(getattr(function, "func", function)):
             raise ConfigError(
-                f"operator {context.operator!r}: an async generator gives no iterable; make it a class with async read"
-                " and snapshot"
+                f"operator {context.operator!r}: an async generator is no iterable; write a class with async read and"
+                " snapshot"
             )
         self.function = function
         self._context = context
@@ -47,19 +46,19 @@ class IterableSource:
         self._count = 0
         self._skipped = 0
         self._at_once = 1
-        self._told_at = 0.0
+        self._logged_at = 0.0
 
     @property
     def is_skipping(self) -> bool:
-        """Whether it is still going through what it gave before a restart."""
+        """Whether it is still skipping the records that were sent before a restart."""
         return self._skipped < self._count
 
     def read(self) -> list[Any] | npt.NDArray[Any] | None:
-        """Returns as many records as come within about a millisecond; none while it skips those before a restart.
+        """Reads for about a millisecond. Returns an empty list while it skips records that were sent before a restart.
 
         Raises:
-            CheckpointError: there are fewer than were sent then.
-            ConfigError: the function gave no iterable.
+            CheckpointError: the iterable has fewer records than were sent before the restart.
+            ConfigError: the function returned no iterable.
         """
         if self._records is None:
             self._records = self._begin()
@@ -80,25 +79,26 @@ class IterableSource:
         return records or None
 
     def snapshot(self, unsent: int) -> int:
-        """How many records were sent."""
+        """The number of records sent."""
         return self._count - unsent
 
     def restore(self, states: list[Any]) -> None:
-        """Goes on behind so many records.
+        """Sets the position from a checkpoint.
 
         Raises:
-            StateMismatch: the parallelism has changed, or it was a class.
+            StateMismatch: the parallelism has changed, or the source was a class before.
         """
         kinds = {type(state).__name__ for state in states} - {"int"}
         if kinds:
             raise StateMismatch(
-                f"source {self._context.operator!r} is a function, whose position is an int, and the checkpoint holds a"
-                f" {kinds.pop()} of it: make it a class with restore"
+                f"source {self._context.operator!r} is a function, whose position is an int, but the checkpoint holds a"
+                f" {kinds.pop()}; write the source as a class with restore"
             )
         if len(states) != 1:
             raise StateMismatch(
-                f"source {self._context.operator!r} is a function, whose position ({len(states)} of them) cannot be"
-                " shared out to another number of subtasks; keep its parallelism, or make it a class with restore"
+                f"source {self._context.operator!r} is a function, whose position cannot be redistributed to another"
+                f" number of subtasks ({len(states)} positions for this one); keep its parallelism, or write it as a"
+                " class with restore"
             )
         (self._count,) = states
 
@@ -108,8 +108,8 @@ class IterableSource:
             made = made.tolist()
         if not isinstance(made, Iterable):
             raise ConfigError(
-                f"source {self._context.operator!r} gave a {type(made).__name__}; a source that is a function gives an"
-                " iterable of records"
+                f"source {self._context.operator!r} returned a {type(made).__name__}; a source that is a function must"
+                " return an iterable of records"
             )
         if not self._count or not isinstance(made, Sequence):
             return iter(made)
@@ -119,31 +119,31 @@ class IterableSource:
         return map(made.__getitem__, range(self._count, len(made)))
 
     def _skip(self, records: Iterator[Any], began: float) -> None:
-        """For about a millisecond; of what takes seconds the log tells how far it is."""
-        self._told_at = self._told_at or began
+        """Skips records for about a millisecond; logs the progress every two seconds."""
+        self._logged_at = self._logged_at or began
         now = began
         while self._skipped < self._count and now - began < READ_S:
             at_once = min(self._at_once, self._count - self._skipped)
             counter = count()
-            deque(zip(islice(records, at_once), counter, strict=False), maxlen=0)  # at the speed of C
+            deque(zip(islice(records, at_once), counter, strict=False), maxlen=0)  # consumes without a Python loop
             skipped = next(counter)
             self._skipped += skipped
             if skipped < at_once:
                 raise self._has_only(self._skipped)
             elapsed_s, now = perf_counter() - now, perf_counter()
             self._at_once = max(1, at_once // 2) if elapsed_s > READ_S / 4 else min(2 * at_once, READ_RECORDS)
-        if now - self._told_at > TELL_S:
-            self._told_at = now
+        if now - self._logged_at > LOG_INTERVAL_S:
+            self._logged_at = now
             LOGGER.info(
-                "source %s goes through what it gave before the restart: %d of %d records so far; a class with restore"
-                " goes on at once",
+                "source %s is skipping the records sent before the restart: %d of %d skipped; a class with restore"
+                " would continue at once",
                 self._context,
                 self._skipped,
                 self._count,
             )
 
-    def _has_only(self, found: int) -> CheckpointError:
+    def _has_only(self, count: int) -> CheckpointError:
         return CheckpointError(
-            f"source {self._context.operator!r} has {found} records, and {self._count} were processed before"
-            " the restart; its input was changed meanwhile"
+            f"source {self._context.operator!r} has {count} records, but {self._count} were processed before the"
+            " restart; its input has changed"
         )

@@ -1,10 +1,9 @@
-"""A source that reads what another job has left: a dataset that was kept under a name.
+"""A source that reads a dataset that another job kept under a name.
 
-Takes: where its partitions are, as the JobManager knows it. Gives: its records, each to one subtask.
+Takes: the locations of its partitions, from the JobManager. Gives: its records, each to one subtask.
 
-Rules: the dataset is pieces, one for each subpartition of each partition, in the order of subpartitions; a subtask
-reads an even share of consecutive ones. It can be read any number of times, so an attempt that runs again reads it
-again.
+Rules: the pieces of a dataset are the subpartitions of its partitions, ordered by subpartition. Each subtask reads an
+even share of consecutive pieces. A dataset can be read any number of times, so a restarted attempt reads it again.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from .context import OperatorContext
 
 @final
 class KeptDataset:
-    """Made by `StreamEnvironment.dataset`.
+    """The source operator that `StreamEnvironment.dataset` creates.
 
     Args:
-        dataset: its name.
-        format: of its records; None before the JobManager has found it.
-        partitions: `name`, `address` and `subpartitions` of each; likewise.
+        dataset: name of the dataset.
+        format: record format; None until the JobManager has looked the dataset up.
+        partitions: `name`, `address` and `subpartitions` of each partition; None until then.
 
     Raises:
-        ConfigError: nobody has looked it up.
+        ConfigError: the dataset was not looked up.
     """
 
     can_be_interrupted = True
@@ -37,14 +36,14 @@ class KeptDataset:
         self, dataset: str, format: str | None = None, partitions: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
         if format is None or partitions is None:
-            raise ConfigError(f"dataset {dataset!r} was not looked up: a JobManager does that when a job is submitted")
+            raise ConfigError(f"dataset {dataset!r} was not looked up; submit the job to a JobManager, which does that")
         self._format = format
         self._partitions = partitions
         self._reader: RecordReader[Any] | None = None
         self._has_ended = False
 
     def open(self, context: OperatorContext) -> None:
-        """Which share it reads."""
+        """Determines the share of this subtask."""
         self._context = context
         self._has_ended = not self._channels()
 
@@ -61,10 +60,10 @@ class KeptDataset:
         return records
 
     def snapshot(self) -> None:
-        """Nothing: who begins anew reads all of it again."""
+        """Stores nothing: a restarted attempt reads the whole share again."""
 
     def close(self) -> None:
-        """Gives the gate back."""
+        """Closes the gate."""
         if self._reader is not None:
             self._reader.close()
 
@@ -81,11 +80,11 @@ class KeptDataset:
 
 
 def shares(subpartitions: Sequence[int], parallelism: int) -> list[list[tuple[int, int, int]]]:
-    """What each subtask reads: partition, first subpartition, how many.
+    """The share of each subtask, as tuples of partition, first subpartition and number of subpartitions.
 
     Args:
-        subpartitions: of each partition.
-        parallelism: how many subtasks.
+        subpartitions: number of subpartitions of each partition.
+        parallelism: number of subtasks.
     """
     pieces = sorted((index, partition) for partition, count in enumerate(subpartitions) for index in range(count))
     result: list[list[tuple[int, int, int]]] = []

@@ -1,10 +1,11 @@
-"""State by key that the runtime keeps for an operator: in every checkpoint, and shared out anew with the key groups.
+"""Keyed state of an operator, which checkpoints store and redistribute with the key groups.
 
-Takes: keys and values of the operator. Gives: a mapping, copies of it for checkpoints.
+Takes: keys and values of the operator. Gives: a mapping, and copies of it for checkpoints.
 
-Rules: a key belongs to the subtask that the records of this key come to, so only operators whose inputs are all keyed
-have such state, and they use the keys of those inputs. Keys are one where placement says so (`canonical_key`): inside,
-what stands for a key is its canonical form; outside, nobody sees it. Values are plain data (see `checkpoint.snapshot`).
+Rules: a key belongs to the subtask that receives its records. So only operators whose inputs are all keyed have keyed
+state, and they must use the keys of their inputs. Two keys are equal if their placement treats them as equal: the table
+stores canonical forms (`canonical_key`), and returns the original keys. Values are plain data (see
+`checkpoint.snapshot`).
 """
 
 from __future__ import annotations
@@ -16,46 +17,46 @@ from ..errors import ConfigError
 from ..keygroups import PLAIN_KEYS, canonical_key, original_key
 
 _FIXED: Final = frozenset({type(None), bool, int, float, str, bytes})
-"""What cannot change, so that a copy of the dict is a copy of its values."""
+"""Immutable types: a copy of the dict needs no copies of such values."""
 
-_NOBODY: Final = object()
+_NO_DEFAULT: Final = object()
 
 
 @final
 class KeyedState(dict[Any, Any]):
-    """One named state of one operator: a value for each key; a key without one gets the default when it is asked for.
+    """One keyed state of an operator: a dict that gives a new key the default value.
 
-    `state[key]`, `state.get(key)`, `del state[key]`: it is a dict. For keys whose types `==` tells apart: int, str and
-    bytes, and nothing derived from them. For any others, `MixedKeyedState`.
+    Its keys are of the types int, str and bytes (not of subclasses), which `==` distinguishes. `MixedKeyedState` takes
+    keys of all types.
     """
 
     __slots__ = ("_check", "_default", "_make")
 
     def __init__(self, default: Any, check: Callable[[Any], None] | None = None) -> None:
-        """Starts empty.
+        """Creates an empty state.
 
         Args:
-            default: what a new key gets: a value that cannot change, or something to call for each, such as `list`.
-            check: refuses a new key that is not this subtask's.
+            default: value of a new key: an immutable value, or a function that returns one, such as `list`.
+            check: raises for a new key that does not belong to this subtask.
 
         Raises:
-            ConfigError: a value that could be changed, and would then be every key's.
+            ConfigError: the default is mutable, so all keys would share it.
         """
         super().__init__()
         self._make: Callable[[], Any] | None = default if callable(default) else None
         if self._make is None and type(default) not in _FIXED and type(default) is not tuple:
             raise ConfigError(
-                f"a default of {type(default).__name__} would be shared by all keys; give something to call for each,"
-                f" such as {type(default).__name__}"
+                f"all keys would share the default value of type {type(default).__name__}; give a function that creates"
+                f" one, such as {type(default).__name__}"
             )
         self._default = default
         self._check = check
 
     def __missing__(self, key: Any) -> Any:
         form = canonical_key(key)
-        if form is not key:  # of numpy, or derived from a type that it is
+        if form is not key:  # a numpy scalar, or an instance of a subclass
             return self[form]
-        if self._check is not None:  # once for every key, so it may take its time
+        if self._check is not None:  # called once per key, so it need not be fast
             self._check(key)
         value = self._default if self._make is None else self._make()
         self[key] = value
@@ -63,17 +64,17 @@ class KeyedState(dict[Any, Any]):
 
     @property
     def begins_with(self) -> str:
-        """The type of the default, by its name; empty where only a call would tell."""
+        """The name of the default's type; empty if only calling the function would show it."""
         if self._make is None:
             return type(self._default).__name__
         return self._make.__name__ if isinstance(self._make, type) else ""
 
     def restore(self, state: Mapping[Any, Any]) -> None:
-        """Goes on with what a checkpoint holds, by canonical form."""
+        """Loads the state of a checkpoint, keyed by canonical form."""
         self.update(state)
 
     def copy_for_checkpoint(self) -> dict[Any, Any] | list[list[Any]]:
-        """What it holds now, as `stored_state` gives it; nothing of it changes when the operator goes on."""
+        """A copy in the format of `stored_state`."""
         return stored_state(self)
 
 
@@ -81,13 +82,13 @@ class KeyedState(dict[Any, Any]):
 class MixedKeyedState(MutableMapping[Any, Any]):
     """Like `KeyedState`, for keys of all types: 1, 1.0 and True are three keys, 0.0 and -0.0 are two, NaN is one.
 
-    Going through it gives the keys as they were; what counts as a value of Python's own, as that.
+    Iteration returns the original keys; a numpy scalar comes back as the Python value it equals.
     """
 
     __slots__ = ("_table",)
 
     def __init__(self, default: Any, check: Callable[[Any], None] | None = None) -> None:
-        """Args, Raises: as `KeyedState`; `check` is given the canonical form."""
+        """Args, Raises: as `KeyedState`; `check` receives the canonical form."""
         self._table = KeyedState(default, check)
 
     def __getitem__(self, key: Any) -> Any:
@@ -112,20 +113,20 @@ class MixedKeyedState(MutableMapping[Any, Any]):
         return f"{type(self).__name__}({list(self.items())!r})"
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Its value, or `default`; the key gets none."""
+        """The value of a key, or `default`, without adding the key."""
         return self._table.get(canonical_key(key), default)
 
-    def pop(self, key: Any, default: Any = _NOBODY) -> Any:
-        """Removes a key; its value, or `default`.
+    def pop(self, key: Any, default: Any = _NO_DEFAULT) -> Any:
+        """Removes a key and returns its value, or `default`.
 
         Raises:
-            KeyError: it has none, and no default was given.
+            KeyError: there is no such key, and no default was given.
         """
         form = canonical_key(key)
-        return self._table.pop(form) if default is _NOBODY else self._table.pop(form, default)
+        return self._table.pop(form) if default is _NO_DEFAULT else self._table.pop(form, default)
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
-        """Its value, which is `default` from now on if it had none."""
+        """The value of a key, which is set to `default` if the key is new."""
         return self._table.setdefault(canonical_key(key), default)
 
     def items(self) -> ItemsView[Any, Any]:
@@ -138,16 +139,16 @@ class MixedKeyedState(MutableMapping[Any, Any]):
         return self._table.begins_with
 
     def restore(self, state: Mapping[Any, Any]) -> None:
-        """Goes on with what a checkpoint holds, by canonical form."""
+        """Loads the state of a checkpoint, keyed by canonical form."""
         self._table.update(state)
 
     def copy_for_checkpoint(self) -> dict[Any, Any] | list[list[Any]]:
-        """What it holds now, as `stored_state` gives it; nothing of it changes when the operator goes on."""
+        """A copy in the format of `stored_state`."""
         return stored_state(self._table)
 
 
 class _Items(ItemsView[Any, Any]):
-    """Goes through a table once, instead of asking for each key."""
+    """Iterates over the table once, instead of looking each key up."""
 
     __slots__ = ("_table",)
 
@@ -160,10 +161,13 @@ class _Items(ItemsView[Any, Any]):
 
 
 def stored_state(table: Mapping[Any, Any]) -> dict[Any, Any] | list[list[Any]]:
-    """A state by canonical form as checkpoints keep it: copied.
+    """Copies a state into the format of checkpoints.
+
+    Args:
+        table: the state, by canonical form.
 
     Returns:
-        A dict by key where Python's `==` tells all keys apart, as all releases wrote it; else a list of [key, value].
+        A dict if Python's `==` distinguishes all keys, else a list of [key, value].
     """
     if all(form.__class__ in PLAIN_KEYS or original_key(form) is form for form in table):
         return {key: value if value.__class__ in _FIXED else plain_copy(value) for key, value in table.items()}
@@ -171,7 +175,7 @@ def stored_state(table: Mapping[Any, Any]) -> dict[Any, Any] | list[list[Any]]:
 
 
 def plain_copy(value: Any) -> Any:
-    """Plain data of its own: nothing of it changes when the original does."""
+    """A deep copy of plain data."""
     if type(value) in _FIXED:
         return value
     if isinstance(value, MixedKeyedState):

@@ -1,14 +1,14 @@
-"""How long records take between tasks, and from sources to here, by markers that travel among them.
+"""Latency markers: measure how long records take between tasks, and from sources to each task.
 
-Takes: the clock of the host, markers that come. Gives: markers to the output; the latest latencies of each input and
-of each source.
+Takes: the clock of the host, markers from the inputs. Gives: markers to the output; the latest latencies of each input
+and of each source.
 
 Rules:
-- A task with a source marks its output once an interval; a task that a marker reaches sends it on. Each goes to one
-  consumer of each partition, the next time to another. So the cost does not depend on records or channels.
-- A marker leaves when a record would leave that was written in its place (`OpenBuffers.mark`), and counts when all
-  records in front of it were processed. So back-pressure, the buffer timeout and the network are in it.
-- Times are those of the hosts' clocks: exact within a host, and among hosts as far as their clocks agree.
+- A task with a source emits a marker once per interval. Every other task forwards the markers it receives. A marker
+  goes to one consumer of each partition, in turn, so the cost does not depend on the number of records or channels.
+- A marker is sent when a record written at its place would be sent (`OpenBuffers.mark`), and measured when all records
+  before it were processed. So the latency includes back-pressure, the buffer timeout and the network.
+- Times come from the clocks of the hosts: exact within a host, between hosts as accurate as their clocks agree.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from typing import Any, Final, final
 from ..events import UserEvent, encode_event
 
 MARKER: Final = "latency"
-"""The name of the event."""
+"""The name of the marker event."""
 
 HISTORY: Final = 128
-"""Of each input and source so many latencies are remembered, as in Flink (`metrics.latency.history-size`)."""
+"""Latencies stored per input and per source, as in Flink (`metrics.latency.history-size`)."""
 
 MERGED: Final = 1024
-"""At most so many latencies of several subtasks together, as many of each, but at least one."""
+"""Maximum number of latencies in a merged row, shared evenly by its subtasks; each contributes at least one."""
 
-_TIMES: Final = struct.Struct(">iqq")  # the vertex of the source, when it marked, when the last task sent it on
-_JITTER: Final = 0.2  # either way, so that the markers of several sources do not keep step
+_TIMES: Final = struct.Struct(">iqq")  # vertex of the source, time of its marker, time of the last forwarding
+_JITTER: Final = 0.2  # randomises the interval, so that sources do not send their markers in step
 
 
 clock_ns: Callable[[], int] = time.time_ns
-"""Of the host."""
+"""The clock of the host."""
 
 
 @final
 class TaskLatencies:
-    """Those of one task.
+    """The latency markers of one task.
 
     Attributes:
-        due: from when on the task is to `mark`, in the ticks of its clock; infinite where it never is.
+        due: time of the next `mark`, in ticks of the task's clock; infinite if the task emits no markers.
     """
 
     __slots__ = ("_edges", "_interval_s", "_send", "_sources", "_vertex", "due")
@@ -58,13 +58,13 @@ class TaskLatencies:
         *,
         has_sources: bool,
     ) -> None:
-        """Nothing was measured.
+        """Starts without measurements.
 
         Args:
-            vertex: of the task.
-            interval_s: between two markers of a source; 0 is never.
-            send: takes a marker for the output.
-            has_sources: whether markers begin here.
+            vertex: the task's vertex.
+            interval_s: interval of a source's markers in seconds; 0 disables them.
+            send: sends a marker to the output.
+            has_sources: whether the task has sources, which emit markers.
         """
         self.due = 0.0 if has_sources and interval_s else math.inf
         self._vertex = vertex
@@ -74,16 +74,16 @@ class TaskLatencies:
         self._sources: dict[int, deque[int]] = {}
 
     def mark(self, ticks: float) -> None:
-        """Sends a marker, and says when the next is due."""
+        """Emits a marker, and sets the time of the next one."""
         self.due = ticks + self._interval_s * random.uniform(1 - _JITTER, 1 + _JITTER)
         now_ns = clock_ns()
         self._forward(self._vertex, now_ns, now_ns)
 
-    def arrived(self, index: int, payload: bytes) -> None:
-        """A marker came through an input, and everything in front of it was processed.
+    def on_marker(self, index: int, payload: bytes) -> None:
+        """Measures and forwards a marker from an input, once all records before it were processed.
 
         Raises:
-            struct.error: it is none.
+            struct.error: the payload is no marker.
         """
         source, began_ns, sent_ns = _TIMES.unpack(payload)
         now_ns = clock_ns()
@@ -92,7 +92,7 @@ class TaskLatencies:
         self._forward(source, began_ns, now_ns)
 
     def rows(self) -> dict[str, list[int]]:
-        """The latest latencies in microseconds: `input N` of each input, `source N` of each source's vertex."""
+        """The latest latencies in microseconds, by `input N` for each input and `source N` for each source vertex."""
         return {
             f"{what} {key}": list(values)
             for what, histogram in (("input", self._edges), ("source", self._sources))
@@ -104,7 +104,7 @@ class TaskLatencies:
 
 
 def merged_rows(parts: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
-    """The rows of several subtasks as those of one; what is no row is left out."""
+    """Merges the rows of several subtasks; ignores values that are no rows."""
     histograms: dict[str, list[list[int]]] = {}
     for part in parts:
         for name, values in part.items():
@@ -118,7 +118,7 @@ def merged_rows(parts: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
 
 
 def summary_us(values: list[int]) -> dict[str, int]:
-    """`count`, `p50_us`, `p99_us` and `max_us` of latencies in microseconds, at least one; exact, not of buckets."""
+    """The exact `count`, `p50_us`, `p99_us` and `max_us` of at least one latency in microseconds."""
     ordered = sorted(values)
     p50, p99 = (ordered[math.ceil(part * len(ordered)) - 1] for part in (0.5, 0.99))
     return {"count": len(ordered), "p50_us": p50, "p99_us": p99, "max_us": ordered[-1]}

@@ -1,11 +1,11 @@
-"""Messages to a task that is busy: it looks between two records.
+"""The mailbox of a task: actions that it runs between two records.
 
-Takes: callbacks of timers, of the coordinator, of gates and pools. Gives: one attribute to look at, and something to
-wait for.
+Takes: callbacks of timers, of the coordinator, of gates and pools. Gives: one attribute to check between records, and a
+method to wait.
 
-Rules: one task waits. What was posted runs in that task, between two records, in order; while it awaits a source, at
-once. `wake` only says that it should look again; `alert` and `post` also say that there is something to do before the
-next record.
+Rules: only the task waits on its mailbox. Posted actions run in the task, in order, between two records; while the task
+awaits a source they run at once. `wake` makes a waiting task check its conditions again. `alert` and `post` also set
+`is_urgent`, so that the task handles them before the next record.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ..wakeup import Signal
 
 @final
 class Mailbox:
-    """The messages to one task.
+    """The mailbox of one task.
 
     Attributes:
-        is_urgent: whether something is to be done before the next record.
+        is_urgent: whether the task must act before the next record.
     """
 
     __slots__ = ("_is_serving", "_mail", "_reading", "_signal", "is_urgent")
@@ -36,7 +36,7 @@ class Mailbox:
         self._is_serving = False
 
     def post(self, action: Callable[[], None]) -> None:
-        """Has the task run `action` between two records; it must not wait, nor call what the user wrote."""
+        """Makes the task run `action` between two records. The action must neither wait nor call user code."""
         if self._is_serving:
             action()
         else:
@@ -44,30 +44,30 @@ class Mailbox:
         self.alert()
 
     def alert(self) -> None:
-        """Something is to be done between two records: a priority event came."""
+        """Makes the task act before its next record, for example because a priority event has arrived."""
         self.is_urgent = True
         self.wake()
         if self._reading is not None:
             self._reading.cancel()
 
     def wake(self) -> None:
-        """Something may have changed for the task that waits: data came, or a buffer."""
+        """Wakes the task if it waits, for example because data or a buffer is available."""
         self._signal.wake()
 
     def open(self) -> None:
-        """Runs what was posted so far."""
+        """Runs the actions posted so far."""
         self.is_urgent = False
         mail, self._mail = self._mail, []
         for action in mail:
             action()
 
     async def wait(self) -> None:
-        """Waits for the next `wake`, `alert` or `post`; not if something is urgent. Cancellation: nothing changed."""
+        """Waits for the next `wake`, `alert` or `post`, unless `is_urgent`. Cancellation: nothing changed."""
         if not self.is_urgent:
             await self._signal.wait()
 
     async def serving(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Awaits `call` to its end. What is posted meanwhile runs at once, and is urgent behind it."""
+        """Awaits `call`. Actions posted meanwhile run at once; the mailbox is urgent afterwards."""
         self._is_serving = True
         try:
             return await call()
@@ -75,10 +75,10 @@ class Mailbox:
             self._is_serving = False
 
     async def unless_urgent(self, call: Callable[[], Awaitable[Any]]) -> tuple[bool, Any]:
-        """Awaits `call`, which is cancelled when something becomes urgent.
+        """Awaits `call`, and cancels it when the mailbox becomes urgent.
 
         Returns:
-            Whether it came to its end, and what it gave.
+            Whether it completed, and its result.
         """
         with trio.CancelScope() as scope:
             self._reading = scope

@@ -1,63 +1,60 @@
-"""What a job is made of: functions and classes of the user's, and how the runtime calls them.
+"""User-defined operators: functions and classes of a job, and how the runtime calls them.
 
-Takes: functions and classes, by the kind of their operator. Gives: their methods, with defaults for those left out.
+Takes: functions and classes, by the kind of their operator. Gives: their methods, with defaults for missing ones.
 
 | kind | a function | a class |
 |---|---|---|
-| source | gives an iterable of records; its position is their number (see below) | `read`, `snapshot` |
-| map, filter, flat_map | `(record)` to a record, to yes or no, to an iterable | `map`, `filter`, `flat_map` |
+| source | returns an iterable of records; its position is a count of records (see below) | `read`, `snapshot` |
+| map, filter, flat_map | `(record)` returns a record, a bool, an iterable | `map`, `filter`, `flat_map` |
 | process | `(record, out)` | `process`, or `process_batch` |
 | connect | `(record, out)` | `process` (`context.input` is 1 or 2), or `process1` and `process2` |
-| sink | `(record)` | `process`, or `process_batch`; what `finish` returns is the operator's result |
+| sink | `(record)` | `process`, or `process_batch`; the return value of `finish` is the operator's result |
 
-A class may have any of `open(context)`, `restore(states)`, `finish(out)`, `snapshot()`, `checkpoint_completed(id)`,
-`prepare_commit()` with `commit(committables)`, and `close()` too. Parameters of the job are keyword arguments: of a
-class when it is made, of a function at every call. A function with an argument `context` is given its
-`OperatorContext`.
+A class may also have `open(context)`, `restore(states)`, `finish(out)`, `snapshot()`, `checkpoint_completed(id)`,
+`prepare_commit()` with `commit(committables)`, and `close()`. Parameters of the job are keyword arguments of the
+constructor, or of every call of a function. A function with a parameter `context` gets its `OperatorContext`. Every
+method may be a normal one or `async def`, except those of map, filter and flat_map.
 
-`process_batch` is given lists. With `takes_arrays = True` in its class, records of the formats bytes, int64 and float64
-that come over the network are given as arrays of shape (records, bytes of a record) or (records,), of many buffers at
-once where no checkpoint can come between; in a list only where they differ in length. An array is the operator's own.
+`process_batch` gets lists. If its class has `takes_arrays = True`, records of the formats bytes, int64 and float64 that
+come over the network are passed as arrays of shape (records, bytes per record) or (records,); bytes of different
+lengths come in lists. In a job without checkpoints an array may span many buffers. The operator owns the array.
 
-Every method may be an ordinary one or `async def`, except those of map, filter and flat_map.
+`read` returns the next records, at least one, as a list or an array; None at the end. An async `read` may wait. Only
+the end of the task interrupts it: a checkpoint or savepoint waits until it returns, or times out. So a source that
+waits for long should return from time to time, or set `can_be_interrupted = True` in its class. Then `read` is
+cancelled when a checkpoint is due, and called again afterwards; it must lose neither records nor its position.
+`snapshot` of a source gets the number of records at the end of the last `read` that were not sent; they must be read
+again.
 
-`read` gives the next records, at least one, in a list or an array; None at the end. An async one may wait, and is never
-interrupted but by the end of the task: a checkpoint, a savepoint too, waits until it has returned, or for its own
-timeout; so a source that waits for long returns now and then, or can be interrupted. With `can_be_interrupted = True`
-in its class, `read` is cancelled when a checkpoint is due, and called again afterwards: whatever it waited for must not
-be lost, nor what it has advanced by. `snapshot` of a source gets a number: so many records at the end of the last
-`read` were not sent, and come again.
+A source function is called again after a restart. A range, a list, an array or another sequence continues at its
+position. Any other iterable is read from its start, a millisecond at a time, and the records sent before are skipped.
+Write a long source as a class with `restore`.
 
-A function that is a source is called again after a restart. A range, a list, an array or another sequence goes on at
-its position; any other iterable is gone through from its start, a millisecond at a time, until what was sent before was
-skipped. For a long one make it a class with `restore`.
+A source class may have static or class methods `estimated_bytes` and `splits`, which determine its parallelism in an
+adaptive job (`task.source_sizes`).
 
-A class that is a source may have static or class methods `estimated_bytes` and `splits`, which are asked with the
-job's parameters where it is submitted: from them follows the parallelism of a source in an adaptive job
-(`task.source_sizes`).
+After a restart `restore` is called after `open`, in every subtask of an operator that had own state, with the results
+of `snapshot` of the subtasks that it replaces. That is one result if the parallelism is unchanged, possibly several if
+there are fewer subtasks, and none in some subtasks if there are more; such a source subtask has nothing to read.
 
-After a restart `restore` is called behind `open`, in every subtask of an operator that had state of its own: with what
-`snapshot` gave in each subtask whose work it goes on with. That is exactly one as long as the parallelism stays; with
-fewer subtasks it may be several, with more of them none, and a source must then have nothing to read.
+Exactly-once side effects: `prepare_commit` is called before each `snapshot` and returns plain data that identifies what
+is to become visible (a file, a transaction), or None. Once the checkpoint is complete and stored, `commit` gets a list
+of these. It must be idempotent, since a restart calls it again with the contents of the checkpoint.
+`checkpoint_completed(id)` is called after it. After `finish` the task waits for one more checkpoint and ends when that
+one is committed, so the last records are covered too. In a job without checkpoints `prepare_commit` is called after
+`finish`, and `commit` when every task of the region has finished; if one of these tasks fails after that, the job fails
+without restart.
 
-How effects outside happen exactly once: `prepare_commit` is called in front of each `snapshot` and gives plain data
-that names what is to become visible (a file, a transaction), or None. When the checkpoint is complete, and stored,
-`commit` gets a list of these. It must be idempotent: after a restart it is called again with what the checkpoint holds.
-`checkpoint_completed(id)` is called behind it. A job's last records are no exception: when `finish` has returned the
-task waits for a checkpoint that began behind it, and ends when that was committed. In a job without checkpoints
-`prepare_commit` is called behind `finish`, and `commit` when every task that runs with this one has come to its end; if
-one of these fails after that, the job fails instead of running again.
-
-`finish` is called once: after a restart from a checkpoint that began behind it, it is not called again.
+`finish` is called once. After a restart from a checkpoint that began after `finish`, it is not called again.
 
 Rules for operators:
-- One record at a time, never two methods at once. A checkpoint is taken between two records, so what a method leaves in
-  the operator is in the next checkpoint, whole.
-- `snapshot` gives plain data (see `checkpoint.snapshot`) that is not changed afterwards: a copy. State by key is better
-  kept in `context.keyed_state`.
-- Inside a chain records are handed on as they are: an operator that changes one changes it for all who are given it.
-  Where they go over the network they become what their format makes of them: tuples come out of msgpack as lists.
-- An ordinary method that computes for long holds up everything else in its process; give it a thread.
+- Methods run one at a time, record by record. A checkpoint is taken between two records, so it contains everything that
+  a method left in the operator.
+- `snapshot` returns plain data (see `checkpoint.snapshot`) that does not change afterwards: a copy. State by key
+  belongs in `context.keyed_state`.
+- Records are passed by reference within a chain: if an operator changes a record, every operator that gets it sees the
+  change. Over the network a record becomes what its format decodes: msgpack turns tuples into lists.
+- A normal method that computes for long blocks everything else in its process; use a thread.
 """
 
 from __future__ import annotations
@@ -80,52 +77,52 @@ if TYPE_CHECKING:
 
 
 class Output(Protocol):
-    """Where an operator's records go: to every operator that reads this one."""
+    """The output of an operator: sends records to every operator that reads it."""
 
     def collect(self, record: Any) -> None:
         """Emits a record; never waits.
 
-        It may be changed afterwards as far as the network goes; the operators of the same chain are given it as it is.
+        Operators of the same chain get the record by reference, so do not change it afterwards.
 
         Raises:
-            RecordError: it does not fit the format. Of str, int64 and float64 the task fails with that a little later,
-                when what was emitted is written.
+            RecordError: the record does not fit the format. For the formats str, int64 and float64 the task fails with
+                this error later, when the record is written.
         """
 
     def collect_to(self, tag: str, record: Any) -> None:
-        """Emits a record to a side output; nowhere if nobody reads it. Raises as `collect`."""
+        """Emits a record to a side output; drops it if the side output has no reader. Raises as `collect`."""
 
     def collect_batch(self, records: list[Any] | npt.NDArray[Any]) -> None:
-        """Emits several records at once: a list, or an array, which stays one where operators and writers take it.
+        """Emits several records: a list, or an array, which is passed on as an array where the reader takes arrays.
 
-        Lent until the next record is processed. Raises as `collect`.
+        Do not change it before the next record is processed. Raises as `collect`.
         """
 
     async def emit(self, record: Any) -> None:
-        """Emits a record, waiting for a buffer if it must. Raises as `collect`. For async operators."""
+        """Emits a record and waits for buffers if necessary; for async operators. Raises as `collect`."""
 
     async def emit_batch(self, records: list[Any] | npt.NDArray[Any]) -> None:
-        """Emits several records, waiting for buffers; they are the caller's again afterwards. For async operators."""
+        """Emits several records and waits for buffers; the caller may reuse them afterwards. For async operators."""
 
 
 @final
 class BoundOperator:
-    """The methods of one operator, as the runtime calls them.
+    """One operator of a task: the user's object with its methods, as the runtime calls them.
 
     Attributes:
-        name: of the operator.
-        kind: of it.
-        context: who it is.
-        commits: what it has prepared and not committed yet.
-        is_finished: `finish` was called, in this attempt or before the checkpoint that it begins from.
-        result: what it returned.
-        is_batched: records come in lists or arrays.
-        is_async: `process` has to be awaited.
-        process: what is called with records: of a source `read`.
-        inputs: of a connect with two methods, those.
-        can_be_interrupted: whether an async `read` may be cancelled while it waits, and called again.
-        takes_arrays: whether records of bytes and numbers come in arrays, where they are of one length.
-        wants_output: whether `process` is called with an output, too: always, but of sinks only if they take it.
+        name: name of the operator.
+        kind: kind of the operator.
+        context: its context.
+        commits: its prepared commits.
+        is_finished: whether `finish` was called, in this attempt or before the restored checkpoint.
+        result: the result of `finish`.
+        is_batched: whether `process` takes lists or arrays.
+        is_async: whether `process` must be awaited.
+        process: the method that takes records; `read` of a source.
+        inputs: `process1` and `process2` of a connect that has them.
+        can_be_interrupted: whether an async `read` may be cancelled while it waits.
+        takes_arrays: whether `process` takes arrays of bytes and numbers.
+        wants_output: whether `process` takes an output; only sinks need not.
     """
 
     __slots__ = (
@@ -146,23 +143,23 @@ class BoundOperator:
     )
 
     def __init__(self, information: OperatorInformation, context: OperatorContext, load: Callable[[str], Any]) -> None:
-        """Makes the operator.
+        """Creates the user's object.
 
         Args:
-            information: which.
-            context: who it is.
-            load: what a name stands for.
+            information: description of the operator.
+            context: its context.
+            load: resolves the name of a function or class.
 
         Raises:
-            ConfigError: it is not there, does not take these parameters, lacks a method, or has one that cannot be
-                called as documented; the text says which.
-            OperatorFailed: its constructor raised.
+            ConfigError: the function or class does not exist, does not take these parameters, lacks a method, or has a
+                method that cannot be called as documented; the text says which.
+            OperatorFailed: the constructor raised.
         """
         self.name = information.name
         self.kind = information.kind
         self.context = context
         if not information.function:
-            raise ConfigError(f"operator {self.name!r} has no function, so it can be planned and not run; give it one")
+            raise ConfigError(f"operator {self.name!r} has no function and can only be planned; give it a function")
         instance = load(information.function)
         self.is_batched = self.is_finished = False
         self.result: Any = None
@@ -175,7 +172,7 @@ class BoundOperator:
                 self._object = instance(**parameters)
             except NetstackError:
                 raise
-            except Exception as error:  # user code raises anything; the report has the operator's name
+            except Exception as error:  # user code may raise anything; the report names the operator
                 is_refusal = isinstance(error, TypeError | ValueError)
                 raise operator_failed(self.name, error, is_refusal=is_refusal) from error
             self._find_methods()
@@ -211,8 +208,8 @@ class BoundOperator:
             self.is_batched = chosen == "process_batch"
         else:
             raise ConfigError(
-                f"operator {self.name!r}: {type(self._object).__qualname__} has no method {' or '.join(names)}, and a"
-                f" {self.kind.value} needs it"
+                f"operator {self.name!r}: {type(self._object).__qualname__} has no method {' or '.join(names)}, which a"
+                f" {self.kind.value} needs"
             )
         if self.kind is OperatorKind.SOURCE and not callable(getattr(self._object, "snapshot", None)):
             raise ConfigError(
@@ -221,8 +218,8 @@ class BoundOperator:
             )
         if self.has("prepare_commit") and not self.has("commit"):
             raise ConfigError(
-                f"operator {self.name!r}: {type(self._object).__qualname__} has prepare_commit and no method commit;"
-                " give it commit(committables)"
+                f"operator {self.name!r}: {type(self._object).__qualname__} has prepare_commit but no method commit;"
+                " add commit(committables)"
             )
         ways = _CALLS[self.kind]
         for method in self.inputs or (self.process,):
@@ -234,7 +231,7 @@ class BoundOperator:
 
     @property
     def fixed_parallelism(self) -> bool:
-        """Whether it is a source whose position means nothing to another number of subtasks."""
+        """Whether it is a source whose position cannot be redistributed to another number of subtasks."""
         return isinstance(self._object, IterableSource)
 
     def functions(self) -> list[Any]:
@@ -247,7 +244,7 @@ class BoundOperator:
 
     @property
     def is_skipping(self) -> bool:
-        """Whether it is a source that still skips what it gave before a restart."""
+        """Whether it is a source that still skips the records sent before a restart."""
         return isinstance(self._object, IterableSource) and self._object.is_skipping
 
     def has(self, method: str) -> bool:
@@ -255,7 +252,7 @@ class BoundOperator:
         return callable(getattr(self._object, method, None))
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Calls one of its methods, and awaits it if it wants that; None where it has none of this name."""
+        """Calls a method, and awaits it if it is async. Returns None if there is no such method."""
         outcome = getattr(self._object, method, None)
         if outcome is None:
             return None
@@ -264,8 +261,8 @@ class BoundOperator:
             return await result if isinstance(result, Awaitable) else result
         except NetstackError:
             raise
-        except Exception as error:  # user code, likewise
-            trace = error.__traceback__  # without frames behind this one Python has refused the call itself
+        except Exception as error:  # user code may raise anything
+            trace = error.__traceback__  # without further frames Python has refused the call itself
             is_refusal = isinstance(error, TypeError) and trace is not None and trace.tb_next is None
             if method == "restore":
                 is_refusal = not isinstance(error, OF_THE_WORLD)
@@ -273,11 +270,11 @@ class BoundOperator:
 
     @property
     def awaits_completion(self) -> bool:
-        """Whether it wants to hear of the checkpoint behind its end."""
+        """Whether it must be notified of a checkpoint after its end."""
         return self.has("checkpoint_completed") or self.has("prepare_commit")
 
     async def finish(self, out: Output) -> None:
-        """Every record was processed: `finish`, with the output if it takes that; what it returns is the result."""
+        """Calls `finish` after the last record, with the output if it takes one, and stores its result."""
         result = getattr(self._object, "finish", None)
         if result is not None:
             self.result = await self.call("finish", *((out,) if _takes(result, 1) else ()))
@@ -305,13 +302,13 @@ _CALLS: Final[Mapping[OperatorKind, tuple[tuple[str, ...], ...]]] = {
     OperatorKind.CONNECT: (("record", "out"),),
     OperatorKind.SINK: (("record",), ("record", "out")),
 }
-"""How the methods of `_METHODS` are called."""
+"""The arguments of the methods in `_METHODS`."""
 
 
-def _is_conversion(found: type) -> bool:
-    """Whether a class is called with each record, as `int` and `str` are: it has none of an operator's methods."""
+def _is_conversion(function: type) -> bool:
+    """Whether a class is used as a function of a record, as `int` and `str` are: it has no methods of an operator."""
     names = {"open", "restore", "finish", *(name for methods in _METHODS.values() for name in methods)}
-    return _takes(found, 1) and not any(name in vars(each) for name in names for each in found.__mro__)
+    return _takes(function, 1) and not any(name in vars(each) for name in names for each in function.__mro__)
 
 
 def _with_parameters(
@@ -326,7 +323,7 @@ def _with_parameters(
     except TypeError as error:
         raise _bad_call(name, function, parameters, error) from error
     except ValueError:
-        pass  # a built-in without signature: it will say itself
+        pass  # a built-in without signature: calling it will raise
     return partial(function, **parameters)
 
 
@@ -336,7 +333,7 @@ def _check_call(name: str, function: Callable[..., Any], parameters: Mapping[str
     except TypeError as error:
         raise _bad_call(name, function, parameters, error) from error
     except ValueError:
-        pass  # a built-in without signature: it will say itself
+        pass  # a built-in without signature: calling it will raise
 
 
 def _bad_call(name: str, function: Any, parameters: Mapping[str, Any], error: TypeError) -> ConfigError:
@@ -355,7 +352,7 @@ def _has_parameter(function: Callable[..., Any], parameter: str) -> bool:
 
 
 def _takes(function: Callable[..., Any], count: int) -> bool:
-    """Whether a function can be called with so many positional arguments; of a built-in that tells nothing: one."""
+    """Whether a function takes `count` positional arguments; a built-in without signature is assumed to take one."""
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:

@@ -1,11 +1,11 @@
-"""Everything one task writes to: its partitions as one output that never waits inside a record if it can help it.
+"""The output of a task: all its partitions, written so that the task rarely waits in the middle of a record.
 
-Takes: records and events of the task, buffers that come back. Gives: records to every consumer, waits between records.
+Takes: records and events of the task, returned buffers. Gives: records to every consumer; waits between records.
 
 Rules:
-- What is emitted is staged, and written when the task has processed a slice of records (`flush`), or an error ends it.
-- The task looks at `is_available` between two slices and waits there, where barriers are handled. Inside a slice the
-  pools' overdraft serves. Only what needs more than that stays staged, and is written before anything else happens.
+- Emitted records are staged. They are written after each slice of records (`flush`), and when an error ends the task.
+- The task checks `is_available` between two slices and waits there, where it can handle barriers. Within a slice it
+  uses the overdraft buffers of its pools. Records that need more stay staged, and are written before anything else.
 - Events go to every subpartition of every partition, when nothing is staged.
 """
 
@@ -32,15 +32,16 @@ from .mailbox import Mailbox
 from .permanent import operator_failed
 
 STAGED_SHARE: Final = 8
-"""Of a buffer: so much rarely needs more than a buffer of the overdraft, and what is done once costs less than it."""
+"""A task stages up to an eighth of a buffer: that rarely needs more than one overdraft buffer, and spreads the fixed
+cost of a flush over many records."""
 
 
 class HasRoom(Protocol):
-    """A pool, or several."""
+    """One buffer pool, or several."""
 
     @property
     def is_available(self) -> bool:
-        """Whether every one of them has a buffer at hand."""
+        """Whether every pool has a free buffer."""
 
 
 @final
@@ -55,14 +56,14 @@ class _Pools:
 
 @final
 class TaskOutput:
-    """The output of one task: an edge for each of its partitions.
+    """The output of one task, with one edge per partition.
 
     Attributes:
-        edges: what operators emit to, one for each partition.
-        partitions: what is written to.
-        room: tells whether the next record may be processed; with one partition without another call.
-        staged_bytes: how much is to be staged before it is written.
-        backpressured: how long the task has waited for room.
+        edges: the targets of operators, one per partition.
+        partitions: the partitions.
+        room: the pools of all partitions; the single pool itself if there is only one partition, which saves a call.
+        staged_bytes: number of bytes to stage before they are written.
+        backpressured: time that the task has waited for buffers.
     """
 
     __slots__ = (
@@ -82,23 +83,23 @@ class TaskOutput:
     def __init__(
         self,
         writers: Sequence[RecordWriter[Any]],
-        told: Sequence[OutputInformation],
+        outputs: Sequence[OutputInformation],
         mailbox: Mailbox,
         now: Callable[[], float],
     ) -> None:
-        """Takes over the writers.
+        """Takes ownership of the writers.
 
         Args:
-            writers: one for each partition.
-            told: what goes into each.
-            mailbox: whom to wake when there is room.
-            now: monotonic seconds.
+            writers: one per partition.
+            outputs: the description of each partition's edge.
+            mailbox: woken when buffers are available.
+            now: clock in monotonic seconds.
         """
         self.partitions: tuple[ResultPartition, ...] = tuple(writer.engine for writer in writers)
         self._writers = tuple(writers)
         for writer in writers:
             writer.overdraw()
-        self.edges = tuple(Edge(writer, each) for writer, each in zip(writers, told, strict=True))
+        self.edges = tuple(Edge(writer, each) for writer, each in zip(writers, outputs, strict=True))
         pools = tuple(partition.pool for partition in self.partitions)
         self.room: HasRoom = pools[0] if len(pools) == 1 else _Pools(pools)
         self.staged_bytes = min((pool.segment_size_bytes // STAGED_SHARE for pool in pools), default=0)
@@ -108,7 +109,7 @@ class TaskOutput:
         self._is_finished = False
         self._turn = 0
         self._returned = Signal()
-        for partition in self.partitions:  # their writers want to know, too
+        for partition in self.partitions:  # keeps the callbacks of the writers
             partition.pool.on_available = _all(partition.pool.on_available, self._returned.wake, mailbox.wake)
             partition.on_acknowledged = _all(partition.on_acknowledged, mailbox.wake)
 
@@ -116,12 +117,12 @@ class TaskOutput:
 
     @property
     def is_available(self) -> bool:
-        """Whether the next record may be processed: every partition has a buffer at hand."""
+        """Whether the next record may be processed: every partition has a free buffer."""
         return self.room.is_available
 
     @property
     def waits(self) -> int:
-        """How often a writer has waited for a buffer so far."""
+        """How often writers have waited for a buffer."""
         return sum(each.soft_backpressured.count + each.hard_backpressured.count for each in self.partitions)
 
     @property
@@ -131,14 +132,14 @@ class TaskOutput:
 
     @property
     def written_bytes(self) -> int:
-        """Of the records that were written so far; arrays do not count."""
+        """Size of the records written so far, without arrays."""
         return sum(edge.slices.written_bytes for edge in self.edges)
 
     def flush(self) -> bool:
-        """Writes what is staged, as far as there are buffers. Returns whether that is all.
+        """Writes staged records as far as there are buffers. Returns whether nothing is left.
 
         Raises:
-            RecordError: a record does not fit; those in front of it are written.
+            RecordError: a record does not fit its format; the records before it are written.
             OperatorFailed: the key function or partitioner of an edge raised.
         """
         is_all = True
@@ -148,7 +149,7 @@ class TaskOutput:
         return is_all
 
     async def drain(self) -> None:
-        """Writes what is staged, waiting for buffers: hard back-pressure. Raises as `flush`."""
+        """Writes all staged records, waiting for buffers: hard back-pressure. Raises as `flush`."""
         if self.flush():
             return
         self.backpressured.begin(self._now())
@@ -161,7 +162,7 @@ class TaskOutput:
     async def _drain(self, edge: Edge) -> None:
         partition = edge.writer.engine
         while not edge.flush():
-            while not edge.arrays and not partition.pool.is_available:  # the writer would call it soft
+            while not edge.arrays and not partition.pool.is_available:  # the writer would count this as soft
                 partition.hard_backpressured.begin(partition.host.now())
                 try:
                     await self._returned.wait()
@@ -170,7 +171,7 @@ class TaskOutput:
             await edge.write_next()
 
     async def wait(self) -> None:
-        """Waits until there may be room, or something is urgent: soft back-pressure."""
+        """Waits until buffers may be available or the mailbox is urgent: soft back-pressure."""
         full = [partition for partition in self.partitions if not partition.pool.is_available]
         for partition in full:
             partition.host.flush_connections()
@@ -187,18 +188,18 @@ class TaskOutput:
                 partition.soft_backpressured.end(partition.host.now())
 
     async def broadcast(self, event: Event) -> None:
-        """Sends an event to every consumer: behind everything, or in front of it if it is an unaligned barrier.
+        """Sends an event to every consumer, after all records; an unaligned barrier overtakes them.
 
-        Behind `finish` nobody is left who would want it.
+        After `finish` events are dropped.
         """
         if not self._is_finished:
             for writer in self._writers:
                 await writer.broadcast_event(event)
 
     def mark(self, event: bytes) -> None:
-        """Has an event travel to one consumer of each partition as a record would; each time it is the next consumer's.
+        """Sends an event to one consumer of each partition, in turn, at the time at which a record would be sent.
 
-        Nothing happens while something is staged, which would stand behind it.
+        Does nothing while records are staged, since the event would overtake them.
         """
         if not self._is_finished and self.is_flushed:
             for writer in self._writers:
@@ -207,7 +208,7 @@ class TaskOutput:
 
     @property
     def barriers_missing(self) -> int:
-        """How many subpartitions a barrier that was just broadcast has to leave."""
+        """The number of subpartitions that a barrier still has to leave right after its broadcast."""
         return 0 if self._is_finished else sum(len(partition.subpartitions) for partition in self.partitions)
 
     def time_out_barrier(self, checkpoint_id: int) -> None:
@@ -221,27 +222,27 @@ class TaskOutput:
             partition.forget_barrier(checkpoint_id)
 
     async def end_of_data(self, *, drain: bool) -> None:
-        """Tells every consumer that there are no more records, and whether they were all. Events may still follow."""
+        """Sends EndOfData: no more records follow, and the data is complete if `drain`. Events may still follow."""
         await self.broadcast(EndOfData(drain=drain))
 
     @property
     def is_consumed(self) -> bool:
-        """Whether every consumer has processed every record; one that is gone has not, and is to run again."""
+        """Whether every consumer has processed every record, or the partition was released."""
         return all(partition.is_processed or partition.is_released for partition in self.partitions)
 
     @property
     def is_sealed(self) -> bool:
-        """Whether everything that is kept in files is there, or cannot be; true of what is not kept."""
+        """Whether every partition that is stored in files is complete or released; true for other partitions."""
         return all(
             partition.store is None or partition.store.is_sealed or partition.is_released
             for partition in self.partitions
         )
 
     def check_kept(self) -> None:
-        """Raises if something could not be kept.
+        """Checks that every partition in files was stored.
 
         Raises:
-            DiskFull, ShuffleStorageError: why.
+            DiskFull, ShuffleStorageError: a partition could not be stored.
             PoolDestroyed: a partition was released before it was sealed.
         """
         for partition in self.partitions:
@@ -250,10 +251,10 @@ class TaskOutput:
                 raise PoolDestroyed(f"partition {partition.partition_id!r} was released before it was sealed")
 
     def finish(self) -> None:
-        """Ends every partition; they live on until their ends were read.
+        """Ends every partition. The partitions live until their consumers have read the end.
 
         Raises:
-            LocalProtocolError: a partition was released: its consumers failed, or the TaskManager is closing.
+            LocalProtocolError: a partition was released, because its consumers failed or the TaskManager is closing.
         """
         self._is_finished = True
         for partition in self.partitions:
@@ -262,30 +263,29 @@ class TaskOutput:
             partition.host.flush_connections()
 
     def fail(self, cause: str) -> None:
-        """Tells every consumer why there will be no more records."""
+        """Fails every partition; consumers receive the cause."""
         for partition in self.partitions:
             partition.fail(cause)
 
 
 @final
 class Edge:
-    """What operators emit to one partition.
+    """Stages the records that operators emit to one partition.
 
     Attributes:
-        arrays: staged, in front of all records.
-        slices: records that are staged.
-        target: takes both.
+        arrays: staged arrays; they precede all staged records.
+        slices: staged records.
+        target: receives records and arrays from operators.
         writer: writes them.
     """
 
     __slots__ = ("_operators", "_takes_arrays", "arrays", "slices", "target", "writer")
 
-    def __init__(self, writer: RecordWriter[Any], told: OutputInformation) -> None:
-        """Takes over the writer."""
+    def __init__(self, writer: RecordWriter[Any], output: OutputInformation) -> None:
         self.writer = writer
         self.slices = writer.slices()
-        self._operators = told.edge.source, told.edge.target
-        format = format_named(told.format)
+        self._operators = output.edge.source, output.edge.target
+        format = format_named(output.format)
         self._takes_arrays = format.name == "bytes" or format.numpy_dtype is not None
         self.arrays: list[npt.NDArray[Any]] = []
         records = self.slices.records
@@ -309,11 +309,11 @@ class Edge:
             raise self._refused(error) from error
         except NetstackError:
             raise
-        except (Exception, SystemExit) as error:  # the user's key function or partitioner
+        except (Exception, SystemExit) as error:  # raised by the user's key function or partitioner
             raise operator_failed(self._operators[0], error) from error
 
     async def write_next(self) -> None:
-        """Writes what is staged first, waiting for buffers."""
+        """Writes the first staged array or all staged records, waiting for buffers."""
         try:
             if self.arrays:
                 await self.writer.emit_batch(self.arrays[0])
@@ -342,7 +342,7 @@ class Edge:
                 self._push(record)
 
     def _refused(self, error: RecordError) -> RecordError:
-        """What the writer refused, with the names of those it was for."""
+        """The error of the writer, with the names of both operators."""
         source, target = self._operators
         return RecordError(f"operator {source!r} emits to {target!r}: {error}")
 

@@ -1,15 +1,15 @@
-"""Which errors of the user's code come again in every attempt, so that restarts cannot help.
+"""Classifies errors of user code as permanent if every restart would fail alike.
 
-Takes: what an operator raised, and where. Gives: an `OperatorFailed`; an `OperatorUnusable` if it is permanent.
+Takes: the exception of an operator. Gives: an `OperatorFailed`; an `OperatorUnusable` if the error is permanent.
 
-Errors of ours say so themselves (`NetstackError.is_permanent`). Of the user's only those count that involve no data:
+netstack's own errors carry this information (`NetstackError.is_permanent`). Errors of user code are permanent only if
+they do not depend on data:
 
-- a module, or an attribute of a module, that is not there;
-- a method of an operator that cannot be called with the arguments it is documented to get;
-- a constructor that raises TypeError or ValueError: it does not take the job's parameters. The place for what depends
-  on the world is `open`;
-- a `restore` that raises: every attempt is given the same state. What tells of the world, such as OSError, is no
-  verdict about the state, and is tried again.
+- a missing module, or a missing attribute of a module;
+- a method that cannot be called with its documented arguments;
+- a TypeError or ValueError of a constructor, which does not accept the job's parameters. Code that depends on the
+  environment belongs in `open`;
+- any error of `restore`, since every attempt gets the same state, except errors of the environment such as OSError.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ import trio
 from ..errors import OperatorFailed, OperatorUnusable
 
 OF_THE_WORLD: Final = (OSError, MemoryError, trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError)
-"""Errors that say nothing about what a function was given."""
+"""Errors of the environment, which do not depend on the arguments of a function."""
 
 
 def operator_failed(operator: str, error: BaseException, *, is_refusal: bool = False) -> OperatorFailed:
-    """An error of the user's code.
+    """Wraps an error of user code.
 
     Args:
-        operator: whose.
-        error: what it raised.
-        is_refusal: whether it is about the call itself, or about what every attempt is given.
+        operator: name of the operator.
+        error: the exception.
+        is_refusal: whether the code refused the call itself, or arguments that every attempt would pass.
     """
     is_missing = isinstance(error, ImportError) or (
         isinstance(error, AttributeError) and isinstance(error.obj, ModuleType)

@@ -1,14 +1,14 @@
-"""A checkpoint shared out by operators: whatever the chains are now, and however many subtasks there are.
+"""Redistributes a checkpoint to the operators of the next run, with other chains and another parallelism if necessary.
 
-Takes: the snapshots of a checkpoint, each of one subtask with its chain. Gives: for a subtask of the next run what each
-of its operators goes on with, and the records that were in flight to it.
+Takes: the snapshots of a checkpoint, each of one subtask with its chain. Gives: for a subtask of the next run the state
+of each of its operators, and the records that were in flight to it.
 
-    a snapshot's `operator`: {uid, or name: {"own": what its snapshot() gave, "keyed": {state: see `stored_state`},
-                                             "begins": {state: the type of its default}}}
-    its channels: named by `EdgeId.partition`, which knows no chains, no attempts and no vertices
+    a snapshot's `operator`: {uid or name: {"own": the result of snapshot(), "keyed": {state: see `stored_state`},
+                                            "begins": {state: the type of its default}}}
+    its channels: named by `EdgeId.partition`, which does not depend on chains, attempts and vertices
 
-Rules: what has no place in the next run, such as state of an operator that the job does not have, is not looked at:
-whoever lets a job begin from a checkpoint of another one has refused it, or was allowed to leave it behind.
+Rules: state of operators that the job does not have is ignored. The JobManager has already refused the checkpoint, or
+was allowed to drop such state.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ from ..schedule.descriptors.information import EdgeId, InputInformation, JobInfo
 from ..schedule.graph.job_graph import DistributionPattern
 from ..schedule.topology.distribution import static_input
 from .keyed_state import plain_copy
+from .operators import BoundOperator
 
 _KEYED: Final = "\0"
-"""Between an operator and its keyed state, where each of these is planned as a task of its own."""
+"""Separates the names of an operator and its keyed state, since each keyed state is planned like a task of its own."""
 
 
 @final
 @dataclass(slots=True)
 class RestoredTask:
-    """What one subtask goes on with.
+    """The restored state of one subtask.
 
     Attributes:
-        own: for each operator that had state of its own what `snapshot` gave in the subtasks whose work it goes on
-            with: nothing in some of the subtasks when there are more of them now.
-        keyed: for each operator its keyed states, of the keys that are this subtask's now.
-        prepared: for each operator what was prepared, and is to be committed (again).
-        finished: of operators that had finished what `finish` returned.
-        begins: for each operator with which type of value its keyed states began.
-        parallelism: how many subtasks each operator had; none of those that are new.
-        records: for each gate the bytes of the records in flight, without their lengths.
+        own: for each operator with own state the results of `snapshot` in the subtasks that this one replaces. The list
+            is empty in some subtasks if the parallelism grew.
+        keyed: for each operator its keyed states, with the keys of this subtask.
+        prepared: for each operator its prepared commits, which are committed (again).
+        finished: for each finished operator the result of `finish`.
+        begins: for each operator the types of the default values of its keyed states.
+        parallelism: the former parallelism of each operator; 0 for a new one.
+        records: for each gate the records in flight, without length prefixes.
     """
 
     own: dict[str, list[Any]] = field(default_factory=dict)
@@ -59,12 +60,14 @@ class RestoredTask:
 class RestoredCheckpoint:
     """One checkpoint, read once for all tasks of a job that run in one TaskManager.
 
+    Args:
+        snapshots: the snapshots of all subtasks, from `CheckpointStorage.read`.
+
     Raises:
-        CheckpointError: a snapshot is not of a chain of operators.
+        CheckpointError: a snapshot is not one of a chain of operators.
     """
 
     def __init__(self, snapshots: Sequence[TaskSnapshot]) -> None:
-        """Args: of all subtasks; see `CheckpointStorage.read`."""
         self._states: dict[str, dict[int, dict[str, Any]]] = {}
         self._arrived: dict[EdgeId, ChannelBytes] = {}
         self._unsent: dict[EdgeId, ChannelBytes] = {}
@@ -73,13 +76,13 @@ class RestoredCheckpoint:
         for snapshot in snapshots:
             if not isinstance(snapshot.operator, dict):
                 raise CheckpointError(
-                    f"the checkpoint's state of {snapshot.task}-{snapshot.subtask} is not of a chain of operators: it"
-                    " is of another release"
+                    f"the checkpoint's state of {snapshot.task}-{snapshot.subtask} is no state of a chain of operators;"
+                    " it was written by another release of netstack"
                 )
             for operator, state in snapshot.operator.items():
                 if snapshot.subtask in self._states.setdefault(operator, {}):
                     raise CheckpointError(
-                        f"the checkpoint holds operator {operator!r} of subtask {snapshot.subtask} twice"
+                        f"the checkpoint has two states of operator {operator!r} for subtask {snapshot.subtask}"
                     )
                 self._states[operator][snapshot.subtask] = state
                 if "own" in state:
@@ -91,15 +94,15 @@ class RestoredCheckpoint:
                         entry.setdefault(edge, {})[channel] = data
 
     def of(self, job: JobInformation, task: TaskInformation, subtask: int, load: Callable[[str], Any]) -> RestoredTask:
-        """What a subtask goes on with; all subtasks of its vertex are shared out at the first question.
+        """The restored state of a subtask. The first call redistributes the state of all subtasks of the vertex.
 
-        States are the caller's own: operators change them, and another attempt may begin from the same checkpoint.
+        Returns copies, since operators change their state and another attempt may start from the same checkpoint.
 
         Args:
-            job: it is in.
-            task: its vertex.
-            subtask: which of its subtasks.
-            load: what the name of a function stands for.
+            job: description of the job.
+            task: description of the vertex.
+            subtask: index of the subtask.
+            load: resolves the name of a function.
 
         Raises:
             StateMismatch: the checkpoint does not fit the job; the text says what to do.
@@ -108,7 +111,7 @@ class RestoredCheckpoint:
         if snapshot is None:
             try:
                 snapshot = self._tasks[task.name] = self._share_out(job, task, load)
-            except CheckpointError as error:  # it is the same at every attempt
+            except CheckpointError as error:  # every attempt would fail alike
                 raise StateMismatch(str(error)) from error
         mine = snapshot[subtask]
         return replace(mine, own=plain_copy(mine.own), keyed=plain_copy(mine.keyed), prepared=plain_copy(mine.prepared))
@@ -125,7 +128,7 @@ class RestoredCheckpoint:
             if len(states) != task.parallelism and (
                 len(results) < len(states) or any(result is not None for result in results.values())
             ):
-                results = {}  # others go on with what they had, and their results are to be made of that
+                results = {}  # their state moves to other subtasks, which compute the results again
             for index, each in enumerate(restored):
                 each.parallelism[name] = len(states)
                 each.begins[name] = begins
@@ -194,7 +197,7 @@ class RestoredCheckpoint:
         return Exchange(str(number), partitions, key_of, channel_of)
 
     def _in_flight(self, given: InputInformation, job: JobInformation) -> tuple[ChannelBytes, ChannelBytes]:
-        """What was in flight on an edge, its channels by the consumer's subtask instead of the subpartition."""
+        """The records in flight on an edge, with channels named by consumer instead of subpartition."""
         edge = job.kept_edge(given.edge)
         arrived, unsent = self._arrived.get(edge, {}), self._unsent.get(edge, {})
         if not given.is_pointwise or not (arrived or unsent):
@@ -219,7 +222,7 @@ class RestoredCheckpoint:
 
 
 _NOTHING: Final = object()
-"""Instead of the state of an operator without one, for None could be a state."""
+"""Marks an operator without own state, since None can be a state."""
 
 
 def _edge_of(partition: str) -> tuple[EdgeId, int]:
@@ -227,13 +230,13 @@ def _edge_of(partition: str) -> tuple[EdgeId, int]:
         return EdgeId.of_partition(partition)
     except (ValueError, TypeError) as error:
         raise CheckpointError(
-            f"the checkpoint holds records in flight in {partition[:80]!r}, which is no edge between operators: it is"
-            " of another release"
+            f"the checkpoint holds records in flight in {partition[:80]!r}, which is no edge between operators; it was"
+            " written by another release of netstack"
         ) from error
 
 
 def _merged(snapshots: Sequence[TaskSnapshot]) -> list[TaskSnapshot]:
-    """One for each subtask of each planned task: what is in flight belongs to its first."""
+    """Merges snapshots of the same planned subtask."""
     merged: dict[tuple[str, int], TaskSnapshot] = {}
     for snapshot in snapshots:
         earlier = merged.get((snapshot.task, snapshot.subtask))
@@ -250,21 +253,48 @@ def _merged(snapshots: Sequence[TaskSnapshot]) -> list[TaskSnapshot]:
     return list(merged.values())
 
 
-def check_rescaled(operators: Mapping[str, bool], restored: RestoredTask, task: TaskInformation) -> None:
-    """Refuses another parallelism for operators that cannot have one.
+async def open_operator(bound: BoundOperator, restored: RestoredTask, checkpoint: int | None) -> None:
+    """Opens an operator and restores its state.
 
     Args:
-        operators: of the task, and whether the parallelism of each is fixed.
-        restored: what the subtask goes on with.
-        task: its vertex.
+        bound: the operator.
+        restored: the restored state of its subtask.
+        checkpoint: the restored checkpoint, for messages.
 
     Raises:
-        StateMismatch: it has changed.
+        StateMismatch: the operator has own state in the checkpoint, but no method restore.
+        Exception: the operator raised it.
+    """
+    bound.context.restore_keyed(restored.keyed.get(bound.name, {}), restored.begins.get(bound.name))
+    await bound.call("open", bound.context)
+    states = restored.own.get(bound.name)
+    if bound.name in restored.finished:
+        bound.is_finished, bound.result = True, restored.finished[bound.name]
+    if states is not None and bound.has("restore"):
+        await bound.call("restore", states)
+    elif states and states != [None]:
+        raise StateMismatch(
+            f"operator {bound.name!r} has own state in checkpoint {checkpoint}, but no method restore; add the method,"
+            " or drop the state (with another uid, and --allow-non-restored-state)"
+        )
+    await bound.commits.restore(restored.prepared.get(bound.name, []))
+
+
+def check_rescaled(operators: Mapping[str, bool], restored: RestoredTask, task: TaskInformation) -> None:
+    """Checks that operators with fixed parallelism keep it.
+
+    Args:
+        operators: the operators of the task, and whether the parallelism of each is fixed.
+        restored: the restored state of the subtask.
+        task: description of its vertex.
+
+    Raises:
+        StateMismatch: the parallelism of such an operator has changed.
     """
     for name, is_fixed in operators.items():
         before = restored.parallelism.get(name, 0)
         if is_fixed and before and before != task.parallelism:
             raise StateMismatch(
-                f"source {name!r} is a function, so its position means nothing to another number of subtasks: keep its"
-                f" parallelism {before}, or make it a class with restore"
+                f"source {name!r} is a function, whose position cannot be redistributed to another number of subtasks;"
+                f" keep its parallelism {before}, or write it as a class with restore"
             )

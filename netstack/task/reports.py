@@ -1,7 +1,4 @@
-"""What a task tells the TaskManager it runs in, and what is left of it when it has ended.
-
-Takes: nothing. Gives: the interface of a task, and of the receiver of its reports.
-"""
+"""The interfaces between a task and its TaskManager: `RunnableTask`, `TaskReports`, and the results of a task."""
 
 from __future__ import annotations
 
@@ -19,50 +16,50 @@ from ..schedule.descriptors.shuffle import ShuffleDescriptors
 
 
 class TaskReports(Protocol):
-    """Who hears of one attempt. No call waits."""
+    """Receives the reports of one attempt. No method waits."""
 
     def initializing(self) -> None:
-        """Its partitions are there; it opens its gates and restores its state."""
+        """The task has its partitions; it opens its gates and restores its state."""
 
     def running(self) -> None:
-        """It processes records."""
+        """The task processes records."""
 
     def waiting(self) -> None:
-        """It has sent its last event, and waits until a checkpoint, or the end of its region, confirms its end."""
+        """The task has sent its last event. It waits for a checkpoint, or the end of its region, to confirm its end."""
 
     def acknowledged(self, checkpoint_id: int, file: TaskFile, report: Plain) -> None:
-        """Its part of a checkpoint is stored.
+        """The task has stored its part of a checkpoint.
 
         Args:
-            checkpoint_id: of which checkpoint.
-            file: where.
-            report: how long it took and how much of it is channel state, as plain data.
+            checkpoint_id: id of the checkpoint.
+            file: the stored file.
+            report: durations and sizes as plain data, see `SubtaskReport`.
         """
 
     def declined(self, checkpoint_id: int, reason: str) -> None:
-        """It cannot take part in a checkpoint."""
+        """The task cannot take part in a checkpoint."""
 
     def consumable(self, partition: int) -> None:
-        """The first buffer of a produced partition is there; `partition` is its index in the descriptor."""
+        """The first buffer of a partition is available; `partition` is its index in the descriptor."""
 
     def operator_event(self, event: Plain) -> None:
-        """An invokable tells its coordinator something.
+        """Sends an event of an invokable to its coordinator.
 
         Raises:
-            ConfigError: it is no dict of plain data, or more than a frame holds.
+            ConfigError: the event is no dict of plain data, or exceeds a frame.
         """
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
-    """A task has come to its end.
+    """The result of a finished task.
 
     Attributes:
-        produced_bytes: for each partition, for each subpartition.
-        results: what sinks, or the invokable, returned, by operator: plain data.
-        final: where its last state is stored, in a job with checkpoints.
-        kept: see `TaskFinished`.
+        produced_bytes: bytes written, for each subpartition of each partition.
+        results: the results of sinks, or of the invokable, by operator: plain data.
+        final: file of its final state, in a job with checkpoints.
+        kept: sizes of its partitions in files, see `TaskFinished`.
     """
 
     produced_bytes: tuple[tuple[int, ...], ...] = ()
@@ -72,19 +69,19 @@ class TaskOutcome:
 
 
 def kept_bytes(partitions: Iterable[ResultPartition]) -> tuple[tuple[int, ...], ...]:
-    """What `TaskFinished` tells of those that are kept."""
+    """The sizes of partitions in files, as `TaskFinished` reports them."""
     return tuple(partition.kept_bytes for partition in partitions if partition.store is not None)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class OperatorStatistics:
-    """How far one operator of a chain is.
+    """The record counts of one operator of a chain.
 
     Attributes:
-        name: of the operator.
-        records_in: processed so far; of a source 0.
-        records_out: emitted so far to its main output; 0 where nobody reads it.
+        name: name of the operator.
+        records_in: records processed; 0 for a source.
+        records_out: records emitted to the main output; 0 if it has no reader.
     """
 
     name: str
@@ -95,15 +92,15 @@ class OperatorStatistics:
 @final
 @dataclass(frozen=True, slots=True)
 class TaskStatistics:
-    """How far a task is.
+    """The statistics of a task.
 
     Attributes:
-        records_in: read so far, through gates or by its sources.
-        records_out: written so far, to all partitions.
-        operators: the same of each operator, the head first.
-        busy_s: worked so far, or waited its turn.
-        idle_s: waited for records.
-        backpressured_s: waited for room in its partitions.
+        records_in: records read through gates or by its sources.
+        records_out: records written to all partitions.
+        operators: record counts of each operator, the head first.
+        busy_s: time spent working or waiting for the CPU.
+        idle_s: time spent waiting for records.
+        backpressured_s: time spent waiting for buffers of its partitions.
         latencies: see `TaskLatencies.rows`.
     """
 
@@ -117,64 +114,64 @@ class TaskStatistics:
 
 
 class RunnableTask(Protocol):
-    """One attempt of one subtask: `create`, `run`, and `close` whatever happened."""
+    """One attempt of one subtask. Call `create`, `run`, and always `close`."""
 
     name: str
-    """Of its job vertex."""
+    """Name of its job vertex."""
 
     def create(self) -> None:
         """Creates its partitions.
 
         Raises:
             InsufficientBuffers: their buffers are not free.
-            ConfigError: what the descriptor says cannot be.
+            ConfigError: the descriptor is invalid.
         """
 
     async def run(self) -> TaskOutcome:
-        """Everything, to its end.
+        """Runs the task to its end.
 
         Raises:
             NetstackError: a channel failed, ...
-            Exception: what user code raises.
+            Exception: user code raised it.
 
-        Cancellation: it is over; `close` it.
+        Cancellation: the task has ended; `close` it.
         """
 
     def trigger_checkpoint(self, barrier: CheckpointBarrier, *, is_savepoint: bool, stops: bool) -> None:
-        """Takes a checkpoint between two records, because nobody sends it barriers."""
+        """Takes a checkpoint between two records; for a task that receives no barriers."""
 
     def abort_checkpoint(self, checkpoint_id: int) -> None:
-        """The checkpoint will not happen."""
+        """Aborts a checkpoint."""
 
     def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete."""
+        """Notifies the task that a checkpoint is complete."""
 
     def update_gate(self, gate: int, descriptors: ShuffleDescriptors) -> None:
-        """Producers that a gate did not know are known now."""
+        """Adds producers of a gate that were unknown when the task was deployed."""
 
     def operator_event(self, event: Plain) -> None:
-        """Something for an invokable, from its coordinator.
+        """Passes an event of the coordinator to an invokable.
 
         Raises:
             WouldBlock: its inbox is full.
         """
 
     async def close(self, failure: str = "") -> None:
-        """Closes its gates, fails partitions that are unfinished; those that are finished live on. Idempotent."""
+        """Closes its gates and fails unfinished partitions; finished ones live until they are consumed. Idempotent."""
 
     def statistics(self) -> TaskStatistics:
-        """How far it is."""
+        """The statistics of the task."""
 
     def barrier_statistics(self) -> BarrierStatistics | None:
-        """How barriers come together here; None of a task that reads nothing."""
+        """The statistics of barrier alignment; None for a task without gates."""
 
     def code(self) -> list[list[Any]]:
-        """Where the user's code of its operators is: operator, file, function, first line, last line."""
+        """Locations of the user code of its operators: operator, file, function, first line, last line."""
 
     @property
     def open_gates(self) -> Sequence[SingleInputGate | None]:
-        """The gates that are open, in order of their index; None stands for one that is not."""
+        """The gates by index; None for one that is not open."""
 
     @property
     def open_partitions(self) -> Sequence[ResultPartition]:
-        """What it produces."""
+        """The partitions."""

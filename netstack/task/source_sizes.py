@@ -1,14 +1,14 @@
-"""What sources can tell of their records before they are read: asked where a job is submitted.
+"""Estimates the sizes of sources before an adaptive job runs, in the process that submits it.
 
-Takes: a stream graph whose parallelism is decided while it runs. Gives: the same with the sizes of its sources.
+Takes: a stream graph whose parallelism is chosen at run time. Gives: the same graph with the sizes of its sources.
 
-A source tells with two methods, either of which may be left out, of a class static or class methods:
+A source may have two methods (of a class: static or class methods):
 
-    estimated_bytes(**parameters)   of all of its records together
-    splits(**parameters)            of how many pieces they are, of which a subtask reads at least one
+    estimated_bytes(**parameters)   size of all its records
+    splits(**parameters)            number of pieces of its input; a subtask reads at least one
 
-Rules: both are called with the operator's parameters, in the process that submits the job; None, or an exception, is
-"cannot tell". A source whose code is not there is not asked.
+Rules: both are called with the operator's parameters. None or an exception means that the size is unknown, and so does
+code that is not available in this process.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ LOGGER: Final = logging.getLogger("netstack")
 
 
 def with_source_sizes(graph: StreamGraph) -> StreamGraph:
-    """Asks every source that nobody has given a parallelism or a size. Imports code: call it in a thread.
+    """Adds the sizes of sources without parallelism and size. Imports user code, so call it in a thread.
 
     Raises:
-        ConfigError: a source says something that is no size.
+        ConfigError: a source returned an invalid size.
     """
     if not graph.settings.is_dynamic:
         return graph
-    return replace(graph, nodes=tuple(_asked(node) for node in graph.nodes))
+    return replace(graph, nodes=tuple(_with_size(node) for node in graph.nodes))
 
 
-def _asked(node: StreamNode) -> StreamNode:
+def _with_size(node: StreamNode) -> StreamNode:
     if not node.is_source or node.parallelism != UNDECIDED or node.source_size is not None or not node.function:
         return node
     try:
         source = load(node.function)
-    except Exception:  # only TaskManagers have it; or it is broken, which they will say better
+    except Exception:  # the code exists on TaskManagers only, or is broken, which they report better
         return node
     answer = {
         name: _answer(source, method, node) for name, method in (("bytes", "estimated_bytes"), ("splits", "splits"))
@@ -56,11 +56,11 @@ def _asked(node: StreamNode) -> StreamNode:
 
 
 def _answer(source: Any, method: str, node: StreamNode) -> Any:
-    ask = getattr(source, method, None)
-    if not callable(ask):
+    estimate = getattr(source, method, None)
+    if not callable(estimate):
         return None
     try:
-        return ask(**node.parameters)
-    except Exception as error:  # user code raises what it likes; its data may be on other hosts
-        LOGGER.warning("source %r cannot tell its %s here: %s", node.name, method, shown_error(error))
+        return estimate(**node.parameters)
+    except Exception as error:  # user code may raise anything; its data may be on other hosts
+        LOGGER.warning("%s of source %r failed, its size is unknown: %s", method, node.name, shown_error(error))
         return None

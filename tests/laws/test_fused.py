@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from netstack.errors import OperatorFailed
 from netstack.schedule.graph.job_graph import OperatorKind
-from netstack.task.blame import blamed
+from netstack.task.blame import with_operator
 from netstack.task.fused import MOST_STEPS, FusedOperator, Target, fused
 from netstack.task.operators import BoundOperator
 
@@ -132,7 +132,7 @@ def test_fused_operators_do_what_calls_do(
     assert found.log == wanted.log, "the same calls in the same order, up to the error"
     assert repr(error) == repr(expected)
     if error is not None:
-        named = blamed(error, bound)
+        named = with_operator(error, bound)
         assert isinstance(named, OperatorFailed)
         assert named.operator == wanted.log[-1][0]
 
@@ -160,6 +160,6 @@ def test_a_function_without_a_frame_is_named_by_its_line() -> None:
     )
     assert found == [3]
     assert error is not None
-    named = blamed(error, bound)
+    named = with_operator(error, bound)
     assert isinstance(named, OperatorFailed)
     assert named.operator == "number"

@@ -85,7 +85,7 @@ def test_a_savepoint_is_compared_with_the_job_when_it_is_submitted(
     assert counts[0] < state_jobs.ROUNDS  # what was counted before was left behind
 
     error = command(capsys, *words, "process=CountInLists", code=1)["error"]
-    assert "'counts' begins with a value of type list, and in the checkpoint with one of type int" in error
+    assert "'counts' has a default value of type list, but of type int in the checkpoint" in error
     failed = command(capsys, "jobs")["jobs"][-1]
     assert failed["state"] == "failed"
     assert failed["restarts"] == 0

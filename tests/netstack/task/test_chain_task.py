@@ -267,7 +267,7 @@ class TestRefusals:
     async def test_keyed_state_without_keys(self, autojump_clock: MockClock) -> None:
         job = environment()
         job.source(numbers).process(CountAtEnd)
-        with pytest.raises(ConfigError, match="put key_by in front of it"):
+        with pytest.raises(ConfigError, match="use key_by on every input"):
             await run_to_its_end(job)
 
     async def test_keyed_state_of_somebody_else_s_keys(self, autojump_clock: MockClock) -> None:
@@ -276,7 +276,9 @@ class TestRefusals:
         await run_to_its_end(job)  # the same keys, by another function
         job = environment(parallelism=3)
         job.source(numbers_of_subtask).key_by("builtins:int").process(CountAtEnd, name="count")
-        with pytest.raises(ConfigError, match=r"come to subtask ., not to .: use what the function of key_by gives"):
+        with pytest.raises(
+            ConfigError, match=r"go to subtask ., not to .; use the keys that the function of key_by returns"
+        ):
             await run_to_its_end(job)
 
     async def test_a_record_that_does_not_fit_its_format(self, autojump_clock: MockClock) -> None:

@@ -194,7 +194,7 @@ class OnlyPrepares(TwoPhase):
 async def test_commits_need_a_method(autojump_clock: MockClock, tmp_path: Path) -> None:
     job = environment(tmp_path)
     job.source(SlowNumbers, parameters={"count": 50}).sink(OnlyPrepares, name="sink")
-    with pytest.raises(ConfigError, match="'sink': OnlyPrepares has prepare_commit and no method commit"):
+    with pytest.raises(ConfigError, match="'sink': OnlyPrepares has prepare_commit but no method commit"):
         await run_to_its_end(job)
 
 
@@ -204,7 +204,7 @@ async def test_who_ends_before_its_consumers_begin_cannot_hear_of_checkpoints(
     settings = StreamSettings(is_batch=True, checkpoints=CheckpointSettings(), checkpoint_folder=str(tmp_path))
     job = StreamEnvironment("job", settings=settings)
     job.source(ToldSource, name="told", parameters={"count": 5}).rebalance().sink(Collect, name="sink")
-    with pytest.raises(ConfigError, match="'told' is to hear of checkpoints"):
+    with pytest.raises(ConfigError, match="'told' waits for a checkpoint at its end"):
         await run_to_its_end(job)
 
 
@@ -214,5 +214,5 @@ async def test_prepared_commits_are_never_dropped(autojump_clock: MockClock, tmp
         await run.checkpoint(1)
     job = environment(tmp_path)
     job.source(SlowNumbers, parameters={"count": 50}).rebalance().sink(Collect, name="sink")
-    with pytest.raises(CheckpointError, match="'sink' has 1 prepared commits in the checkpoint, and no method commit"):
+    with pytest.raises(CheckpointError, match="'sink' has 1 prepared commits in the checkpoint, but no method commit"):
         await run_to_its_end(job, restore=1)

@@ -75,8 +75,8 @@ async def test_skipping_leaves_turns_to_others_and_takes_checkpoints(
     assert run.result("sink") == [[*range(position, count)]]
     longest_s = max(late - early for early, late in itertools.pairwise(turns) if early > began_s)
     assert longest_s <= 3 * TURN_S
-    lines = [each for each in caplog.messages if "goes through what it gave" in each]
-    assert len(lines) == int(position * record_s / iterable_source.TELL_S)
+    lines = [each for each in caplog.messages if "is skipping the records" in each]
+    assert len(lines) == int(position * record_s / iterable_source.LOG_INTERVAL_S)
     run = await run_to_its_end(job, restore=3)
     assert run.result("sink") == [[*range(position, count)]]
 
@@ -95,11 +95,11 @@ async def test_a_sequence_goes_on_at_its_position(autojump_clock: MockClock, tmp
 async def test_fewer_records_than_were_sent(autojump_clock: MockClock, tmp_path: Path, source: Any) -> None:
     more = {} if source is numbers else {"record_s": 1e-6}
     await sent(tmp_path, job_of(tmp_path, source, count=1000, **more), 990)
-    with pytest.raises(CheckpointError, match="has 500 records, and 990 were processed before the restart"):
+    with pytest.raises(CheckpointError, match="has 500 records, but 990 were processed before the restart"):
         await run_to_its_end(job_of(tmp_path, source, count=500, **more), restore=2)
 
 
 async def test_the_position_of_a_class_is_none(autojump_clock: MockClock, tmp_path: Path) -> None:
     await sent(tmp_path, job_of(tmp_path, numbers), [5])
-    with pytest.raises(StateMismatch, match=r"source 'source' is a function, .* and the checkpoint holds a list of it"):
+    with pytest.raises(StateMismatch, match=r"source 'source' is a function, .* but the checkpoint holds a list"):
         await run_to_its_end(job_of(tmp_path, numbers), restore=2)

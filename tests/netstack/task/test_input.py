@@ -312,9 +312,12 @@ def test_producers_that_break_the_rules() -> None:
     stage.put(frame(b"abc")[:5])
     stage.put_event(EndOfPartition())
     assert stage.poll() == []
-    with pytest.raises(RecordError, match=r"task-3: its channel 0 \('job/p0/7.2' subpartition 3\) ended 5 bytes"):
+    with pytest.raises(
+        RecordError,
+        match=r"task-3: channel 0 \('job/p0/7.2' subpartition 3\) ended in the middle of a record, after 5 bytes",
+    ):
         stage.poll()
     stage = Stage()
     stage.put_event(UserEvent("x"))
-    with pytest.raises(LocalProtocolError, match="tasks exchange records and barriers only"):
+    with pytest.raises(LocalProtocolError, match="tasks exchange only records, barriers"):
         stage.poll()

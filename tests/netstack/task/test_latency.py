@@ -117,7 +117,7 @@ def test_what_is_kept_is_exact_and_bounded(delays_us: Sequence[int]) -> None:
             event = decode_event(sent.pop())
             assert isinstance(event, UserEvent)
             now_ns += 1000 * delay_us
-            here.arrived(1, event.payload)
+            here.on_marker(1, event.payload)
             onwards = decode_event(sent.pop())
             assert isinstance(onwards, UserEvent)
     expected = [max(0, delay_us) for delay_us in delays_us][-HISTORY:]

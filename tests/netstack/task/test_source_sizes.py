@@ -67,7 +67,10 @@ def test_who_cannot_tell_is_as_before(caplog: pytest.LogCaptureFixture) -> None:
     assert told(source(Tells, size=1, is_dynamic=False)) is None
     with caplog.at_level(logging.WARNING):
         assert told(source(Tells, size="lost", pieces=2)) == SourceSize(splits=2)
-    assert "source 'source' cannot tell its estimated_bytes here: FileNotFoundError: no such folder" in caplog.text
+    assert (
+        "estimated_bytes of source 'source' failed, its size is unknown: FileNotFoundError: no such folder"
+        in caplog.text
+    )
 
 
 @pytest.mark.parametrize("size", [-1, 1.5, True, "10"])

@@ -243,7 +243,7 @@ async def test_what_a_task_cannot_say_is_its_own_error() -> None:
 
 
 async def test_consumers_learn_of_a_producer_that_fails_or_leaves_its_partition_unfinished() -> None:
-    for attribute, said in (("fail", "no more paper"), ("leave_open", "ended and left it unfinished")):
+    for attribute, said in (("fail", "no more paper"), ("leave_open", "ended before it had finished")):
         async with pair_open() as (_, client), pair_open() as (_, other):
             number = job_id()
             run, reading = await open_job(client, job_id=number), await open_job(other, job_id=number)
