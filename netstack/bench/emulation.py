@@ -1,16 +1,15 @@
-"""How far our figures are from those of a real Flink, cell by cell.
+"""Compares netstack's figures with those of a real Flink, cell by cell.
 
-Takes: flat rows of runs on Flink and of our own with the same settings. Gives: `Cell`s with the error of each figure,
-and how many of them are within 15 %.
+Takes: flat rows of runs on Flink, and of netstack with the same settings. Gives: `Cell`s with the error of each figure,
+and the number of cells within 15 %.
 
 Rules:
 - Times, records in a buffer, bytes in flight or persisted and kept throughput are compared as log2 of ours / Flink's;
   ms of a second and usages as ours - Flink's. Within 15 % is a ratio up to 1.15 either way, 150 ms/s, or 0.15 of a
   pool.
-- A figure whose ranges over the repeats overlap has no error that could be known: it is blank, and does not count
-  against us. So is one that cannot be compared.
-- In a run as fast as it goes the speed of the two languages decides how much waits where: it is compared by the part of
-  its throughput that each keeps at this timeout, against its own at the longest, and by the records of full buffers.
+- A figure is blank, and counts as within 15 %, if the ranges of its repeats overlap or it cannot be compared.
+- Without a rate the speed of the two languages decides where records wait. Such a run is compared by the part of its
+  throughput at the longest timeout that each side keeps at this one, and by the records of full buffers.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from .store import Row
 from .words import setting
 
 FLINK: Final = "flink"
-"""The kind of engine of Flink's own rows."""
+"""The `engine_kind` of rows measured on Flink."""
 
 WITHIN: Final = 0.15
 _FULL: Final = 0.9  # of a buffer's bytes
@@ -53,9 +52,9 @@ DIFFERENCES: Final = {
     "input_pool_usage": "metrics_consumer_netstack_input_pool_usage_ratio",
 }
 _LEAST: Final = {"checkpoint_ms": 20.0, "alignment_ms": 20.0, "channel_state": 32.0 * 1024}
-"""Where both are less there is nothing to compare: Flink counts in whole milliseconds, and its RPC takes some."""
+"""Figures are not compared where both are less: Flink counts in whole milliseconds, and its RPC takes some."""
 _FREE: Final = ("records_per_buffer", "kept_throughput")
-"""What is compared of a run as fast as it goes."""
+"""The figures that are compared of a run without a rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +63,8 @@ class Error:
 
     Attributes:
         name: one of `RATIOS` or `DIFFERENCES`.
-        flink: median and range there.
-        ours: likewise.
+        flink: median and range on Flink.
+        ours: median and range of netstack.
         error: log2 of the ratio, or the difference; None where the ranges overlap.
     """
 
@@ -85,7 +84,7 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The same work on Flink and as one of our profiles does it.
+    """The same work on Flink and on netstack under one profile.
 
     Attributes:
         acts_as: the profile.
@@ -158,7 +157,7 @@ def _work(row: Row) -> _Work:
 
 
 def _prepared(row: Row) -> Row:
-    """The row with the figures that are made of several."""
+    """The row, with the figures that combine several columns."""
     prepared = dict(row)
     consumer = "metrics_consumer_netstack_input_"
     buffers = sum(row.get(f"{consumer}{kind}_buffers_total") or 0 for kind in ("remote", "local"))
@@ -197,7 +196,7 @@ def _timeout_of(work: _Work) -> float:
 
 
 def _is_free(settings: Mapping[str, Any]) -> bool:
-    """Whether it goes as fast as it can."""
+    """Whether the run has neither a rate nor a slow consumer."""
     return settings["rate_per_s"] is None and settings["consume_rate_per_s"] is None
 
 

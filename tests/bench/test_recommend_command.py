@@ -118,7 +118,7 @@ def test_hosts_are_measured_as_they_are(runners: Frontier, capsys: pytest.Captur
         (["--hosts", "a:1", "--network", "1ms"], "these have them"),
         (["--parallelism", "0"], "least is 1"),
         (["--relay"], "go with --hosts"),
-        (["--budget", "0"], "not one repeat"),
+        (["--budget", "0"], "no time for one repeat"),
     ],
 )
 def test_what_does_not_go_together_is_bad_usage(

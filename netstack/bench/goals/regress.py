@@ -1,9 +1,9 @@
 """The command `netstack-bench regress`: the goals in a tenth of their time, against a baseline of the same machine.
 
-Takes: flags, the file of a baseline. Gives: what changed by more than the noise; an exit code.
+Takes: flags, the file of a baseline. Gives: the rows that changed by more than the noise; an exit code.
 
-Rules: what is compared are the rows' figures, which are ratios of runs by turns wherever a row has something to be
-divided by: so a machine that is slower today changes little. A difference counts as in `netstack-bench compare`.
+It compares the rows' figures. Most of them are ratios of runs by turns, which hardly change when the machine is slower.
+A difference counts as in `netstack-bench compare`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from .rows import BUILDS, Row, installed, measured_once, rows_with
 
 SCHEMA: Final = 1
 _MACHINE: Final = ("name", "cpu", "cores_usable", "kernel", "python")
+_SLOW_TO_START: Final = ("flink", "dask")
 _DEFAULT: Final = Path("results") / "baseline.json"
 
 
@@ -45,10 +46,10 @@ class Change:
     Attributes:
         row: its text.
         build: of netstack.
-        before: the figure of the baseline, its geometric mean.
-        now: likewise of this run.
-        low: the least of now / before, with 99 % confidence.
-        high: the most.
+        before: the geometric mean of the baseline's figures.
+        now: that of this run.
+        low: the lower end of now / before, with 99 % confidence.
+        high: its upper end.
         verdict: `better`, `worse` or `same`.
     """
 
@@ -85,9 +86,9 @@ def regress(
     fail_on: str | None,
     as_json: bool,
 ) -> int:
-    """Measures the rows of `goals` shortly and tells which differ from the baseline by more than the noise.
+    """Measures the rows of `goals` shortly and prints which differ from the baseline by more than the noise.
 
-    It only tells, unless --fail-on worse is given. Latencies with a buffer timeout are left out.
+    The exit code is 0 unless --fail-on worse is given. Latencies with a buffer timeout, Flink and Dask are left out.
 
     The default takes about three minutes.
     """
@@ -95,7 +96,12 @@ def regress(
         raise ConfigError(f"--repeats and --seconds: give {ENOUGH_REPEATS} rounds at least, of more than 0 seconds")
     errors = console.err()
     rows = installed(rows_with(words), lambda text: errors.print(escape(text), soft_wrap=True))
-    rows = [row for row in rows if not row.allowance]  # an allowance does not follow the machine's speed
+    rows = [
+        row
+        for row in rows
+        if not row.allowance  # an allowance does not follow the machine's speed
+        and (row.other is None or row.other.engine not in _SLOW_TO_START)
+    ]
     stored = read_baseline(baseline) if baseline.exists() and not save else None
     builds = BUILDS if build.kind == "compiled" else ("python",)
     rounds = measure(
@@ -130,7 +136,7 @@ def regress(
 def compared(
     rows: Sequence[Row], before: Mapping[str, Sequence[float]], now: Mapping[str, Sequence[float]]
 ) -> list[Change]:
-    """Every row that both have often enough, in the order of the rows."""
+    """The rows that both sides measured at least three times, in their order."""
     less_is_better = {row.text for row in rows if row.is_less_better}
     changes = []
     for name, values in now.items():
@@ -147,10 +153,10 @@ def compared(
 
 
 def write_baseline(path: Path, values: Mapping[str, Sequence[float]], seconds: float) -> None:
-    """Keeps the figures with the machine that they are of.
+    """Writes the figures, with the machine that they were measured on.
 
     Raises:
-        ConfigError: it cannot be written there.
+        ConfigError: the file cannot be written.
     """
     facts = host_facts()
     document = {
@@ -170,10 +176,10 @@ def write_baseline(path: Path, values: Mapping[str, Sequence[float]], seconds: f
 
 
 def read_baseline(path: Path) -> dict[str, Any]:
-    """A baseline of this machine.
+    """Reads a baseline of this machine.
 
     Raises:
-        ConfigError: it is none, or that of another machine.
+        ConfigError: the file is no baseline, or one of another machine.
     """
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))

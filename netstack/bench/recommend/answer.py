@@ -1,9 +1,9 @@
-"""The answer: which of the timeouts that were measured reaches a goal, with what confidence, and what it costs.
+"""The answer: which measured timeout reaches a goal, with what confidence, and at what cost.
 
-Takes: a `Goal` and the repeats of each `Point`. Gives: an `Answer`, which says when the data do not decide.
+Takes: a `Goal` and the repeats of each `Point`. Gives: an `Answer`, which lists its doubts where data do not decide.
 
 Rules: a point reaches a goal when the whole interval of its figure does (`bench.interval`, 95 %), misses it when none
-of the interval does, and is open otherwise. Of points whose throughput is within 3 % the promptest is taken.
+of the interval does, and is open otherwise. Of points whose throughput is within 3 % it takes the lowest latency.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from ..interval import ENOUGH_REPEATS, Interval
 
 DEFAULT_KEPT: Final = 0.9
 ALIKE: Final = 0.03
-"""Throughputs this near to each other are not worth a longer latency."""
+"""A throughput that is higher by less than this part is not worth a longer latency."""
 
 WIDEST: Final = 0.1
-"""Half of an interval, as a part of its middle, beyond which a figure decides nothing."""
+"""A figure with a wider half interval, as a part of its middle, decides nothing."""
 
 Judgement = Literal["meets", "misses", "open"]
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is wanted: a bound of latency, a throughput, or (neither) a part of the throughput with least latency.
+    """The goal: a bound of latency, a throughput, or (neither) a part of the throughput with the lowest latency.
 
     Attributes:
-        p99_us: 99 % of the records are not older, in microseconds.
-        mb_per_s: payload, in 10^6 bytes a second.
-        kept: the part of the throughput at the reference timeout, where nothing else is asked.
+        p99_us: upper bound of the p99, in microseconds.
+        mb_per_s: lower bound of the payload, in 10^6 bytes a second.
+        kept: the part of the throughput at the reference timeout; counts without the other two.
     """
 
     p99_us: float | None = None
@@ -52,13 +52,13 @@ class Goal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Point:
-    """What was measured at one buffer timeout.
+    """The measurements at one buffer timeout.
 
     Attributes:
-        timeout_s: None is only full buffers.
+        timeout_s: seconds; None sends full buffers only.
         pairs: payload MB/s (at the reference timeout, here), of runs made by turns.
         p99_us: of each latency run.
-        bottleneck: who held the others up at full speed; empty where nobody knows.
+        bottleneck: the side that limits the throughput; empty where unknown.
     """
 
     timeout_s: float | None
@@ -77,23 +77,23 @@ class Point:
 
     @property
     def kept_middle(self) -> float:
-        """The best guess at the throughput kept, however few repeats there are."""
+        """The median of the kept throughput, for any number of repeats."""
         return statistics.median(here / there for there, here in self.pairs)
 
     @property
     def mb_per_s(self) -> float:
-        """The best guess at the payload a second."""
+        """The median payload a second."""
         return statistics.median(here for _, here in self.pairs)
 
     @property
     def promptness(self) -> float:
-        """The best guess at p99 in microseconds; where nothing was measured, the timeout stands in for it."""
+        """The median p99 in microseconds; the timeout where no latency was measured."""
         if self.p99_us:
             return statistics.median(self.p99_us)
         return math.inf if self.timeout_s is None else self.timeout_s * 1e6
 
     def judged(self, goal: Goal) -> Judgement:
-        """Whether the goal is reached here."""
+        """Compares the interval with the goal."""
         if goal.p99_us is not None:
             judgement = self.p99
             return "open" if judgement is None else _judged(judgement.high <= goal.p99_us, judgement.low > goal.p99_us)
@@ -101,7 +101,7 @@ class Point:
         return "open" if judgement is None else _judged(judgement.low >= least, judgement.high < least)
 
     def leans(self, goal: Goal) -> bool:
-        """Whether the goal is reached as far as anybody can guess."""
+        """Compares the median with the goal, for points whose interval is open."""
         if goal.p99_us is not None:
             return self.promptness <= goal.p99_us
         return self.kept_middle >= goal.kept if goal.mb_per_s is None else self.mb_per_s >= goal.mb_per_s
@@ -109,15 +109,15 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What to set.
+    """The timeout to set, and the doubts about it.
 
     Attributes:
-        goal: what was asked.
+        goal: the goal of the user.
         point: the timeout to set; where none reaches the goal, the nearest.
         reference_s: the timeout whose throughput counts as 100 %.
-        is_reached: whether the goal is; False also where that is open.
+        is_reached: whether the point reaches the goal; False where that is open.
         doubts: why the data do not decide; empty where they do.
-        unclear: the points of which more repeats would help.
+        unclear: the points that need more repeats.
     """
 
     goal: Goal
@@ -129,11 +129,11 @@ class Answer:
 
     @property
     def is_decided(self) -> bool:
-        """Whether more runs would hardly change it."""
+        """Whether there are no doubts."""
         return not self.doubts
 
     def figures(self, memory_bytes: int | None = None) -> str:
-        """What it means, in half a sentence."""
+        """The figures of the point, for the middle of a sentence."""
         point = self.point
         parts = []
         if point.timeout_s != self.reference_s:
@@ -161,15 +161,15 @@ class Answer:
 
 
 def answer(points: Sequence[Point], goal: Goal, reference_s: float | None) -> Answer | None:
-    """The answer to a goal.
+    """Chooses a point for a goal.
 
     Args:
         points: of one workload, each timeout once.
-        goal: what is wanted.
-        reference_s: the timeout of the first of each pair.
+        goal: the goal.
+        reference_s: the timeout of the first run of each pair.
 
     Returns:
-        None where nothing was measured that could tell.
+        None where no point has the runs that the goal needs.
     """
     known = [point for point in points if point.pairs and (goal.p99_us is None or point.p99_us)]
     if not known:
@@ -185,13 +185,13 @@ def answer(points: Sequence[Point], goal: Goal, reference_s: float | None) -> An
 
 
 def most_named(bottlenecks: Sequence[str]) -> str:
-    """Who held most runs up; empty names count for nobody."""
+    """The most frequent name that is not empty."""
     parts = [name for name in bottlenecks if name]
     return max(sorted(set(parts)), key=parts.count, default="")
 
 
 def _best(points: Sequence[Point], goal: Goal) -> Point:
-    """Most throughput where latency is bounded, else least latency."""
+    """The highest throughput where latency is bounded, else the lowest latency."""
     if goal.p99_us is None:
         return min(points, key=lambda point: (point.promptness, -point.kept_middle))
     most = max(point.kept_middle for point in points)
@@ -205,7 +205,7 @@ def _nearest(points: Sequence[Point], goal: Goal) -> Point:
 
 
 def _doubts(chosen: Point, is_reached: bool, open_ones: Sequence[Point], goal: Goal) -> dict[Point, str]:
-    """What is not known well enough, by the point that it is of."""
+    """The reasons against a decision, by their point."""
     doubts = {}
     if (repeats := len(chosen.pairs)) < ENOUGH_REPEATS:
         doubts[chosen] = f"points were measured {'once' if repeats == 1 else 'twice'}, so their noise is unknown"
@@ -222,7 +222,7 @@ def _doubts(chosen: Point, is_reached: bool, open_ones: Sequence[Point], goal: G
 
 
 def _is_better(one: Point, other: Point, goal: Goal) -> bool:
-    """Whether it would be the answer if it reached the goal."""
+    """Whether `one` would be the answer if it reached the goal."""
     if goal.p99_us is None:
         return one.promptness < other.promptness
     return one.kept_middle > other.kept_middle + ALIKE

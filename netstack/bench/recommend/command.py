@@ -1,7 +1,7 @@
 """The command `netstack-bench recommend`.
 
-Takes: a goal and the network it is to be reached on, or results that exist. Gives: one paragraph and lines to paste, or
-one JSON document, on standard output; an exit code.
+Takes: a goal and a network, or a results folder. Gives: one paragraph and lines to paste, or one JSON document, on
+standard output; an exit code.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ def parse_network(text: str) -> tuple[int | None, float]:
 
 @click.command(short_help="Which buffer timeout to set for a goal, and what it costs.")
 @click.argument("results", required=False, type=click.Path(exists=True, path_type=Path))
-@click.option("--p99", "p99_s", type=LENGTH, help="At most this old at the 99th percentile; then most throughput.")
+@click.option("--p99", "p99_s", type=LENGTH, help="Upper bound of the p99; the answer has the most throughput.")
 @click.option(
     "--throughput",
     "bytes_per_s",
     type=Parsed("rate", parse_rate),
-    help="At least this much payload, such as 200MB/s; then least latency.",
+    help="Lower bound of the payload, such as 200MB/s; the answer has the least latency.",
 )
 @click.option(
     "--network",
@@ -116,11 +116,10 @@ def recommend(
     as_json: bool,
     **settings: Any,
 ) -> int:
-    """Says which buffer timeout to set: with --p99 the one with most throughput, with --throughput the promptest.
+    """Names the buffer timeout to set: with --p99 the one with most throughput, with --throughput the shortest.
 
-    Without a goal it is the promptest that keeps 90 % of the throughput at 100 ms. It measures what it needs, each
-    point three times or more, until the ranges are small enough or the budget ends; of RESULTS (a sweep's folder) it
-    measures nothing.
+    Without a goal it is the shortest that keeps 90 % of the throughput at 100 ms. It measures each point three times or
+    more, until the ranges are small enough or the budget ends. With RESULTS (a sweep's folder) it measures nothing.
 
     Exit code 1 when no timeout reaches the goal, or the data do not decide.
     """
@@ -150,7 +149,7 @@ def _stored(context: click.Context, results: Path, goal: Goal) -> list[dict[str,
     ]
     if given:
         flags = ", ".join(f"--{_FLAGS.get(name, name.removesuffix('_s').replace('_', '-'))}" for name in given)
-        raise ConfigError(f"{flags} with {results}: what was measured is as it is; leave them out")
+        raise ConfigError(f"{flags} with {results}: a stored sweep has its own settings; leave them out")
     try:
         rows = read_rows(results)
     except StoreError as error:
@@ -173,7 +172,7 @@ def _measured(runners: Runners, goal: Goal, settings: dict[str, Any]) -> list[di
     measurer.size_buffers(has_time)
     result = Search(measurer, goal, has_time=has_time).run()
     if result is None:
-        raise ConfigError("--budget: not one repeat has time; give more")
+        raise ConfigError("--budget: there is no time for one repeat; give a longer one")
     words = f"{spec.rows}, {spec.channels:,} channel{'s' if spec.channels > 1 else ''}"
     warned = [f"{text} ({count} of {len(measurer.rows)} runs)" for text, count in told_once(measurer.rows)]
     return [_document(result, words, measurer.spec, warned)]
@@ -202,7 +201,7 @@ def _measurer(runners: Runners, settings: dict[str, Any]) -> tuple[RunSpec, Meas
         run = cast(RunOnce, functools.partial(runners.run_over_hosts, secret_file=secret_file))
 
     if round_trip_s:
-        errors.print("the line is imitated on this machine; its round trip may be up to 2 ms longer than asked")
+        errors.print("this machine imitates the line; its round trip may be up to 2 ms longer than asked")
     began = time.monotonic()
 
     def print_step(text: str) -> None:

@@ -1,6 +1,6 @@
 """The answer as lines to paste: for a program, a TaskManager's file, and Flink's configuration of both generations.
 
-Takes: settings and the timeout. Gives: text by where it goes; how much memory the buffers need.
+Takes: settings and the timeout. Gives: the text for each file; the memory that the buffers need.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DEFAULT = NetworkConfig()
 
 
 def memory_bytes(spec: RunSpec) -> int:
-    """All network buffers of a TaskManager with one source and one sink of the job, in whole MiB.
+    """The network memory of a TaskManager with one source and one sink of the job, in whole MiB.
 
     Args:
         spec: `channels` are those of one gate, and the subpartitions of one partition.
@@ -40,11 +40,11 @@ def memory_bytes(spec: RunSpec) -> int:
 
 
 def lines(spec: RunSpec, timeout_s: float | None) -> dict[str, str]:
-    """What to paste, by where it goes.
+    """The lines to paste, by the file that they belong to.
 
     Args:
         spec: the settings besides the timeout.
-        timeout_s: None is only full buffers.
+        timeout_s: seconds; None sends full buffers only.
     """
     memory = memory_bytes(spec)
     return {
@@ -121,7 +121,7 @@ def _flink_size(size: int) -> str:
 
 
 def spec_of(row: Row) -> RunSpec:
-    """The buffers of what was measured."""
+    """The buffer settings of a measured row."""
     names = ("acts_as", "record_bytes", "channels", "segment_size_bytes")
     buffers = ("exclusive_buffers", "floating_buffers", "spare_buffers", "overdraft_buffers", "spin_s")
     return RunSpec(**{name: setting(row, name) for name in (*names, *buffers)})

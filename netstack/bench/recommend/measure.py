@@ -1,6 +1,6 @@
 """Makes the runs that a recommendation needs, on two processes or on TaskManagers of the user's hosts.
 
-Takes: settings, what makes a run. Gives: a `Sample` of a timeout, and the buffers that pay on a long line.
+Takes: settings, a function that makes a run. Gives: a `Sample` of a timeout, and the number of buffers for a long line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..words import setting_text
 from .search import Sample
 
 PAYS: Final = 1.02
-"""How many times the throughput more buffers must bring, by the whole of the interval."""
+"""The whole interval of the throughput with more buffers must be above this multiple."""
 
 _ROOM: Final = 1.25  # times the product of bandwidth and delay: credit comes back a little late
 
@@ -34,10 +34,10 @@ class Measurer:
         spec: the settings; the timeout and the rate are set for each run.
         reference_s: the timeout whose throughput counts as 100 %.
         rate_per_s: of the latency runs.
-        on_repeat: takes a line on each repeat.
+        on_repeat: receives a line for each repeat.
 
     Attributes:
-        spec: the settings, with the buffers that pay.
+        spec: the settings, with the chosen buffers.
         rows: of every run so far.
     """
 
@@ -64,7 +64,7 @@ class Measurer:
         paced = self._measured(replace(here, rate_per_s=self._rate_per_s))
         p99 = paced.get("latency_us_p99") or paced.get("round_trip_latency_us_p99")
         if not p99:
-            raise MeasurementFailed("a paced run told no latency: it was too short; give --seconds more")
+            raise MeasurementFailed("a paced run has no latency: it was too short; give a longer --seconds")
         sample = Sample(
             float(rows[there]["payload_mb_per_s"]),
             float(rows[here]["payload_mb_per_s"]),
@@ -79,7 +79,7 @@ class Measurer:
         return sample
 
     def size_buffers(self, has_time: Callable[[], bool]) -> None:
-        """Takes as many floating buffers as the line holds, if they can be set, and bring more by turns."""
+        """Sets as many floating buffers as the line holds, if the profile allows it and runs by turns show a gain."""
         plain = replace(self.spec, buffer_timeout_s=self._reference_s)
         if not plain.round_trip_s or "floating_buffers" in constants_of(plain.acts_as):
             return
@@ -105,6 +105,6 @@ class Measurer:
     def _measured(self, spec: RunSpec) -> dict[str, Any]:
         row = flatten({**self._run(spec), "settings": spec.as_dict()})
         if row.get("delivered") is not True:
-            raise MeasurementFailed("a run did not deliver everything; its figures say nothing")
+            raise MeasurementFailed("a run did not deliver every record; its figures do not count")
         self.rows.append(row)
         return row

@@ -1,11 +1,10 @@
-"""Finds the answer by few runs: bisection over a ladder of timeouts, each step repeated until it is clear.
+"""Finds the answer with few runs: bisection over a list of timeouts, each repeated until its judgement is clear.
 
-Takes: a `Goal`, what measures one point once, a clock. Gives: the points that were measured.
+Takes: a `Goal`, a function that measures one point once, a clock. Gives: an `Answer`.
 
-Rules: throughput and latency both grow with the timeout, which is what bisection rests on. A step is at least three
-repeats, each a run at the reference timeout, one at this one, and a paced one for latency. Afterwards what keeps the
-answer open is repeated, up to `MOST_REPEATS` or the end of the time. What the time did not last for stays open, and the
-answer says so.
+Bisection needs that throughput and latency both grow with the timeout. A step has three repeats at least, each of a run
+at the reference timeout, one at this timeout, and a paced one for latency. Afterwards the points that keep the answer
+open are repeated, up to `MOST_REPEATS` or the end of the time. Points that stay open are doubts of the answer.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from .answer import Answer, Goal, Point, answer, most_named
 
 LADDER_S: Final[tuple[float, ...]] = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 FIRST_REPEATS: Final = 4
-"""Of a step that stays open: then bisection goes on with the better guess, and comes back to it if it matters."""
+"""Repeats of a step that stays open; then bisection follows the median, and repeats the step later if it matters."""
 
 MOST_REPEATS: Final = 12
 
@@ -29,10 +28,10 @@ class Sample:
     """One repeat of a point.
 
     Attributes:
-        reference_mb_per_s: payload at the reference timeout, in the same minute.
-        mb_per_s: payload at this one.
-        p99_us: at the rate that was asked for.
-        bottleneck: who held the others up at full speed.
+        reference_mb_per_s: payload at the reference timeout.
+        mb_per_s: payload at this timeout, right before or after.
+        p99_us: at the rate of the latency runs.
+        bottleneck: the side that limits the throughput; empty where unknown.
     """
 
     reference_mb_per_s: float
@@ -46,7 +45,7 @@ class Search:
 
     Args:
         measure: makes one repeat at a timeout.
-        goal: what is wanted.
+        goal: the goal.
         ladder_s: timeouts, the shortest first; the last is the reference.
         has_time: whether another repeat may begin.
     """
@@ -65,15 +64,12 @@ class Search:
         self._samples: dict[float, list[Sample]] = {}
 
     def run(self) -> Answer | None:
-        """Measures until it is clear, or the time is over.
+        """Measures until the answer has no doubts, or the time is over.
 
         Returns:
-            The answer; None where the time did not last for a single repeat.
+            The answer; None where there was no time for one repeat.
         """
-        low, high = (
-            -1,
-            len(self._ladder_s),
-        )  # what reaches a bound of latency lies up to `low`, what does not from `high`
+        low, high = -1, len(self._ladder_s)  # timeouts up to `low` reach a bound of latency, those from `high` do not
         wants_short = self._goal.p99_us is not None
         while high - low > 1:
             middle = (low + high) // 2
@@ -92,16 +88,16 @@ class Search:
         return result
 
     def answer(self) -> Answer | None:
-        """Includes what was measured so far."""
+        """The answer by the samples so far."""
         return answer([self._point(timeout_s) for timeout_s in self._samples], self._goal, self._ladder_s[-1])
 
     @property
     def repeats(self) -> int:
-        """Made so far."""
+        """The number of samples so far."""
         return sum(map(len, self._samples.values()))
 
     def _settle(self, timeout_s: float) -> Point | None:
-        """Repeats a point until it is judged, or the next one is worth more; None where there is no time at all."""
+        """Repeats a point until its judgement is clear, `FIRST_REPEATS` times at most; None without time for one."""
         while len(self._samples.get(timeout_s, ())) < FIRST_REPEATS:
             samples = self._samples.get(timeout_s, [])
             if len(samples) >= ENOUGH_REPEATS and self._point(timeout_s).judged(self._goal) != "open":
@@ -111,7 +107,7 @@ class Search:
         return self._point(timeout_s) if timeout_s in self._samples else None
 
     def _again(self, unclear: Sequence[Point]) -> bool:
-        """Another repeat of what is known least of all that matters."""
+        """Repeats the unclear point with the fewest repeats; False if there is none, or no time."""
         least = min(unclear, key=lambda point: len(point.pairs), default=None)
         if least is None or len(least.pairs) >= MOST_REPEATS:
             return False

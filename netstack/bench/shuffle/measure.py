@@ -1,4 +1,4 @@
-"""One shuffle after the other on TaskManagers of this machine: rates, what was on disk, how much memory it took.
+"""Runs shuffles on TaskManagers of this machine: rates, bytes on disk, memory.
 
 Takes: a `ShuffleSpec`. Gives: plain data.
 """
@@ -31,18 +31,18 @@ BLOCK_BYTES: Final = 1 << 20
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleSpec:
-    """What is measured.
+    """The settings of the command.
 
     Attributes:
         size_bytes: of all rows.
         modes: see `rows.MODES`.
         producers: subtasks that make rows.
-        consumers: subtasks that get them.
+        consumers: subtasks that receive them.
         taskmanagers: processes.
         slots: of each TaskManager; fewer than subtasks make stages wait where they can.
         repeats: of each mode, by turns.
-        compressions: of what is kept: `auto`, `lz4`, `none`.
-        is_halved: whether what is kept is also measured with half of the slots.
+        compressions: of stored data: `auto`, `lz4`, `none`.
+        is_halved: whether modes that store data also run with half of the slots.
     """
 
     size_bytes: int
@@ -63,7 +63,7 @@ class Variant:
 
     Attributes:
         mode: see `rows.MODES`.
-        compression: `auto`, `lz4` or `none`; of what is not kept it means nothing.
+        compression: `auto`, `lz4` or `none`; pipelined data is not compressed.
         slots: of each TaskManager.
     """
 
@@ -72,7 +72,7 @@ class Variant:
     slots: int
 
     def label(self, spec: ShuffleSpec) -> str:
-        """For people, and the key in results."""
+        """The name in the table, and the key in results."""
         parts = [self.mode]
         if self.mode != "pipelined":
             parts.append(self.compression if self.compression != "none" else "plain")
@@ -82,7 +82,7 @@ class Variant:
 
 
 def variants(spec: ShuffleSpec) -> list[Variant]:
-    """What is measured, in turns: pipelined once, whatever is kept compressed and not, and with half of the slots."""
+    """The variants, which take turns: pipelined once; the others by compression, and with half of the slots."""
     named = []
     for mode in spec.modes:
         compressions = ("auto",) if mode == "pipelined" else spec.compressions
@@ -93,12 +93,12 @@ def variants(spec: ShuffleSpec) -> list[Variant]:
 
 
 def measure(spec: ShuffleSpec, progress: Callable[[str], None], spark: Any = None) -> dict[str, Any]:
-    """All of it.
+    """Measures the disk, then every variant by turns.
 
     Args:
-        spec: what.
-        progress: told what is under way.
-        spark: a session, to shuffle the same rows by turns; None leaves it out.
+        spec: the settings.
+        progress: receives a line for each step.
+        spark: a session that shuffles the same rows by turns; None leaves Spark out.
 
     Raises:
         JobFailed: a job failed.
@@ -147,7 +147,7 @@ def measure(spec: ShuffleSpec, progress: Callable[[str], None], spark: Any = Non
 
 
 async def _run(variant: Variant, shape: dict[str, int], spec: ShuffleSpec, folder: Path) -> dict[str, Any]:
-    """One job, behind a short one that has the TaskManagers import everything."""
+    """Runs one job, after a short one through which the TaskManagers import everything."""
     short, long = (
         shuffle_job(
             variant.mode, compression=variant.compression, waits_for_slots=variant.slots < spec.slots, **each
@@ -188,7 +188,7 @@ def _with_spark(spark: Any, shape: dict[str, int], spec: ShuffleSpec) -> dict[st
 
 
 def children_of(pid: int) -> list[int]:
-    """All processes below one."""
+    """All descendants of a process."""
     pids: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -198,7 +198,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def _cpu_s(pid: int) -> float:
-    """Of a process and of its children that have ended."""
+    """CPU seconds of a process and of its children that have ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -207,7 +207,7 @@ def _cpu_s(pid: int) -> float:
 
 
 class _Watch:
-    """Looks at files and processes from a thread, ten times a second."""
+    """Samples files and processes from a thread, ten times a second."""
 
     def __init__(self, folder: Path, pids: list[int]) -> None:
         self.disk_bytes = 0
@@ -250,7 +250,7 @@ def _anonymous_bytes(pid: int) -> int:
 
 
 def _disk_rate(folder: Path, size: int) -> dict[str, float]:
-    """What writing and reading as many bytes takes, one process, a MiB at a time, through the page cache."""
+    """Rates of writing and reading as many bytes: one process, a MiB at a time, through the page cache."""
     path, block = folder / "rate", os.urandom(BLOCK_BYTES)
     count = max(1, size // BLOCK_BYTES)
     began = time.monotonic()

@@ -1,7 +1,7 @@
-"""The job that is measured: rows of 100 bytes with random keys, to the subtask that has their range of keys.
+"""The measured job: rows of 100 bytes with random keys, sent to the subtask of their range of keys.
 
-Takes: numbers. Gives: a `StreamEnvironment`; its sink returns, for each range of keys, how many rows came and a sum
-over them that does not depend on their order.
+Takes: numbers. Gives: a `StreamEnvironment`; its sinks return the number of rows of each range of keys, and a sum that
+does not depend on their order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROW_BYTES: Final = 100
 KEY_BYTES: Final = 10
 BATCH_ROWS: Final = 10_000
 MEMORY_BYTES: Final = 48 * MIB
-"""Network buffers on each TaskManager: 2 for each channel and 8 for each gate, of 32 KiB, and what is kept."""
+"""Network buffers on each TaskManager: 2 for each channel and 8 for each gate, of 32 KiB, and stored data."""
 MODES: Final = {
     "pipelined": GlobalExchangeMode.ALL_EDGES_PIPELINED,
     "hybrid-full": GlobalExchangeMode.ALL_EDGES_HYBRID_FULL,
@@ -40,14 +40,14 @@ def shuffle_job(
     waits_for_slots: bool = False,
     seed: int = 1,
 ) -> StreamEnvironment:
-    """The job.
+    """Builds the job.
 
     Args:
         mode: one of `MODES`.
         compression: of what is kept: `auto`, `lz4` or `none`.
         batches: of `BATCH_ROWS`, from each producer.
         producers: subtasks that make rows.
-        consumers: subtasks that get them, each a range of keys.
+        consumers: subtasks that receive them, each a range of keys.
         waits_for_slots: whether no slot has subtasks of both stages, so that the second may have to wait for the
             first; blocking it waits in any case. Otherwise each TaskManager has its part of both stages: without
             sharing the slots that come first go to the first stage, and those of one TaskManager come together.
@@ -64,7 +64,7 @@ def shuffle_job(
 
 
 class MakeRows:
-    """Rows whose bytes are random: half of each a key and noise, half of it the same, as text would be."""
+    """A source of rows: half of each is a random key and noise, half of it dots, so it compresses as text does."""
 
     def __init__(self, batches: int, seed: int) -> None:
         self._left = batches
@@ -86,7 +86,7 @@ class MakeRows:
         return rows
 
     def snapshot(self) -> int:
-        """How much is left."""
+        """The number of batches that remain."""
         return self._left
 
 
@@ -117,7 +117,7 @@ class SumRows:
         self._smallest, self._largest = 255, 0
 
     def process_batch(self, records: Any) -> None:
-        """Some rows."""
+        """Adds rows."""
         data = b"".join(records) if isinstance(records, list) else np.ascontiguousarray(records).reshape(-1).data
         rows = np.frombuffer(data, np.uint8).reshape(-1, ROW_BYTES)
         self._rows += len(rows)
@@ -126,7 +126,7 @@ class SumRows:
         self._largest = max(self._largest, int(rows[:, 0].max()))
 
     def finish(self, out: Any) -> dict[str, int]:
-        """What came: the sum has a weight for each 32-bit word of a row, so that exchanged words would show."""
+        """The totals; each 32-bit word of a row has a weight of its own in the sum, so that exchanged words show."""
         total = int((self._words * _WEIGHTS).sum()) & ((1 << 63) - 1)
         return {"rows": self._rows, "sum": total, "first_key": self._smallest, "last_key": self._largest}
 
@@ -144,7 +144,7 @@ _WEIGHTS: Final = np.arange(1, ROW_BYTES // 4 + 1, dtype=np.uint64) * np.uint64(
 
 
 def expected(*, batches: int, producers: int, consumers: int, seed: int = 1) -> list[dict[str, int]]:
-    """What the sinks return, computed without a network."""
+    """Computes what the sinks must return, without a network."""
 
     class _Context:
         subtask = 0

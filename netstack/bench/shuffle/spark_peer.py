@@ -1,10 +1,10 @@
 """The same shuffle by PySpark: the same rows, moved by `repartition`, summed up by the same code.
 
-Takes: a session and the shape of the job. Gives: how long it took, and what the sinks found.
+Takes: a session and the shape of the job. Gives: its duration, and the results of the sinks.
 
-Rules: rows are made and summed up in Spark's Python workers, from and to Arrow without a copy, as netstack's operators
-do it in theirs; between them is Spark's own shuffle, with its own compression. Each range of keys is one value of the
-column it is partitioned by.
+Spark's Python workers make rows and sum them up, from and to Arrow without a copy, as netstack's operators do in
+theirs. Between them is Spark's own shuffle with its own compression. Each range of keys is one value of the
+partitioning column.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .rows import ROW_BYTES, MakeRows, SumRows, by_range
 
 
 def run(spark: Any, *, batches: int, producers: int, consumers: int) -> dict[str, Any]:
-    """One shuffle.
+    """Runs one shuffle.
 
     Args:
         spark: the session.
         batches: of each producer; see `rows.shuffle_job`, also for the others.
         producers: tasks that make rows.
-        consumers: ranges of keys, and tasks that get them.
+        consumers: ranges of keys, and tasks that receive them.
     """
     import pyarrow as pa
 
@@ -61,12 +61,12 @@ def run(spark: Any, *, batches: int, producers: int, consumers: int) -> dict[str
                 pa.array([part for part, _ in totals], pa.int32()),
                 pa.array([text for _, text in totals], pa.string()),
             ],
-            ["part", "found"],
+            ["part", "sums"],
         )
 
     began_s = time.monotonic()
     made = spark.range(0, producers, 1, producers).mapInArrow(make, "part int, row binary")
-    rows = made.repartition(consumers, "part").mapInArrow(total, "part int, found string").collect()
+    rows = made.repartition(consumers, "part").mapInArrow(total, "part int, sums string").collect()
     duration_s = time.monotonic() - began_s
-    document = {row["part"]: json.loads(row["found"]) for row in rows}
+    document = {row["part"]: json.loads(row["sums"]) for row in rows}
     return {"duration_s": duration_s, "results": [document.get(part) for part in range(consumers)]}
