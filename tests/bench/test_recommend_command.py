@@ -116,7 +116,7 @@ def test_hosts_are_measured_as_they_are(runners: Frontier, capsys: pytest.Captur
         (["--p99", "1ms", "--throughput", "1MB/s"], "leave one out"),
         (["--network", "fast"], "write"),
         (["--hosts", "a:1", "--network", "1ms"], "these have them"),
-        (["--parallelism", "0"], "least is 1"),
+        (["--parallelism", "0"], "minimum is 1"),
         (["--relay"], "go with --hosts"),
         (["--budget", "0"], "no time for one repeat"),
     ],
