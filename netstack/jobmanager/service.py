@@ -41,7 +41,7 @@ from ..runtime.authentication import Secret, prove_dialler
 from ..runtime.control_port import ERROR_CHARACTERS, ControlPort, answer_questions
 from ..runtime.threads import InThread, background_tasks, in_thread
 from ..schedule.descriptors.blob_store import MemoryBlobStore
-from ..schedule.slots.slots import PhysicalSlot, SlotWish
+from ..schedule.slots.slots import PhysicalSlot, SlotDemand
 from ..shown import shown_text
 from ..transport import Listener, transport_for
 from ..version import __version__
@@ -95,7 +95,7 @@ class JobManager:
         self.config = config
         self.address = address
         self.store = store
-        self.slots = ClusterSlots(config.load_balance, self._wish_of)
+        self.slots = ClusterSlots(config.load_balance, self._demand_of)
         self.taskmanagers = TaskManagers(require_tls=config.require_tls)
         self.blobs = MemoryBlobStore()
         self.blob_server = BlobServer(store, self.blobs, in_thread, is_shared=config.is_folder_shared)
@@ -144,9 +144,9 @@ class JobManager:
         self.slots.require(job_id, max(0, missing - under_way))
         self.offer()
 
-    def _wish_of(self, job_id: str) -> SlotWish | None:
+    def _demand_of(self, job_id: str) -> SlotDemand | None:
         master = self.jobs.running.get(job_id)
-        return None if master is None else master.scheduler.slot_wish()
+        return None if master is None else master.scheduler.slot_demand()
 
     def give_back(self, job_id: str, slots: Iterable[PhysicalSlot]) -> None:
         """Implements `Cluster.give_back`."""

@@ -20,7 +20,7 @@ from typing import final
 from ..errors import LocalProtocolError
 from ..schedule.graph.job_graph import JobGraph
 from ..schedule.slots.slot_matching import match_balanced
-from ..schedule.slots.slots import LoadBalanceMode, Location, PhysicalSlot, SlotRequest, SlotWish
+from ..schedule.slots.slots import LoadBalanceMode, Location, PhysicalSlot, SlotDemand, SlotRequest
 
 
 @final
@@ -58,16 +58,16 @@ class ClusterSlots:
 
     Args:
         mode: how slots are chosen among TaskManagers.
-        wish_of: what a job says of its slots; only mode `tasks` asks. None is a job that says nothing now.
+        demand_of: what a job says of its slots; only mode `tasks` asks. None is a job that says nothing now.
     """
 
     def __init__(
         self,
         mode: LoadBalanceMode = LoadBalanceMode.NONE,
-        wish_of: Callable[[str], SlotWish | None] = lambda job_id: None,
+        demand_of: Callable[[str], SlotDemand | None] = lambda job_id: None,
     ) -> None:
         self._mode = mode
-        self._wish_of = wish_of
+        self._demand_of = demand_of
         self._taskmanagers: dict[str, _Slots] = {}
         self._missing: dict[str, int] = {}
         self._barred: dict[str, set[str]] = {}
@@ -189,24 +189,24 @@ class ClusterSlots:
         able = self._able(job_id)
         if not self._missing[job_id] or not any(entry.free for entry in able.values()):
             return []
-        wish = self._wish_of(job_id)
-        if wish is None:
+        demand = self._demand_of(job_id)
+        if demand is None:
             return []
         # What the job has and no task uses yet may be on its way, so only how many is known, and they come first.
-        own = {name: [*entry.used.values()].count(job_id) - wish.slots.get(name, 0) for name, entry in able.items()}
+        own = {name: [*entry.used.values()].count(job_id) - demand.slots.get(name, 0) for name, entry in able.items()}
         slots = [
             PhysicalSlot(Location(name), index)
             for name, entry in able.items()
             for index in (*range(-own[name], 0), *entry.free)
         ]
-        lacking = len(wish.loads) - sum(max(0, count) for count in own.values())
+        lacking = len(demand.loads) - sum(max(0, count) for count in own.values())
         if lacking <= 0:
             names = []
-        elif len(slots) < len(wish.loads):
+        elif len(slots) < len(demand.loads):
             names = [name for name, entry in able.items() for _ in entry.free]
         else:
-            requests = [SlotRequest(number, load=load) for number, load in enumerate(wish.loads)]
-            matches = match_balanced(requests, slots, wish.tasks)
+            requests = [SlotRequest(number, load=load) for number, load in enumerate(demand.loads)]
+            matches = match_balanced(requests, slots, demand.tasks)
             names = [match.slot.location.taskmanager for match in matches if match.slot.index >= 0]
         self._missing[job_id] = max(0, lacking - len(names))
         return names

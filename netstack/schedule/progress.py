@@ -332,7 +332,7 @@ class Progress:
                 places = index_array([self._place_of(slot, dataset) for slot in slots])
                 partitions = indices + np.int32(self.topology.partitions_of(dataset).start)
                 self.tracker.track(partitions, places, self.executions.attempts[own])
-        self.deployment.produced(subtasks)
+        self.deployment.on_produced(subtasks)
         self.work.add(WorkKind.DEPLOY, subtasks)
 
     def _update_gates(self) -> None:
@@ -368,7 +368,7 @@ class Progress:
                 self.deployment.invalidate(index_array(unneeded.groups))
                 self.release_partitions(unneeded.partitions)
         self._move_hybrid(subtasks)
-        self.deployment.produced(subtasks)
+        self.deployment.on_produced(subtasks)
 
     def _move_hybrid(self, subtasks: IndexArray) -> None:
         """Moves complete hybrid results to the TaskManager's port, where blocking results are from the beginning."""
@@ -379,7 +379,7 @@ class Progress:
             if self.topology.job.datasets[dataset].type is ResultPartitionType.HYBRID_FULL:
                 name = self.locations[self.tracker.places[partition]].name
                 self.tracker.places[partition] = self.taskmanagers[name][-1]
-        self.deployment.moved(self.topology.produced_by_all(subtasks))
+        self.deployment.on_moved(self.topology.produced_by_all(subtasks))
 
     # --------------------------------------------------------------------------------------------- partitions
 

@@ -157,12 +157,12 @@ class Recovery:
         self.restarts = 0
         self.restarted = 0
         self.stale = 0
-        self._news: list[Failure] = []
+        self._events: list[Failure] = []
 
     def drain_events(self) -> list[Failure]:
         """The root failures since the last call, each with the decision."""
-        news, self._news = self._news, []
-        return news
+        events, self._events = self._events, []
+        return events
 
     def task_failed(self, event: TaskFailed) -> None:
         """Handles a TaskManager's failure report."""
@@ -172,7 +172,7 @@ class Recovery:
         if missing is not None and tracker.attempts[missing] != event.missing_attempt:
             missing = None  # its producer has run again since
         is_current = executions.current(subtask, np.array([event.attempt], np.uint32))
-        if not is_current[0] and self._speculation.failed(event.subtask, event.attempt, event.cause):
+        if not is_current[0] and self._speculation.on_failed(event.subtask, event.attempt, event.cause):
             if missing is not None and not executions.terminal(subtask)[0]:
                 self.fail(subtask, event.cause, missing=missing)
             return
@@ -188,7 +188,7 @@ class Recovery:
         for subtask, attempt in zip(
             event.subtasks[~is_current].tolist(), event.attempts[~is_current].tolist(), strict=True
         ):
-            if not self._speculation.failed(subtask, attempt, event.cause):
+            if not self._speculation.on_failed(subtask, attempt, event.cause):
                 self.stale += 1
         self.fail_tasks(event.subtasks[is_current], event.cause)
 
@@ -230,8 +230,8 @@ class Recovery:
         elif self._commits.has_begun(subtasks):
             decision = RestartDecision(None, COMMITTED)
         else:
-            decision = self._strategy.failed(self._progress.now_s)
-        self._news.append(Failure(cause, decision))
+            decision = self._strategy.on_failure(self._progress.now_s)
+        self._events.append(Failure(cause, decision))
         if decision.delay_s is None:
             self._status.change(JobInput.GIVE_UP)
             self._status.reason = f"{cause} ({decision.reason})"
@@ -241,9 +241,9 @@ class Recovery:
         self._status.change(JobInput.RESTART)
         self._begin(self._progress.executions.not_in_state(subtasks, ExecutionState.CREATED), decision.delay_s)
 
-    def due(self, timer: int) -> None:
+    def timer_due(self, timer: int) -> None:
         """Handles the end of a restart's delay."""
-        if not self._restarts.due(timer):
+        if not self._restarts.mark_due(timer):
             self.stale += 1
 
     def restart_ready(self) -> None:
@@ -285,7 +285,7 @@ class Recovery:
 
     def _released(self, subtasks: IndexArray) -> None:
         """Continues restarts when subtasks have returned their slots."""
-        self._restarts.ended(subtasks)
+        self._restarts.on_stopped(subtasks)
         self.restart_ready()
 
     def _cancel(self, subtasks: IndexArray) -> None:

@@ -43,7 +43,7 @@ from .instructions import Deploy, EndJob, Instruction, ReturnSlots
 from .progress import Progress
 from .recovery import Failure, Recovery
 from .scheduler_settings import SchedulerSettings, SchedulerStatistics
-from .slots.slots import Location, PhysicalSlot, SlotWish
+from .slots.slots import Location, PhysicalSlot, SlotDemand
 from .speculation import Rival, Speculation
 from .structures import index_array
 from .topology.topology import Topology
@@ -173,9 +173,9 @@ class Scheduler:
         """
         return self._progress.deployment.descriptors(deploy)
 
-    def slot_wish(self) -> SlotWish:
+    def slot_demand(self) -> SlotDemand:
         """The slots that the job lacks and those that it has, for the JobManager that grants slots."""
-        return self._progress.allocation.wish()
+        return self._progress.allocation.demand()
 
     def next_deadline(self) -> float | None:
         """When to hand over `Tick` unless another event comes first; None: never."""
@@ -220,7 +220,7 @@ class Scheduler:
             case TasksWaiting():
                 self._recovery.stale += self._commits.wait(event)
             case TimerDue():
-                self._recovery.due(event.timer)
+                self._recovery.timer_due(event.timer)
             case Tick():
                 self._tick(event.now_s)
             case StartJob():
@@ -253,7 +253,7 @@ class Scheduler:
             self._recovery.stale += 1
             return
         where = Location(event.taskmanager, self._progress.locations[places.start].host)
-        self._speculation.came(where)
+        self._speculation.add_taskmanager(where)
         slots = [PhysicalSlot(where, slot, event.profile) for slot in event.slots]
         self._progress.allocation.offer(event.taskmanager, slots, event.now_s)
 
@@ -265,11 +265,11 @@ class Scheduler:
             return
         self._progress.tracker.lose(places)
         lost, spare = self._progress.allocation.lose_taskmanager(taskmanager)
-        self._speculation.lost(taskmanager, spare)
+        self._speculation.lose_taskmanager(taskmanager, spare)
         self._recovery.fail_tasks(lost, f"TaskManager {taskmanager!r} is lost: {reason}")
 
     def _tick(self, now_s: float) -> None:
-        self._speculation.look()
+        self._speculation.check_slow_tasks()
         allocation = self._progress.allocation
         late = allocation.timed_out(now_s)
         if late.size:
@@ -290,7 +290,7 @@ class Scheduler:
         for subtask, attempt in zip(
             event.subtasks[~is_current].tolist(), event.attempts[~is_current].tolist(), strict=True
         ):
-            self._recovery.stale -= self._speculation.reported(event, subtask, attempt)
+            self._recovery.stale -= self._speculation.on_report(event, subtask, attempt)
         if event.what is ExecutionInput.CANCELED:
             # The others were not asked to cancel: that is a failure like any other.
             self._recovery.fail_tasks(
@@ -306,7 +306,7 @@ class Scheduler:
             self._progress.record_sizes(event.produced_bytes, executions.in_state(subtasks, ExecutionState.FINISHED))
             self._progress.ended(subtasks)
         if event.what is ExecutionInput.FINISH:
-            self._speculation.finished(executions.in_state(subtasks, ExecutionState.FINISHED))
+            self._speculation.on_finished(executions.in_state(subtasks, ExecutionState.FINISHED))
 
     def _end_if_done(self) -> None:
         progress, status = self._progress, self._status

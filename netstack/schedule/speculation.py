@@ -46,11 +46,11 @@ class Blocklist:
         self._hosts: dict[str, str] = {}
         self._until_s: dict[str, float] = {}
 
-    def came(self, location: Location) -> None:
+    def add(self, location: Location) -> None:
         """Adds a TaskManager."""
         self._hosts[location.taskmanager] = location.host
 
-    def lost(self, taskmanager: str) -> None:
+    def remove(self, taskmanager: str) -> None:
         """Removes a lost TaskManager."""
         self._hosts.pop(taskmanager, None)
         self._until_s.pop(taskmanager, None)
@@ -58,11 +58,11 @@ class Blocklist:
     def block(self, taskmanagers: Iterable[str], now_s: float) -> None:
         """Blocks TaskManagers with slow tasks, the first ones first."""
         for name in taskmanagers:
-            slow = self._beside(name)
+            slow = self._on_same_host(name)
             if len(self._until_s.keys() | slow) <= len(self._hosts) // 2:
                 self._until_s.update(dict.fromkeys(slow, now_s + self._duration_s))
 
-    def look(self, now_s: float) -> None:
+    def expire(self, now_s: float) -> None:
         """Unblocks TaskManagers whose time is over, or that would make more than half."""
         self._until_s = {name: until_s for name, until_s in self._until_s.items() if until_s > now_s}
         while len(self._until_s) > len(self._hosts) // 2:
@@ -73,7 +73,7 @@ class Blocklist:
         """The blocked TaskManagers, and until when."""
         return dict(self._until_s)
 
-    def _beside(self, taskmanager: str) -> set[str]:
+    def _on_same_host(self, taskmanager: str) -> set[str]:
         """The TaskManagers on the same host, itself included."""
         host = self._hosts.get(taskmanager)
         if not host or len(set(self._hosts.values())) == 1:
@@ -163,7 +163,7 @@ class Speculation:
         self._reported: tuple[str, ...] = ()
         self._checked_s = -np.inf
         self._known_slow: set[tuple[int, int]] = set()
-        self._news: list[tuple[int, str]] = []
+        self._events: list[tuple[int, str]] = []
         self._started = self._won = self._failed = 0
 
     # ------------------------------------------------------------------------------------------------ statistics
@@ -182,24 +182,24 @@ class Speculation:
 
     def drain_events(self) -> list[tuple[int, str]]:
         """What happened since the last call: (subtask, text)."""
-        news, self._news = self._news, []
-        return news
+        events, self._events = self._events, []
+        return events
 
     # ------------------------------------------------------------------------------------------------ slow tasks
 
     def next_deadline_s(self) -> float | None:
-        """When to call `look` again."""
+        """When to call `check_slow_tasks` again."""
         if self._settings is None or not (self._reported or self._progress.executions.count(*_DEPLOYED)):
             return None
         return float(max(self._checked_s + self._settings.check_interval_s, 0.0))
 
-    def look(self) -> None:
+    def check_slow_tasks(self) -> None:
         """Looks for slow tasks, if it is time: requests slots for further attempts, and blocks TaskManagers."""
         settings, progress = self._settings, self._progress
         if settings is None or progress.now_s < self._checked_s + settings.check_interval_s:
             return
         self._checked_s = progress.now_s
-        self._blocklist.look(progress.now_s)
+        self._blocklist.expire(progress.now_s)
         is_slow = sorted(self._slow(settings), key=lambda each: each[0], reverse=True)
         self._known_slow.update((subtask, attempt) for _, subtask, attempt, _ in is_slow)
         self._blocklist.block((slot.location.taskmanager for _, _, _, slot in is_slow), progress.now_s)
@@ -264,19 +264,19 @@ class Speculation:
         for _ in range(settings.max_concurrent_executions - 1 - len(others)):
             rival = Rival(subtask, progress.executions.take_attempt(subtask))
             self._rivals.setdefault(subtask, []).append(rival)
-            progress.allocation.ask_spare(rival.key, progress.topology.job.vertices[vertex].profile, avoided)
+            progress.allocation.request_spare(rival.key, progress.topology.job.vertices[vertex].profile, avoided)
             waited_s = progress.now_s - float(progress.deployed_s.view[subtask])
-            self._news.append((subtask, f"is slow: on {here} for {waited_s:.1f} s; starting another attempt"))
+            self._events.append((subtask, f"is slow: on {here} for {waited_s:.1f} s; starting another attempt"))
 
     # ---------------------------------------------------------------------------------------------- TaskManagers
 
-    def came(self, location: Location) -> None:
+    def add_taskmanager(self, location: Location) -> None:
         """Adds a TaskManager."""
-        self._blocklist.came(location)
+        self._blocklist.add(location)
 
-    def lost(self, taskmanager: str, spare: list[tuple[int, int]]) -> None:
+    def lose_taskmanager(self, taskmanager: str, spare: list[tuple[int, int]]) -> None:
         """Removes a lost TaskManager, and the attempts that had these spare slots."""
-        self._blocklist.lost(taskmanager)
+        self._blocklist.remove(taskmanager)
         names = {*spare}
         for rivals in [*self._rivals.values()]:
             for rival in [*rivals]:
@@ -291,7 +291,7 @@ class Speculation:
         allocation = self._progress.allocation
         blocked = self._blocklist.blocked
         allocation.block(blocked)
-        useless = () if allocation.is_waited_for else allocation.of_no_use()
+        useless = () if allocation.is_waited_for else allocation.avoided_by_spare()
         names = tuple(sorted({*blocked, *useless}))
         if names != self._reported:
             self._reported = names
@@ -299,7 +299,7 @@ class Speculation:
 
     # -------------------------------------------------------------------------------------------------- attempts
 
-    def reported(self, event: TasksReported, subtask: int, attempt: int) -> bool:
+    def on_report(self, event: TasksReported, subtask: int, attempt: int) -> bool:
         """Handles a report about an attempt that is not current; returns False if it is no rival."""
         rival = self._find(subtask, attempt)
         if rival is None or rival.slot is None:
@@ -318,18 +318,18 @@ class Speculation:
             self._ended(rival)
         return True
 
-    def failed(self, subtask: int, attempt: int, cause: str) -> bool:
+    def on_failed(self, subtask: int, attempt: int, cause: str) -> bool:
         """Handles the failure of an attempt that is not current; returns False if it is no rival."""
         rival = self._find(subtask, attempt)
         if rival is None or rival.slot is None:
             return False
         if rival.state is not ExecutionState.CANCELING:
             self._failed += 1
-            self._news.append((subtask, f"another attempt failed: {cause}"))
+            self._events.append((subtask, f"another attempt failed: {cause}"))
         self._ended(rival)
         return True
 
-    def finished(self, subtasks: IndexArray) -> None:
+    def on_finished(self, subtasks: IndexArray) -> None:
         """Cancels the rivals of subtasks whose current attempts have finished."""
         self.cancel(subtasks)
 
@@ -358,7 +358,7 @@ class Speculation:
         progress.allocation.adopt(rival.key, progress.now_s)
         progress.place(subtask, rival.slot)
         self._won += 1
-        self._news.append((subtask, f"failed and continues as attempt {rival.attempt}: {cause}"))
+        self._events.append((subtask, f"failed and continues as attempt {rival.attempt}: {cause}"))
         return True
 
     def deploy(self) -> None:
@@ -370,8 +370,8 @@ class Speculation:
             rival.slot, rival.state, rival.deployed_s = slot, ExecutionState.DEPLOYING, self._progress.now_s
             self._started += 1
             self._progress.deployed += 1
-            self._progress.out.append(Deploy(*_one(rival, slot), is_speculative=True))
-            self._news.append((subtask, f"attempt {attempt} was sent to {slot.location.taskmanager}"))
+            self._progress.out.append(Deploy(*_as_arrays(rival, slot), is_speculative=True))
+            self._events.append((subtask, f"attempt {attempt} was sent to {slot.location.taskmanager}"))
 
     # --------------------------------------------------------------------------------------------------- private
 
@@ -401,11 +401,11 @@ class Speculation:
         self._rivals.setdefault(subtask, []).append(before)
         self._cancel(before, slot)
         self._won += 1
-        self._news.append((subtask, f"attempt {rival.attempt} finished before attempt {before.attempt}"))
+        self._events.append((subtask, f"attempt {rival.attempt} finished before attempt {before.attempt}"))
 
     def _cancel(self, rival: Rival, slot: PhysicalSlot) -> None:
         rival.state = ExecutionState.CANCELING
-        self._progress.out.append(Cancel(*_one(rival, slot)))
+        self._progress.out.append(Cancel(*_as_arrays(rival, slot)))
 
     def _ended(self, rival: Rival) -> None:
         """Removes a rival and frees its slot."""
@@ -425,5 +425,5 @@ class Speculation:
         return next((rival for rival in self._rivals.get(subtask, ()) if rival.attempt == attempt), None)
 
 
-def _one(rival: Rival, slot: PhysicalSlot) -> tuple[Any, Any, tuple[PhysicalSlot, ...]]:
+def _as_arrays(rival: Rival, slot: PhysicalSlot) -> tuple[Any, Any, tuple[PhysicalSlot, ...]]:
     return index_array([rival.subtask]), np.array([rival.attempt], np.uint32), (slot,)

@@ -110,7 +110,7 @@ def single_batches(subtasks: IndexArray) -> Batches:
     return Batches(subtasks, np.arange(subtasks.size + 1, dtype=np.int32))
 
 
-def written_out(starts: IndexArray, stops: IndexArray) -> IndexArray:
+def expand_ranges(starts: IndexArray, stops: IndexArray) -> IndexArray:
     """The numbers of several ranges, one range after the other: [0, 3), [7, 9) gives 0 1 2 7 8."""
     if starts.size == 1:
         return np.arange(int(starts[0]), int(stops[0]), dtype=np.int32)

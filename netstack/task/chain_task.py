@@ -194,7 +194,7 @@ class ChainTask:
             self._environment,
             self._latencies,
             task.inputs,
-            self._reports.consumable if self._job.tells_first_output else None,
+            self._reports.consumable if self._job.reports_first_output else None,
         )
 
     # Called by the TaskManager at any time.

@@ -33,7 +33,7 @@ from netstack.schedule.slots.slot_sharing import (
     local_input_preferred,
     task_balanced,
 )
-from netstack.schedule.slots.slots import LoadBalanceMode, Location, PhysicalSlot, SlotRequest, SlotWish
+from netstack.schedule.slots.slots import LoadBalanceMode, Location, PhysicalSlot, SlotDemand, SlotRequest
 
 PROFILES = (ResourceProfile("concrete", 1.0, 1), ResourceProfile("concrete", 2.0, 2))
 STRATEGIES = st.sampled_from([local_input_preferred, task_balanced])
@@ -180,8 +180,8 @@ def played(graph, slots, taken, mode):
         taken: those that another job has, as pairs of TaskManager and slot.
     """
     scheduler = Scheduler(graph, "run", settings=SchedulerSettings(mode=mode))
-    everything = SlotWish((1,) * sum(slots))
-    cluster = ClusterSlots(mode, lambda job_id: everything if job_id == "other" else scheduler.slot_wish())
+    everything = SlotDemand((1,) * sum(slots))
+    cluster = ClusterSlots(mode, lambda job_id: everything if job_id == "other" else scheduler.slot_demand())
     for number, count in enumerate(slots):
         cluster.register(str(number), count)
     cluster.job_came("other")

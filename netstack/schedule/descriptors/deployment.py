@@ -31,7 +31,15 @@ from .descriptors import (
     TaskDeploymentDescriptor,
 )
 from .information import JobInformation, TaskInformation
-from .shuffle import UNKNOWN, ShuffleDescriptors, TaskManagerLocation, compress, execution_name, known, partition_name
+from .shuffle import (
+    UNKNOWN,
+    ShuffleDescriptors,
+    TaskManagerLocation,
+    announceable,
+    compress,
+    execution_name,
+    partition_name,
+)
 
 
 @final
@@ -103,7 +111,7 @@ class Deployment:
         )
         self._job_information = offloader.information(
             BlobKind.JOB_INFORMATION,
-            JobInformation.of(job_id, job, builds=builds, code=code, tells_first_output=is_lazy).pack(),
+            JobInformation.of(job_id, job, builds=builds, code=code, reports_first_output=is_lazy).pack(),
         )
         self._task_information: dict[int, MaybeOffloaded] = {}
         # By group with unknown partitions: what its cached lists contain, what its deployed consumers received, and
@@ -147,13 +155,13 @@ class Deployment:
             self._announced.pop(group, None)
             self._sent.pop(group, None)
 
-    def moved(self, groups: IndexArray) -> None:
+    def on_moved(self, groups: IndexArray) -> None:
         """Drops the lists of groups whose partitions have moved; deployed consumers keep reading at the old place."""
         self.cache.invalidate(groups.tolist())
         for group in groups.tolist():
             self._announced.pop(group, None)
 
-    def produced(self, subtasks: IndexArray) -> None:
+    def on_produced(self, subtasks: IndexArray) -> None:
         """Notes subtasks that got a slot or have finished: their partitions may be announced to deployed consumers."""
         if self._sent:
             self._changed.update(self._sent.keys() & set(self._topology.produced_by_all(subtasks).tolist()))
@@ -162,10 +170,10 @@ class Deployment:
         """For each group with newly known partitions, a compressed list for its deployed consumers; returned once."""
         result = []
         for group in sorted(self._changed & self._sent.keys()):
-            is_known = self._known(group)
-            news = index_array(np.flatnonzero(is_known & ~self._sent[group]))
-            if news.size:
-                result.append((group, compress(self._describe(group, news, is_known[news]).serialised())))
+            is_known = self._announceable(group)
+            new = index_array(np.flatnonzero(is_known & ~self._sent[group]))
+            if new.size:
+                result.append((group, compress(self._describe(group, new, is_known[new]).serialised())))
                 self._sent[group] |= is_known
             if self._sent[group].all():
                 del self._sent[group]
@@ -247,7 +255,7 @@ class Deployment:
         """The lists of a group for a consumer that is deployed now."""
         lists = self.cache.lists(group)
         if lists is None:
-            is_known = self._known(group)
+            is_known = self._announceable(group)
             every = index_array(np.arange(is_known.size))
             consumers = int(self._topology.groups.consumer_stop[group] - self._topology.groups.consumer_start[group])
             lists = self.cache.put(group, self._describe(group, every, is_known), consumers)
@@ -255,14 +263,14 @@ class Deployment:
                 self._announced[group] = is_known
                 self._sent.setdefault(group, is_known.copy())
         elif group in self._announced:
-            is_known = self._known(group)
-            news = index_array(np.flatnonzero(is_known & ~self._announced[group]))
-            if news.size:
-                lists = self.cache.add(group, self._describe(group, news, is_known[news]))
+            is_known = self._announceable(group)
+            new = index_array(np.flatnonzero(is_known & ~self._announced[group]))
+            if new.size:
+                lists = self.cache.add(group, self._describe(group, new, is_known[new]))
                 self._announced[group] |= is_known
         return lists
 
-    def _known(self, group: int) -> FlagArray:
+    def _announceable(self, group: int) -> FlagArray:
         """Whether each partition of a group may be announced.
 
         Raises:
@@ -273,7 +281,7 @@ class Deployment:
         result_type = self._topology.groups.type_of(group)
         is_produced = self._topology.is_finished[rows]
         is_alive = self._executions.producing(self._topology.producer_of_partition[rows])
-        is_known = known(result_type, is_produced, self._tracker.is_registered[rows], is_alive)
+        is_known = announceable(result_type, is_produced, self._tracker.is_registered[rows], is_alive)
         if result_type.is_hybrid and self._only_finished:
             is_known = is_known & is_produced
         if result_type.must_be_pipelined and not self._may_be_unknown and not is_known.all():

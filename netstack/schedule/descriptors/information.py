@@ -80,7 +80,7 @@ class JobInformation:
         builds: the build of each package that has functions of the job, by name.
         code: packages that were sent with the job, and their blobs.
         uids: the names of operators in checkpoints, if different from their own.
-        tells_first_output: whether tasks report the first records of a partition, because its consumers are deployed
+        reports_first_output: whether tasks report the first records of a partition, because its consumers are deployed
             then.
         latency_interval_s: seconds between a source's latency markers; 0: none.
     """
@@ -93,7 +93,7 @@ class JobInformation:
     keep: int = DEFAULT_KEEP
     builds: Mapping[str, str] = field(default_factory=dict)
     code: tuple[tuple[str, str], ...] = ()
-    tells_first_output: bool = False
+    reports_first_output: bool = False
     uids: Mapping[str, str] = field(default_factory=dict)
     latency_interval_s: float = DEFAULT_LATENCY_INTERVAL_S
 
@@ -113,7 +113,7 @@ class JobInformation:
         *,
         builds: Mapping[str, str] | None = None,
         code: Sequence[tuple[str, str]] = (),
-        tells_first_output: bool = False,
+        reports_first_output: bool = False,
     ) -> Self:
         """The information of an execution of a job."""
         operators = tuple(name for vertex in job.vertices for name in vertex.operators or (vertex.name,))
@@ -126,7 +126,7 @@ class JobInformation:
             job.keep,
             dict(builds or {}),
             tuple(code),
-            tells_first_output,
+            reports_first_output,
             dict(job.uids),
             job.latency_interval_s,
         )

@@ -112,7 +112,7 @@ def partition_place(name: str) -> PartitionPlace:
     return PartitionPlace(match[1], match[2], int(match[3]), int(match[4]))
 
 
-def known(result_type: ResultPartitionType, is_produced: Bools, is_registered: Bools, is_alive: Bools) -> Bools:
+def announceable(result_type: ResultPartitionType, is_produced: Bools, is_registered: Bools, is_alive: Bools) -> Bools:
     """Whether consumers may learn the location of each partition of a group.
 
     Args:

@@ -47,7 +47,7 @@ class RestartDecision:
 class RestartStrategy(Protocol):
     """Decides about failures."""
 
-    def failed(self, now_s: float) -> RestartDecision:
+    def on_failure(self, now_s: float) -> RestartDecision:
         """Decides about a failure at this time of the caller's monotonic clock."""
 
 
@@ -55,8 +55,8 @@ class RestartStrategy(Protocol):
 class NoRestart:
     """Never restarts."""
 
-    def failed(self, now_s: float) -> RestartDecision:
-        """Implements `RestartStrategy.failed`."""
+    def on_failure(self, now_s: float) -> RestartDecision:
+        """Implements `RestartStrategy.on_failure`."""
         return RestartDecision(None, "the restart strategy is none")
 
 
@@ -78,8 +78,8 @@ class FixedDelay:
         self._delay_s = delay_s
         self._failures = 0
 
-    def failed(self, now_s: float) -> RestartDecision:
-        """Implements `RestartStrategy.failed`."""
+    def on_failure(self, now_s: float) -> RestartDecision:
+        """Implements `RestartStrategy.on_failure`."""
         self._failures += 1
         if self._attempts is not None and self._failures > self._attempts:
             return RestartDecision(None, f"{self._attempts} restarts are used up")
@@ -109,8 +109,8 @@ class FailureRate:
         self._failures: deque[float] = deque(maxlen=max_failures + 1)
         self._restarts = 0
 
-    def failed(self, now_s: float) -> RestartDecision:
-        """Implements `RestartStrategy.failed`."""
+    def on_failure(self, now_s: float) -> RestartDecision:
+        """Implements `RestartStrategy.on_failure`."""
         self._failures.append(now_s)
         if len(self._failures) > self._max_failures and now_s - self._failures[0] <= self._interval_s:
             return RestartDecision(
@@ -167,8 +167,8 @@ class ExponentialDelay:
         self._restarts = 0
         self._restarted_s = 0.0
 
-    def failed(self, now_s: float) -> RestartDecision:
-        """Implements `RestartStrategy.failed`."""
+    def on_failure(self, now_s: float) -> RestartDecision:
+        """Implements `RestartStrategy.on_failure`."""
         if self._restarts and now_s - self._restarted_s >= self._quiet_s:
             self._restarts = 0
         if self._attempts is not None and self._restarts >= self._attempts:
@@ -245,14 +245,14 @@ class Restarts:
     def begin(self, recorded: RecordedVersions, is_running: FlagArray) -> int:
         """Begins a restart that waits for the running ones of these subtasks. Returns its timer."""
         running = recorded.subtasks[is_running]
-        self.ended(running)  # older restarts no longer wait for them
+        self.on_stopped(running)  # older restarts no longer wait for them
         number = self._next
         self._next += 1
         self._restarts[number] = _Restart(recorded, running.size)
         self._waits_in.view[running] = number
         return number
 
-    def ended(self, subtasks: IndexArray) -> None:
+    def on_stopped(self, subtasks: IndexArray) -> None:
         """Notes that subtasks have stopped; those that no restart waits for are ignored."""
         subtasks = subtasks[subtasks < len(self._waits_in)]
         waited = self._waits_in.view[subtasks]
@@ -261,7 +261,7 @@ class Restarts:
             self._restarts[number].running -= count
         self._waits_in.view[subtasks] = _NONE
 
-    def due(self, timer: int) -> bool:
+    def mark_due(self, timer: int) -> bool:
         """Notes that the delay of a restart has passed; returns False for an unknown restart."""
         restart = self._restarts.get(timer)
         if restart is None:

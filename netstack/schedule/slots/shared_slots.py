@@ -25,9 +25,9 @@ from ..structures import (
     FlagArray,
     GrowingArray,
     IndexArray,
+    expand_ranges,
     index_array,
     offsets_of,
-    written_out,
 )
 from ..topology.topology import Topology
 from .slot_sharing import ExecutionSlotSharingGroups, consumed_partitions
@@ -241,7 +241,7 @@ class SharedSlots:
     def sharing(self, groups: IndexArray) -> IndexArray:
         """The subtasks of groups that have a logical slot, or wait for one."""
         offsets = self._members.offsets
-        members = self._members.subtasks[written_out(offsets[groups], offsets[groups + 1])]
+        members = self._members.subtasks[expand_ranges(offsets[groups], offsets[groups + 1])]
         sharing: IndexArray = members[self._has_share.view[members]]
         return sharing
 

@@ -21,7 +21,7 @@ from ..topology.topology import Topology
 from .shared_slots import SharedSlots
 from .slot_pool import SlotPool
 from .slot_sharing import ExecutionSlotSharingGroups
-from .slots import PhysicalSlot, SlotMatch, SlotRequest, SlotWish
+from .slots import PhysicalSlot, SlotDemand, SlotMatch, SlotRequest
 
 SpareKey: TypeAlias = tuple[int, int]
 """The owner of a spare slot: subtask and attempt."""
@@ -39,14 +39,14 @@ class SpareSlots:
         self._pool = pool
         self._waiting: dict[SpareKey, tuple[ResourceProfile, frozenset[str]]] = {}
         self._held: dict[SpareKey, PhysicalSlot] = {}
-        self._given: list[SpareKey] = []
+        self._granted: list[SpareKey] = []
 
     @property
     def waiting(self) -> int:
         """Number of requests without a slot."""
         return len(self._waiting)
 
-    def ask(self, key: SpareKey, profile: ResourceProfile, avoided: Iterable[str]) -> None:
+    def request(self, key: SpareKey, profile: ResourceProfile, avoided: Iterable[str]) -> None:
         """Requests a slot for an attempt, on none of these TaskManagers."""
         self._waiting[key] = profile, frozenset(avoided)
 
@@ -60,16 +60,16 @@ class SpareSlots:
             if slot is not None:
                 del self._waiting[key]
                 self._held[key] = slot
-                self._given.append(key)
+                self._granted.append(key)
 
     def avoided_by_all(self) -> frozenset[str]:
         """TaskManagers whose slots can serve none of the waiting requests."""
         return frozenset.intersection(*(avoided for _, avoided in self._waiting.values())) if self._waiting else _NONE
 
-    def take_given(self) -> list[tuple[SpareKey, PhysicalSlot]]:
+    def take_granted(self) -> list[tuple[SpareKey, PhysicalSlot]]:
         """Attempts that got a slot since the last call and still have it."""
-        given, self._given = self._given, []
-        return [(key, self._held[key]) for key in given if key in self._held]
+        granted, self._granted = self._granted, []
+        return [(key, self._held[key]) for key in granted if key in self._held]
 
     def slot_of(self, key: SpareKey) -> PhysicalSlot:
         """The slot of an attempt."""
@@ -191,7 +191,7 @@ class SlotAllocation:
 
     def timed_out(self, now_s: float) -> IndexArray:
         """Drops requests that waited too long; returns the subtasks that waited for them, ascending."""
-        may_wait = self._that_may_wait() if self._waits_for_running and self._missing else ()
+        may_wait = self._groups_that_may_wait() if self._waits_for_running and self._missing else ()
         return self._lose(self._pool.timed_out(now_s, may_wait))
 
     def advance(self, now_s: float) -> None:
@@ -215,18 +215,18 @@ class SlotAllocation:
         unwanted, self._unwanted = self._unwanted, []
         return unwanted
 
-    def ask_spare(self, key: SpareKey, profile: ResourceProfile, avoided: Iterable[str]) -> None:
+    def request_spare(self, key: SpareKey, profile: ResourceProfile, avoided: Iterable[str]) -> None:
         """Requests a slot for a speculative attempt, on none of these TaskManagers; `take_spare` returns it."""
-        self._spare.ask(key, profile, avoided)
+        self._spare.request(key, profile, avoided)
         self._spare.serve()
 
-    def of_no_use(self) -> frozenset[str]:
+    def avoided_by_spare(self) -> frozenset[str]:
         """TaskManagers that none of the waiting speculative attempts may use."""
         return self._spare.avoided_by_all()
 
     def take_spare(self) -> list[tuple[SpareKey, PhysicalSlot]]:
         """Attempts that got a spare slot since the last call."""
-        return self._spare.take_given()
+        return self._spare.take_granted()
 
     def release_spare(self, key: SpareKey, now_s: float) -> None:
         """Returns the spare slot of an attempt that has ended or no longer waits."""
@@ -254,9 +254,9 @@ class SlotAllocation:
         """Number of slots that are requested and not there."""
         return len(self._pool.pending) + self._spare.waiting
 
-    def wish(self) -> SlotWish:
+    def demand(self) -> SlotDemand:
         """What is requested and not there, and what is there."""
-        return self._pool.wish(self._spare.waiting)
+        return self._pool.demand(self._spare.waiting)
 
     @property
     def is_waited_for(self) -> bool:
@@ -329,7 +329,7 @@ class SlotAllocation:
                 del self._missing[bulk]
                 self._complete.append(bulk)
 
-    def _that_may_wait(self) -> list[int]:
+    def _groups_that_may_wait(self) -> list[int]:
         """Groups of bulks that can be served when other bulks return their slots."""
         if self._pool.matches_all_or_none:
             everybody = [request.group for request in self._pool.pending]
@@ -340,7 +340,7 @@ class SlotAllocation:
         is_in = np.isin(bulks, numbers)
         pairs = np.unique(np.stack((bulks[is_in], self._shared.groups_of(members[is_in]))), axis=1)
         waiting, first, sizes = np.unique(pairs[0], return_index=True, return_counts=True)
-        most = self._pool.most_that_any_serves()
+        most = self._pool.interchangeable_slots()
         if most is not None:
             fits = sizes <= most
         else:

@@ -19,7 +19,7 @@ from typing import final
 from ...errors import LocalProtocolError
 from ..graph.job_graph import ResourceProfile
 from .slot_matching import FreeSlots, can_serve, choose_request, map_resources, match_balanced
-from .slots import LoadBalanceMode, PhysicalSlot, SlotMatch, SlotRequest, SlotWish
+from .slots import LoadBalanceMode, PhysicalSlot, SlotDemand, SlotMatch, SlotRequest
 
 
 @final
@@ -72,14 +72,14 @@ class SlotPool:
         """Requests without a slot, in the order in which they were made."""
         return tuple(self._pending.values())
 
-    def wish(self, spare: int = 0) -> SlotWish:
+    def demand(self, spare: int = 0) -> SlotDemand:
         """What the pool waits for and what it has.
 
         Args:
             spare: number of requests of one task that wait elsewhere.
         """
         loads = (*(request.load for request in self._pending.values()), *[1] * spare)
-        return SlotWish(loads, self._held_of, self._tasks_of)
+        return SlotDemand(loads, self._held_of, self._tasks_of)
 
     @property
     def free(self) -> int:
@@ -205,7 +205,7 @@ class SlotPool:
         """Whether all pending requests are served together, as in mode TASKS."""
         return self._mode is LoadBalanceMode.TASKS
 
-    def most_that_any_serves(self) -> int | None:
+    def interchangeable_slots(self) -> int | None:
         """How many requests could be served at once, if all are interchangeable; None if they are not."""
         if len(self._profiles) > 1:
             return None

@@ -77,7 +77,7 @@ class SlotRequest:
 
 @final
 @dataclass(frozen=True, slots=True)
-class SlotWish:
+class SlotDemand:
     """The slots that a job requests and holds, so that the JobManager can balance tasks.
 
     Attributes:

@@ -120,7 +120,7 @@ def static_input(pattern: DistributionPattern, producers: int, consumers: int, c
     start, stop = _partitions(pattern, producers, consumers)
     consumer = np.arange(consumers, dtype=np.int32)
     subpartition = consumer % _sharers(pattern, producers, consumers, start)
-    return InputInfo(_single(consumers), start, stop, subpartition * channels, (subpartition + 1) * channels)
+    return InputInfo(_one_piece_each(consumers), start, stop, subpartition * channels, (subpartition + 1) * channels)
 
 
 def dynamic_input(
@@ -152,7 +152,7 @@ def dynamic_input(
                 f"a broadcast partition has {subpartitions} subpartitions; give it 1, or let every consumer read all"
             )
         whole = np.full(consumers, subpartitions, np.int32)
-        return InputInfo(_single(consumers), start, stop, np.zeros_like(whole), whole)
+        return InputInfo(_one_piece_each(consumers), start, stop, np.zeros_like(whole), whole)
     sharers = _sharers(pattern, producers, consumers, start).astype(np.int64)
     if sharers.max() > subpartitions:
         raise ConfigError(
@@ -160,7 +160,7 @@ def dynamic_input(
         )
     share = np.arange(consumers, dtype=np.int64) % sharers
     return InputInfo(
-        _single(consumers),
+        _one_piece_each(consumers),
         start,
         stop,
         index_array(share * subpartitions // sharers),
@@ -234,6 +234,6 @@ def _sharers(pattern: DistributionPattern, producers: int, consumers: int, parti
     return (stop - start)[partition]
 
 
-def _single(consumers: int) -> IndexArray:
+def _one_piece_each(consumers: int) -> IndexArray:
     """Offsets for one piece per subtask."""
     return np.arange(consumers + 1, dtype=np.int32)

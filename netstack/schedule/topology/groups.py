@@ -14,7 +14,7 @@ from typing import final
 import numpy as np
 
 from ...ids import ResultPartitionType
-from ..structures import NOTHING, FlagArray, GrowingArray, IndexArray, index_array, offsets_of, written_out
+from ..structures import NOTHING, FlagArray, GrowingArray, IndexArray, expand_ranges, index_array, offsets_of
 from .distribution import InputInfo
 
 _TYPES = tuple(ResultPartitionType)
@@ -73,7 +73,7 @@ class EdgeGroups:
         """The groups of several producers' partitions, one after the other."""
         if self.row_of_partition is None:
             return np.full(min(indices.size, 1), self.first_group, np.int32)
-        rows = written_out(self.row_of_partition[indices], self.row_of_partition[indices + 1])
+        rows = expand_ranges(self.row_of_partition[indices], self.row_of_partition[indices + 1])
         return self.partition_groups[rows]
 
     def distinct_of_partitions(self, indices: IndexArray) -> IndexArray:
@@ -152,7 +152,7 @@ class GroupTable:
             index_array(np.bincount(group, minlength=first_reader.size)),
             index_array(np.argsort(group, kind="stable") + subtasks.start),
         )  # fmt: skip
-        partition = written_out(start, stop)
+        partition = expand_ranges(start, stop)
         groups = np.repeat(np.arange(first_reader.size, dtype=np.int32), stop - start)
         counts = index_array(np.bincount(partition, minlength=len(partitions)))
         in_order = groups[np.argsort(partition, kind="stable")] + first
@@ -190,11 +190,11 @@ class GroupTable:
 
     def partitions_of_all(self, groups: IndexArray) -> IndexArray:
         """Partitions of several groups, one group after the other."""
-        return written_out(self.partition_start[groups], self.partition_stop[groups])
+        return expand_ranges(self.partition_start[groups], self.partition_stop[groups])
 
     def consumers_of_all(self, groups: IndexArray) -> IndexArray:
         """Consumers of several groups, one group after the other."""
-        return self.consumers[written_out(self.consumer_start[groups], self.consumer_stop[groups])]
+        return self.consumers[expand_ranges(self.consumer_start[groups], self.consumer_stop[groups])]
 
     def _append(
         self,

@@ -23,9 +23,9 @@ from ..structures import (
     GrowingArray,
     IndexArray,
     connected_components,
+    expand_ranges,
     index_array,
     strongly_connected_components,
-    written_out,
 )
 from .topology import Topology
 
@@ -80,7 +80,7 @@ class Regions:
         offsets = self._offsets.view
         starts, stops = offsets[regions], offsets[regions + 1]
         bounds = np.concatenate([[0], np.cumsum(stops - starts)])
-        return Batches(self._members.view[written_out(starts, stops)], index_array(bounds))
+        return Batches(self._members.view[expand_ranges(starts, stops)], index_array(bounds))
 
     def of_subtasks(self, subtasks: IndexArray) -> IndexArray:
         """The regions of several subtasks, each once, ascending."""

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from netstack.errors import LocalProtocolError
 from netstack.jobmanager.slots import ClusterSlots, SlotOffer
-from netstack.schedule.slots.slots import LoadBalanceMode, SlotWish
+from netstack.schedule.slots.slots import LoadBalanceMode, SlotDemand
 
 
 def cluster(
-    mode: LoadBalanceMode = LoadBalanceMode.NONE, wish: SlotWish | None = None, **taskmanagers: int
+    mode: LoadBalanceMode = LoadBalanceMode.NONE, wish: SlotDemand | None = None, **taskmanagers: int
 ) -> ClusterSlots:
     slots = ClusterSlots(mode, lambda job_id: wish)
     for name, count in taskmanagers.items():
@@ -32,14 +32,14 @@ def test_mode_none_fills_one_taskmanager_after_the_other() -> None:
 
 @pytest.mark.parametrize("mode", [LoadBalanceMode.SLOTS, LoadBalanceMode.TASKS])
 def test_other_modes_spread(mode: LoadBalanceMode) -> None:
-    slots = cluster(mode, SlotWish((1, 1, 1)), a=4, b=2)
+    slots = cluster(mode, SlotDemand((1, 1, 1)), a=4, b=2)
     slots.job_came("job")
     slots.require("job", 3)
     assert slots.offers() == [SlotOffer("job", "a", (0, 1)), SlotOffer("job", "b", (0,))]
 
 
 def test_tasks_are_balanced_over_all_free_slots_and_those_the_job_has() -> None:
-    wishes = [SlotWish((5, 1))]
+    wishes = [SlotDemand((5, 1))]
     slots = ClusterSlots(LoadBalanceMode.TASKS, lambda job_id: wishes[-1])
     slots.register("a", 4)
     slots.job_came("job")
@@ -49,10 +49,10 @@ def test_tasks_are_balanced_over_all_free_slots_and_those_the_job_has() -> None:
     assert slots.offers() == []  # they are on their way
     slots.register("b", 2)
     # Five tasks are in one of the slots of a, nobody is in the other.
-    wishes.append(SlotWish((4, 2, 1), {"a": 1}, {"a": 5}))
+    wishes.append(SlotDemand((4, 2, 1), {"a": 1}, {"a": 5}))
     slots.require("job", 3)
     assert slots.offers() == [SlotOffer("job", "b", (0, 1))]
-    wishes.append(SlotWish((1,) * 4, {"a": 1, "b": 2}))
+    wishes.append(SlotDemand((1,) * 4, {"a": 1, "b": 2}))
     slots.require("job", 4)
     assert slots.offers() == [SlotOffer("job", "a", (2, 3))]  # all there is
     assert slots.missing("job") == 1
@@ -117,7 +117,7 @@ def test_names_are_unique_and_what_is_lost_is_gone() -> None:
     ),
 )
 def test_every_slot_has_one_owner_or_is_free(mode: LoadBalanceMode, script: list[tuple[str, str, int]]) -> None:
-    slots = ClusterSlots(mode, lambda job_id: SlotWish((1,) * wanted[job_id], has(job_id)))
+    slots = ClusterSlots(mode, lambda job_id: SlotDemand((1,) * wanted[job_id], has(job_id)))
     wanted: dict[str, int] = {}
     sizes: dict[str, int] = {}
     owned: dict[tuple[str, int], str] = {}

@@ -168,17 +168,17 @@ def test_consumers_that_are_there_are_told_what_has_become_known() -> None:
     assert setting.deployment.updates() == []
     setting.executions.apply(index_array([2]), ExecutionInput.SCHEDULE)
     setting.tracker.track(index_array([2]), index_array([3]), np.zeros(1, np.uint32))
-    setting.deployment.produced(index_array([2]))
+    setting.deployment.on_produced(index_array([2]))
     ((group, data),) = setting.deployment.updates()
     news = ShuffleDescriptors.decompress(data)
     assert (group, news.index.tolist(), news.channel(0, 0).address) == (0, [2], LOCATIONS[3].address)
     assert setting.deployment.updates() == []
-    setting.deployment.produced(index_array([2]))
+    setting.deployment.on_produced(index_array([2]))
     assert setting.deployment.updates() == []
     (later,) = setting.sent(5)
     assert setting.addresses(later)[2:] == [LOCATIONS[3].address, ""]
     setting.deployment.invalidate(index_array([0]))
-    setting.deployment.produced(index_array([2]))
+    setting.deployment.on_produced(index_array([2]))
     assert setting.deployment.updates() == []
 
 

@@ -15,10 +15,10 @@ from netstack.schedule.descriptors.shuffle import (
     UNKNOWN,
     ShuffleDescriptors,
     TaskManagerLocation,
+    announceable,
     compress,
     execution_name,
     is_of_job,
-    known,
     partition_name,
     partition_place,
     resolve,
@@ -119,7 +119,7 @@ def test_known_needs_data_or_a_pipe_a_place_and_a_living_producer() -> None:
     def asked(
         result_type: ResultPartitionType, produced: list[bool], registered: list[bool], alive: list[bool]
     ) -> bool:
-        return bool(known(result_type, np.array(produced), np.array(registered), np.array(alive))[0])
+        return bool(announceable(result_type, np.array(produced), np.array(registered), np.array(alive))[0])
 
     assert asked(ResultPartitionType.PIPELINED_BOUNDED, no, yes, yes)
     assert not asked(ResultPartitionType.BLOCKING, no, yes, yes)

@@ -11,7 +11,7 @@ from netstack.schedule.failover.restart import ExponentialDelay, FailureRate, Fi
 
 
 def delays(strategy: RestartStrategy, *times_s: float) -> list[float | None]:
-    return [strategy.failed(now_s).delay_s for now_s in times_s]
+    return [strategy.on_failure(now_s).delay_s for now_s in times_s]
 
 
 def no_jitter() -> float:
@@ -19,14 +19,14 @@ def no_jitter() -> float:
 
 
 def test_none_never_restarts() -> None:
-    decision = NoRestart().failed(0.0)
+    decision = NoRestart().on_failure(0.0)
     assert (decision.delay_s, decision.reason) == (None, "the restart strategy is none")
 
 
 def test_fixed_delay_refuses_after_so_many() -> None:
     strategy = FixedDelay(2, 3.0)
     assert delays(strategy, 0.0, 1.0, 2.0) == [3.0, 3.0, None]
-    assert "2 restarts are used up" in strategy.failed(3.0).reason
+    assert "2 restarts are used up" in strategy.on_failure(3.0).reason
     assert delays(FixedDelay(None, 0.5), *[0.0] * 100) == [0.5] * 100
 
 

@@ -26,35 +26,35 @@ def ready(restarts: Restarts) -> list[list[int]]:
 
 def test_both_conditions_in_either_order() -> None:
     restarts, _, (timer,) = begun(([0, 1, 2], [True, True, False]))
-    assert restarts.due(timer)
-    restarts.ended(index_array([0]))
+    assert restarts.mark_due(timer)
+    restarts.on_stopped(index_array([0]))
     assert ready(restarts) == []
-    restarts.ended(index_array([1, 5]))
+    restarts.on_stopped(index_array([1, 5]))
     assert ready(restarts) == [[0, 1, 2]]
-    assert not restarts.due(timer)
+    assert not restarts.mark_due(timer)
     assert len(restarts) == 0
     restarts, _, (timer,) = begun(([0], [True]))
-    restarts.ended(index_array([0]))
+    restarts.on_stopped(index_array([0]))
     assert ready(restarts) == []
-    restarts.due(timer)
+    restarts.mark_due(timer)
     assert ready(restarts) == [[0]]
 
 
 def test_a_newer_restart_takes_over() -> None:
     restarts, versions, (old, new) = begun(([0, 1], [True, True]), ([1, 2], [True, False]))
-    assert restarts.due(old)
-    restarts.ended(index_array([0]))
+    assert restarts.mark_due(old)
+    restarts.on_stopped(index_array([0]))
     (recorded,) = restarts.take_ready()
     assert versions.current(recorded).tolist() == [0]
-    restarts.due(new)
+    restarts.mark_due(new)
     assert ready(restarts) == []
-    restarts.ended(index_array([1]))
+    restarts.on_stopped(index_array([1]))
     assert ready(restarts) == [[1, 2]]
 
 
 def test_a_job_that_gives_up_forgets_them() -> None:
     restarts, _, (timer,) = begun(([0], [True]))
     restarts.clear()
-    restarts.ended(index_array([0]))
-    assert not restarts.due(timer)
+    restarts.on_stopped(index_array([0]))
+    assert not restarts.mark_due(timer)
     assert ready(restarts) == []

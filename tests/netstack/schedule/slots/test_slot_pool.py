@@ -144,7 +144,7 @@ def test_the_time_of_a_request_that_may_wait_begins_anew():
 def test_what_could_be_served_if_slots_came_free():
     pool = SlotPool()
     pool.offer([PhysicalSlot(Location("a"), 0, SMALL), PhysicalSlot(Location("a"), 1, BIG)], 0.0)
-    assert pool.most_that_any_serves() is None
+    assert pool.interchangeable_slots() is None
     held = [match.slot for match in pool.request([SlotRequest(0, SMALL), SlotRequest(1, SMALL), SlotRequest(2)], 0.0)]
     assert [request.group for request in pool.pending] == [1]
     assert pool.could_serve([1])
@@ -152,9 +152,9 @@ def test_what_could_be_served_if_slots_came_free():
     assert pool.could_serve([1], held[1:])
     pool.lose(held[:1])
     assert not pool.could_serve([1])
-    assert pool.most_that_any_serves() is None  # the slot that is left does not do for who waits
+    assert pool.interchangeable_slots() is None  # the slot that is left does not do for who waits
     pool.cancel([1], 0.0)
-    assert pool.most_that_any_serves() == 1
+    assert pool.interchangeable_slots() == 1
 
 
 def test_profiles_decide_who_is_served():

@@ -5,11 +5,11 @@ from netstack.schedule.structures import (
     NOTHING,
     Batches,
     GrowingArray,
+    expand_ranges,
     index_array,
     offsets_of,
     one_batch,
     single_batches,
-    written_out,
 )
 
 
@@ -32,9 +32,9 @@ def test_a_view_can_be_written():
 
 
 def test_ranges_are_written_out_one_after_the_other_and_empty_ones_give_nothing():
-    assert written_out(index_array([0, 5, 7]), index_array([3, 5, 9])).tolist() == [0, 1, 2, 7, 8]
-    assert written_out(NOTHING, NOTHING).size == 0
-    assert written_out(index_array([4]), index_array([4])).size == 0
+    assert expand_ranges(index_array([0, 5, 7]), index_array([3, 5, 9])).tolist() == [0, 1, 2, 7, 8]
+    assert expand_ranges(NOTHING, NOTHING).size == 0
+    assert expand_ranges(index_array([4]), index_array([4])).size == 0
 
 
 def test_offsets_of_rows():
