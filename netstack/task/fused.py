@@ -11,7 +11,8 @@ last state only. The source contains no text of the user. The line number of an 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
+from functools import lru_cache
+from types import CodeType, MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -76,6 +77,12 @@ class Target(NamedTuple):
     extend: Callable[[Iterable[Any]], None] | None = None
 
 
+@lru_cache(maxsize=256)
+def _compiled(text: str, name: str) -> CodeType:
+    """The code of a generated function: the same object for all subtasks of a chain."""
+    return compile(text, name, "exec")
+
+
 def fused(step: FusedOperator, behind: Target | None = None) -> Target:
     """Puts an operator in front of the operators it emits to.
 
@@ -94,7 +101,7 @@ def fused(step: FusedOperator, behind: Target | None = None) -> Target:
     names: dict[str, Any] = {"__name__": __name__, OPERATORS: operators, "listed": listed, "end": end, "extend": extend}
     for index, each in enumerate(steps):
         names[f"function_{index}"], names[f"out_{index}"] = each.function, each.out
-    exec(compile(text, f"<{' -> '.join(each.name for each in steps)}>", "exec"), names)
+    exec(_compiled(text, f"<{' -> '.join(each.name for each in steps)}>"), names)
     push = step.function if step.kind is OperatorKind.SINK else names["push"]
     return Target(push, names["push_batch"], steps, end, extend)
 

@@ -284,7 +284,7 @@ def test_a_campaign_that_misses_a_situation_says_which(
 ) -> None:
     monkeypatch.setattr(command, "LEAST_SEEDS", 2)
     assert main(["simulate", "--seeds", "2", "--processes", "1"]) == 1
-    assert "never came about: " in capsys.readouterr().out
+    assert "never reached: " in capsys.readouterr().out
     assert missing(dict.fromkeys(SITUATIONS, 1)) == []
 
 
@@ -465,5 +465,5 @@ def test_the_command_plays_seeds_and_files(capsys: pytest.CaptureFixture[str], t
     assert "seed 3 [" in capsys.readouterr().out
     file.write_text("[]")
     assert main(["simulate", "--scenario", os.fspath(file)]) == 2
-    assert "it is no scenario" in capsys.readouterr().err
+    assert "not a scenario" in capsys.readouterr().err
     assert main(["simulate", "--seeds", "0"]) == 2
