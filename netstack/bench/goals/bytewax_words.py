@@ -1,6 +1,6 @@
 """The word count in Bytewax: the dataflow that its processes run.
 
-Takes: a folder with parts of a text. Gives: the file `counts` there, and a file for each process: when it began.
+Takes: a folder with parts of a text. Gives: the file `counts` in it, and for each process a file with its start time.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from netstack.examples.word_count import LINES_AT_ONCE, split
 
 
 def flow(folder: str) -> Any:
-    """The dataflow; its processes share the parts, and the words by their keys."""
+    """Builds the dataflow; its processes share the parts of the text, and the words by their keys."""
     import bytewax.operators as op
     from bytewax.connectors.files import DirSource, FileSink
     from bytewax.dataflow import Dataflow
 
     place = Path(folder)
     (place / f"began-{os.getpid()}").write_text(repr(time.monotonic()))
-    made = Dataflow("words")
-    lines = op.input("lines", made, DirSource(place, glob_pat="part-*", batch_size=LINES_AT_ONCE))
+    dataflow = Dataflow("words")
+    lines = op.input("lines", dataflow, DirSource(place, glob_pat="part-*", batch_size=LINES_AT_ONCE))
     counts = op.count_final("count", op.flat_map("split", lines, split), lambda word: word)
     op.output(
         "counts", op.map("text", counts, lambda each: (each[0], f"{each[0]} {each[1]}")), FileSink(place / "counts")
     )
-    return made
+    return dataflow

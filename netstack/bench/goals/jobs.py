@@ -40,11 +40,11 @@ RECORDS_A_SECOND: Final = 3_000_000
 ROWS_A_SECOND: Final = 1_000_000
 SPARSE_EDGE: Final = "sparse edge"
 SIDE: Final = 2
-"""Readers, and counters."""
+"""The number of readers, and of counters."""
 
 _OPERATORS: Final = 6
 _BYTEWAX_SHARE: Final = 16
-"""It counts a part of the words, since it takes so much longer; neither its start nor imports are measured."""
+"""Bytewax counts one word in so many, because it is slower; its start and imports are not measured."""
 
 _LINE_WORDS: Final = 10
 _VOCABULARY: Final = 20_000
@@ -81,7 +81,7 @@ def measure_job(
 
 
 def write_words(path: Path, words: int) -> Counter[str]:
-    """A text of about so many words, a few of which are frequent; returns how often each comes."""
+    """Writes a text of about so many words, a few of which are frequent; returns the count of each word."""
     lines = [
         " ".join(f"word{(number * step) ** 3 % _VOCABULARY % (1 + number * step % 997)}" for step in range(_LINE_WORDS))
         for number in range(max(1, min(words, 200_000) // _LINE_WORDS))
@@ -208,7 +208,7 @@ def _sort(scratch: Path, engine: str, environment: Mapping[str, str], seconds: f
 
 
 def read_words(path: str, subtask: int, queues: list[Any], barrier: Any) -> None:
-    """One of the readers: lines that begin in its half, as lists of words to the owner of each word."""
+    """A reader process: splits the lines that begin in its half, and sends lists of words to their counters."""
     owners: dict[str, int] = {}
     size_bytes = os.path.getsize(path)
     last = size_bytes * (subtask + 1) // SIDE
@@ -238,7 +238,7 @@ def read_words(path: str, subtask: int, queues: list[Any], barrier: Any) -> None
 
 
 def count_words(queue: Any, results: Any, barrier: Any) -> None:
-    """One of the counters: counts until every reader has ended."""
+    """A counter process: counts until every reader has ended."""
     counts: dict[str, int] = {}
     ended = 0
     barrier.wait()

@@ -1,10 +1,10 @@
-"""A sparse edge beside one in bulk, from one process to another over a line that bulk fills.
+"""A sparse edge beside a bulk edge, from one process to another over a line that the bulk edge fills.
 
-Takes: whether the sparse edge is prompt. Gives: percentiles of the latency of its records, and what bulk moved.
+Takes: whether the sparse edge is prompt. Gives: percentiles of its records' latency, and the rate of the bulk edge.
 
-Rules: a record's latency begins when it is due, whenever it is emitted, and ends when it is read. Each connection has
-the whole line for itself (`transports.impaired`), as if the network shared its links fairly among connections: the
-prompt one, which moves some kilobytes a second, takes next to nothing from the other.
+A record's latency lasts from when it is due until it is read. Each connection has a whole line for itself
+(`transports.impaired`), as in a network that shares its links fairly among connections: the prompt connection moves
+some kilobytes a second, and takes next to nothing from the other.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from ..pair_io import PairIo, serve
 from ..processes import Deadlines
 
 LINE: Final = "delay=5ms&rate=12.5MB"
-"""100 Mbit/s and 5 ms to the consumer; credit goes back at once. Two busy processes fill it on any machine."""
+"""100 Mbit/s and 5 ms to the consumer, no delay for credit. Two busy processes fill it on any machine."""
 
 RATE_PER_S: Final = 200
 _WARM_UP: Final = 100
-"""Records until the line is full, which are not counted."""
+"""Records that do not count, because the line is not full yet."""
 
 _BULK: Final = bytes(32 * 1024)
 _BULK_RECORDS: Final = 32
 
 
 def measure_sparse(is_prompt: bool, environment: Mapping[str, str], seconds: float) -> dict[str, Any]:
-    """Runs it once.
+    """Measures once.
 
     Raises:
         MeasurementFailed: a process died, fell silent or stalled.
@@ -52,7 +52,7 @@ def measure_sparse(is_prompt: bool, environment: Mapping[str, str], seconds: flo
 
 
 async def produce(io: PairIo) -> dict[str, Any]:
-    """Emits the sparse records when they are due, and bulk whenever there is room, until the last of them is out."""
+    """Emits the sparse records when they are due, and bulk records all the time, until the last sparse one is sent."""
     async with open_network(f"impaired+tcp://127.0.0.1:0?{LINE}", NetworkConfig()) as manager:
         bulk = RecordWriter(manager.create_partition("bulk", subpartitions=1), format="bytes")
         sparse = RecordWriter(manager.create_partition("sparse", subpartitions=1), format="int64", buffer_timeout_s=0.0)
@@ -72,7 +72,7 @@ async def produce(io: PairIo) -> dict[str, Any]:
 
 
 async def consume(io: PairIo) -> dict[str, Any]:
-    """Reads both, each through a gate of its own."""
+    """Reads both edges, each through a gate of its own."""
     histogram, taken = Histogram(), [0]
     async with open_network("tcp://127.0.0.1:0", NetworkConfig()) as manager:
         address = await io.peer_address()

@@ -1,11 +1,10 @@
-"""The bare loop: blocking sockets and nothing else, the most these two processes can do.
+"""The bare loop over blocking sockets: what two processes reach without netstack.
 
-Takes: the payload's size and rate. Gives: the figures every real engine is a fraction of.
+Takes: the payload's size and rate. Gives: the figures that netstack's are divided by.
 
-Without a rate: each `sendmsg` gathers 16 times [16-byte header, 32 KiB of payload], and the consumer counts what
-`recv_into` puts into a slab of 512 KiB, touching nothing. No record is made, framed or verified: the payload is the
-first 128 KiB of the run again and again, which stay in the cache. With a rate: a header and a record a message,
-verified like any other engine's.
+Without a rate each `sendmsg` gathers 16 times [16-byte header, 32 KiB of payload], and the consumer counts the bytes
+that `recv_into` writes into a slab of 512 KiB. It makes and verifies no record: the payload is the first 128 KiB of the
+run, repeated, which stay in the cache. With a rate each message is a header and a record, verified as for every engine.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def _send_all(connection: socket.socket, pieces: list[bytes | memoryview]) -> in
 
 
 def _count_segments(spec: RunSpec, io: ConsumerIo, connection: socket.socket) -> int:
-    """Counts bytes; what is left over after whole segments and their headers are the smaller ones at the end."""
+    """Counts bytes; the remainder after whole segments and their headers are the smaller segments at the end."""
     slab = bytearray(_SLAB_BYTES)
     receive, arrivals = connection.recv_into, io.verifier.arrivals
     frame_bytes = _HEADER.size + _SEGMENT_BYTES
@@ -157,7 +156,7 @@ def _dial(address: str) -> socket.socket:
 
 
 def _tune(connection: socket.socket) -> None:
-    """What netstack's own transport does for a connection within one host."""
+    """Sets the options that netstack's own transport sets on a connection within one host."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if LOOPBACK_CONGESTION and hasattr(socket, "TCP_CONGESTION"):
         with contextlib.suppress(OSError):

@@ -31,7 +31,7 @@ WARM_UP: Final = (
     RunSpec(record_bytes=1024, seconds=1.5),
     RunSpec(rate_per_s=1000, seconds=1, buffer_timeout_s=0.01),
 )
-"""What the JVM compiles while it runs these is compiled in the cells that count."""
+"""Cells that run first, so that the JVM has compiled its hot code before a cell counts."""
 
 WARM_UP_S: Final = 9.0
 """About how long starting and warming up takes."""
@@ -148,7 +148,7 @@ class FlinkSession:
             while b"\n" not in self._pending:
                 elapsed_s = time.monotonic() - began
                 if elapsed_s > limit_s:
-                    raise MeasurementFailed(f"Flink said nothing for {limit_s:.0f} s{self._quote()}")
+                    raise MeasurementFailed(f"Flink sent nothing for {limit_s:.0f} s{self._quote()}")
                 if report is not None:
                     report(elapsed_s)
                 if selector.select(_LOOK_S):
@@ -160,7 +160,7 @@ class FlinkSession:
         return line
 
     def _quote(self) -> str:
-        """Its last words, for an error message."""
+        """The last lines of its standard error, for an error message."""
         self._words.seek(0)
         words = self._words.read().decode(errors="replace").splitlines()
         return "".join(f"\n    {line}" for line in words[-_QUOTED_LINES:])
