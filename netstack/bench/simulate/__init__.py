@@ -1,1 +1,1 @@
-"""A whole cluster in one process, on a clock that jumps, driven by one seed: what goes wrong comes again."""
+"""Simulates a whole cluster in one process, on a virtual clock; a seed decides the run, so a failure repeats."""

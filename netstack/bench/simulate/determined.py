@@ -97,7 +97,7 @@ def determined(seed: int, clock: JumpingClock | None = None) -> Iterator[None]:
 
 @final
 class _NoSockets(_RUN.TheIOManager):  # type: ignore[misc]
-    """No task waits for a socket: asking the system is for a signal, and need not happen in each round."""
+    """Polls sockets rarely: no task waits for one; only a signal arrives there."""
 
     _rounds = 0
 

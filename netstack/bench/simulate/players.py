@@ -1,7 +1,4 @@
-"""Processes that play simulations beside each other.
-
-Takes: what is to be played. Gives: what became of it, as it comes.
-"""
+"""Plays simulations in several worker processes."""
 
 from __future__ import annotations
 
@@ -22,12 +19,12 @@ _WORKER: Final = "netstack.bench.simulate.worker"
 
 
 def play(asked: Iterable[dict[str, Any]], processes: int) -> Iterator[dict[str, Any]]:
-    """Plays everything; the order of the answers is that of their ends.
+    """Yields the document of each outcome, in the order in which simulations end.
+
+    The workers are killed and their files removed when the iteration ends, for whatever reason.
 
     Raises:
-        MeasurementFailed: a process died; its last words are on standard error.
-
-    The end of the iteration, for whatever reason, ends the processes and removes their files.
+        MeasurementFailed: a worker died; it has written the reason to standard error.
     """
     waiting = iter(asked)
     root = str(Path(__file__).resolve().parents[3])
@@ -66,7 +63,7 @@ def play(asked: Iterable[dict[str, Any]], processes: int) -> Iterator[dict[str, 
                     line = process.stdout.readline()
                     if not line:
                         raise MeasurementFailed(
-                            f"a process that simulates died with exit code {process.wait()}; its last words are above"
+                            f"a worker process died with exit code {process.wait()}; its error is above"
                         )
                     following = next(waiting, None)
                     if following is None:

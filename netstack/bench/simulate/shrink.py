@@ -1,7 +1,4 @@
-"""From a scenario that fails to a small one that still does.
-
-Takes: a scenario, a way to play one. Gives: the smallest that was found.
-"""
+"""Reduces a scenario that fails to a smaller one that fails too."""
 
 from __future__ import annotations
 
@@ -12,12 +9,12 @@ from .scenario import Scenario, smaller
 
 
 def shrink(failed: Outcome, play: Callable[[Scenario], Outcome], *, attempts: int) -> tuple[Outcome, int]:
-    """Tries simpler scenarios as long as they fail, in whatever way.
+    """Plays simpler scenarios and continues with each one that fails, for whatever reason.
 
     Args:
-        failed: what failed.
-        play: plays one.
-        attempts: at most so many are played.
+        failed: the outcome to begin with.
+        play: plays one scenario.
+        attempts: maximum number of scenarios to play.
 
     Returns:
         The outcome of the simplest that failed, and how many were played.

@@ -1,10 +1,7 @@
-"""What has to happen in simulations, counted where it happens: a campaign that never gets there proves nothing.
+"""Counts the situations that a campaign must reach; without them its success proves nothing.
 
-Takes: what is told (log lines, notes of jobs), calls of a few methods of the product. Gives: how often each situation
-came about.
-
-Rules: counting changes nothing that happens. In the compiled build classes cannot be watched from outside: what is
-counted there is missing from `SITUATIONS`.
+Situations are recognised in log lines and events of jobs, and in calls of a few methods of the product. Counting does
+not change the run. In the compiled build classes cannot be watched from outside: `SITUATIONS` lacks what needs that.
 """
 
 from __future__ import annotations
@@ -22,13 +19,13 @@ from netstack.outbound import subpartition
 from netstack.shuffle.store import PartitionStore
 
 LEAST_SEEDS: Final = 1_000
-"""A campaign of so many has to get to all of them."""
+"""A campaign of so many seeds must reach every situation."""
 
 _SEEN: Final[list[Counter[str]]] = [Counter()]
 
 
 def happened(what: str) -> None:
-    """One of `SITUATIONS`."""
+    """Counts one of `SITUATIONS`."""
     _SEEN[-1][what] += 1
 
 
@@ -52,7 +49,7 @@ _ALONE: Final = "regions that restart alone"
 
 
 def told(line: str) -> None:
-    """Something was told."""
+    """Counts the situations that a log line or event shows."""
     for name, pattern in _TOLD_AS.items():
         if pattern.search(line):
             happened(name)
@@ -129,7 +126,7 @@ def _watched(inner: Callable[..., Any], seen: Callable[..., str]) -> Callable[..
 
 @contextmanager
 def counted() -> Iterator[Counter[str]]:
-    """How often each situation comes about within the block."""
+    """Counts how often each situation is reached within the block."""
     with ExitStack() as stack:
         for holder, name, seen, _ in _CALLS:
             inner = getattr(holder, name)
@@ -153,5 +150,5 @@ SITUATIONS: Final = (
 
 
 def missing(seen: Mapping[str, int]) -> list[str]:
-    """Those that never came about."""
+    """The situations that were never reached."""
     return [name for name in SITUATIONS if not seen.get(name)]

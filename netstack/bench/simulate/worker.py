@@ -1,7 +1,7 @@
-"""A process that plays simulations: with an order of sets that is the same in each, and nothing else in it.
+"""A worker process that plays simulations; PYTHONHASHSEED=0 makes the order of sets the same in each.
 
-Takes: on standard input a JSON document a line, `{"seed": 7}`, `{"scenario": {...}}` or with `"shrink": attempts`.
-Gives: a document for each on standard output, in order.
+It reads JSON documents from standard input, one a line: `{"seed": 7}` or `{"scenario": {...}}`, optionally with
+`"shrink": attempts`. It writes the document of each outcome to standard output, in the same order.
 """
 
 from __future__ import annotations
@@ -21,13 +21,9 @@ _WARM: Final = 8
 
 
 def main() -> int:
-    """Answers until its input ends.
-
-    Returns:
-        The exit code.
-    """
+    """Plays requests until standard input ends; returns the exit code."""
     if not hash_is_fixed():
-        sys.stderr.write("set PYTHONHASHSEED=0, or no two processes play the same\n")
+        sys.stderr.write("set PYTHONHASHSEED=0: otherwise two processes play the same seed differently\n")
         return 2
     gc.disable()  # one collection after each simulation: its garbage is still in the processor's cache
     for number, line in enumerate(sys.stdin):
@@ -40,7 +36,7 @@ def main() -> int:
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    """Plays what is asked for."""
+    """Plays the scenario of one request, and shrinks it if it fails and the request says so."""
     scenario = Scenario.from_dict(asked["scenario"]) if "scenario" in asked else random_scenario(asked["seed"])
     outcome = simulate(scenario)
     told = document(outcome)
@@ -51,7 +47,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def document(outcome: Outcome) -> dict[str, Any]:
-    """An outcome as plain data; what led to it only where it failed."""
+    """An outcome as JSON values; events, traceback and scenario only of a failure."""
     told: dict[str, Any] = {
         "seed": outcome.scenario.seed,
         "line": outcome.line,
