@@ -20,6 +20,7 @@ from .adaptive.parallelism import Decision, ParallelismExplanation, decide, expl
 from .adaptive.skew import VertexInput
 from .descriptors.blob_store import Offloader
 from .descriptors.deployment import Deployment
+from .descriptors.information import JobInformation
 from .descriptors.shuffle import TaskManagerLocation
 from .execution import ExecutionInput, Executions, ExecutionState, ExecutionVersions
 from .failover.release import PartitionRelease, PartitionTracker
@@ -118,16 +119,19 @@ class Progress:
             waits_for_running=waits,
         )
         self.deployment = Deployment(
-            job_id,
+            JobInformation.of(
+                job_id,
+                job,
+                builds=settings.builds,
+                code=settings.code,
+                reports_first_output=isinstance(self.strategy, LazyScheduling),
+            ),
             self.topology,
             self.executions,
             self.tracker,
             self.locations,
             offloader,
-            is_lazy=isinstance(self.strategy, LazyScheduling),
             only_finished=settings.hybrid is HybridConsumption.ONLY_FINISHED_PRODUCERS,
-            builds=settings.builds,
-            code=settings.code,
             life=settings.life,
         )
         self._extend_tables()

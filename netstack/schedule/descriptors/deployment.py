@@ -8,7 +8,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -68,22 +68,19 @@ class Deployment:
     """The descriptors of one job.
 
     Args:
-        job_id: of the job.
+        information: of the job.
         topology: its subtasks.
         executions: their states and attempts.
         tracker: places of partitions.
         locations: by place number of `tracker`; it grows.
         offloader: for large parts.
-        is_lazy: whether consumers may be deployed before some of their pipelined producers.
         only_finished: whether only finished partitions of hybrid results are announced.
-        builds: the build of each package that has functions of the job, by name.
-        code: packages that were sent with the job, and their blobs.
         life: see `execution_name`.
     """
 
     def __init__(
         self,
-        job_id: str,
+        information: JobInformation,
         topology: Topology,
         executions: Executions,
         tracker: PartitionTracker,
@@ -91,13 +88,10 @@ class Deployment:
         offloader: Offloader,
         *,
         only_finished: bool,
-        is_lazy: bool = False,
-        builds: Mapping[str, str] | None = None,
-        code: Sequence[tuple[str, str]] = (),
         life: int = 0,
     ) -> None:
-        self._job_id = job_id
-        self.execution = execution_name(job_id, life)
+        self._job_id = information.job_id
+        self.execution = execution_name(information.job_id, life)
         self._topology = topology
         self._executions = executions
         self._tracker = tracker
@@ -106,13 +100,10 @@ class Deployment:
         self._only_finished = only_finished
         self.cache = DescriptorCache(offloader)
         job = topology.job
-        self._may_be_unknown = is_lazy or any(
+        self._may_be_unknown = information.reports_first_output or any(
             dataset.type.is_blocking or dataset.type.is_hybrid for dataset in job.datasets
         )
-        self._job_information = offloader.information(
-            BlobKind.JOB_INFORMATION,
-            JobInformation.of(job_id, job, builds=builds, code=code, reports_first_output=is_lazy).pack(),
-        )
+        self._job_information = offloader.information(BlobKind.JOB_INFORMATION, information.pack())
         self._task_information: dict[int, MaybeOffloaded] = {}
         # By group with unknown partitions: what its cached lists contain, what its deployed consumers received, and
         # which groups may have an update for them.

@@ -27,7 +27,7 @@ from ...checkpoint.instructions import CheckpointSettings
 from ...config import NetworkConfig
 from ...errors import ConfigError
 from ...function_names import name_of
-from .job_graph import DEFAULT_FORMAT, UNDECIDED, UNKNOWN_PROFILE, OperatorKind, ResourceProfile, SourceSize
+from .job_graph import UNDECIDED, UNKNOWN_PROFILE, OperatorKind, ResourceProfile, SourceSize
 from .settings import AdaptiveSettings, CutSettings, RestartSettings, SpeculationSettings
 from .stream_builder import DataStream, OperatorStream, StreamEnvironment
 from .stream_graph import (
@@ -274,18 +274,11 @@ def _add(job: StreamEnvironment, operator: Mapping[str, Any], streams: Mapping[s
         name=operator["name"],
         kind=kind,
         function=name_of(operator["function"]) if "function" in operator else "",
-        has_operator=operator.get("has_operator", True),
-        max_parallelism=operator.get("max_parallelism"),
-        co_location_group=operator.get("co_location_group"),
         strategy=ChainingStrategy(operator.get("chaining", "never" if kind is OperatorKind.INVOKABLE else "always")),
         is_source=not inputs,
-        is_legacy_source=operator.get("is_legacy_source", False),
-        is_yielding=operator.get("is_yielding", False),
-        emits_at_end_only=operator.get("emits_at_end_only", False),
         parameters=operator.get("parameters", {}),
-        supports_concurrent_attempts=operator.get("supports_concurrent_attempts"),
-        uid=operator.get("uid", ""),
         source_size=_settings(SourceSize, operator, "source_size"),
+        **{name: operator[name] for name in _NODE_FIELDS & operator.keys()},
     )
     stream = job.add(node, *_streams(operator["name"], inputs, streams))
     if "parallelism" in operator:
@@ -367,9 +360,7 @@ def _written(graph: StreamGraph, index: int) -> dict[str, Any]:
         operator["buffer_timeout_s"] = node.buffer_timeout_s
     if node.strategy is not ChainingStrategy.ALWAYS:
         operator["chaining"] = node.strategy.value
-    for field in dataclasses.fields(node):
-        if field.name in _AS_THEY_ARE and getattr(node, field.name) != field.default:
-            operator[field.name] = getattr(node, field.name)
+    operator |= _changed_fields(node, _NODE_FIELDS)
     if node.profile != UNKNOWN_PROFILE:
         operator["profile"] = _profile(node.profile)
     if node.source_size is not None:
@@ -381,7 +372,7 @@ def _written(graph: StreamGraph, index: int) -> dict[str, Any]:
     return operator
 
 
-_AS_THEY_ARE: Final = frozenset(
+_NODE_FIELDS: Final = frozenset(
     {
         "has_operator",
         "max_parallelism",
@@ -395,27 +386,24 @@ _AS_THEY_ARE: Final = frozenset(
 )
 
 
+_EDGE_FIELDS: Final = frozenset({"function", "side_output", "dataset_id", "format", "channels", "is_prompt"})
+
+
 def _written_input(graph: StreamGraph, edge: StreamEdge) -> dict[str, Any]:
     given: dict[str, Any] = {"from": graph.nodes[edge.source].name, "partitioner": edge.partitioner.value}
     if edge.input_number != 1:
         given["input"] = edge.input_number
-    if edge.function:
-        given["function"] = edge.function
     if edge.mode is not ExchangeMode.UNDEFINED:
         given["mode"] = edge.mode.value
-    if edge.side_output:
-        given["side_output"] = edge.side_output
-    if edge.dataset_id is not None:
-        given["dataset_id"] = edge.dataset_id
-    if edge.format != DEFAULT_FORMAT:
-        given["format"] = edge.format
     if not isinstance(edge.buffer_timeout_s, Unset):
         given["buffer_timeout_s"] = edge.buffer_timeout_s
-    if edge.channels != 1:
-        given["channels"] = edge.channels
-    if edge.is_prompt:
-        given["is_prompt"] = True
-    return given
+    return given | _changed_fields(edge, _EDGE_FIELDS)
+
+
+def _changed_fields(value: StreamNode | StreamEdge, names: frozenset[str]) -> dict[str, Any]:
+    """The fields of these names that do not have their default."""
+    fields = [field for field in dataclasses.fields(value) if field.name in names]
+    return {each.name: getattr(value, each.name) for each in fields if getattr(value, each.name) != each.default}
 
 
 def _plain(value: Any) -> Any:

@@ -140,9 +140,8 @@ class StreamNode:
             UNSET: the job's.
         profile: what one of its subtasks needs.
         parameters: plain data for the function.
-        supports_concurrent_attempts: whether two attempts of a subtask may run at the same time, as in speculative
-            execution: the function's side effects must then be harmless when they happen twice. None: False for sinks
-            and invokables, else True.
+        supports_concurrent_attempts: whether two attempts of a subtask may run at the same time (speculation): then its
+            side effects must be harmless when they happen twice. None: False for sinks and invokables, else True.
         source_size: of a source, if known; decides its parallelism if that is not set.
     """
 
@@ -227,8 +226,6 @@ class StreamEdge:
 
 SCHEDULING_TYPES: Final = ("all_at_once", "next_stage_on_first_output", "next_stage_on_complete_output")
 INPUT_CONSTRAINTS: Final = ("any", "all")
-
-
 RETENTIONS: Final = ("always", "unless_finished", "never")
 """After which ends of a job its checkpoints are kept."""
 
@@ -290,8 +287,10 @@ class StreamSettings:
             raise ConfigError(f"keep={self.keep}; give at least 1: a job restarts from its newest checkpoint")
         if not 0 <= self.latency_interval_s < math.inf:
             raise ConfigError(f"latency_interval_s={self.latency_interval_s}; give seconds, or 0 to switch it off")
-        if self.retain not in RETENTIONS:
-            raise ConfigError(f"retain={self.retain!r}; give one of {', '.join(RETENTIONS)}")
+        allowed = {"retain": RETENTIONS, "input_constraint": INPUT_CONSTRAINTS}
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                raise ConfigError(f"{name}={getattr(self, name)!r}; give one of {', '.join(values)}")
         if self.speculation is not None and (not self.is_batch or self.checkpoints is not None):
             raise ConfigError(
                 "speculation is for batch jobs without checkpoints: two attempts of a task read the same finished"
@@ -299,8 +298,6 @@ class StreamSettings:
             )
         if self.scheduling is not None and self.scheduling not in SCHEDULING_TYPES:
             raise ConfigError(f"scheduling={self.scheduling!r}; give one of {', '.join(SCHEDULING_TYPES)}, or None")
-        if self.input_constraint not in INPUT_CONSTRAINTS:
-            raise ConfigError(f"input_constraint={self.input_constraint!r}; give one of {', '.join(INPUT_CONSTRAINTS)}")
 
     @property
     def restart_settings(self) -> RestartSettings:

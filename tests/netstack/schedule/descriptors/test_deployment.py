@@ -10,6 +10,7 @@ from netstack.ids import ResultPartitionType
 from netstack.schedule.descriptors.blob_store import MemoryBlobStore, Offloader, OffloadRule
 from netstack.schedule.descriptors.deployment import Deployment
 from netstack.schedule.descriptors.descriptors import TaskDeploymentDescriptor
+from netstack.schedule.descriptors.information import JobInformation
 from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, TaskManagerLocation
 from netstack.schedule.execution import ExecutionInput, Executions
 from netstack.schedule.failover.release import PartitionTracker
@@ -50,7 +51,7 @@ class Setting:
         self.store = MemoryBlobStore()
         rule = OffloadRule(0, 0) if is_offloading else OffloadRule(min_products=1 << 40)
         self.deployment = Deployment(
-            "run-1",
+            JobInformation.of("run-1", self.topology.job),
             self.topology,
             self.executions,
             self.tracker,
@@ -228,7 +229,7 @@ def test_a_skewed_input_is_read_in_pieces() -> None:
     executions.apply(producers, ExecutionInput.SCHEDULE)
     tracker.track(producers, producers, np.zeros(2, np.uint32))
     setting.deployment = Deployment(
-        "run-1",
+        JobInformation.of("run-1", setting.topology.job),
         setting.topology,
         executions,
         tracker,
