@@ -1,1 +1,1 @@
-"""The service that runs jobs: accepts them, knows the TaskManagers, drives one scheduler for each job."""
+"""The JobManager: accepts jobs, tracks TaskManagers, runs one scheduler for each job."""

@@ -1,15 +1,15 @@
-"""What jobs need beside their descriptors: packages that clients send with them, and where TaskManagers get blobs.
+"""Blobs of jobs: packages that clients upload, and the distribution of packages and offloaded data to TaskManagers.
 
-Takes: parts of zipped packages; what TaskManagers ask for, and what they say that they have. Gives: whole packages,
-checked by their SHA-256, in the store; parts of blobs, or places to read them.
+Takes: parts of zipped packages; requests and reports of TaskManagers. Gives: whole packages, checked by their SHA-256,
+in the store; parts of blobs, or places to read them.
 
 Rules:
-- A short blob is sent at once. A long one goes to the first TaskManager from here; the others get it from those that
-  have it, each of which serves two at a time. One that would wait longer than `PATIENCE_S` for that gets it from here
-  too. So a package is read here about once, and no job depends on one TaskManager. A blob is read by ranges.
-- What clients send is bounded in number and bytes. Where there is too much, the host with the most gives way, and of
-  its packages the one that began first; so who sends without end pushes out its own. A package is on its way over one
-  connection, and goes with it. Packages that no job has named go after `UNUSED_S`, or sooner where there are too many.
+- A short blob is sent at once. A long blob is sent to the first TaskManager; the others read it from TaskManagers that
+  have it, each of which serves two readers at a time. A TaskManager that would wait longer than `PATIENCE_S` reads from
+  the JobManager. So the JobManager reads a package about once, and no job depends on one TaskManager.
+- The number and bytes of uploads are bounded. When the limit is reached, the oldest upload of the host with the most
+  uploads is dropped, so a client that floods displaces only itself. An upload belongs to one connection and ends with
+  it. Packages that no job uses are removed after `UNUSED_S`, or sooner when they take too much space.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .store import JobStore
 from .stored_files import JobStoreError
 
 READERS_AT_ONCE: Final = 2
-"""Of one TaskManager that has a blob: so that the number of those that have it doubles or more in each round."""
+"""Concurrent readers of one TaskManager that has a blob; copies at least double in each round."""
 
 PATIENCE_S: Final = 10.0
 
@@ -46,12 +46,12 @@ _reader_count: Final = itemgetter(1)
 @final
 @dataclass(slots=True)
 class _Spread:
-    """One long blob on its way.
+    """The distribution of one long blob.
 
     Attributes:
-        readers: of each place that has it, how many read it there at the moment; by name of the TaskManager.
-        reading: where each TaskManager that fetches it was sent.
-        changed: set and replaced when another may go on.
+        readers: number of current readers of each TaskManager that has the blob.
+        reading: the place from which each TaskManager currently reads.
+        changed: set and replaced when a waiting TaskManager may continue.
     """
 
     readers: dict[str, int] = field(default_factory=lambda: {_HERE: 0})
@@ -61,16 +61,16 @@ class _Spread:
 
 @final
 class BlobServer:
-    """The blobs of a JobManager.
+    """Serves the blobs of a JobManager.
 
     Args:
-        store: has the packages.
-        blobs: has what schedulers have offloaded.
-        in_thread: reads files.
-        is_shared: whether TaskManagers get the path of a package, in case that they see it.
+        store: stores the packages.
+        blobs: stores the data that schedulers offloaded.
+        in_thread: runs file access.
+        is_shared: whether TaskManagers receive the path of a package, because they may share the file system.
 
     Attributes:
-        read_bytes: of packages, so far.
+        read_bytes: bytes of packages read so far.
     """
 
     def __init__(self, store: JobStore, blobs: MemoryBlobStore, in_thread: InThread, *, is_shared: bool) -> None:
@@ -83,11 +83,11 @@ class BlobServer:
         self._spread: dict[str, _Spread] = {}
 
     async def answer(self, taskmanager: str, ask: FetchBlob) -> BlobPart:
-        """A part of a blob, or where to read all of it.
+        """Returns a part of a blob, or the place from which to read all of it.
 
         Args:
-            taskmanager: which TaskManager asks.
-            ask: for what.
+            taskmanager: name of the requesting TaskManager.
+            ask: the request.
         """
         try:
             if ask.key.startswith(CODE_KEY):
@@ -113,7 +113,7 @@ class BlobServer:
         return BlobPart(ask.key, ask.offset, size, data)
 
     async def _place(self, taskmanager: str, ask: FetchBlob) -> str:
-        """Where a TaskManager is to read a long blob; empty is here."""
+        """Returns the place from which a TaskManager reads a long blob; empty: the JobManager."""
         if ask.offset:
             return _HERE
         self._reads_no_more(taskmanager, ask.key)
@@ -136,21 +136,21 @@ class BlobServer:
         spread.reading[taskmanager] = chosen
         return self._addresses.get(chosen, _HERE)
 
-    def kept(self, taskmanager: str, address: str, said: BlobKept) -> None:
-        """A TaskManager has a blob now, or has given it up.
+    def kept(self, taskmanager: str, address: str, message: BlobKept) -> None:
+        """Records that a TaskManager has a blob, or failed to fetch it.
 
         Args:
-            taskmanager: its name.
-            address: of its port for control.
-            said: which.
+            taskmanager: name of the TaskManager.
+            address: its control address.
+            message: its report.
         """
-        self._reads_no_more(taskmanager, said.key)
-        if said.key.startswith(CODE_KEY):
-            self._spread.setdefault(said.key, _Spread())  # it was read in the folder
-        spread = self._spread.get(said.key)
+        self._reads_no_more(taskmanager, message.key)
+        if message.key.startswith(CODE_KEY):
+            self._spread.setdefault(message.key, _Spread())  # it was read in the folder
+        spread = self._spread.get(message.key)
         if spread is None:
             return
-        if said.is_kept:
+        if message.is_kept:
             self._addresses[taskmanager] = address
             spread.readers.setdefault(taskmanager, 0)
         else:
@@ -158,7 +158,7 @@ class BlobServer:
         self._wake(spread)
 
     def lost(self, taskmanager: str) -> None:
-        """It is gone, with what it had."""
+        """Removes a lost TaskManager and its copies."""
         self._addresses.pop(taskmanager, None)
         for key, spread in self._spread.items():
             self._reads_no_more(taskmanager, key)
@@ -166,7 +166,7 @@ class BlobServer:
             self._wake(spread)
 
     def job_left(self, job_id: str) -> None:
-        """Its blobs are not needed any more; packages may serve the next one."""
+        """Deletes the blobs of an ended job; packages stay for later jobs."""
         for key in self._blobs.keys(job_id):
             self._blobs.delete(job_id, key)
             self._spread.pop(key, None)
@@ -187,7 +187,7 @@ class BlobServer:
 
 MAX_PACKAGE_BYTES: Final = 64 * MIB
 MAX_UPLOADS: Final = 16
-"""Of all clients together."""
+"""Concurrent uploads of all clients together."""
 
 UNUSED_S: Final = 3600.0
 MAX_UNUSED_BYTES: Final = 1024 * MIB
@@ -195,22 +195,22 @@ MAX_UNUSED_BYTES: Final = 1024 * MIB
 
 @final
 class Uploads:
-    """What is on its way, of all clients.
+    """The uploads of all clients.
 
     Args:
-        store: where whole packages go.
-        in_thread: runs what blocks.
-        used: the packages that jobs have named.
+        store: stores whole packages.
+        in_thread: runs blocking calls.
+        used: returns the packages that jobs use.
     """
 
     def __init__(self, store: JobStore, in_thread: InThread, used: Callable[[], Collection[str]]) -> None:
         self._store = store
         self._in_thread = in_thread
         self._used = used
-        self._parts: dict[Upload, None] = {}  # in the order in which their packages began
+        self._parts: dict[Upload, None] = {}  # oldest first
 
     async def stored(self, whole: bytes) -> None:
-        """A package is whole.
+        """Stores a complete package.
 
         Raises:
             JobStoreError: it cannot be stored.
@@ -219,16 +219,16 @@ class Uploads:
         await self.prune()
 
     async def prune(self) -> None:
-        """Removes packages that no job has named, and that nobody will any more."""
+        """Removes packages that no job uses."""
         used = frozenset(self._used())
         await self._in_thread(partial(self._store.prune_code, used, UNUSED_S, MAX_UNUSED_BYTES))
 
     async def sha256(self, data: bytes) -> str:
-        """In hex."""
+        """Returns the SHA-256 of data in hex."""
         return await self._in_thread(partial(_sha256, data))
 
     def began(self, upload: Upload) -> None:
-        """One more is on its way."""
+        """Adds an upload; drops others while there are too many."""
         self._parts.pop(upload, None)
         while len(self._parts) >= MAX_UPLOADS:
             counts = Counter(each.host for each in self._parts)
@@ -238,17 +238,17 @@ class Uploads:
         self._parts[upload] = None
 
     def ended(self, upload: Upload) -> None:
-        """It is whole, or has gone. Idempotent."""
+        """Removes an upload. Idempotent."""
         self._parts.pop(upload, None)
 
 
 @final
 class Upload:
-    """The package that is on its way over one connection.
+    """The upload of one connection.
 
     Args:
-        uploads: all of them.
-        host: of the client.
+        uploads: the uploads of all clients.
+        host: host of the client.
     """
 
     def __init__(self, uploads: Uploads, host: str) -> None:
@@ -258,30 +258,33 @@ class Upload:
         self._part = bytearray()
 
     async def add(self, sha256: str, offset: int, total: int, data: bytes) -> int:
-        """Takes a part; with the last one the package is stored.
+        """Adds a part; stores the package after its last part.
 
         Args:
-            sha256: of the whole package.
-            offset: of this part; parts come in order, and the first one begins anew.
-            total: length of the whole in bytes.
+            sha256: SHA-256 of the whole package.
+            offset: offset of this part; parts arrive in order, and offset 0 starts a new package.
+            total: length of the package in bytes.
             data: the part.
 
         Returns:
-            How many bytes are there.
+            The number of bytes received.
 
         Raises:
-            ConfigError: too long, out of order, or not what its SHA-256 says.
+            ConfigError: the package is too long, a part is out of order, or the SHA-256 does not match.
             JobStoreError: it cannot be stored.
         """
         if not 0 < total <= MAX_PACKAGE_BYTES:
-            raise ConfigError(f"a package of {total} bytes; {MAX_PACKAGE_BYTES} is the most")
+            raise ConfigError(
+                f"the package has {total} bytes; the limit is {MAX_PACKAGE_BYTES}:"
+                " ship fewer files, or install it on the hosts"
+            )
         if not offset:
             self._sha256, self._part = sha256, bytearray()
             self._uploads.began(self)
         if self._sha256 != sha256 or offset != len(self._part) or offset + len(data) > total or not data:
             raise ConfigError(
-                "parts of a package came out of order, or too many packages are on their way from your host; send it"
-                " again from its beginning"
+                "parts of a package arrived out of order, or too many uploads are in progress from your host; submit"
+                " the job again"
             )
         self._part += data
         if len(self._part) < total:
@@ -289,12 +292,12 @@ class Upload:
         whole = bytes(self._part)
         self.give_way()
         if await self._uploads.sha256(whole) != sha256:
-            raise ConfigError("a package is not what its SHA-256 says; send it again")
+            raise ConfigError("a package does not match its SHA-256; submit the job again")
         await self._uploads.stored(whole)
         return len(whole)
 
     def give_way(self) -> None:
-        """Forgets what has come; the connection has ended, or others need the room. Idempotent."""
+        """Drops the received parts, because the connection ended or other uploads need the space. Idempotent."""
         self._sha256, self._part = "", bytearray()
         self._uploads.ended(self)
 

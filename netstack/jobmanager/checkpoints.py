@@ -1,12 +1,12 @@
-"""The checkpoints of one job: the coordinator's instructions carried out; and which job has which folder.
+"""The checkpoints of one job: carries out the coordinator's instructions; also assigns checkpoint folders to jobs.
 
-Takes: what tasks report, requests of users, the time; folders that jobs are submitted with. Gives: commands to the
-tasks, manifests to the storage, a report of every checkpoint; an error where a folder is another job's, or lies
-elsewhere than it may.
+Takes: reports of tasks, requests of users, the time; folders that submitted jobs name. Gives: commands to the tasks,
+manifests to the storage, a report of every checkpoint; an error for a folder that another job uses or that lies outside
+the allowed roots.
 
-Rules: the folder is touched in threads only. A request is answered exactly once, whatever happens to the job. The last
-one who takes over a folder has it (`checkpoint.fence`), so a folder is a job's from before it is touched until the job
-has ended. Links are followed before folders are compared.
+Rules: only threads access the folder. Every request is answered exactly once, whatever happens to the job. Taking over
+a folder fences its previous owner (`checkpoint.fence`), so a folder belongs to a job from before its first access until
+the job has ended. Folders are compared after links are resolved.
 """
 
 from __future__ import annotations
@@ -43,43 +43,43 @@ from ..runtime.threads import InThread
 
 @final
 class CheckpointOwners:
-    """The folders of the jobs of one JobManager.
+    """The checkpoint folders of the jobs of one JobManager.
 
     Args:
-        roots: folders below which those that jobs name have to lie; none: anywhere.
-        in_thread: runs what blocks.
+        roots: folders below which named checkpoint folders must lie; empty: anywhere.
+        in_thread: runs blocking calls.
     """
 
     def __init__(self, roots: Iterable[str], in_thread: InThread) -> None:
         self._roots = tuple(roots)
         self._in_thread = in_thread
         self._owners: dict[str, tuple[str, str]] = {}
-        """By folder: id and name of the job."""
+        """Id and name of the owning job, by folder."""
 
     async def check_place(self, folder: str) -> None:
-        """Whether jobs may name this folder.
+        """Checks that jobs may use this folder.
 
         Raises:
-            ConfigError: no; the text names the roots.
+            ConfigError: it lies outside the roots.
         """
         await self._in_thread(partial(self._check_place, folder))
 
     async def claim(self, folder: str, job_id: str, name: str) -> None:
-        """The folder is this job's, until `leave`. Nothing happens where it is already.
+        """Assigns the folder to a job until `leave`. Idempotent.
 
         Raises:
-            ConfigError: it is another job's.
+            ConfigError: another job owns the folder.
         """
         real = await self._in_thread(partial(os.path.realpath, folder))
         owner, owner_name = self._owners.setdefault(real, (job_id, name))
         if owner != job_id:
             raise ConfigError(
-                f"job {name!r}: the checkpoint folder {folder} is that of job {owner} ({owner_name}), which has not"
-                " ended: give every job a folder of its own, or none, and the JobManager keeps one for it"
+                f"job {name!r}: job {owner} ({owner_name}), which has not ended, uses the checkpoint folder {folder}:"
+                " name another folder, or none, so that the JobManager creates one"
             )
 
     def leave(self, job_id: str) -> None:
-        """The job has ended, or was not accepted."""
+        """Releases the folders of a job that has ended or was rejected."""
         self._owners = {folder: owner for folder, owner in self._owners.items() if owner[0] != job_id}
 
     def _check_place(self, folder: str) -> None:
@@ -87,29 +87,29 @@ class CheckpointOwners:
         roots = [os.path.realpath(root) for root in self._roots]
         if roots and not any(os.path.commonpath((root, real)) == root for root in roots):
             raise ConfigError(
-                f"{folder} lies nowhere below {', '.join(self._roots)}, where this JobManager has checkpoints and"
-                " savepoints: name a folder there, or start it with another --checkpoint-root"
+                f"{folder} is not below {', '.join(self._roots)}, where this JobManager allows checkpoints and"
+                " savepoints: name a folder there, or start the JobManager with another --checkpoint-root"
             )
 
 
 HISTORY: Final = 1_000
-"""Reports kept of one job."""
+"""Maximum number of reports stored for one job."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointReport:
-    """How a checkpoint went.
+    """The result of a checkpoint.
 
     Attributes:
-        checkpoint_id: its number.
-        is_complete: whether it can be restored from; otherwise it was aborted.
+        checkpoint_id: number of the checkpoint.
+        is_complete: whether it was completed; otherwise it was aborted.
         reason: why it was aborted; empty otherwise.
-        is_savepoint: whether it is kept until somebody removes it.
-        triggered_s: when, on trio's clock.
-        duration_s: from its trigger until it was complete, stored and all, or aborted.
-        size_bytes: of all files that were acknowledged.
-        store_s: for its manifest.
-        subtasks: what those said that have acknowledged, in that order: `task`, `subtask`, and how it went there.
+        is_savepoint: whether it is a savepoint, which is never removed automatically.
+        triggered_s: time of the trigger on trio's clock.
+        duration_s: from the trigger until its manifest was stored, or until it was aborted.
+        size_bytes: size of all acknowledged files.
+        store_s: time to store the manifest.
+        subtasks: reports of the subtasks in order of acknowledgement: `task`, `subtask` and its measurements.
     """
 
     checkpoint_id: int
@@ -124,34 +124,34 @@ class CheckpointReport:
 
 
 class CheckpointCommands(Protocol):
-    """What is asked of the job."""
+    """Commands from `JobCheckpoints` to the job."""
 
     def trigger(self, barrier: bytes, subtasks: Iterable[Subtask], *, is_savepoint: bool, stops: bool) -> None:
-        """Has subtasks take a checkpoint."""
+        """Starts a checkpoint at subtasks."""
 
     def abort_checkpoint(self, checkpoint_id: int, subtasks: Iterable[Subtask]) -> None:
-        """Tells these that it will not happen."""
+        """Notifies subtasks that the checkpoint is aborted."""
 
     def final_of(self, subtask: Subtask) -> TaskFile | None:
-        """What an ended subtask left; None where it left nothing."""
+        """Returns the final state of an ended subtask; None if it has none."""
 
     def checkpoint_stored(self, checkpoint_id: int, *, job_goes_on: bool) -> None:
-        """It is complete: tasks may commit, and begin from it, unless it is a savepoint and the job goes on."""
+        """Handles a completed checkpoint: tasks commit, unless it is a savepoint after which the job continues."""
 
     def checkpoint_aborted(self, checkpoint_id: int, reason: str, *, is_failure: bool) -> None:
-        """It will never be complete; a failure if that is nobody's wish, nor what follows from another failure."""
+        """Handles an aborted checkpoint; not a failure if a user or another failure caused the abort."""
 
     def fail(self, reason: str) -> None:
-        """Too many checkpoints have failed."""
+        """Fails the job, because too many checkpoints have failed."""
 
 
 @final
 class CheckpointRequest:
-    """Somebody waits for a checkpoint.
+    """A pending request for a checkpoint.
 
     Attributes:
-        ended: set when it has, or when the job has without it.
-        report: how it went; None if the job ended without it.
+        ended: set when the checkpoint has ended, or the job has ended without it.
+        report: the result; None if the job ended without the checkpoint.
     """
 
     __slots__ = ("ended", "report")
@@ -163,7 +163,7 @@ class CheckpointRequest:
 
 @final
 class _Pending:
-    """A checkpoint under way."""
+    """A checkpoint in progress."""
 
     __slots__ = ("is_savepoint", "reports", "request", "size_bytes", "store_s", "triggered_s")
 
@@ -178,12 +178,12 @@ class _Pending:
 
 @final
 class JobCheckpoints:
-    """Carries out what the checkpoint coordinator of one job decides.
+    """Carries out the decisions of the checkpoint coordinator of one job.
 
     Attributes:
-        history: the checkpoints that have ended, the oldest first; the last `HISTORY` of them.
-        failed: how many were declined, took too long, or could not be stored.
-        waits_for: why the checkpoint that tasks end with is not there yet; empty where nothing was in its way.
+        history: the last `HISTORY` ended checkpoints, oldest first.
+        failed: number of checkpoints that were declined, timed out, or could not be stored.
+        waits_for: why the final checkpoint is not complete yet; empty if nothing delays it.
     """
 
     def __init__(
@@ -196,16 +196,16 @@ class JobCheckpoints:
         in_thread: InThread,
         history: list[CheckpointReport],
     ) -> None:
-        """Starts to take checkpoints, until `stop`.
+        """Starts taking checkpoints, until `stop`.
 
         Args:
-            coordinator: of this job.
-            storage: for manifests.
-            finals: of tasks that have ended.
-            commands: carries out what concerns the tasks.
-            nursery: where everything runs.
-            in_thread: runs what blocks.
-            history: where reports go.
+            coordinator: coordinator of this job.
+            storage: stores manifests.
+            finals: final states of ended tasks.
+            commands: sends commands to the tasks.
+            nursery: nursery for background tasks.
+            in_thread: runs blocking calls.
+            history: list to which reports are appended.
         """
         self.history = history
         self.failed = 0
@@ -226,10 +226,10 @@ class JobCheckpoints:
         nursery.start_soon(self._run)
 
     def request(self, *, savepoint: bool, stops: bool = False) -> CheckpointRequest:
-        """Asks for a checkpoint.
+        """Requests a checkpoint.
 
         Raises:
-            LocalProtocolError: it is stopped.
+            LocalProtocolError: checkpoints are stopped.
         """
         request = CheckpointRequest()
         self._requests.append(request)
@@ -241,12 +241,12 @@ class JobCheckpoints:
         return request
 
     async def take(self, *, savepoint: bool, stops: bool) -> CheckpointReport:
-        """Asks for a checkpoint, and waits for its end.
+        """Requests a checkpoint and waits for its end.
 
         Raises:
-            LocalProtocolError: it is stopped, or was before the checkpoint was taken.
+            LocalProtocolError: checkpoints are stopped, or the job ended before this one.
 
-        Cancellation: it is taken all the same.
+        Cancellation: the checkpoint is taken anyway.
         """
         request = self.request(savepoint=savepoint, stops=stops)
         await request.ended.wait()
@@ -255,7 +255,7 @@ class JobCheckpoints:
         return request.report
 
     def acknowledged(self, checkpoint_id: int, file: TaskFile, report: Mapping[str, Any]) -> None:
-        """A subtask has stored its part."""
+        """Handles the acknowledgement of a subtask."""
         pending = self._pending.get(checkpoint_id)
         if pending is not None:
             pending.reports.append({"task": file.task, "subtask": file.subtask, **report})
@@ -263,51 +263,51 @@ class JobCheckpoints:
         self._with(partial(self._coordinator.acknowledged, checkpoint_id, file))
 
     def declined(self, checkpoint_id: int, task: str, subtask: int, reason: str) -> None:
-        """A subtask cannot take part."""
+        """Handles the refusal of a subtask."""
         self._with(partial(self._coordinator.declined, checkpoint_id, task, subtask, reason))
 
     def task_ended(self, task: str, subtask: int) -> None:
-        """A subtask has ended well; its final state is stored."""
+        """Handles the successful end of a subtask, whose final state is stored."""
         self._with(partial(self._coordinator.task_ended, task, subtask))
 
     def task_waits(self, task: str, subtask: int) -> None:
-        """A subtask has sent its last event, and wants to hear of a checkpoint that begins from now on."""
+        """Handles a subtask that has sent its last event and waits for a checkpoint triggered from now on."""
         self._with(partial(self._coordinator.task_waits, task, subtask))
 
     def pause(self, reason: str) -> None:
-        """A part of the job restarts; idempotent."""
+        """Pauses checkpoints while a part of the job restarts. Idempotent."""
         if not self._coordinator.is_paused:
             self._with(partial(self._coordinator.pause, reason))
 
     def resume(self, goes_on: Callable[[Subtask], bool]) -> None:
-        """All of the job runs, but for what has ended; idempotent.
+        """Resumes checkpoints when all tasks run or have ended. Idempotent.
 
         Args:
-            goes_on: whether a subtask that once ended, or waited, has begun again since.
+            goes_on: returns whether a subtask that once ended or waited has been restarted since.
         """
         if self._coordinator.is_paused:
             before = {*self._coordinator.ended_subtasks, *self._coordinator.waiting_subtasks}
             self._with(partial(self._coordinator.resume, [subtask for subtask in sorted(before) if goes_on(subtask)]))
 
     def has_ended(self, subtask: Subtask) -> bool:
-        """Whether `task_ended` was said of it, and it has not begun again since."""
+        """Whether `task_ended` was called for a subtask that has not been restarted since."""
         return subtask in self._coordinator.ended_subtasks
 
     async def take_last(self, goes_on: Callable[[Subtask], bool]) -> None:
-        """Every task has ended: waits for what is under way, or takes a checkpoint of what each had in the end.
+        """After the end of every task: waits for pending checkpoints, or takes one of the final states.
 
         Args:
-            goes_on: see `resume`.
+            goes_on: as in `resume`.
         """
         self.resume(goes_on)
-        while self._requests or self._pending:  # whoever asked for those may have asked for the end of the job, too
+        while self._requests or self._pending:  # one of them may be a savepoint that ends the job
             self._ended_one = trio.Event()
             await self._ended_one.wait()
         if not self._coordinator.is_covered:
             await self.request(savepoint=False).ended.wait()
 
     def stop(self) -> None:
-        """Aborts what is under way; nothing is triggered any more. Idempotent."""
+        """Aborts pending checkpoints and triggers no more. Idempotent."""
         self._is_stopped = True
         self._with(self._coordinator.stop)
         for request in self._requests:
@@ -315,12 +315,12 @@ class JobCheckpoints:
         self._requests.clear()
 
     def abandon(self) -> None:
-        """The JobManager ends and the job does not: whatever is still said of it is the next one's affair."""
+        """Ignores all later reports, because this JobManager ends and the next one continues the job."""
         self._is_abandoned = True
 
     async def close(self) -> None:
-        """The job has ended, and nobody writes any more: removes what was written of checkpoints that it cut short."""
-        for pending in self._pending.values():  # was being stored, and perhaps is
+        """Removes the files of incomplete checkpoints after the end of the job."""
+        for pending in self._pending.values():  # their manifests may have been stored
             if pending.request is not None:
                 pending.request.ended.set()
         while self._to_discard:
@@ -328,10 +328,8 @@ class JobCheckpoints:
         await self._in_thread(self._finals.clear)
 
     def statistics(self) -> CoordinatorStatistics:
-        """The coordinator's view."""
+        """Returns the statistics of the coordinator."""
         return self._coordinator.statistics()
-
-    # Inside.
 
     async def _run(self) -> None:
         while not self._is_stopped:
@@ -342,7 +340,7 @@ class JobCheckpoints:
             self._with(self._coordinator.tick)
 
     def _with(self, step: Callable[[float], Sequence[Instruction]]) -> None:
-        """Tells the coordinator something, carries out what it says, and looks at its deadlines anew."""
+        """Runs a step of the coordinator, carries out its instructions, and updates the deadline."""
         if self._is_abandoned:
             return
         for instruction in step(trio.current_time()):
@@ -353,8 +351,8 @@ class JobCheckpoints:
         match instruction:
             case Trigger():
                 checkpoint_id = instruction.barrier.checkpoint_id
-                if checkpoint_id not in self._pending:  # else some tasks have lost their producers since
-                    # Whoever asked first is served first, also by one that was due anyway.
+                if checkpoint_id not in self._pending:  # else tasks that lost their producers are triggered again
+                    # A periodic checkpoint also serves the oldest request.
                     request = self._requests.popleft() if self._requests else None
                     self._pending[checkpoint_id] = _Pending(trio.current_time(), instruction.is_savepoint, request)
                 self._commands.trigger(
@@ -377,7 +375,7 @@ class JobCheckpoints:
                 )
                 self.failed += instruction.cause.is_failure
                 if instruction.cause.is_failure and self._coordinator.is_final_due:
-                    self.waits_for = f"the last checkpoint, which is tried again: {reason}"
+                    self.waits_for = f"the final checkpoint, which is retried: {reason}"
                 self._report(instruction.checkpoint_id, reason)
                 self._to_discard.append(instruction.checkpoint_id)
                 if not self._is_stopped:
@@ -386,7 +384,7 @@ class JobCheckpoints:
                 self._commands.fail(instruction.reason)
 
     async def _complete_all(self) -> None:
-        """One after the other; and nothing is removed while an older one is being completed."""
+        """Completes checkpoints one by one; prunes only when no other one is being completed."""
         while self._to_complete:
             await self._complete(self._to_complete[0])
             if len(self._to_complete) == 1:
@@ -411,7 +409,7 @@ class JobCheckpoints:
         for subtask in instruction.subtasks:
             final = self._commands.final_of(subtask)
             if final is None:
-                self.declined(instruction.checkpoint_id, *subtask, "it ended, and its final state is not there")
+                self.declined(instruction.checkpoint_id, *subtask, "it ended, and its final state is missing")
                 return
             try:
                 file = await self._in_thread(
@@ -427,7 +425,7 @@ class JobCheckpoints:
             await self._in_thread(partial(self._storage.discard, self._to_discard.popleft()))
 
     def _report(self, checkpoint_id: int, reason: str) -> None:
-        """A checkpoint has ended."""
+        """Adds the report of an ended checkpoint to the history."""
         pending = self._pending.pop(checkpoint_id)
         report = CheckpointReport(
             checkpoint_id,

@@ -1,11 +1,11 @@
-"""TaskManagers as processes of this one: started, started again when they die, and gone with it.
+"""TaskManagers as child processes: starts them, restarts them when they die, and ends them with this process.
 
-Takes: where the JobManager is, how many TaskManagers, of how many slots. Gives: the processes, and what they print.
+Takes: the address of the JobManager, the number of TaskManagers and slots. Gives: the processes and their output.
 
-Rules: the standard input of a child is a pipe of this process; the child ends when it closes, so also when this
-process is killed. It runs in a session of its own: Ctrl-C reaches only this process, which then ends it. The shared
-secret is handed over in memory and never on a disk. When the block is left, every child is reaped, and what operators
-have started there is killed.
+Rules: the standard input of a child is a pipe of this process; the child ends when the pipe closes, also when this
+process is killed. A child runs in its own session, so Ctrl-C reaches only this process, which then ends the child. The
+shared secret is passed in memory and never on a disk. At the end of the block every child is reaped, and processes that
+operators started there are killed.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from ..runtime.authentication import Secret
 from ..shown import shown_text
 
 TAIL_LINES: Final = 40
-"""Last lines of a child's standard error, to explain its death."""
+"""Number of stderr lines of a child that are stored to explain its death."""
 
 _STOP_S: Final = 5.0
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
-_QUIET_S: Final = 30.0  # alive for so long, and the next pause is the first again
+_QUIET_S: Final = 30.0  # a child that lived this long is restarted after the first pause again
 _LINE_BYTES: Final = 1 << 16
 _LOGGED: Final = re.compile(r"\d\d:\d\d:\d\d ")
 
 Lines = Callable[[str, str], None]
-"""Takes the name of a TaskManager and a line that it printed."""
+"""Receives the name of a TaskManager and a line that it printed."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskManagerSettings:
-    """What the TaskManagers are started with.
+    """Settings of the TaskManager processes.
 
     Attributes:
-        slots: of each.
-        memory_bytes: for network buffers, of each.
-        allow: prefixes of the functions that they may run; `*` is any.
-        is_restarting: whether one that dies is started again.
-        flags: more flags of `netstack taskmanager`.
+        slots: slots of each TaskManager.
+        memory_bytes: memory for network buffers of each TaskManager.
+        allow: prefixes of the functions that they may run; `*`: any.
+        is_restarting: whether a TaskManager that dies is restarted.
+        flags: additional flags of `netstack taskmanager`.
     """
 
     slots: int = 1
@@ -65,10 +65,10 @@ class TaskManagerSettings:
 
 @final
 class LocalTaskManagers:
-    """Made by `open_local_taskmanagers`.
+    """The TaskManager processes; created by `open_local_taskmanagers`.
 
     Attributes:
-        deaths: how TaskManagers ended that nobody had ended, the newest last.
+        deaths: descriptions of unexpected deaths, newest last.
     """
 
     def __init__(
@@ -87,42 +87,40 @@ class LocalTaskManagers:
         self._on_printed = on_printed
         self._on_logged = on_logged
         self._address = address
-        self._pids: dict[str, int] = {}  # of those that are not reaped
+        self._pids: dict[str, int] = {}  # of children that are not reaped
         self._tails: dict[str, deque[str]] = {}
         self._stopping = trio.Event()
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process ids of those that run, by name."""
+        """Process ids of the running TaskManagers, by name."""
         return dict(self._pids)
 
     def start(self, name: str) -> None:
         """Starts a TaskManager; it registers with the JobManager as soon as it can.
 
         Args:
-            name: for messages; not taken by another one that runs.
+            name: name for messages; no other running one has it.
         """
         self._nursery.start_soon(self._keep, name)
 
     def kill(self, name: str) -> None:
-        """SIGKILL, now; what follows is what follows any death.
+        """Kills a TaskManager with SIGKILL.
 
         Raises:
-            KeyError: none of this name runs.
+            KeyError: no TaskManager of this name is running.
         """
         os.kill(self._pids[name], SIGKILL)
 
     def stop(self) -> None:
-        """Has all of them end, and no other one begin; those that do not within a few seconds are killed."""
+        """Ends all TaskManagers and starts no more; kills those that do not end within a few seconds."""
         self._stopping.set()
 
     def last_words(self) -> str:
-        """What one of them logged last, to explain why they do not come; empty if they are silent."""
+        """Returns the last log line of one TaskManager for error texts; empty without output."""
         return next(
-            (f"; process {name} said: {shown_text(tail[-1])}" for name, tail in self._tails.items() if tail), ""
+            (f"; last log line of {name}: {shown_text(tail[-1])}" for name, tail in self._tails.items() if tail), ""
         )
-
-    # Inside.
 
     def _command(self, name: str) -> list[str]:
         words = [sys.executable, "-m", "netstack.cli", "taskmanager", "--jobmanager", self._address]
@@ -136,11 +134,11 @@ class LocalTaskManagers:
         return words
 
     async def _keep(self, name: str) -> None:
-        """One TaskManager, for as long as it is wanted."""
+        """Runs one TaskManager, restarting it if configured, until `stop`."""
         pause_s = _FIRST_PAUSE_S
         while not self._stopping.is_set():
             began_s = trio.current_time()
-            with trio.CancelScope(shield=True):  # its end is waited for, whatever happens
+            with trio.CancelScope(shield=True):  # reap the child even when cancelled
                 death = await self._live(name)
             if self._stopping.is_set():
                 return
@@ -154,7 +152,7 @@ class LocalTaskManagers:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _live(self, name: str) -> str:
-        """From its start to its end; how that was."""
+        """Runs one TaskManager process to its end; returns a description of its death."""
         tail = self._tails[name] = deque(maxlen=TAIL_LINES)
         process = await trio.lowlevel.open_process(
             self._command(name),
@@ -176,7 +174,7 @@ class LocalTaskManagers:
                 guard.start_soon(self._end_when_stopping, process.pid)
                 await _wait_unreaped(process.pid)
                 guard.cancel_scope.cancel()
-            _kill_session(process.pid)  # what it has started holds the pipes too
+            _kill_session(process.pid)  # its own children hold the pipes open
             del self._pids[name]
             await process.wait()
         return f"TaskManager process {name} {_how(process.returncode)}{_last_words(tail)}"
@@ -220,17 +218,17 @@ async def open_local_taskmanagers(
     on_printed: Lines | None = None,
     on_logged: Lines | None = None,
 ) -> AsyncIterator[LocalTaskManagers]:
-    """TaskManagers as processes, for as long as the block runs.
+    """Runs TaskManagers as child processes while the block runs.
 
     Args:
         address: URL of the JobManager.
-        names: one for each, for messages.
-        settings: what they are started with.
-        secret: shared with the JobManager.
-        on_printed: takes what they print on standard output: what operators print.
-        on_logged: takes what they print on standard error.
+        names: names of the TaskManagers for messages.
+        settings: settings of all TaskManagers.
+        secret: secret shared with the JobManager.
+        on_printed: receives lines of standard output, which operators print.
+        on_logged: receives lines of standard error, which TaskManagers log.
 
-    Cancellation, and the end of the block: they are stopped, and reaped.
+    Cancellation, like the end of the block, stops and reaps all processes.
     """
     with _secret_in_memory(secret) as secret_fd:
         async with trio.open_nursery() as nursery:
@@ -242,7 +240,7 @@ async def open_local_taskmanagers(
                 yield taskmanagers
             except trio.Cancelled:
                 raise
-            except BaseException as error:  # leaves as it is, not inside this nursery's group
+            except BaseException as error:  # propagates unwrapped, not in this nursery's group
                 failure = error
             finally:
                 taskmanagers.stop()
@@ -251,29 +249,32 @@ async def open_local_taskmanagers(
 
 
 def search_path() -> list[str]:
-    """Where this process finds modules, for others."""
+    """Returns the module search path of this process for child processes."""
     return list(dict.fromkeys(os.path.abspath(place) for place in sys.path if not place or os.path.exists(place)))
 
 
-async def wait_registered(found: LocalTaskManagers, count: Callable[[], int], wanted: int, timeout_s: float) -> None:
-    """Waits until so many TaskManagers are registered.
+async def wait_registered(
+    taskmanagers: LocalTaskManagers, count: Callable[[], int], wanted: int, timeout_s: float
+) -> None:
+    """Waits until `wanted` TaskManagers are registered.
 
     Raises:
-        NetstackError: one of them died, or they do not come; the text says why as far as it is known.
+        NetstackError: a TaskManager died, or they do not register in time; the text contains the reason if known.
     """
     deadline_s = trio.current_time() + timeout_s
     while count() < wanted and trio.current_time() < deadline_s:
-        if found.deaths:
-            raise NetstackError(found.deaths[-1])
+        if taskmanagers.deaths:
+            raise NetstackError(taskmanagers.deaths[-1])
         await trio.sleep(0.02)
     if count() < wanted:
         raise NetstackError(
-            f"of {wanted} TaskManager processes {count()} have registered within {timeout_s:g} s{found.last_words()}"
+            f"only {count()} of {wanted} TaskManager processes registered within {timeout_s:g} s"
+            f"{taskmanagers.last_words()}"
         )
 
 
 async def _wait_unreaped(pid: int) -> None:
-    """Waits for its end, and leaves its process id taken: nobody else is killed in its place."""
+    """Waits for the end of a process without reaping it, so that its id cannot be reused before the kill."""
     descriptor = os.pidfd_open(pid)
     try:
         await trio.lowlevel.wait_readable(descriptor)
@@ -290,9 +291,9 @@ def _how(code: int | None) -> str:
     if code is None or code >= 0:
         return f"exited with code {code}"
     try:
-        return f"was ended by {Signals(-code).name}"
+        return f"was killed by {Signals(-code).name}"
     except ValueError:
-        return f"was ended by signal {-code}"
+        return f"was killed by signal {-code}"
 
 
 def _last_words(tail: deque[str]) -> str:
@@ -302,7 +303,7 @@ def _last_words(tail: deque[str]) -> str:
 
 @contextlib.contextmanager
 def _secret_in_memory(secret: Secret | None) -> Iterator[int | None]:
-    """A file that has no name, for those who are handed its descriptor."""
+    """Yields the descriptor of an unnamed in-memory file with the secret."""
     if secret is None:
         yield None
         return

@@ -1,16 +1,15 @@
-"""A JobManager from the outside: submit jobs, ask how they are, save and end them, wait for their end.
+"""The client of a JobManager: submits, inspects, saves and cancels jobs, and waits for their end.
 
-Takes: the address of a JobManager. Gives: `JobClient`; how a job ended.
+Takes: the address of a JobManager. Gives: `JobClient`; the result of a job.
 
     async with open_job_client("tcp://10.0.0.1:6120", secret=secret) as client:
         job_id = await client.submit(environment)
         result = await client.wait(job_id)
 
-Rules: documents that describe jobs are plain data as the JobManager made them; their keys are a contract (README). Any
-number of questions may be under way at a time. A client that goes leaves its jobs as they are. A JobManager that has
-gone may come back on its folder, and then goes on with the job; so `wait_for_job` asks again at the same address, for
-as long as its patience lasts. Only the loss of a connection is waited out: what a JobManager answers, its refusals
-included, is the answer.
+Rules: documents about jobs are plain data from the JobManager; their keys are a contract (README). Any number of
+requests may be pending. Closing a client does not affect its jobs. A JobManager may be restarted on its folder and then
+continues its jobs, so `wait_for_job` reconnects to the same address until its patience ends. It retries lost
+connections only; any answer of a JobManager, also a rejection, is final.
 """
 
 from __future__ import annotations
@@ -45,22 +44,22 @@ from .shipping import zip_package
 Document: TypeAlias = dict[str, Any]
 
 DEFAULT_ADDRESS: Final = "tcp://127.0.0.1:6120"
-"""Where a JobManager listens unless `--listen` says otherwise."""
+"""Default address of a JobManager without `--listen`."""
 
 _CHECKED_ELSEWHERE: Final = frozenset({"netstack"})
-"""Greetings compare these."""
+"""Packages whose builds the greeting compares."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """How a job ended.
+    """The result of a job that did not fail.
 
     Attributes:
-        job_id: its id.
-        state: `finished` or `canceled`; one that failed raises.
+        job_id: id of the job.
+        state: `finished` or `canceled`; a failed job raises `JobFailed`.
         reason: why it was canceled; may be empty.
-        results: operator -> subtask -> what its sink, or its invokable, returned.
+        results: results of sinks and invokables, by operator and subtask.
     """
 
     job_id: str
@@ -71,10 +70,10 @@ class JobResult:
 
 @final
 class JobClient:
-    """Made by `open_job_client`.
+    """A connection to a JobManager; created by `open_job_client`.
 
     Attributes:
-        greeting: what the JobManager says of itself.
+        greeting: greeting of the JobManager.
     """
 
     def __init__(self, link: ControlLink, greeting: Greeting) -> None:
@@ -86,7 +85,7 @@ class JobClient:
 
     @property
     def peer(self) -> str:
-        """The JobManager, for messages."""
+        """Name of the JobManager for error texts."""
         return self._link.peer
 
     async def submit(
@@ -97,24 +96,24 @@ class JobClient:
         allow_non_restored_state: bool = False,
         ship: Iterable[str] = (),
     ) -> str:
-        """Has a job run; what it returns is kept by the JobManager, whatever becomes of this client.
+        """Submits a job; the JobManager stores its results, also when this client disconnects.
 
         Args:
-            job: it.
-            from_savepoint: folder of a checkpoint or savepoint to begin from, as the JobManager sees it.
-            allow_non_restored_state: state there of operators that the job does not have is left behind.
-            ship: packages or modules, by name or by path, to send along for TaskManagers that do not have them
-                (started with --allow-submitted). Of all others the TaskManagers' code has to be what it is here.
+            job: the job.
+            from_savepoint: path of a checkpoint or savepoint to start from, on the JobManager's host.
+            allow_non_restored_state: whether state of operators that the job does not have may be dropped.
+            ship: packages or modules, by name or path, to send to TaskManagers that do not have them (started with
+                --allow-submitted). For all other packages the TaskManagers must have the same source as this process.
 
         Returns:
             The job's id.
 
         Raises:
-            ConfigError: it is no job, a source tells a size that is none, or a package to be sent is not there.
-            RequestRefused: the JobManager does not take it; the text says why.
-            ConnectionLost: the JobManager is gone; whether it has taken the job is not known.
+            ConfigError: the job is invalid, a source reports an invalid size, or a package to ship is missing.
+            RequestRefused: the JobManager rejects the job; the text is its reason.
+            ConnectionLost: the connection is lost; the JobManager may or may not have accepted the job.
 
-        Cancellation: likewise.
+        Cancellation: the JobManager may or may not have accepted the job.
         """
         graph = job.stream_graph() if isinstance(job, StreamEnvironment) else job
         if graph.settings.is_dynamic:
@@ -132,42 +131,42 @@ class JobClient:
         )
 
     async def definition(self, job_id: str) -> Document:
-        """A job as it was submitted: `job_id`, `document` (a job file), `code` and `builds` of its packages.
+        """Returns a job as submitted: `job_id`, `document` (a job file), `code` and `builds` of its packages.
 
-        Raises as `job`.
+        Raises the same errors as `job`.
         """
         return await self._questions.ask("definition", {"job_id": job_id})
 
     async def resubmit(
         self, definition: Document, *, from_savepoint: str | None = None, allow_non_restored_state: bool = False
     ) -> str:
-        """Has a job run that was submitted before, perhaps with other settings (`definition`); see `submit`."""
+        """Submits the `definition` of a job again, possibly with changed settings; raises as `submit`."""
         arguments = {name: definition[name] for name in ("document", "code", "builds")}
         arguments |= {"from_savepoint": from_savepoint, "allow_non_restored_state": allow_non_restored_state}
         arguments |= {"owner": self._owner}
         return self._questions.field(await self._questions.ask("submit", arguments), "job_id", str)
 
     async def jobs(self) -> list[Document]:
-        """A summary of every job that the JobManager remembers, in the order of submission.
+        """Returns a summary of every job that the JobManager remembers, in order of submission.
 
         Raises:
-            ConnectionLost: the JobManager is gone.
+            ConnectionLost: the connection is lost.
 
-        Cancellation: the answer is ignored when it comes; so it is of the calls below, but for what they say.
+        Cancellation: a late answer is ignored; this holds for all calls below that do not state otherwise.
         """
         return self._questions.field(await self._questions.ask("jobs", {}), "jobs", list)
 
     async def job(self, job_id: str) -> Document:
-        """All about one job.
+        """Returns all details of one job.
 
-        Of tens of thousands of subtasks not all are listed: `left_out` of a vertex counts the others by their states.
+        Of very wide vertices not all subtasks are listed; `left_out` of a vertex counts the others by state.
 
         Args:
-            job_id: its id, or a beginning that no other id has.
+            job_id: the job's id, or a unique prefix of it.
 
         Raises:
-            RequestRefused: there is none, or several begin so; also in the calls below.
-            ConnectionLost: the JobManager is gone.
+            RequestRefused: no job, or more than one job, has this id; this applies to all calls below.
+            ConnectionLost: the connection is lost.
         """
         return await self._questions.ask("job", {"job_id": job_id})
 
@@ -175,11 +174,11 @@ class JobClient:
         """Waits until a job has ended.
 
         Raises:
-            JobFailed: it failed; the text is its root cause, `traceback` the lines that raised it.
+            JobFailed: the job failed; the text is its root cause, `traceback` that of user code.
             RequestRefused: there is no such job.
-            ConnectionLost: the JobManager is gone; another one on its folder goes on with the job.
+            ConnectionLost: the connection is lost; a JobManager restarted on its folder continues the job.
 
-        Cancellation: the job goes on.
+        Cancellation: the job continues.
         """
         answer = await self._questions.ask("wait", {"job_id": job_id})
         state, reason = self._questions.field(answer, "state", str), self._questions.field(answer, "reason", str)
@@ -192,86 +191,84 @@ class JobClient:
         return JobResult(job_id, state, reason, results)
 
     async def cancel(self, job_id: str) -> str:
-        """Cancels a job and waits until nothing of it runs; one that has ended stays as it is.
+        """Cancels a job and waits until all of its tasks have ended; does nothing if the job has ended.
 
         Returns:
-            The state in which it is now: `canceled`, or how it has ended before.
+            The state of the job: `canceled`, or its earlier final state.
 
         Raises:
             RequestRefused: there is no such job.
-            ConnectionLost: the JobManager is gone.
+            ConnectionLost: the connection is lost.
 
-        Cancellation: it is cancelled all the same.
+        Cancellation: the job is cancelled anyway.
         """
         return self._questions.field(
             await self._questions.ask("cancel", {"job_id": job_id, "owner": self._owner}), "state", str
         )
 
     async def savepoint(self, job_id: str, *, stop: bool = False) -> Document:
-        """Takes a savepoint: a checkpoint that stays until somebody removes it.
+        """Takes a savepoint, a checkpoint that is never removed automatically.
 
         Args:
-            job_id: of which job.
-            stop: whether the job ends with it, without the end of its data.
+            job_id: id of the job.
+            stop: whether to stop the job after the savepoint, before the end of its data.
 
         Returns:
             `checkpoint_id`, `path` (for `submit`), `size_bytes`, `duration_s`.
 
         Raises:
-            RequestRefused: there is no such job, it takes no checkpoints, or this one failed.
-            ConnectionLost: the JobManager is gone.
+            RequestRefused: there is no such job, it has no checkpoint settings, or the savepoint failed.
+            ConnectionLost: the connection is lost.
 
-        Cancellation: it is taken all the same.
+        Cancellation: the savepoint is taken anyway.
         """
         return await self._questions.ask("savepoint", {"job_id": job_id, "stop": stop, "owner": self._owner})
 
     async def taskmanagers(self) -> list[Document]:
-        """The TaskManagers that are there, their slots, and who has them.
+        """Returns the registered TaskManagers, their slots, and the jobs that use them.
 
         Raises:
-            ConnectionLost: the JobManager is gone.
+            ConnectionLost: the connection is lost.
         """
         return self._questions.field(await self._questions.ask("taskmanagers", {}), "taskmanagers", list)
 
     async def look(self) -> Document:
-        """What the cluster is like now, down to each channel; see `ClusterWatch.snapshot`.
+        """Returns a snapshot of the cluster, down to each channel (`ClusterWatch.snapshot`).
 
-        Details of channels are there a moment after the first look, as long as somebody looks.
+        Channel details are present shortly after the first call, while calls continue.
 
         Raises:
-            ConnectionLost: the JobManager is gone.
-            RequestRefused: more than an answer holds.
+            ConnectionLost: the connection is lost.
+            RequestRefused: the snapshot is larger than a message may be.
         """
         return await self._questions.ask("look", {})
 
     async def stacks(self, job_id: str) -> Document:
-        """The Python stacks of a job's tasks; see `StackQueries.ask`. Raises as `job`."""
+        """Returns the Python stacks of a job's tasks (`StackQueries.ask`). Raises as `job`."""
         return await self._questions.ask("stack", {"job_id": job_id})
 
     async def datasets(self) -> list[Document]:
-        """What jobs have left under a name (`DataStream.persist`), the oldest first.
+        """Returns the datasets that jobs kept (`DataStream.persist`), oldest first.
 
         Raises:
-            ConnectionLost: the JobManager is gone.
+            ConnectionLost: the connection is lost.
         """
         return self._questions.field(await self._questions.ask("datasets", {}), "datasets", list)
 
     async def release_dataset(self, dataset_id: str) -> int:
-        """Drops a dataset; jobs that read it now fail.
+        """Releases a kept dataset; jobs that are reading it fail.
 
         Returns:
-            How many bytes it had.
+            Size of the dataset in bytes.
 
         Raises:
-            RequestRefused: there is none of this name.
-            ConnectionLost: the JobManager is gone.
+            RequestRefused: there is no dataset of this name.
+            ConnectionLost: the connection is lost.
 
-        Cancellation: it is dropped or not.
+        Cancellation: the dataset may or may not be released.
         """
         answer = await self._questions.ask("release_dataset", {"dataset_id": dataset_id})
         return self._questions.field(answer, "bytes", int)
-
-    # Inside.
 
     async def _send_code(self, sha256: str, data: bytes) -> None:
         for offset in range(0, len(data), SLICE_BYTES):
@@ -288,21 +285,21 @@ async def open_job_client(
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     connect_timeout_s: float = 10.0,
 ) -> AsyncIterator[JobClient]:
-    """Connects to a JobManager for as long as the block runs.
+    """Connects to a JobManager while the block runs.
 
     Args:
-        address: URL of its port; without a scheme it is `tcp://`.
-        secret: shared with it.
-        name: of this client, for the JobManager's log.
-        heartbeat_timeout_s: a JobManager that is silent for so long is lost.
-        connect_timeout_s: for connecting.
+        address: URL of the JobManager; `tcp://` without a scheme.
+        secret: secret shared with the JobManager.
+        name: name of this client for the JobManager's log.
+        heartbeat_timeout_s: a JobManager that is silent for this long is lost.
+        connect_timeout_s: limit for connecting.
 
     Raises:
-        ConnectionLost: nobody answers.
+        ConnectionLost: the address does not answer.
         AuthenticationFailed: the secrets differ, or only one end has one.
-        RequestRefused: it is of another release, or no JobManager.
+        RequestRefused: the peer runs another release, or is not a JobManager.
 
-    Cancellation: the connection is closed.
+    Cancellation: closes the connection.
     """
     link, greeting = await dial(
         address,
@@ -315,7 +312,7 @@ async def open_job_client(
     )
     try:
         if greeting.role != JOBMANAGER:
-            raise RequestRefused(f"{link.peer} is a {greeting.role}, no JobManager: give the address of the JobManager")
+            raise RequestRefused(f"{link.peer} is a {greeting.role}, not a JobManager: give the JobManager's address")
         client = JobClient(link, greeting)
         async with background_tasks() as nursery:
             nursery.start_soon(link.run)
@@ -327,9 +324,9 @@ async def open_job_client(
 
 @functools.cache
 def owner_key() -> str:
-    """What shows that two clients are of one user: what is in a file that only this user reads, made when it is wanted.
+    """Returns the key that identifies this user's clients, from a private file that is created on first use.
 
-    Where there is no home it is this process's alone.
+    Without a home folder the key is valid for this process only.
     """
     path = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "netstack" / "owner"
     made = secrets.token_hex(32)
@@ -347,24 +344,24 @@ def owner_key() -> str:
 
 
 def packages_of(graph: StreamGraph) -> set[str]:
-    """The packages, or modules, that the functions of a job are in."""
+    """Returns the packages and modules that contain the functions of a job."""
     names = [*(node.function for node in graph.nodes), *(edge.function for edge in graph.edges)]
     return {name.partition(":")[0].partition(".")[0] for name in names if name}
 
 
 def _builds(graph: StreamGraph, shipped: frozenset[str]) -> dict[str, str]:
-    """The code that the job is meant to run, as far as it is here."""
+    """Returns the source fingerprints of the job's packages that are installed here."""
     builds = {}
     for package in packages_of(graph) - shipped - _CHECKED_ELSEWHERE - sys.stdlib_module_names:
         try:
             builds[package] = build_of(package)
         except ConfigError:
-            continue  # only TaskManagers have it
+            continue  # installed on TaskManagers only
     return builds
 
 
 PATIENCE_S: Final = 60.0
-"""A supervisor has started the JobManager again by then, or a person has to."""
+"""How long to wait for a lost JobManager; a supervisor restarts it sooner."""
 
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 2.0
@@ -380,25 +377,25 @@ async def wait_for_job(
     on_lost: Callable[[Exception], None] | None = None,
     on_found: Callable[[], None] | None = None,
 ) -> JobResult:
-    """Waits until a job has ended, across deaths of its JobManager.
+    """Waits until a job has ended, across restarts of its JobManager.
 
     Args:
-        job_id: its id, or a beginning that no other id has.
-        address: URL of the JobManager's port; without a scheme it is `tcp://`.
-        secret: shared with it.
-        name: of this client, for the JobManager's log.
-        patience_s: for how long after its loss a JobManager may stay away; 0 does not wait for it.
-        on_lost: told how the JobManager was lost, once each time.
-        on_found: told when one has answered there again.
+        job_id: the job's id, or a unique prefix of it.
+        address: URL of the JobManager; `tcp://` without a scheme.
+        secret: secret shared with the JobManager.
+        name: name of this client for the JobManager's log.
+        patience_s: how long to wait for a lost JobManager; 0: not at all.
+        on_lost: called with the error each time the JobManager is lost.
+        on_found: called each time a JobManager answers again.
 
     Raises:
         JobFailed: the job failed; the text is its root cause.
-        RequestRefused: there is no such job; or the JobManager that came back does not know it.
-        ConnectionLost: nobody has answered for `patience_s`.
+        RequestRefused: there is no such job, or the restarted JobManager does not know it.
+        ConnectionLost: no JobManager answered for `patience_s`.
         AuthenticationFailed: the secrets differ.
-        RemoteProtocolError: there is something else at the address.
+        RemoteProtocolError: the process at the address is not a JobManager.
 
-    Cancellation: the job goes on.
+    Cancellation: the job continues.
     """
     lost_s: float | None = None  # since when, on trio's clock
     connections = 0
@@ -415,13 +412,13 @@ async def wait_for_job(
             if connections < 2:
                 raise
             raise RequestRefused(
-                f"{error}; the JobManager at {address} was lost while job {job_id} ran, and the one that answers now"
-                " goes on with it only if it is on the same --folder"
+                f"{error}; the JobManager at {address} was lost while job {job_id} ran, and the JobManager that answers"
+                " now continues the job only if it was started with the same --folder"
             ) from error
         except (AuthenticationFailed, RemoteProtocolError) as error:
             if lost_s is None:
                 raise
-            failure: Exception = error  # one that is killed while we prove ourselves looks like a stranger
+            failure: Exception = error  # a JobManager killed during the proof causes these too
         except (ConnectionLost, OSError) as error:
             failure = error
         now_s = trio.current_time()
@@ -431,8 +428,8 @@ async def wait_for_job(
                 on_lost(failure)
         if now_s - lost_s >= patience_s:
             raise ConnectionLost(
-                f"no JobManager has answered at {address} for {patience_s:g} s ({failure}); job {job_id} goes on when"
-                f" one is started on its folder again, and `netstack jobs {job_id}` tells how it is"
+                f"no JobManager answered at {address} for {patience_s:g} s ({failure}); job {job_id} continues when a"
+                f" JobManager is started on its folder again, and `netstack jobs {job_id}` then shows its state"
             ) from failure
         await trio.sleep(min(pause_s, lost_s + patience_s - now_s))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

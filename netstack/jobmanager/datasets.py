@@ -1,14 +1,13 @@
-"""Datasets that were kept beyond their jobs: where each is, whether it can be read, and until when it stays.
+"""Kept datasets: persistent partitions of ended jobs that later jobs read.
 
-Takes: what ended jobs leave (`JobDatasets`), TaskManagers as they come and go, wishes of users. Gives: places for jobs
-that read them, documents for people, what TaskManagers are to keep and to drop.
+Takes: datasets of ended jobs (`JobDatasets`), registrations and losses of TaskManagers, requests of users. Gives:
+locations for jobs that read them, documents for people, keep and drop commands for TaskManagers.
 
 Rules:
-- A dataset is on disk here before anybody hears of it, and its partitions are on the TaskManagers that wrote them. One
-  that comes back says which it still has; what nobody here knows of is dropped there.
-- A dataset of the same name replaces the older one. Where all of them together may not take more than so many bytes,
-  the oldest go.
-- One whose partitions are not all there stays in the list, and cannot be read; run the job that makes it again.
+- A dataset's record is on disk before it becomes visible; its partitions are on the TaskManagers that wrote them. A
+  TaskManager that registers again reports which datasets it still has; unknown ones are dropped there.
+- A dataset replaces an older one of the same name. When all datasets together exceed the limit, the oldest are dropped.
+- A dataset with missing partitions stays in the list but cannot be read; run the job that wrote it again.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ class KeptPartition:
     """One partition of a dataset.
 
     Attributes:
-        name: in the cluster.
-        address: of the TaskManager that serves it.
-        subpartitions: how many.
-        bytes: of its records.
+        name: name of the partition in the cluster.
+        address: address of the TaskManager that serves it.
+        subpartitions: number of subpartitions.
+        bytes: bytes of records.
     """
 
     name: str
@@ -60,12 +59,12 @@ class DatasetRecord:
     """One dataset.
 
     Attributes:
-        dataset_id: its name.
-        job_id: of the job that wrote it.
-        job_name: likewise.
+        dataset_id: name of the dataset.
+        job_id: id of the job that wrote it.
+        job_name: name of the job that wrote it.
         created_at: seconds since 1970.
-        format: of its records.
-        partitions: all of them.
+        format: record format.
+        partitions: all partitions.
     """
 
     dataset_id: str
@@ -77,20 +76,20 @@ class DatasetRecord:
 
     @property
     def key(self) -> str:
-        """What TaskManagers call it: two of one name differ."""
+        """Key of the dataset at TaskManagers, which differs between datasets of the same name."""
         return f"{self.job_id}/{self.dataset_id}"
 
     @property
     def bytes(self) -> int:
-        """Of all records."""
+        """Bytes of all records."""
         return sum(each.bytes for each in self.partitions)
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> DatasetRecord:
-        """The other way of `asdict`.
+        """Returns the record of a document, the inverse of `asdict`.
 
         Raises:
-            KeyError, TypeError: it is none.
+            KeyError, TypeError: the document is malformed.
         """
         values = {name: document[name] for name in cls.__dataclass_fields__}
         names = KeptPartition.__dataclass_fields__
@@ -102,14 +101,14 @@ class DatasetRecord:
 
 @final
 class Datasets:
-    """Those of one JobManager.
+    """The kept datasets of one JobManager.
 
     Args:
-        store: its folder.
-        taskmanagers: those that are there.
-        in_thread: runs what blocks.
-        most_bytes: of all of them together; None is no limit but that of the disks.
-        log: told what is dropped, and why.
+        store: stores their records.
+        taskmanagers: the registered TaskManagers.
+        in_thread: runs blocking calls.
+        most_bytes: limit for all datasets together; None: no limit.
+        log: receives a message for each dropped dataset.
     """
 
     def __init__(
@@ -127,31 +126,31 @@ class Datasets:
         self._most_bytes = most_bytes
         self._log = log
         self._datasets: dict[str, DatasetRecord] = {}
-        self._at: dict[str, set[str]] = {}  # by key, addresses of TaskManagers that have their part of it
+        self._at: dict[str, set[str]] = {}  # addresses of TaskManagers that have their partitions, by key
 
     async def recover(self) -> None:
-        """Reads what another JobManager on the folder has left; where it is, TaskManagers say when they come."""
+        """Reads the records of an earlier JobManager; TaskManagers report the partitions when they register."""
         for document in await self._in_thread(self._store.datasets):
             try:
                 dataset = DatasetRecord.of(document)
             except (KeyError, TypeError) as error:
-                self._log(f"a dataset cannot be read: {error!r}")
+                self._log(f"the record of a dataset cannot be read: {error!r}")
                 continue
             self._datasets[dataset.dataset_id] = dataset
             self._at[dataset.key] = set()
 
     async def put(self, dataset: DatasetRecord) -> None:
-        """A job has ended and left this; its TaskManagers keep it already.
+        """Adds the dataset of an ended job, which its TaskManagers already keep.
 
         Raises:
-            NetstackError: it cannot be stored, or is larger than all may be; it is dropped.
+            NetstackError: it cannot be stored or exceeds the limit; the dataset is dropped.
         """
         self._at[dataset.key] = {each.address for each in dataset.partitions}
         try:
             if self._most_bytes is not None and dataset.bytes > self._most_bytes:
                 raise ConfigError(
-                    f"dataset {dataset.dataset_id!r} has {format_size(dataset.bytes)}, and all together may have"
-                    f" {format_size(self._most_bytes)}: it is not kept; give the JobManager a larger --datasets"
+                    f"dataset {dataset.dataset_id!r} has {format_size(dataset.bytes)}, more than the limit of"
+                    f" {format_size(self._most_bytes)}, and is dropped: start the JobManager with a larger --datasets"
                 )
             await self._in_thread(partial(self._store.put_dataset, dataset.dataset_id, asdict(dataset)))
         except NetstackError:
@@ -164,10 +163,10 @@ class Datasets:
         await self._make_room(dataset)
 
     async def release(self, dataset_id: str) -> DatasetRecord:
-        """Nobody wants it any more.
+        """Releases a dataset.
 
         Raises:
-            ConfigError: there is none of this name.
+            ConfigError: there is no dataset of this name.
         """
         dataset = self._find(dataset_id)
         del self._datasets[dataset_id]
@@ -176,22 +175,22 @@ class Datasets:
         return dataset
 
     def places(self, dataset_id: str) -> DatasetRecord:
-        """One that can be read now.
+        """Returns a dataset whose partitions are all available.
 
         Raises:
-            ConfigError: there is none of this name, or a part of it is not there.
+            ConfigError: there is no dataset of this name, or partitions are missing.
         """
         dataset = self._find(dataset_id)
         missing = self._missing(dataset)
         if missing:
             raise ConfigError(
-                f"dataset {dataset_id!r} cannot be read: {len(missing)} of its TaskManagers are not there, or were"
-                f" started again without it ({', '.join(sorted(missing))}); run job {dataset.job_name!r} again"
+                f"dataset {dataset_id!r} cannot be read: {len(missing)} of its TaskManagers are not registered, or were"
+                f" restarted without it ({', '.join(sorted(missing))}); run job {dataset.job_name!r} again"
             )
         return dataset
 
     def documents(self) -> list[dict[str, Any]]:
-        """All of them, the oldest first."""
+        """Returns the documents of all datasets, oldest first."""
         return [
             {
                 "dataset_id": each.dataset_id,
@@ -208,29 +207,29 @@ class Datasets:
             for each in self._datasets.values()
         ]
 
-    def came(self, found: ConnectedTaskManager) -> None:
-        """A TaskManager has registered, and says which datasets it has."""
-        held = found.facts.get("datasets")
+    def registered(self, taskmanager: ConnectedTaskManager) -> None:
+        """Compares the datasets that a newly registered TaskManager reports with the known ones."""
+        held = taskmanager.facts.get("datasets")
         keys = {each for each in held if type(each) is str} if type(held) is list else set()
         known = {dataset.key for dataset in self._datasets.values()}
         for key in sorted(keys - known):
-            found.link.send(DropDataset(key))
+            taskmanager.link.send(DropDataset(key))
         for dataset in self._datasets.values():
             if dataset.key in keys:
-                self._at[dataset.key].add(found.location.address)
-            else:  # it is another process at an old address
-                self._at[dataset.key].discard(found.location.address)
+                self._at[dataset.key].add(taskmanager.location.address)
+            else:  # another process at a known address
+                self._at[dataset.key].discard(taskmanager.location.address)
 
     def lost(self, location: TaskManagerLocation) -> None:
-        """A TaskManager has gone; it may come back with what it has."""
+        """Marks the partitions of a lost TaskManager as missing; it may register again with them."""
         for addresses in self._at.values():
             addresses.discard(location.address)
 
     def _find(self, dataset_id: str) -> DatasetRecord:
         dataset = self._datasets.get(dataset_id)
         if dataset is None:
-            names = ", ".join(self._datasets) or "there is none"
-            raise ConfigError(f"there is no dataset {shown(dataset_id, 80)}: {names}; `netstack datasets` lists them")
+            names = ", ".join(self._datasets) or "none"
+            raise ConfigError(f"there is no dataset {shown(dataset_id, 80)}; existing datasets: {names}")
         return dataset
 
     def _missing(self, dataset: DatasetRecord) -> set[str]:
@@ -238,7 +237,7 @@ class Datasets:
         return {each.address for each in dataset.partitions if each.address not in here}
 
     def _drop(self, dataset: DatasetRecord) -> None:
-        """Has its TaskManagers drop it; those that are away do when they come back."""
+        """Orders TaskManagers to drop a dataset; disconnected ones drop it when they register again."""
         addresses = self._at.pop(dataset.key, set())
         for taskmanager in self._taskmanagers.all():
             if taskmanager.location.address in addresses:
@@ -248,13 +247,14 @@ class Datasets:
         while self._most_bytes is not None and sum(each.bytes for each in self._datasets.values()) > self._most_bytes:
             oldest = min(self._datasets.values(), key=lambda each: (each is newest, each.created_at))
             self._log(
-                f"dataset {oldest.dataset_id!r} of job {oldest.job_id} is dropped: {newest.dataset_id!r} needs its room"
+                f"dataset {oldest.dataset_id!r} of job {oldest.job_id} is dropped to make room for"
+                f" {newest.dataset_id!r}; the limit is --datasets {format_size(self._most_bytes)}"
             )
             await self.release(oldest.dataset_id)
 
 
 def readers_of(document: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """The operators of a job file that read kept datasets."""
+    """Yields the operators of a job file that read kept datasets."""
     operators = document.get("operators")
     for operator in operators if isinstance(operators, list) else ():
         if isinstance(operator, dict) and operator.get("function") == KEPT_DATASET:
@@ -264,14 +264,14 @@ def readers_of(document: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
 
 @final
 class JobDatasets:
-    """The datasets that one job leaves.
+    """The datasets that one job keeps.
 
     Args:
-        job_id: of the job.
-        name: of the job.
-        scheduler: of the job.
-        driver: of the job.
-        cluster: the rest of the world.
+        job_id: id of the job.
+        name: name of the job.
+        scheduler: scheduler of the job.
+        driver: driver of the job.
+        cluster: the JobManager's interface for jobs.
     """
 
     def __init__(self, job_id: str, name: str, scheduler: Scheduler, driver: JobDriver, cluster: Cluster) -> None:
@@ -284,25 +284,25 @@ class JobDatasets:
         self._written: dict[int, int] = {}
 
     def finished(self, event: events.TasksReported) -> None:
-        """Tasks have told how much they wrote."""
+        """Records how much finished tasks wrote."""
         if self._has_some:
             self._written.update({partition: int(sizes.sum()) for partition, sizes in event.produced_bytes.items()})
 
     async def leave(self, clock: Callable[[], float]) -> list[str]:
-        """The job has ended well, and is not closed yet.
+        """Keeps the datasets of a finished job, before TaskManagers close it.
 
         Args:
             clock: seconds since 1970.
 
         Returns:
-            What became of each dataset, in words.
+            One sentence for each dataset: whether it is kept.
         """
         texts = []
         for number, places in self._scheduler.persistent().items():
             topology = self._scheduler.topology
             name = topology.job.datasets[number].name
             if len(places) < len(topology.partitions_of(number)):
-                texts.append(f"dataset {name!r} is not kept: a TaskManager that had a part of it was lost")
+                texts.append(f"dataset {name!r} is not kept: a TaskManager that stored a part of it was lost")
                 continue
             (edge, *_) = topology.edges_of(number)
             format, partitions = topology.job.edges[edge].format, tuple(self._partitions(number))

@@ -1,10 +1,10 @@
-"""Between a scheduler, which knows numbers, and TaskManagers, which know attempts.
+"""Translates between a scheduler, which numbers subtasks, and TaskManagers, which identify attempts.
 
-Takes: a scheduler's instructions, and what TaskManagers say. Gives: messages for TaskManagers, and events.
+Takes: a scheduler's instructions, and messages of TaskManagers. Gives: messages for TaskManagers, and events.
 
-Rules: nothing here waits, decides or looks at a clock. Descriptors are made when their `Deploy` is carried out, in
-pieces, before the scheduler gets anything else; that is what a `Deploy` demands. What a TaskManager says about a
-subtask that the job does not have is a broken peer's, not ours.
+Rules: this module never waits, decides or reads a clock. Descriptors are created while their `Deploy` is carried out,
+before the scheduler handles another event, as `Deploy` requires. A message about a subtask that the job does not have
+is the peer's protocol error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..shown import shown_text
 from .log import Failed
 
 Addressed: TypeAlias = tuple[str, Message]
-"""The name of a TaskManager, and something for it."""
+"""The name of a TaskManager and a message for it."""
 
 _STATES: Final = {
     "initializing": ExecutionInput.INITIALIZE,
@@ -42,11 +42,11 @@ _STATES: Final = {
 
 @final
 class JobDriver:
-    """The translator of one job.
+    """Translates the instructions and messages of one job.
 
     Args:
-        job_id: of the job.
-        scheduler: its scheduler; only asked, never told.
+        job_id: id of the job.
+        scheduler: scheduler of the job; only read.
     """
 
     def __init__(self, job_id: str, scheduler: Scheduler) -> None:
@@ -58,34 +58,34 @@ class JobDriver:
     # To TaskManagers.
 
     def attempt(self, subtask: int) -> Attempt:
-        """The current attempt of a subtask, as TaskManagers know it."""
+        """Returns the current attempt of a subtask."""
         return (*self._scheduler.topology.place_of(subtask), self._scheduler.attempt(subtask))
 
     def deployments(self, deploy: instructions.Deploy) -> Iterator[tuple[str, bytes]]:
-        """Each descriptor with the TaskManager it goes to. Raises as `Scheduler.descriptors`."""
+        """Yields each descriptor with its TaskManager. Raises as `Scheduler.descriptors`."""
         for (_, descriptor), slot in zip(self._scheduler.descriptors(deploy), deploy.slots, strict=True):
             yield slot.location.taskmanager, descriptor
 
     def cancellations(self, cancel: instructions.Cancel) -> Iterator[Addressed]:
-        """What a `Cancel` sends."""
+        """Yields the messages of a `Cancel`."""
         for name, attempts in self._by_taskmanager(cancel.subtasks, cancel.attempts, cancel.slots):
             for some in slices(attempts):
                 yield name, CancelTasks(self._job_id, some)
 
     def commits(self, commit: instructions.CommitTasks) -> Iterator[Addressed]:
-        """What a `CommitTasks` sends."""
+        """Yields the messages of a `CommitTasks`."""
         for name, attempts in self._by_taskmanager(commit.subtasks, commit.attempts, commit.slots):
             for some in slices(attempts):
                 yield name, CommitTasks(self._job_id, some)
 
     def updates(self, update: instructions.UpdateGate) -> Iterator[Addressed]:
-        """What an `UpdateGate` sends."""
+        """Yields the messages of an `UpdateGate`."""
         for name, attempts in self._by_taskmanager(update.subtasks, update.attempts, update.slots):
             for some in slices(attempts):
                 yield name, UpdateGate(self._job_id, some, update.gate, update.descriptors)
 
     def releases(self, release: instructions.ReleasePartitions) -> Iterator[Addressed]:
-        """What a `ReleasePartitions` sends."""
+        """Yields the messages of a `ReleasePartitions`."""
         names: dict[str, list[PartitionId]] = {}
         for partition, attempt, name in zip(
             release.partitions.tolist(), release.attempts.tolist(), release.taskmanagers, strict=True
@@ -96,7 +96,7 @@ class JobDriver:
                 yield name, ReleasePartitions(self._job_id, tuple(partitions[first : first + _NAMES_AT_ONCE]))
 
     def partition_name(self, partition: int, attempt: int) -> PartitionId:
-        """What an attempt's partition is called in the cluster."""
+        """Returns the cluster-wide name of an attempt's partition."""
         topology = self._scheduler.topology
         dataset = int(topology.dataset_of_partition[partition])
         index = partition - topology.partitions_of(dataset).start
@@ -105,22 +105,24 @@ class JobDriver:
     # From TaskManagers.
 
     def states(self, message: TaskStates, now_s: float) -> events.TasksReported:
-        """What a batch of states tells the scheduler.
+        """Returns the event for a batch of states.
 
         Raises:
-            RemoteProtocolError: no such state, or no such subtask.
+            RemoteProtocolError: the state or a subtask is unknown.
         """
         what = _STATES.get(message.state)
         if what is None:
-            raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, "a TaskManager reports a state that no task has")
+            raise RemoteProtocolError(
+                ErrorCode.MALFORMED_FRAME, f"a TaskManager reports the unknown task state {shown_text(message.state)}"
+            )
         return events.TasksReported(now_s, what, *self._latest(message.attempts))
 
     def waiting(self, message: TaskStates, now_s: float) -> events.TasksWaiting:
-        """What a batch of waiting attempts tells the scheduler. Raises as `states`."""
+        """Returns the event for a batch of waiting attempts. Raises as `states`."""
         return events.TasksWaiting(now_s, *self._latest(message.attempts))
 
     def _latest(self, attempts: Iterable[Attempt]) -> tuple[IndexArray, npt.NDArray[np.uint32]]:
-        """The subtasks of attempts, ascending, and the newest of the attempts of each."""
+        """Returns the subtasks of attempts in ascending order, and the newest attempt of each."""
         latest: dict[int, int] = {}
         for attempt in attempts:
             subtask = self.subtask(attempt)
@@ -129,10 +131,10 @@ class JobDriver:
         return index_array(subtasks), np.array([latest[subtask] for subtask in subtasks], np.uint32)
 
     def finished(self, message: TaskFinished, now_s: float) -> events.TasksReported:
-        """What the end of a task tells the scheduler.
+        """Returns the event for a finished task.
 
         Raises:
-            RemoteProtocolError: no such subtask, or it has other partitions.
+            RemoteProtocolError: the subtask is unknown, or the partitions do not match.
         """
         subtask = self.subtask(message.attempt)
         partitions = self._scheduler.topology.partitions_of_subtask(subtask)
@@ -140,11 +142,12 @@ class JobDriver:
         if (message.produced_bytes or is_dynamic) and len(message.produced_bytes) != len(partitions):
             raise RemoteProtocolError(
                 ErrorCode.MALFORMED_FRAME,
-                f"attempt {message.attempt} reports {len(message.produced_bytes)} partitions and has {len(partitions)}",
+                f"attempt {message.attempt} reports {len(message.produced_bytes)} partitions but has {len(partitions)}",
             )
         if len(message.kept) > len(partitions) or any(len(sizes) != 3 for sizes in message.kept):
             raise RemoteProtocolError(
-                ErrorCode.MALFORMED_FRAME, f"attempt {message.attempt} reports {message.kept} of what it keeps"
+                ErrorCode.MALFORMED_FRAME,
+                f"attempt {message.attempt} reports malformed sizes of kept partitions: {message.kept}",
             )
         produced: Mapping[int, npt.NDArray[np.int64]] = {
             partition: np.array(sizes, np.int64)
@@ -155,10 +158,10 @@ class JobDriver:
         )
 
     def failed(self, where: TaskManagerLocation, message: TaskFailed, now_s: float) -> tuple[events.TaskFailed, Failed]:
-        """What the failure of a task tells the scheduler, and people.
+        """Returns the event for a failed task, and its entry in the failure history.
 
         Raises:
-            RemoteProtocolError: no such subtask, or no failure report.
+            RemoteProtocolError: the subtask is unknown, or the failure report is malformed.
         """
         subtask = self.subtask(message.attempt)
         vertex, index, attempt = message.attempt
@@ -174,31 +177,33 @@ class JobDriver:
         return failure, Failed(text, name, index, attempt, where.name, where.host, report)
 
     def lost(self, taskmanager: str, message: SlotEnded, now_s: float) -> events.TasksLost:
-        """What the end of a slot's process tells the scheduler.
+        """Returns the event for the end of a slot's process.
 
         Raises:
-            RemoteProtocolError: no such subtask.
+            RemoteProtocolError: a subtask is unknown.
         """
         subtasks, attempts = self._latest(message.attempts)
         cause = f"slot {message.slot} of {taskmanager}: {shown_text(message.text, ERROR_CHARACTERS)}"
         return events.TasksLost(now_s, subtasks, attempts, cause)
 
     def consumable(self, message: PartitionConsumable, now_s: float) -> events.PartitionConsumable:
-        """What the first output of a task tells the scheduler.
+        """Returns the event for the first output of a partition.
 
         Raises:
-            RemoteProtocolError: no such partition.
+            RemoteProtocolError: the partition is unknown.
         """
         partitions = self._scheduler.topology.partitions_of_subtask(self.subtask(message.attempt))
         if not 0 <= message.partition < len(partitions):
-            raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"attempt {message.attempt} has no such partition")
+            raise RemoteProtocolError(
+                ErrorCode.MALFORMED_FRAME, f"attempt {message.attempt} has no partition {message.partition}"
+            )
         return events.PartitionConsumable(now_s, partitions[message.partition], message.attempt[2])
 
     def subtask(self, attempt: Attempt) -> int:
-        """The number of the subtask that an attempt is of.
+        """Returns the number of the subtask of an attempt.
 
         Raises:
-            RemoteProtocolError: there is none.
+            RemoteProtocolError: the subtask is unknown.
         """
         vertex, index, _ = attempt
         topology = self._scheduler.topology
@@ -211,11 +216,11 @@ class JobDriver:
         return topology.subtask(vertex, index)
 
     def is_current(self, attempt: Attempt) -> bool:
-        """Whether an attempt is the newest of its subtask. Raises as `subtask`."""
+        """Whether an attempt is the current one of its subtask. Raises as `subtask`."""
         return self._scheduler.attempt(self.subtask(attempt)) == attempt[2]
 
     def _missing(self, name: str) -> tuple[int | None, int]:
-        """The number and the attempt of a partition, by its name; no number for what is no partition of the job."""
+        """Returns number and attempt of a partition by its name; no number if the job has no such partition."""
         try:
             place = partition_place(name)
         except LocalProtocolError:
@@ -239,4 +244,4 @@ class JobDriver:
 _NAMES_AT_ONCE: Final = 4096
 
 ERROR_CHARACTERS: Final = 800
-"""Of what a TaskManager says of a slot."""
+"""Maximum length of a TaskManager's text about a slot."""

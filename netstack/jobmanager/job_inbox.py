@@ -1,15 +1,15 @@
-"""The events for the scheduler of one job, in the order in which it may handle them.
+"""The event queue of one job's scheduler, which orders root failures before their consequences.
 
-Takes: events, timers, failures that may be another's fault, signs of life of TaskManagers. Gives: the next event, when
-it is due; roots before what follows from them.
+Takes: events, timers, failures that may have a remote cause, heartbeats of TaskManagers. Gives: the next event when it
+is due.
 
-A TaskManager that dies takes tasks with it, and the consumers of those often say so before its death is noticed. Were
-they told at once, the restart strategy would count two failures, and the tasks would be sent to a dead host. So a
-secondary failure is held (`Blame`) until every TaskManager of the job has been heard since, or is lost, or the time is
-up. After a root failure those it has caused find their tasks canceled, and count for nothing.
+When a TaskManager dies, consumers of its tasks often report failures before its death is noticed. If the scheduler
+handled them at once, the restart strategy would count two failures, and tasks would be sent to a dead host. So
+`HeldFailures` holds a secondary failure until every TaskManager of the job has sent something since, is lost, or the
+patience ends. After the root failure, the tasks of its secondary failures are already canceled, so these do not count.
 
-Rules: events are handed over one by one: what has happened, as it came, then the next piece of cut work, timers last.
-So after a long step no timeout is looked at before what came meanwhile. `Blame` waits for nothing.
+Rules: events are handled one by one: reported events in order of arrival, then `Proceed`, timers last. So after a long
+step no timeout fires before the reports that arrived meanwhile.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Inbox:
         self._timers: deque[Event] = deque()
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of queued events."""
         return len(self._others) + len(self._work) + len(self._timers)
 
     def post(self, event: Event) -> None:
-        """Adds one."""
+        """Adds an event."""
         if isinstance(event, Proceed):
             self._work.append(event)
         elif isinstance(event, Tick | TimerDue):
@@ -50,7 +50,7 @@ class Inbox:
             self._others.append(event)
 
     def take(self) -> Event | None:
-        """Removes the next one; None when nothing waits."""
+        """Removes and returns the next event; None if the queue is empty."""
         for queue in (self._others, self._work, self._timers):
             if queue:
                 return queue.popleft()
@@ -58,10 +58,10 @@ class Inbox:
 
 
 PATIENCE_S: Final = 12.0
-"""Longer than TaskManagers may be silent: by then those that are dead have been declared so."""
+"""How long a failure is held; longer than the heartbeat timeout, so dead TaskManagers are declared lost by then."""
 
 LEAST_S: Final = 0.1
-"""A TaskManager is alive when one of its slots is not: it takes a moment to say so."""
+"""Minimum time a failure is held: a live TaskManager needs a moment to report the death of a slot."""
 
 
 @final
@@ -72,12 +72,12 @@ class _Held:
 
 
 @final
-class Blame:
-    """The failures of one job that wait for a better explanation.
+class HeldFailures:
+    """The secondary failures of one job that are held until their root cause is known.
 
     Args:
-        heard_s: when a TaskManager was last heard, by name; None of one that is gone.
-        patience_s: how long they wait at most.
+        heard_s: returns when a TaskManager was last heard; None if it is lost.
+        patience_s: maximum time a failure is held.
     """
 
     def __init__(self, heard_s: Callable[[str], float | None], patience_s: float = PATIENCE_S) -> None:
@@ -86,18 +86,18 @@ class Blame:
         self._held: list[_Held] = []
 
     def hold(self, failure: TaskFailed, now_s: float) -> None:
-        """A failure whose cause may lie with somebody else."""
+        """Holds a failure that may have a remote cause."""
         self._held.append(_Held(failure, now_s))
 
     def __len__(self) -> int:
         return len(self._held)
 
     def release(self, taskmanagers: Iterable[str], now_s: float) -> list[TaskFailed]:
-        """Failures that the scheduler may handle now, in the order in which they came.
+        """Releases the failures that the scheduler may handle now, in order of arrival.
 
         Args:
-            taskmanagers: those that the job uses.
-            now_s: the time.
+            taskmanagers: the TaskManagers of the job.
+            now_s: current time.
         """
         if not self._held:
             return []
@@ -114,36 +114,36 @@ class Blame:
         return ready
 
     def release_all(self) -> list[TaskFailed]:
-        """What was held, since a root has been found."""
+        """Releases all failures, because a root cause is known."""
         held, self._held = self._held, []
         return [each.failure for each in held]
 
     def next_deadline_s(self) -> float | None:
-        """When some will have waited long enough."""
+        """Returns when the patience of the oldest failure ends."""
         return min((held.since_s + self._patience_s for held in self._held), default=None)
 
 
 _LISTEN_S: Final = 0.02
-"""How often held failures are looked at."""
+"""Interval at which held failures are checked."""
 
 _TICK_S: Final = 0.01
-"""The scheduler hears of the clock at most so often: a deadline may pass without anything that could be done."""
+"""Minimum interval of `Tick` events: a deadline may pass without any possible action."""
 
 
 @final
 class JobInbox:
-    """The events of one job.
+    """The event queue of one job, with timers and held failures.
 
     Args:
-        blame: holds failures.
-        taskmanagers: names of those that the job uses; looked at whenever a failure is held.
-        next_deadline_s: when the scheduler wants to hear of the time; None: not for now.
+        held: holds secondary failures.
+        taskmanagers: names of the job's TaskManagers; read whenever a failure is held.
+        next_deadline_s: returns when the scheduler needs a `Tick`; None: not now.
     """
 
     def __init__(
-        self, blame: Blame, taskmanagers: Collection[str], next_deadline_s: Callable[[], float | None]
+        self, held: HeldFailures, taskmanagers: Collection[str], next_deadline_s: Callable[[], float | None]
     ) -> None:
-        self._blame = blame
+        self._held = held
         self._taskmanagers = taskmanagers
         self._next_deadline_s = next_deadline_s
         self._inbox = Inbox()
@@ -152,28 +152,28 @@ class JobInbox:
         self._wake = trio.Event()
 
     def post(self, event: events.Event) -> None:
-        """Adds an event for the scheduler."""
+        """Adds an event."""
         self._inbox.post(event)
         self._wake.set()
 
     def start_timer(self, timer: int, delay_s: float) -> None:
-        """Adds an event for the scheduler when this timer is due."""
+        """Adds a `TimerDue` event after a delay."""
         heappush(self._timers, (trio.current_time() + delay_s, timer))
 
     def hold(self, failure: events.TaskFailed) -> None:
-        """Keeps a failure for the scheduler, unless a better explanation comes first."""
-        self._blame.hold(failure, trio.current_time())
+        """Holds a secondary failure until its root cause is known or the patience ends."""
+        self._held.hold(failure, trio.current_time())
         self._wake.set()
 
     def post_held(self) -> None:
-        """A root cause is known: what follows from it may come behind it."""
-        for failure in self._blame.release_all():
+        """Queues all held failures behind the root cause that was just posted."""
+        for failure in self._held.release_all():
             self.post(failure)
 
     async def next(self) -> events.Event:
-        """The next event; its time is when it was posted, or none.
+        """Waits for the next event.
 
-        Cancellation: nothing is lost.
+        Cancellation: loses nothing.
         """
         while True:
             self._post_due()
@@ -183,11 +183,11 @@ class JobInbox:
             await self._sleep()
 
     def _post_due(self) -> None:
-        """What the clock says."""
+        """Queues the events that are due by the clock."""
         now_s = trio.current_time()
         while self._timers and self._timers[0][0] <= now_s:
             self.post(events.TimerDue(now_s, heappop(self._timers)[1]))
-        for failure in self._blame.release(self._taskmanagers, now_s):
+        for failure in self._held.release(self._taskmanagers, now_s):
             self.post(failure)
         deadline_s = self._next_deadline_s()
         if deadline_s is not None and max(deadline_s, self._ticked_s + _TICK_S) <= now_s:
@@ -195,16 +195,16 @@ class JobInbox:
             self.post(events.Tick(now_s))
 
     async def _sleep(self) -> None:
-        """Until something is posted, or the next deadline."""
+        """Waits for a posted event or the next deadline."""
         self._wake = trio.Event()
         tick_s = self._next_deadline_s()
         deadlines = [
             None if tick_s is None else max(tick_s, self._ticked_s + _TICK_S),
-            self._blame.next_deadline_s(),
+            self._held.next_deadline_s(),
         ]
         if self._timers:
             deadlines.append(self._timers[0][0])
-        if len(self._blame):
+        if len(self._held):
             deadlines.append(trio.current_time() + _LISTEN_S)
         with trio.move_on_at(min((each for each in deadlines if each is not None), default=math.inf)):
             await self._wake.wait()

@@ -1,13 +1,13 @@
-"""Drives one job: a scheduler decides, a checkpoint coordinator decides, and this carries out what they say.
+"""Runs one job: carries out the decisions of its scheduler and its checkpoint coordinator.
 
-Takes: a job, slots and messages of TaskManagers as the `JobManager` hands them over, wishes of users. Gives: messages
-to TaskManagers; the end of the job.
+Takes: a job; slots and messages of TaskManagers from the `JobManager`; requests of users. Gives: messages to
+TaskManagers; the end of the job.
 
 Rules:
-- Every event for the scheduler goes through one inbox (`job_inbox`). Whatever a step sends is sent before the next
-  event is looked at.
-- Checkpoints pause while not every task runs, and go on by themselves.
-- What attempts say that are over is dropped: reports by the scheduler, checkpoints here.
+- Every event for the scheduler passes through one inbox (`job_inbox`). All messages of a step are sent before the next
+  event is handled.
+- Checkpoints pause while not all tasks run, and resume automatically.
+- Messages about superseded attempts are dropped: reports by the scheduler, checkpoint messages in this module.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from ..task.checkpoints import checked_subtask_report
 from .checkpoints import CheckpointReport, JobCheckpoints
 from .datasets import JobDatasets
 from .driver import JobDriver
-from .job_inbox import PATIENCE_S, Blame, JobInbox
+from .job_inbox import PATIENCE_S, HeldFailures, JobInbox
 from .job_tasks import Cluster, JobCoordinator, JobTasks, TaskCommands, TaskSender
 from .log import ENDED, Failed, FailureHistory, JobLog
 from .slots import slots_needed
@@ -60,27 +60,27 @@ LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
 _STOPPING: Final = frozenset({ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED})
 _NAMED: Final = 8
-"""Of the tasks that run again, as many are named in the log."""
+"""Number of restarting tasks that the log names."""
 
 CLOSE_PATIENCE_S: Final = 10.0
-"""How long an ended job waits for its TaskManagers to say that nothing of it is left."""
+"""How long an ended job waits for the `JobClosed` of its TaskManagers."""
 
 
 @final
 class JobMaster:
-    """One job, from its submission to its end; `run` it.
+    """The master of one job; `run` executes the job to its end.
 
     Attributes:
-        job_id: of the job.
-        name: of the job.
-        scheduler: decides about tasks.
-        log: what happened.
-        tasks: where they are, and what they returned.
-        history: checkpoints that have ended.
-        blocked: slots whose event loop user code keeps from turning, by TaskManager and slot.
-        failures: of its tasks, and of all of it.
+        job_id: id of the job.
+        name: name of the job.
+        scheduler: scheduler of the job.
+        log: log of the job for people.
+        tasks: places and results of the tasks.
+        history: ended checkpoints.
+        blocked: slots whose event loop is blocked by user code, by TaskManager and slot.
+        failures: failure history of the job.
         end: how the job ended; None before.
-        ended: set when `run` has ended, however it did.
+        ended: set when `run` has ended in any way.
     """
 
     def __init__(
@@ -98,20 +98,20 @@ class JobMaster:
         in_thread: InThread,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Nothing happens before `run`.
+        """Creates the master; `run` starts the job.
 
         Args:
-            job_id: see above.
-            name: see above.
-            scheduler: of a job that has not been started.
-            cluster: the rest of the world.
-            make_coordinator: makes the coordinator of checkpoints, from the tasks and the first number; None: the job
-                takes none.
-            storage: of its checkpoints; given when it takes some, or begins from one.
-            restore: the checkpoint in `storage` that it begins from.
-            patience_s: how long a failure waits for a better explanation; see `job_inbox`.
-            coordinator: takes part in the job from inside this process.
-            in_thread: runs what blocks.
+            job_id: id of the job.
+            name: name of the job.
+            scheduler: scheduler of a job that has not been started.
+            cluster: the JobManager's interface for jobs.
+            make_coordinator: creates the checkpoint coordinator from the tasks and the first checkpoint id; None: the
+                job takes no checkpoints.
+            storage: storage of the checkpoints; required if the job takes or restores any.
+            restore: id of the checkpoint in `storage` from which the job starts.
+            patience_s: maximum time a secondary failure is held (`job_inbox`).
+            coordinator: receives operator events and the end of the job in this process.
+            in_thread: runs blocking calls.
             clock: seconds since 1970, for the log.
         """
         self.job_id = job_id
@@ -136,12 +136,12 @@ class JobMaster:
         self._in_thread = in_thread
         self._clock = clock
         self._taskmanagers: dict[str, TaskManagerLocation] = {}
-        self._inbox = JobInbox(Blame(cluster.heard_s, patience_s), self._taskmanagers, scheduler.next_deadline)
+        self._inbox = JobInbox(HeldFailures(cluster.heard_s, patience_s), self._taskmanagers, scheduler.next_deadline)
         self._reported: dict[tuple[int, int], Failed] = {}
         """Failures that the scheduler has not handled yet, by subtask and attempt."""
         self._open: set[str] = set()
         self._slots_missing = 0
-        self._slots_under_way = 0  # offered, and still in the inbox
+        self._slots_under_way = 0  # offered, but the scheduler has not handled the offer yet
         self._all_closed = trio.Event()
         self._commit_waits = ""
         self._nursery: trio.Nursery | None = None
@@ -151,7 +151,7 @@ class JobMaster:
     # ------------------------------------------------------------------------------------------ from the JobManager
 
     def offered(self, location: TaskManagerLocation, slots: tuple[int, ...]) -> None:
-        """Slots of a TaskManager that has opened the job are this job's."""
+        """Adds slots of a TaskManager that has opened the job."""
         if location.name not in self._taskmanagers:
             self._taskmanagers[location.name] = location
             self._open.add(location.name)
@@ -160,7 +160,7 @@ class JobMaster:
         self._inbox.post(events.SlotsOffered(0.0, location.name, slots))
 
     def lost(self, taskmanager: str, reason: str) -> None:
-        """A TaskManager is gone."""
+        """Handles the loss of a TaskManager."""
         if taskmanager in self._taskmanagers:
             del self._taskmanagers[taskmanager]
             self._closed(taskmanager)
@@ -171,8 +171,8 @@ class JobMaster:
             self._inbox.post_held()
 
     def refused(self, taskmanager: str, reason: str) -> None:
-        """A TaskManager does not take the job, or cannot go on with it: whatever runs there is lost."""
-        text = f"it does not take the job: {reason}"
+        """Handles a TaskManager that rejects or stops the job; tasks that run there are lost."""
+        text = f"it rejected the job: {reason}"
         if taskmanager in self._taskmanagers:
             self.lost(taskmanager, text)
         else:
@@ -181,10 +181,10 @@ class JobMaster:
             self._coordinator.refused(taskmanager, reason)
 
     def on_message(self, taskmanager: str, message: Message) -> None:
-        """A TaskManager says something about this job.
+        """Handles a message of a TaskManager about this job.
 
         Raises:
-            RemoteProtocolError: it makes no sense; whoever said so is broken.
+            RemoteProtocolError: the message is invalid.
         """
         for attempt in attempts_of(message):
             self._check_place(taskmanager, attempt, message)
@@ -223,14 +223,14 @@ class JobMaster:
             case _:
                 raise RemoteProtocolError(
                     ErrorCode.UNEXPECTED_FRAME,
-                    f"{taskmanager} sent what no TaskManager says: {type(message).__name__}",
+                    f"{taskmanager} sent {type(message).__name__}, which TaskManagers do not send",
                 )
 
     def _check_place(self, taskmanager: str, attempt: Attempt, message: Message) -> None:
-        """Only where an attempt was sent anybody knows how it is. A late report on one that is over is dropped.
+        """Checks that a message about an attempt comes from the attempt's TaskManager; late ones pass.
 
         Raises:
-            RemoteProtocolError: it was not sent there.
+            RemoteProtocolError: the attempt was not sent there.
         """
         number = self._driver.subtask(attempt)
         place = self.tasks.place_of(number, attempt[2])
@@ -242,14 +242,14 @@ class JobMaster:
         if is_wrong:
             raise RemoteProtocolError(
                 ErrorCode.UNEXPECTED_FRAME,
-                f"{taskmanager} tells of attempt {attempt} ({type(message).__name__}), which was not sent there",
+                f"{taskmanager} sent {type(message).__name__} of attempt {attempt}, which was not deployed there",
             )
 
     def send_event(self, vertex: str, subtask: int, event: Plain) -> None:
-        """Tells a task something, for its `receive`; one that is nowhere hears nothing.
+        """Sends an event to the `receive` of a task; drops it if the task is not deployed.
 
         Raises:
-            ConfigError: it is no dict of plain data, or too large.
+            ConfigError: the event is not a dict of plain data, or is too large.
         """
         for taskmanager, attempts in self.tasks.by_taskmanager([(vertex, subtask)]).items():
             for attempt in attempts:
@@ -258,67 +258,67 @@ class JobMaster:
     # ---------------------------------------------------------------------------------------------------- from users
 
     def cancel(self) -> None:
-        """The job is to stop; `ended` says when it has. Idempotent."""
-        self._note("job", "cancel was asked for")
+        """Starts cancelling the job; `ended` is set at its end. Idempotent."""
+        self._note("job", "cancel requested")
         self._inbox.post(events.CancelJob(0.0))
 
     async def savepoint(self, *, stop: bool) -> CheckpointReport:
-        """Takes a savepoint, and with `stop` waits for the end of the job behind it.
+        """Takes a savepoint; with `stop`, waits for the end of the job after it.
 
         Raises:
-            LocalProtocolError: the job takes no checkpoints, or is ending.
-            CheckpointError: it was not completed; the text says why. The job goes on.
+            LocalProtocolError: the job has no checkpoint settings, or is ending.
+            CheckpointError: the savepoint was aborted; the text contains the reason. The job continues.
 
-        Cancellation: it is taken all the same.
+        Cancellation: the savepoint is taken anyway.
         """
         report = await self._take(savepoint=True, stops=stop)
         if not report.is_complete:
-            raise CheckpointError(f"savepoint {report.checkpoint_id} of job {self.name!r}: {report.reason}")
+            raise CheckpointError(f"savepoint {report.checkpoint_id} of job {self.name!r} was aborted: {report.reason}")
         if stop:
             await self.ended.wait()
         return report
 
     async def checkpoint(self) -> CheckpointReport:
-        """Takes a checkpoint now, or as soon as one that is under way has ended.
+        """Takes a checkpoint now, or as soon as a pending one has ended.
 
         Returns:
-            How it went; look at `is_complete`.
+            The report; `is_complete` is false if the checkpoint was aborted.
 
         Raises:
-            LocalProtocolError: the job takes no checkpoints, or is ending.
+            LocalProtocolError: the job has no checkpoint settings, or is ending.
 
-        Cancellation: it is taken all the same.
+        Cancellation: the checkpoint is taken anyway.
         """
         return await self._take(savepoint=False, stops=False)
 
     async def _take(self, *, savepoint: bool, stops: bool) -> CheckpointReport:
         if self._checkpoints is None:
             raise LocalProtocolError(
-                f"job {self.name!r} takes no checkpoints: give it `checkpoints` (an interval is not needed)"
+                f"job {self.name!r} has no checkpoint settings: set `checkpoints` (an interval is not needed)"
             )
         return await self._checkpoints.take(savepoint=savepoint, stops=stops)
 
     @property
     def checkpoint_counts(self) -> tuple[int, int]:
-        """How many checkpoints of this run were completed, and how many have failed."""
+        """The numbers of completed and failed checkpoints of this run."""
         checkpoints = self._checkpoints
         return (0, 0) if checkpoints is None else (checkpoints.statistics().completed, checkpoints.failed)
 
     @property
     def waits_for(self) -> str:
-        """What keeps its end from being stored; empty where nothing does."""
+        """What delays storing the job's end; empty if nothing does."""
         return self._commit_waits or ("" if self._checkpoints is None else self._checkpoints.waits_for)
 
     @property
     def last_checkpoint(self) -> tuple[int, str] | None:
-        """Number and folder of the newest checkpoint of this run that a restart begins from; None without any."""
+        """Id and folder of the newest completed checkpoint of this run; None before the first."""
         return None if self._commands is None else self._commands.last_stored
 
     def path_of(self, checkpoint_id: int) -> str:
-        """The folder of one of its checkpoints.
+        """Returns the folder of a checkpoint.
 
         Raises:
-            LocalProtocolError: it takes none.
+            LocalProtocolError: the job takes no checkpoints.
         """
         if self._storage is None:
             raise LocalProtocolError(f"job {self.name!r} takes no checkpoints")
@@ -330,9 +330,9 @@ class JobMaster:
         """Runs the job to its end.
 
         Returns:
-            How it ended; by then no TaskManager has anything of it, or is to forget it.
+            How the job ended; all TaskManagers have closed it or were ordered to.
 
-        Cancellation: TaskManagers get the order to drop the job; on disk it stays as it is.
+        Cancellation: orders TaskManagers to close the job; its files stay.
         """
         try:
             async with trio.open_nursery() as nursery:
@@ -347,14 +347,14 @@ class JobMaster:
         finally:
             if self._checkpoints is not None:
                 self._checkpoints.abandon()
-            self.ended.set()  # also when it broke: nobody waits for what is over
+            self.ended.set()  # also after an unexpected error, so that no caller waits forever
             for taskmanager in self._open:
                 self._cluster.send(taskmanager, CloseJob(self.job_id))
         return end
 
     async def _prepare(self, nursery: trio.Nursery) -> None:
         if self.restored_from is not None:
-            self._note("checkpoint", f"begins from checkpoint {self.restored_from}")
+            self._note("checkpoint", f"starts from checkpoint {self.restored_from}")
             self._inbox.post(events.CheckpointStored(0.0, self.restored_from))
         if self._make_coordinator is None or self._storage is None:
             return
@@ -398,7 +398,7 @@ class JobMaster:
         return self.end
 
     def _require(self) -> None:
-        """Says how many slots are missing beside those whose offers the scheduler has not handled yet."""
+        """Requests the missing slots, minus those whose offers the scheduler has not handled yet."""
         self._cluster.require(self.job_id, max(0, self._slots_missing - self._slots_under_way))
 
     async def _carry_out(self, instruction: instructions.Instruction) -> None:
@@ -412,7 +412,7 @@ class JobMaster:
                 self._nursery.start_soon(self._commit, instruction)
             case instructions.StartTimer():
                 self._inbox.start_timer(instruction.timer, instruction.delay_s)
-                self._note("restart", f"{self._restarting()}, {instruction.delay_s:g} s after all of them have stopped")
+                self._note("restart", f"{self._restarting()} {instruction.delay_s:g} s after all of them have stopped")
             case instructions.RequireSlots():
                 if instruction.missing:
                     self._note("slots", f"{instruction.missing} slots are missing; {self._cluster.describe_slots()}")
@@ -421,7 +421,7 @@ class JobMaster:
             case instructions.ReturnSlots():
                 self._cluster.give_back(self.job_id, instruction.slots)
             case instructions.BlockTaskManagers():
-                self._note("blocklist", f"nothing new is sent to {', '.join(instruction.taskmanagers) or 'nobody'}")
+                self._note("blocklist", f"blocked TaskManagers: {', '.join(instruction.taskmanagers) or 'none'}")
                 self._cluster.block(self.job_id, instruction.taskmanagers)
             case instructions.Continue():
                 self._inbox.post(events.Proceed(0.0))
@@ -429,27 +429,27 @@ class JobMaster:
                 self.end = self._explained(instruction)
 
     async def _deploy(self, deploy: instructions.Deploy) -> None:
-        self._note("deploy", f"{deploy.subtasks.size} tasks are sent to their TaskManagers")
+        self._note("deploy", f"{deploy.subtasks.size} tasks sent to their TaskManagers")
         self.tasks.sent(deploy)
         try:
             await self._sender.deploy(deploy)
         except NetstackError as error:
-            self._inbox.post(events.GlobalFailure(0.0, f"tasks cannot be sent: {error}"))
+            self._inbox.post(events.GlobalFailure(0.0, f"tasks cannot be deployed: {error}"))
 
     async def _commit(self, instruction: instructions.CommitTasks) -> None:
-        """Tells tasks to commit; first that is on disk, so that no JobManager runs the job again."""
+        """Makes tasks commit; stores this on disk first, so that no JobManager runs the job again."""
 
         def waits(why: str) -> None:
             if why and not self._commit_waits:
-                self._note("failure", f"the tasks that are to commit wait: {why}")
+                self._note("failure", f"tasks wait to commit: {why}")
             self._commit_waits = why
 
         await until_stored(partial(self._cluster.put_committing, self.job_id), waits)
-        self._note("commit", f"{instruction.subtasks.size} tasks commit what they have prepared, and end")
+        self._note("commit", f"{instruction.subtasks.size} tasks commit their prepared output and finish")
         self._sender.send(instruction)
 
     def _restarting(self) -> str:
-        """What a failure has reached and runs again, in words."""
+        """Describes the tasks that a failure restarts."""
         topology = self.scheduler.topology
         names = []
         for subtask in range(topology.subtask_count):
@@ -458,10 +458,10 @@ class JobMaster:
                 names.append(f"{topology.job.vertices[vertex].name} {index}")
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         tasks = f"{len(names)} of {topology.subtask_count} tasks"
-        return f"{tasks}, those of the regions that the failure reached, run again ({', '.join(names[:_NAMED])}{more})"
+        return f"{tasks}, in the regions that the failure affects, restart ({', '.join(names[:_NAMED])}{more})"
 
     def _look(self, before: JobState, event: events.Event) -> None:
-        """What the last step changed, for users and for checkpoints."""
+        """Logs the changes of the last step, and pauses or resumes checkpoints."""
         after = self.scheduler.state
         for subtask, text in self.scheduler.drain_events():
             name, index = self.tasks.named_by_number(subtask)
@@ -485,7 +485,7 @@ class JobMaster:
             self._checkpoints.resume(self.tasks.goes_on)
 
     def _look_at_failures(self, event: events.Event) -> None:
-        """Tells each root failure with what was decided about it, in one line; what follows from it is kept beside."""
+        """Logs each root failure with its decision in one line; attaches secondary failures to it."""
         reported = None
         if isinstance(event, events.TaskFailed):
             reported = self._reported.pop((event.subtask, event.attempt), None)
@@ -501,14 +501,14 @@ class JobMaster:
                 self.failures.beside(self._clock(), reported)
 
     def _tell_ended(self, event: events.TasksReported, checkpoints: JobCheckpoints) -> None:
-        """Tasks have ended, and the scheduler knows: before that a pause would take them for such as run again."""
+        """Reports ended tasks to checkpoints, after the scheduler has handled them: a pause before would reset them."""
         for number in event.subtasks.tolist():
             subtask = self.tasks.named_by_number(number)
             if self.tasks.has_ended(subtask) and not checkpoints.has_ended(subtask):
                 checkpoints.task_ended(*subtask)
 
     async def _after(self, end: instructions.EndJob) -> None:
-        """The job has ended: TaskManagers drop it, the last checkpoint is stored, users see the end."""
+        """After the end: stores the final checkpoint, keeps datasets, closes the job at TaskManagers."""
         if self._checkpoints is not None:
             if end.state is JobState.FINISHED:
                 await self._checkpoints.take_last(self.tasks.goes_on)
@@ -526,7 +526,7 @@ class JobMaster:
         self._note("job", f"{end.state.value}{f': {end.reason}' if end.reason else ''}")
 
     def _explained(self, end: instructions.EndJob) -> instructions.EndJob:
-        """A job that got too few slots says how many it needs, and what there was."""
+        """Adds the required and existing slots to the reason of a job that lacked slots."""
         if NO_SLOT in end.reason:
             needed = slots_needed(self.scheduler.topology.job)
             return replace(end, reason=f"{end.reason}; {needed}; {self._cluster.describe_slots()}")
@@ -542,7 +542,7 @@ class JobMaster:
         self._inbox.post(report)
 
     def _waiting(self, message: TaskStates, now_s: float) -> None:
-        """Tasks wait to hear that their ends are safe: of a checkpoint, or that nothing can run again."""
+        """Handles tasks that wait for a checkpoint, or for the commit phase, before they finish."""
         if self._checkpoints is None:
             self._inbox.post(self._driver.waiting(message, now_s))
             return
@@ -565,21 +565,21 @@ class JobMaster:
             self._inbox.post_held()
 
     def _slot_blocked(self, taskmanager: str, message: SlotBlocked) -> None:
-        """User code holds up a slot, or no longer does: the log says so once."""
+        """Logs the begin and the end of a blocked slot once."""
         location = self._taskmanagers.get(taskmanager)
         if location is None:
             return
         if not 0 <= message.slot < len(location.slot_addresses):
             raise RemoteProtocolError(
                 ErrorCode.MALFORMED_FRAME,
-                f"{taskmanager} says that slot {message.slot} is blocked, which it does not have",
+                f"{taskmanager} reports slot {message.slot} as blocked, but has no such slot",
             )
         place = taskmanager, message.slot
         before = self.blocked.pop(place, None)
         if message.blocked_s:
             self.blocked[place] = message
         if (before is None) == bool(message.blocked_s):
-            text = blocked_text(message) if message.blocked_s else "its event loop turns again"
+            text = blocked_text(message) if message.blocked_s else "its event loop is no longer blocked"
             self._note("blocked", f"{taskmanager}, slot {message.slot}: {text}")
             LOGGER.warning("job %s (%s): %s, slot %d: %s", self.job_id, self.name, taskmanager, message.slot, text)
 
@@ -592,8 +592,6 @@ class JobMaster:
             raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"attempt {message.attempt}: {error}") from error
         file = TaskFile(*self.tasks.named(message.attempt), message.size_bytes, message.crc32)
         self._checkpoints.acknowledged(message.checkpoint_id, file, report)
-
-    # -------------------------------------------------------------------------------------------------------- inside
 
     def _closed(self, taskmanager: str) -> None:
         self._open.discard(taskmanager)

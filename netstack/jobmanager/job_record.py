@@ -1,13 +1,10 @@
-"""What a JobManager knows of one job.
-
-Takes: nothing. Gives: `JobRecord`.
-"""
+"""The JobManager's record of one job."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import trio
 
@@ -19,32 +16,29 @@ from .job_master import JobMaster
 from .job_tasks import JobCoordinator
 from .store import StoredJob
 
-if TYPE_CHECKING:
-    pass
-
 
 @final
 @dataclass(slots=True)
 class JobRecord:
-    """What is known of a job, whether it runs or not.
+    """The JobManager's record of one job, running or ended.
 
     Attributes:
-        stored: what was submitted.
-        name: of the job.
-        generated: its vertices, and why; None of one that cannot be read any more.
-        network: settings of a network of its own; None shares that of the TaskManagers.
-        information: what all of its tasks share, packed.
-        storage: of its checkpoints; None takes none.
-        named_folder: of its checkpoints, where the job names one of its own.
-        placement: see `Jobs.submit`.
-        coordinator: see `Jobs.submit`.
-        scheduler: until it runs; then the master's.
-        master: while it runs.
+        stored: the job as submitted.
+        name: name of the job.
+        generated: its vertices and their explanations; None if the job can no longer be read.
+        network: settings of its own network environment; None: it shares the TaskManagers' environment.
+        information: packed information that all of its tasks share.
+        storage: storage of its checkpoints; None: it takes none.
+        named_folder: checkpoint folder that the job names itself.
+        placement: fixed placement (`Jobs.submit`).
+        coordinator: coordinator in this process (`Jobs.submit`).
+        scheduler: its scheduler until it runs; then the master has it.
+        master: its master while it runs.
         end: how it ended.
-        last: its details when it ended.
-        waits_for: why it does not run, or its end is not told, though it has not ended.
-        is_taken_up: whether another JobManager has run it before.
-        is_canceled: whether it is never taken up, though its end may not be stored yet.
+        last: its details at its end.
+        waits_for: why it does not run, or why its end is not stored yet.
+        is_taken_up: whether an earlier JobManager ran it.
+        is_canceled: whether it was canceled before it was taken up again.
     """
 
     stored: StoredJob

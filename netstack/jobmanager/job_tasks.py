@@ -1,12 +1,12 @@
-"""The tasks of one job: what they are called, where they are, what they returned, and what is said to them.
+"""The tasks of one job: names, places, results, and the messages to them.
 
-Takes: deployments and other instructions of the scheduler, wishes of `JobCheckpoints`, what attempts return. Gives:
-tasks by name, for people and for checkpoints, results; messages to TaskManagers (through `Cluster`), events for the
-scheduler; what invokables say to the job's coordinator.
+Takes: deployments and other instructions of the scheduler, commands of `JobCheckpoints`, results of attempts. Gives:
+tasks by name for people and for checkpoints, results; messages to TaskManagers (through `Cluster`), events for the
+scheduler.
 
-Rules: the scheduler knows which attempt counts; it is only asked. What an attempt returned counts when the scheduler
-has taken its end for the task's. No call of a coordinator waits or raises; an event of an attempt that is over is
-dropped. A job that is taken up again has no coordinator.
+Rules: the scheduler decides which attempt counts; this module only reads it. The result of an attempt counts when the
+scheduler has accepted the attempt's end. Calls of a coordinator neither wait nor raise; events of superseded attempts
+are dropped. A job that a new JobManager takes up has no coordinator.
 """
 
 from __future__ import annotations
@@ -33,108 +33,106 @@ from .driver import JobDriver
 
 
 class JobCoordinator(Protocol):
-    """Takes part in a job from inside the JobManager's process."""
+    """User code of a job that runs in the JobManager's process."""
 
     def event(self, vertex: str, subtask: int, event: Plain) -> None:
-        """A task says something (`InvokableTask.send`)."""
+        """Handles an event that a task sent (`InvokableTask.send`)."""
 
     def refused(self, taskmanager: str, reason: str) -> None:
-        """A TaskManager does not take the job, or cannot go on with it; the JobManager asks it again later."""
+        """Handles a TaskManager that rejected or stopped the job; the JobManager offers the job again later."""
 
     def ended(self, end: EndJob) -> None:
-        """Nothing of the job runs any more, and its results are known; TaskManagers still release what it held."""
+        """Handles the end of the job; its results are known, TaskManagers are still releasing resources."""
 
 
 class Cluster(Protocol):
-    """What a job needs of the JobManager."""
+    """The JobManager's interface for its jobs."""
 
     def send(self, taskmanager: str, message: Message) -> None:
-        """Tells a TaskManager something; nothing happens when it is gone."""
+        """Sends a message to a TaskManager; does nothing if it is lost."""
 
     async def wait_room(self, taskmanager: str) -> None:
-        """Waits until more may be sent to a TaskManager."""
+        """Waits until the link of a TaskManager has room."""
 
     def require(self, job_id: str, missing: int) -> None:
-        """The job lacks so many slots."""
+        """Sets the number of slots that a job lacks."""
 
     def give_back(self, job_id: str, slots: Iterable[PhysicalSlot]) -> None:
-        """The job does not need these."""
+        """Returns slots that a job no longer needs."""
 
     def block(self, job_id: str, taskmanagers: Iterable[str]) -> None:
-        """The job wants no more slots of these for now; replaces what was said before."""
+        """Sets the TaskManagers of which the job accepts no more slots; replaces the earlier set."""
 
     def heard_s(self, taskmanager: str) -> float | None:
-        """When it was last heard; None when it is gone."""
+        """Returns when a TaskManager was last heard; None if it is lost."""
 
     def ask_for_life(self, taskmanagers: Iterable[str]) -> None:
-        """Has these say something soon."""
+        """Pings TaskManagers."""
 
     def describe_slots(self) -> str:
-        """What slots there are, in words."""
+        """Describes the existing slots in words."""
 
     async def put_committing(self, job_id: str) -> None:
-        """Notes on disk that the job begins to commit. Raises `NetstackError`: it cannot be written."""
+        """Stores on disk that the job begins to commit. Raises `NetstackError` if that fails."""
 
     async def keep_dataset(self, dataset: DatasetRecord) -> None:
-        """The job leaves this behind. Raises `NetstackError`: it cannot be kept, and is dropped."""
+        """Keeps a dataset of a finished job. Raises `NetstackError` if it cannot be kept and is dropped."""
 
 
 @final
 class JobTasks:
-    """Where the tasks of one job are, and what they returned.
+    """The places and results of the tasks of one job.
 
     Args:
-        scheduler: of the job.
+        scheduler: scheduler of the job.
 
     Attributes:
-        places: where each subtask was sent last, by its number.
-        results: what sinks returned: operator -> subtask -> value.
-        kept: of each subtask that keeps partitions, by its number: bytes of records, of these compressed, on disk.
+        places: slot of the last deployment of each subtask, by number.
+        results: results of sinks: operator -> subtask -> value.
+        kept: for each subtask that keeps partitions, by number: bytes of records, of these compressed, on disk.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.places: dict[int, PhysicalSlot] = {}
         self.results: dict[str, dict[int, Any]] = {}
         self._scheduler = scheduler
-        self._sent: dict[int, int] = {}  # the attempt that is at a subtask's place
+        self._sent: dict[int, int] = {}  # the attempt in `places`
         self._waiting: dict[Subtask, int] = {}
-        self._beside: dict[tuple[int, int], PhysicalSlot] = {}  # where second attempts are, by subtask and attempt
+        self._beside: dict[tuple[int, int], PhysicalSlot] = {}  # slots of speculative attempts, by subtask and attempt
         self.kept: dict[int, tuple[int, int, int]] = {}
         self._results_of: dict[
             Attempt, tuple[Mapping[str, Any], tuple[int, int, int] | None]
-        ] = {}  # of attempts whose end is in the inbox
+        ] = {}  # of attempts whose end the scheduler has not handled yet
         self._names = [vertex.name for vertex in scheduler.topology.job.vertices]
         self._vertices = {name: number for number, name in enumerate(self._names)}
 
-    # Names.
-
     def named(self, attempt: Attempt) -> Subtask:
-        """What checkpoints call the subtask of an attempt that the job has."""
+        """Returns vertex name and index of an attempt's subtask."""
         vertex, index, _ = attempt
         return self._names[vertex], index
 
     def named_by_number(self, number: int) -> Subtask:
-        """What checkpoints call the subtask of a number."""
+        """Returns vertex name and index of a subtask by number."""
         vertex, index = self._scheduler.topology.place_of(number)
         return self._names[vertex], index
 
     def has_ended(self, subtask: Subtask) -> bool:
-        """Whether it has finished, and was not reset since."""
+        """Whether a subtask has finished and was not reset since."""
         return self._scheduler.execution_state(self._number(subtask)) is ExecutionState.FINISHED
 
     def waits(self, attempt: Attempt) -> Subtask:
-        """An attempt waits for a checkpoint that began after its end."""
+        """Records that an attempt waits for a checkpoint that is triggered after its end."""
         subtask = self.named(attempt)
         self._waiting[subtask] = attempt[2]
         return subtask
 
     def goes_on(self, subtask: Subtask) -> bool:
-        """Whether it neither has finished nor waits, or was reset since."""
+        """Whether a subtask neither has finished nor waits, or was reset since."""
         is_waiting = self._waiting.get(subtask) == self._scheduler.attempt(self._number(subtask))
         return not is_waiting and not self.has_ended(subtask)
 
     def checkpointed(self) -> list[JobTask]:
-        """The vertices, as the coordinator of checkpoints wants them."""
+        """Returns the vertices for the checkpoint coordinator."""
         topology = self._scheduler.topology
         tasks = []
         for vertex, name in enumerate(self._names):
@@ -144,10 +142,8 @@ class JobTasks:
             tasks.append(JobTask(name, topology.job.vertices[vertex].parallelism, tuple(sorted(inputs))))
         return tasks
 
-    # Places.
-
     def sent(self, deploy: instructions.Deploy) -> None:
-        """These attempts are sent to their slots."""
+        """Records the slots of deployed attempts."""
         numbers = deploy.subtasks.tolist()
         if deploy.is_speculative:
             keys = zip(numbers, deploy.attempts.tolist(), strict=True)
@@ -157,20 +153,20 @@ class JobTasks:
             self._sent.update(zip(numbers, deploy.attempts.tolist(), strict=True))
 
     def chosen(self, number: int) -> None:
-        """Of the attempts of a subtask that ran beside each other another one may count now."""
+        """Updates the place of a subtask after the scheduler chose between concurrent attempts."""
         slot = self._beside.get((number, self._scheduler.attempt(number)))
         if slot is not None:
             self.places[number] = slot
             self._sent[number] = self._scheduler.attempt(number)
 
     def place_of(self, number: int, attempt: int) -> PhysicalSlot | None:
-        """Where an attempt of a subtask was sent; None if it is over, or was not sent yet."""
+        """Returns the slot of an attempt; None if it is superseded or not deployed yet."""
         if self._sent.get(number) == attempt:
             return self.places[number]
         return self._beside.get((number, attempt))
 
     def by_taskmanager(self, subtasks: Iterable[Subtask]) -> dict[str, list[Attempt]]:
-        """The current attempts of subtasks, by the TaskManager that each is on."""
+        """Returns the current attempts of subtasks by TaskManager."""
         by_name: dict[str, list[Attempt]] = {}
         for subtask in subtasks:
             number = self._number(subtask)
@@ -180,16 +176,14 @@ class JobTasks:
                 by_name.setdefault(slot.location.taskmanager, []).append(attempt)
         return by_name
 
-    # Results.
-
     def returned(self, attempt: Attempt, results: Mapping[str, Any], kept: Sequence[Sequence[int]]) -> None:
-        """An attempt has ended; whether it counts is not known yet."""
+        """Stores the results of an ended attempt until the scheduler has accepted its end."""
         if results or kept:
             data, compressed, stored = (sum(column) for column in zip(*kept, strict=True)) if kept else (0, 0, 0)
             self._results_of[attempt] = results, (data, compressed, stored) if kept else None
 
     def keep_results(self, event: events.TasksReported) -> None:
-        """The scheduler has handled these ends: keeps the results of those that count."""
+        """Keeps the results of the accepted ends of an event."""
         for number, attempt in zip(event.subtasks.tolist(), event.attempts.tolist(), strict=True):
             vertex, index = self._scheduler.topology.place_of(number)
             results, kept = self._results_of.pop((vertex, index, attempt), ({}, None))
@@ -204,17 +198,17 @@ class JobTasks:
 
 
 DESCRIPTORS_A_TURN: Final = 64
-"""Descriptors made before others get a turn: about a millisecond."""
+"""Descriptors created before the event loop gets a turn: about a millisecond."""
 
 
 @final
 class TaskSender:
-    """Of one job.
+    """Sends the instructions of one job's scheduler to TaskManagers.
 
     Args:
-        job_id: of the job.
-        driver: makes messages of instructions.
-        cluster: reaches TaskManagers.
+        job_id: id of the job.
+        driver: translates instructions to messages.
+        cluster: the JobManager's interface for jobs.
     """
 
     def __init__(self, job_id: str, driver: JobDriver, cluster: Cluster) -> None:
@@ -223,12 +217,12 @@ class TaskSender:
         self._cluster = cluster
 
     async def deploy(self, deploy: instructions.Deploy) -> None:
-        """Makes and sends descriptors; the scheduler must handle no event meanwhile.
+        """Creates and sends descriptors; the scheduler must not handle an event meanwhile.
 
         Raises:
-            NetstackError: one cannot be made; nothing was sent.
+            NetstackError: a descriptor cannot be created; nothing was sent.
 
-        Cancellation: some were sent.
+        Cancellation: some descriptors may have been sent.
         """
         descriptors_of: dict[str, list[bytes]] = {}
         for number, (name, descriptor) in enumerate(self._driver.deployments(deploy), 1):
@@ -247,7 +241,7 @@ class TaskSender:
         | instructions.UpdateGate
         | instructions.ReleasePartitions,
     ) -> None:
-        """Sends what is small."""
+        """Sends the messages of an instruction other than `Deploy`."""
         match instruction:
             case instructions.Cancel():
                 messages = self._driver.cancellations(instruction)
@@ -266,11 +260,10 @@ LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
 @final
 class TaskCommands:
-    """The tasks of one job, for its checkpoints (a `CheckpointCommands`).
+    """Implements `CheckpointCommands` for the tasks of one job.
 
     Attributes:
-        last_stored: number and folder of the newest checkpoint of this run that a restart begins from; None without
-            any.
+        last_stored: id and folder of the newest completed checkpoint of this run; None before the first.
     """
 
     def __init__(
@@ -285,17 +278,17 @@ class TaskCommands:
         post: Callable[[events.Event], None],
         note: Callable[[str, str], None],
     ) -> None:
-        """Nothing is said yet.
+        """Creates the commands.
 
         Args:
-            job_id: of the job.
-            name: of the job.
-            tasks: its tasks.
-            storage: of its checkpoints.
-            cluster: reaches TaskManagers.
-            taskmanagers: names of those that the job uses now.
-            post: tells the scheduler something.
-            note: adds to the job's log: a word, and a sentence.
+            job_id: id of the job.
+            name: name of the job.
+            tasks: tasks of the job.
+            storage: storage of its checkpoints.
+            cluster: the JobManager's interface for jobs.
+            taskmanagers: names of the TaskManagers that the job currently uses.
+            post: posts an event for the scheduler.
+            note: adds a category and a sentence to the job's log.
         """
         self.last_stored: tuple[int, str] | None = None
         self._job_id = job_id
@@ -309,34 +302,32 @@ class TaskCommands:
         self._finals: dict[Subtask, TaskFile] = {}
 
     def left(self, subtask: Subtask, final: dict[str, Any]) -> None:
-        """A task has ended, and written its final state.
+        """Stores the description of an ended task's final state.
 
         Raises:
-            RemoteProtocolError: what it says of that is no file.
+            RemoteProtocolError: the description is malformed.
         """
         size_bytes, crc32 = final.get("size_bytes"), final.get("crc32")
         if type(size_bytes) is not int or type(crc32) is not int:
             raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, "the final state of a task has no size and checksum")
         self._finals[subtask] = TaskFile(*subtask, size_bytes, crc32)
 
-    # For `JobCheckpoints`.
-
     def trigger(self, barrier: bytes, subtasks: Iterable[Subtask], *, is_savepoint: bool, stops: bool) -> None:
-        """Implements `CheckpointCommands.trigger`."""
+        """Sends the trigger of a checkpoint to subtasks."""
         for name, attempts in self._tasks.by_taskmanager(subtasks).items():
             self._cluster.send(name, TriggerCheckpoint(self._job_id, barrier, tuple(attempts), is_savepoint, stops))
 
     def abort_checkpoint(self, checkpoint_id: int, subtasks: Iterable[Subtask]) -> None:
-        """Implements `CheckpointCommands.abort_checkpoint`."""
+        """Sends the abort of a checkpoint to subtasks."""
         for name, attempts in self._tasks.by_taskmanager(subtasks).items():
             self._cluster.send(name, AbortCheckpoint(self._job_id, checkpoint_id, tuple(attempts)))
 
     def final_of(self, subtask: Subtask) -> TaskFile | None:
-        """Implements `CheckpointCommands.final_of`."""
+        """Returns the final state of an ended subtask; None if it has none."""
         return self._finals.get(subtask)
 
     def checkpoint_stored(self, checkpoint_id: int, *, job_goes_on: bool) -> None:
-        """Implements `CheckpointCommands.checkpoint_stored`."""
+        """Announces a completed checkpoint to the scheduler and to TaskManagers."""
         if job_goes_on:
             self._note("checkpoint", f"savepoint {checkpoint_id} is complete")
             return
@@ -347,11 +338,11 @@ class TaskCommands:
             self._cluster.send(taskmanager, CheckpointCompleted(self._job_id, checkpoint_id))
 
     def checkpoint_aborted(self, checkpoint_id: int, reason: str, *, is_failure: bool) -> None:
-        """Implements `CheckpointCommands.checkpoint_aborted`."""
+        """Logs an aborted checkpoint."""
         text = f"checkpoint {checkpoint_id} was aborted: {reason}"
         self._note("failure" if is_failure else "checkpoint", text)
         LOGGER.log(logging.WARNING if is_failure else logging.INFO, "job %s (%s): %s", self._job_id, self._name, text)
 
     def fail(self, reason: str) -> None:
-        """Implements `CheckpointCommands.fail`."""
+        """Fails the job."""
         self._post(events.GlobalFailure(0.0, reason))

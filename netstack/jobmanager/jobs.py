@@ -1,9 +1,9 @@
-"""All jobs of a JobManager: accepted, run, ended, remembered; and taken up again after the JobManager has died.
+"""All jobs of a JobManager: accepts, runs and remembers them, and takes them up again after a restart.
 
-Takes: documents of jobs. Gives: a running `JobMaster` for each, a record of each that has ended.
+Takes: documents of jobs. Gives: a running `JobMaster` for each job, a record of each ended job.
 
-Rules: a job is in the folder before its submission is answered, and its end is there before anybody learns of it. A
-job that cannot be taken up again says why in its record, and keeps nobody else from running.
+Rules: a job is stored in the folder before its submission is answered, and its end is stored before it is visible. The
+record of a job that cannot be taken up again contains the reason; the other jobs run.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Jobs:
     """The jobs of one JobManager.
 
     Attributes:
-        records: all of them, by id, the oldest first.
-        running: the masters of those that run.
+        records: records of all jobs by id, oldest first.
+        running: masters of the running jobs by id.
     """
 
     def __init__(self, manager: JobManager, nursery: trio.Nursery, in_thread: InThread) -> None:
@@ -86,25 +86,25 @@ class Jobs:
         """Accepts a job and starts it.
 
         Args:
-            document: as `schedule.graph.job_file.write_job` makes it.
-            from_savepoint: folder of a savepoint or checkpoint that it begins from.
-            allow_non_restored_state: state there of operators that the job does not have is left behind.
-            code: package -> SHA-256 of what was sent with it.
-            builds: package -> hash of its code where it was submitted.
-            owner: see `StoredJob`.
-            placement: which TaskManager each subtask runs on; not kept beyond this process, as the next one.
-            coordinator: takes part in the job from inside this process.
+            document: job file from `schedule.graph.job_file.write_job`.
+            from_savepoint: folder of the savepoint or checkpoint from which the job starts.
+            allow_non_restored_state: whether state of operators that the job does not have may be dropped.
+            code: package -> SHA-256 of its uploaded archive.
+            builds: package -> source fingerprint at the client.
+            owner: hash of the client's key (`StoredJob`).
+            placement: fixed TaskManager of each subtask; lost when this process ends.
+            coordinator: coordinator in this process; lost when this process ends.
 
         Returns:
-            Its id.
+            The id of the job.
 
         Raises:
-            ConfigError: it is no job that can run, reads a dataset that is not there, or names a folder for its
-                checkpoints that is another job's, or lies where it may not.
-            StateMismatch: the savepoint is not of this job; the text says in what.
-            NetstackError: it cannot be stored, or the savepoint cannot be used.
+            ConfigError: the job is invalid, reads a missing dataset, or names a checkpoint folder that another job uses
+                or that lies outside the allowed roots.
+            StateMismatch: the savepoint does not fit the job; the text contains the difference.
+            NetstackError: the job cannot be stored, or the savepoint cannot be read.
 
-        Cancellation: it was accepted or not; `records` tells.
+        Cancellation: the job may or may not have been accepted; `records` shows which.
         """
         job_id = secrets.token_hex(8)
         document = copy.deepcopy(dict(document))
@@ -120,7 +120,10 @@ class Jobs:
             await self._in_thread(partial(self._manager.store.code_bytes, digest))
         if from_savepoint is not None:
             if record.storage is None:
-                raise ConfigError(f"job {record.name!r} takes no checkpoints, so it cannot begin from one")
+                raise ConfigError(
+                    f"job {record.name!r} has no checkpoint settings, so it cannot"
+                    " start from a savepoint: set `checkpoints`"
+                )
             await self._owners.check_place(from_savepoint)
         if record.named_folder is not None:
             await self._owners.check_place(record.named_folder)
@@ -148,7 +151,7 @@ class Jobs:
             raise
         if record.stored.not_restored:
             LOGGER.warning(
-                "job %s (%s) begins without the state of %s, which it does not have",
+                "job %s (%s) starts without the state of %s, which are not among its operators",
                 job_id,
                 record.name,
                 ", ".join(record.stored.not_restored),
@@ -156,7 +159,7 @@ class Jobs:
         return job_id
 
     async def recover(self) -> None:
-        """Takes up what another JobManager on the folder has left."""
+        """Takes up the jobs that an earlier JobManager on the folder has left."""
         stored_jobs, damaged = await self._in_thread(self._manager.store.jobs)
         for text in damaged:
             LOGGER.error("%s", text)
@@ -191,10 +194,10 @@ class Jobs:
             return
         await self._start(record, record.stored.restore if restore is None else restore)
         record.waits_for = ""
-        LOGGER.info("job %s (%s) is taken up again", record.stored.job_id, record.name)
+        LOGGER.info("job %s (%s) taken up again", record.stored.job_id, record.name)
 
     async def _take_up_later(self, record: JobRecord) -> None:
-        """A disk that is full or away now is no reason to end a job that has run: it waits."""
+        """Retries to take up a job while its disk is full or unavailable, instead of failing it."""
         pause_s = FIRST_PAUSE_S
         while True:
             await trio.sleep(pause_s)
@@ -211,39 +214,39 @@ class Jobs:
                 self._wait_for_disk(record, error)
 
     def _wait_for_disk(self, record: JobRecord, error: NetstackError) -> None:
-        record.waits_for = f"it is taken up again when this has ended: {error}"
+        record.waits_for = f"taking up the job again, which is retried: {error}"
         LOGGER.error("job %s (%s) cannot be taken up again now: %s", record.stored.job_id, record.name, error)
 
     async def _cannot_go_on(self, record: JobRecord, error: NetstackError) -> None:
         self._disown(record)
         LOGGER.error("job %s (%s) cannot be taken up again: %s", record.stored.job_id, record.name, error)
-        await self._put_end(record, JobState.FAILED, f"it could not be taken up again: {error}", {})
+        await self._put_end(record, JobState.FAILED, f"the job could not be taken up again: {error}", {})
 
     async def cancel(self, record: JobRecord) -> None:
-        """Has a job stop, and waits until it has. Cancellation: it stops all the same."""
+        """Cancels a job and waits for its end. Cancellation: the job is canceled anyway."""
         if record.master is not None:
             record.master.cancel()
-        elif record.end is None and record.last is None and not record.is_canceled:  # it waits to be taken up again
+        elif record.end is None and record.last is None and not record.is_canceled:  # waiting to be taken up again
             record.is_canceled = True
             self._disown(record)
-            reason = "it was canceled before it was taken up again"
+            reason = "the job was canceled before it was taken up again"
             self._nursery.start_soon(self._put_end, record, JobState.CANCELED, reason, {})
         await record.ended.wait()
 
     def packages(self) -> set[str]:
-        """SHA-256 of the packages that jobs have named which have not ended."""
+        """Returns the SHA-256 of all packages of jobs that have not ended."""
         codes = (record.stored.code.values() for record in self.records.values() if record.end is None)
         return {digest for digests in codes for digest in digests}
 
     async def put_committing(self, job_id: str) -> None:
-        """Implements `Cluster.put_committing`."""
+        """Stores that a job begins to commit (`Cluster`)."""
         await self._in_thread(partial(self._manager.store.put_committing, job_id))
 
     def find(self, job_id: str) -> JobRecord:
-        """The job of this id, or of the only id that begins so.
+        """Returns the job with this id or unique id prefix.
 
         Raises:
-            ConfigError: there is none, or there are several.
+            ConfigError: no job, or more than one job, matches.
         """
         matches = [each for each in self.records if each.startswith(job_id)] if job_id else []
         if job_id in self.records:
@@ -253,18 +256,16 @@ class Jobs:
             raise ConfigError(f"{what} {job_id[:40]!r}; `netstack jobs` lists them")
         return self.records[matches[0]]
 
-    # Inside.
-
     def _read(
         self,
         stored: StoredJob,
         placement: FixedPlacement | None = None,
         coordinator: JobCoordinator | None = None,
     ) -> JobRecord:
-        """What follows from a document.
+        """Creates the record of a stored job.
 
         Raises:
-            ConfigError: it is no job that can run.
+            ConfigError: the job cannot run.
         """
         graph = job_of(stored.document)
         generated = generate_job(graph)
@@ -276,8 +277,8 @@ class Jobs:
         missing = next((node.name for node in graph.nodes if not node.function), None)
         if missing is not None:
             raise ConfigError(
-                f"job {graph.name!r}: operator {missing!r} has no function, so there is nothing to run; only a plan"
-                " does without"
+                f"job {graph.name!r}: operator {missing!r} has no function and cannot run; only `netstack plan` accepts"
+                " such a job"
             )
         record = JobRecord(
             stored,
@@ -292,7 +293,7 @@ class Jobs:
         )
         if graph.settings.scheduling is not None:
             check_scheduling(generated.job, SchedulingType(graph.settings.scheduling))
-        record.scheduler = self._scheduler(record, graph)  # refuses what cannot be scheduled
+        record.scheduler = self._scheduler(record, graph)  # raises if the job cannot be scheduled
         return record
 
     def _scheduler(self, record: JobRecord, graph: StreamGraph) -> Scheduler:
@@ -321,11 +322,11 @@ class Jobs:
         )
 
     async def _own(self, record: JobRecord) -> None:
-        """The folder of its checkpoints is this job's alone.
+        """Claims the checkpoint folder for the job.
 
         Raises:
-            ConfigError: it is that of another job here.
-            CheckpointFenced: it is that of a master elsewhere, whose process lives.
+            ConfigError: another job of this JobManager uses it.
+            CheckpointFenced: a live JobManager elsewhere uses it.
         """
         if record.storage is not None:
             await self._owners.claim(record.storage.folder, record.stored.job_id, record.name)
@@ -338,7 +339,7 @@ class Jobs:
         self._owners.leave(record.stored.job_id)
 
     async def _newest(self, record: JobRecord) -> int | None:
-        """The newest checkpoint of a job that ran before; whoever completed them until now cannot any more."""
+        """Returns the newest checkpoint of a job that ran before, and fences its previous JobManager."""
         await self._own(record)
         if record.storage is None:
             return None
@@ -375,7 +376,7 @@ class Jobs:
         self._nursery.start_soon(self._run, record, record.master)
 
     async def _run(self, record: JobRecord, master: JobMaster) -> None:
-        """A job's whole life here; an error of ours is its failure, and nobody else's."""
+        """Runs a job to its end; an internal error fails this job only."""
         try:
             await self._run_to_its_end(record, master)
         finally:
@@ -392,13 +393,13 @@ class Jobs:
             root = root_cause(error)
             if not isinstance(root, Exception):
                 raise  # cancelled: the JobManager is closing, and the job stays as it is on disk
-            LOGGER.exception("job %s (%s) broke in the JobManager", job_id, record.name)
-            state, reason = JobState.FAILED, f"it broke in the JobManager: {cause_text(root)}"
+            LOGGER.exception("job %s (%s) failed with an internal error of the JobManager", job_id, record.name)
+            state, reason = JobState.FAILED, f"internal error of the JobManager, see its log: {cause_text(root)}"
         finally:
             try:
                 record.last = job_document(record, self._manager)
             except Exception:  # a job that cannot be described must not end the JobManager
-                LOGGER.exception("job %s (%s): its details are not kept", job_id, record.name)
+                LOGGER.exception("job %s (%s): its details cannot be stored", job_id, record.name)
                 record.last = {"state": "running", "tasks": {}, "restarts": 0, "checkpoints_completed": 0}
             record.master = None
             del self.running[job_id]
@@ -424,7 +425,7 @@ class Jobs:
         job_id = record.stored.job_id
 
         def waits(why: str) -> None:
-            record.waits_for = why and f"its end ({state.value}) cannot be stored: {why}"
+            record.waits_for = why and f"storing its end ({state.value}): {why}"
             if why:
                 LOGGER.error("job %s (%s): %s", job_id, record.name, record.waits_for)
 
@@ -447,7 +448,7 @@ class Jobs:
 
 
 def _code_of(stored: StoredJob) -> tuple[tuple[str, str], ...]:
-    """What was sent with a job, and the blobs it is in."""
+    """Returns the shipped packages of a job with the keys of their blobs."""
     return tuple((package, f"{CODE_KEY}{digest}") for package, digest in stored.code.items())
 
 

@@ -1,11 +1,11 @@
-"""A cluster on this machine: a JobManager in this process, TaskManagers as processes of their own.
+"""A local cluster: a JobManager in this process, TaskManagers as child processes.
 
-Takes: a job. Gives: how it ended. Nothing is set up before, and nothing is left behind.
+Takes: a job. Gives: its result. It needs no setup and leaves nothing behind.
 
     result = netstack.run_job(environment, taskmanagers=2, slots=2)
     print(result.results["counts"])
 
-It is the cluster of many hosts, only nearer: the same scheduler, messages and processes.
+It uses the same scheduler, messages and processes as a cluster of many hosts.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from .config import JobManagerConfig
 from .service import JobManager, open_jobmanager
 
 MEMORY_BYTES: Final = 64 * MIB
-"""For the network buffers of a TaskManager of a small job."""
+"""Default memory for the network buffers of each TaskManager."""
 
 START_TIMEOUT_S: Final = 60.0
-"""For all TaskManagers to register: a machine may be busy."""
+"""Limit for all TaskManagers to register, generous for a busy machine."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class LocalCluster:
-    """Made by `open_local_cluster`.
+    """A running local cluster; created by `open_local_cluster`.
 
     Attributes:
-        jobmanager: in this process.
-        taskmanagers: its children.
-        client: connected to the JobManager.
+        jobmanager: the JobManager in this process.
+        taskmanagers: the TaskManager processes.
+        client: a client of the JobManager.
     """
 
     jobmanager: JobManager
@@ -54,10 +54,10 @@ class LocalCluster:
     client: JobClient
 
     async def wait(self, job_id: str) -> JobResult:
-        """Like `JobClient.wait`; the error names a process that died.
+        """Waits for the end of a job, like `JobClient.wait`; the error names a process that died.
 
         Raises:
-            JobFailed: it failed.
+            JobFailed: the job failed.
         """
         deaths = len(self.taskmanagers.deaths)
         try:
@@ -86,28 +86,28 @@ async def open_local_cluster(
     on_printed: Lines | None = None,
     on_logged: Lines | None = None,
 ) -> AsyncIterator[LocalCluster]:
-    """A cluster of this process and its children, for as long as the block runs; entered when all have registered.
+    """Runs a local cluster while the block runs; entered when all TaskManagers have registered.
 
     Args:
-        taskmanagers: how many processes.
-        slots: of each.
-        memory_bytes: for network buffers, of each.
+        taskmanagers: number of TaskManager processes.
+        slots: slots of each TaskManager.
+        memory_bytes: memory for network buffers of each TaskManager.
         load_balance: how tasks are spread.
-        folder: where the JobManager keeps jobs and checkpoints; None is a folder that goes with it.
+        folder: where the JobManager stores jobs and checkpoints; None: a temporary folder.
         slot_timeout_s: how long a job waits for slots.
-        is_restarting: whether a TaskManager that dies is started again.
+        is_restarting: whether a TaskManager that dies is restarted.
         slots_in: `processes`: each slot is a process; `loop`: all slots of a TaskManager share its event loop.
-        max_record_bytes: the longest record; None is the default of `NetworkConfig`.
-        flags: more flags of `netstack taskmanager`.
-        jobmanager: what else is to be set there; what is given here wins.
-        on_printed: takes the name of a TaskManager and a line that an operator there printed.
-        on_logged: the same of what a TaskManager itself has to say.
+        max_record_bytes: length of the longest record; None: the default of `NetworkConfig`.
+        flags: additional flags of `netstack taskmanager`.
+        jobmanager: other settings of the JobManager; the arguments here take precedence.
+        on_printed: receives the name of a TaskManager and a line that an operator printed there.
+        on_logged: receives the name of a TaskManager and a line of its log.
 
     Raises:
-        NetstackError: a TaskManager cannot be started; the text has its last words.
-        ConfigError: another JobManager holds the folder.
+        NetstackError: a TaskManager cannot be started; the text contains its last log line.
+        ConfigError: another JobManager uses the folder.
 
-    Cancellation, and the end of the block: all processes are ended.
+    Cancellation, like the end of the block, ends all processes.
     """
     secret = Secret.generate()
     config = dataclasses.replace(
@@ -120,7 +120,7 @@ async def open_local_cluster(
     )
     longest: tuple[str, ...] = ()
     if max_record_bytes is not None:
-        NetworkConfig(max_record_bytes=max_record_bytes)  # refused here, not in every child
+        NetworkConfig(max_record_bytes=max_record_bytes)  # raises here instead of in every child
         longest = ("--max-record", str(max_record_bytes))
     settings = TaskManagerSettings(
         slots=slots,
@@ -143,22 +143,21 @@ async def open_local_cluster(
 def memory_for(
     graph: StreamGraph, taskmanagers: int, slots: int, load_balance: LoadBalanceMode = LoadBalanceMode.NONE
 ) -> int:
-    """How much memory each TaskManager is given for network buffers, where nobody says.
+    """Returns the default memory for network buffers of each TaskManager.
 
-    What the job's tasks require in the slot where most of them are, for every slot, a quarter more, and at least
-    `MEMORY_BYTES`.
+    It is the requirement of the fullest slot, for every slot, plus a quarter, and at least `MEMORY_BYTES`.
 
     Args:
         graph: the job.
-        taskmanagers: how many there are.
-        slots: of each.
+        taskmanagers: number of TaskManagers.
+        slots: slots of each TaskManager.
         load_balance: how tasks are spread.
 
     Raises:
-        ConfigError: it is no job that could be planned anywhere.
+        ConfigError: the job cannot be planned.
     """
     network = graph.settings.network
-    if network is not None:  # of its own, in the memory of each slot
+    if network is not None:  # the job's own network environment, in the memory of each slot
         return max(MEMORY_BYTES, slots * network.memory_bytes)
     plan = make_plan(graph, taskmanagers=taskmanagers * slots, slots=1, mode=load_balance)
     required = 0 if plan.buffers is None else int(plan.buffers.required.max(initial=0))
@@ -178,29 +177,29 @@ def run_job(
     slots_in: str = "processes",
     max_record_bytes: int | None = None,
 ) -> JobResult:
-    """Runs a job in processes on this machine, to its end; what operators print comes out on standard error.
+    """Runs a job to its end in processes on this machine; output of operators appears on standard error.
 
     Args:
-        job: it. Functions of the program that calls this are found when they are in a file.
-        taskmanagers: how many processes.
-        slots: of each: how many tasks of one slot sharing group it runs.
-        memory_bytes: for network buffers, of each; None is what the job requires, and some more.
+        job: the job. Its functions must be in files, not in an interactive session.
+        taskmanagers: number of TaskManager processes.
+        slots: slots of each TaskManager: the number of tasks of one slot sharing group that it runs.
+        memory_bytes: memory for network buffers of each TaskManager; None: what the job requires, and some more.
         load_balance: how tasks are spread.
-        folder: where checkpoints are kept afterwards, if the job names no folder; None keeps none.
-        from_savepoint: folder of a savepoint to begin from.
-        allow_non_restored_state: state there of operators that the job does not have is left behind.
+        folder: where checkpoints are stored if the job names no folder; None: they are removed at the end.
+        from_savepoint: folder of a savepoint from which the job starts.
+        allow_non_restored_state: whether state of operators that the job does not have may be dropped.
         slots_in: `processes`: each slot is a process; `loop`: all slots of a TaskManager share its event loop.
-        max_record_bytes: the longest record; None is the default of `NetworkConfig`.
+        max_record_bytes: length of the longest record; None: the default of `NetworkConfig`.
 
     Returns:
-        How it ended, and what its sinks returned.
+        The final state and the results of the sinks.
 
     Raises:
-        JobFailed: it failed; the text is its root cause.
-        RequestRefused: it cannot run.
-        LocalProtocolError: called inside trio; there use `open_local_cluster`.
+        JobFailed: the job failed; the text is its root cause.
+        RequestRefused: the job cannot run.
+        LocalProtocolError: called inside trio; use `open_local_cluster` there.
 
-    Ctrl-C ends the processes, and leaves as KeyboardInterrupt.
+    Ctrl-C ends all processes and raises KeyboardInterrupt.
     """
     if trio.lowlevel.in_trio_run():
         raise LocalProtocolError("run_job blocks, and was called inside trio; use: async with open_local_cluster(...)")

@@ -1,15 +1,15 @@
-"""What happened to a job, for people: sentences with their times, who changed what, and its failures.
+"""The log of a job for people: events with times, the audit log, and the failure history.
 
-Takes: sentences; what was asked for, of which job, by whom; failures, and what the scheduler decided about each. Gives:
-plain data, the oldest first; lines of the logger `netstack.audit`, at INFO.
+Takes: sentences; requests with their job and client; failures with the scheduler's decisions. Gives: plain data, oldest
+first; lines of the logger `netstack.audit` at INFO.
 
-A failure is kept apart from the log (`FailureHistory`), as `at` (seconds since 1970), `task`, `subtask`, `attempt`,
-`taskmanager`, `host` (None and empty where no task is to blame), `text`, `type` and `traceback` (empty where no error
-of Python is the cause), `report` (`runtime.failure_report`), `led_to`, and `beside`: entries of tasks that failed
-because of it, or at the same time.
+A failure is an entry of `FailureHistory`: `at` (seconds since 1970), `task`, `subtask`, `attempt`, `taskmanager`,
+`host` (None or empty if no task caused it), `text`, `type` and `traceback` (empty without a Python exception),
+`report` (`runtime.failure_report`), `led_to`, and `beside`: entries of tasks that failed because of it, or at the same
+time.
 
-Rules: of the log the last `REMEMBERED` stay; of failures the first one, and the newest, as many as `KEPT` and as fit
-into `MAX_BYTES`.
+Rules: the log has the last `REMEMBERED` events; the history has the first failure and the newest ones, limited by
+`KEPT` and `MAX_BYTES`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ REMEMBERED: Final = 1_000
 @final
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """One thing that happened.
+    """One entry of a job's log.
 
     Attributes:
         at: seconds since 1970.
-        what: a word to filter by: `job`, `slots`, `deploy`, `failure` (that something was decided about), `task` (that
-            failed besides), `restart`, `checkpoint`, `taskmanager`, `speculation`, `blocklist`, `dataset`.
+        what: category: `job`, `slots`, `deploy`, `failure` (a root failure), `task` (a secondary failure), `restart`,
+            `checkpoint`, `taskmanager`, `speculation`, `blocklist`, `dataset`.
         text: a sentence.
     """
 
@@ -47,30 +47,30 @@ class Happening:
     text: str
 
     def document(self) -> dict[str, Any]:
-        """Returns plain data."""
+        """Returns the entry as plain data."""
         return {"at": self.at, "what": self.what, "text": self.text}
 
 
 @final
 class JobLog:
-    """The happenings of one job."""
+    """The log entries of one job."""
 
     def __init__(self) -> None:
         self.added = 0
-        """How many there were ever."""
+        """The number of entries so far, including discarded ones."""
         self._happenings: deque[Happening] = deque(maxlen=REMEMBERED)
 
     def add(self, at: float, what: str, text: str) -> None:
-        """Something happened."""
+        """Adds an entry."""
         self.added += 1
         self._happenings.append(Happening(at, what, text))
 
     def all(self) -> list[Happening]:
-        """The last of them, the oldest first."""
+        """Returns the stored entries, oldest first."""
         return [*self._happenings]
 
     def since(self, added: int) -> list[Happening]:
-        """Those that came after the first `added`, as far as they are remembered."""
+        """Returns the stored entries after the first `added`."""
         new = self.added - added
         return self.all()[-new:] if new > 0 else []
 
@@ -79,42 +79,42 @@ LOGGER: Final = logging.getLogger("netstack.audit")
 
 
 def audit(what: str, record: JobRecord, who: str) -> None:
-    """Says that it was asked for; whether it succeeded the job's log says.
+    """Logs a request to the audit log; its result is in the job's log.
 
     Args:
         what: `submit`, `cancel`, `savepoint`, `savepoint and stop`.
-        record: of the job.
-        who: name and address, as far as they are known.
+        record: record of the job.
+        who: name and address of the client, as far as known.
     """
     LOGGER.info("%s of job %s (%s) by %s", what, record.stored.job_id, shown_text(record.name), shown_text(who))
 
 
 KEPT: Final = 16
-"""Of the newest failures; the first of all is one more."""
+"""Number of stored newest failures, in addition to the first one."""
 
 BESIDE: Final = 4
-"""Of one failure, as many others are kept."""
+"""Number of stored secondary failures of one failure."""
 
 MAX_BYTES: Final = 128 << 10
-"""Of all entries, as JSON."""
+"""Limit of all entries as JSON."""
 
 ENDED: Final = "the end of the job"
-"""What a failure led to that the job did not restart after."""
+"""Value of `led_to` if the job did not restart after the failure."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """What is known of a failure before anything is decided about it.
+    """A failure before the scheduler has decided about it.
 
     Attributes:
-        text: error and text, who and where.
-        task: name of the job vertex; empty where no task is to blame.
-        subtask: index of it.
-        attempt: of the subtask.
-        taskmanager: where it ran.
-        host: of that.
-        report: a checked one; empty where no error of Python is the cause, as when a process died.
+        text: task, place and error.
+        task: name of the job vertex; empty if no task caused the failure.
+        subtask: index of the subtask.
+        attempt: attempt of the subtask.
+        taskmanager: name of its TaskManager.
+        host: host of its TaskManager.
+        report: checked failure report; empty without a Python exception, for example when a process died.
     """
 
     text: str
@@ -128,10 +128,10 @@ class Failed:
 
 @final
 class FailureHistory:
-    """The last failures of a job.
+    """The first and the newest failures of a job.
 
     Attributes:
-        left_out: how many entries are not kept any more.
+        left_out: number of discarded entries.
     """
 
     def __init__(self) -> None:
@@ -140,12 +140,12 @@ class FailureHistory:
         self._sizes: list[int] = []
 
     def add(self, at: float, failed: Failed, led_to: str) -> None:
-        """A failure that the scheduler acted upon.
+        """Adds a root failure.
 
         Args:
             at: seconds since 1970.
-            failed: it.
-            led_to: a restart, or the end of the job.
+            failed: the failure.
+            led_to: the scheduler's decision: a restart, or the end of the job.
         """
         entry = {**_entry(at, failed), "led_to": led_to, "beside": []}
         self._entries.append(entry)
@@ -158,7 +158,7 @@ class FailureHistory:
             self._sizes[0] = size_bytes(self._entries[0])
 
     def beside(self, at: float, failed: Failed) -> None:
-        """A failure that changed nothing any more: it belongs to the newest one."""
+        """Attaches a secondary failure to the newest root failure."""
         if not self._entries or len(self._entries[-1]["beside"]) == BESIDE:
             return
         entry = _entry(at, failed)
@@ -168,7 +168,7 @@ class FailureHistory:
             self._sizes[-1] += added
 
     def all(self) -> list[dict[str, Any]]:
-        """The entries that are kept, the oldest first."""
+        """Returns the stored entries, oldest first."""
         return [*self._entries]
 
 
@@ -189,17 +189,17 @@ def _entry(at: float, failed: Failed) -> dict[str, Any]:
 
 
 def failure_documents(history: FailureHistory | None) -> dict[str, Any]:
-    """The failures of a job for its document, and for its end on disk; None has none."""
+    """Returns the failures of a job for its document and its stored end."""
     if history is None:
         return {"failures": [], "failures_left_out": 0}
     return {"failures": history.all(), "failures_left_out": history.left_out}
 
 
 def fatal_traceback(document: Mapping[str, Any]) -> str:
-    """The traceback of the failure that a job ended with; empty if it ended otherwise, or no error of Python is it.
+    """Returns the traceback of the failure that ended a job; empty without failure or Python exception.
 
     Args:
-        document: of the job, or of its end.
+        document: document of the job or of its end.
     """
     last = (document.get("failures") or [{"led_to": ""}])[-1]
     return str(last["traceback"]) if last["led_to"] == ENDED and document["state"] == "failed" else ""

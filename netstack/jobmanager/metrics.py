@@ -1,6 +1,6 @@
-"""What a JobManager counts, for Prometheus: jobs by state, slots, and how each job that runs gets on.
+"""The JobManager's Prometheus metrics: jobs by state, slots, and the state of each running job.
 
-Takes: the JobManager. Gives: a snapshot; the catalogue of the metrics that are read from it.
+Takes: the JobManager. Gives: a statistics snapshot; the catalogue of the metrics that are read from it.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 
 MOST_LATENCIES: Final = 100
-"""Of each job, so that a graph of thousands of edges is not thousands of series: the first, from the sources on."""
+"""Maximum number of edges and sources of one job with latency series, in order from the sources."""
 
 _QUANTILES: Final = {"0.5": "p50_us", "0.99": "p99_us", "1": "max_us"}
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyStatistics:
-    """How long records take along an edge, or from a source, by the latest markers.
+    """Latency of records along an edge, or from a source, measured by the latest markers.
 
     Attributes:
-        job_id: of the job.
-        job: its name.
-        origin: name of the vertex that sent the marker on (an edge), or in which it began (a source).
-        vertex: name of the one that it reached.
+        job_id: id of the job.
+        job: name of the job.
+        origin: name of the vertex that forwarded the marker (edge) or emitted it (source).
+        vertex: name of the vertex that received it.
         of: `edge` or `source`.
-        quantile: 0.5, 0.99, or 1 for the longest.
-        seconds: of that part of the latest markers.
+        quantile: 0.5, 0.99, or 1 for the maximum.
+        seconds: latency at this quantile of the latest markers.
     """
 
     job_id: str
@@ -54,19 +54,19 @@ class LatencyStatistics:
 
 @dataclass(frozen=True, slots=True)
 class JobStatistics:
-    """A job that runs.
+    """Statistics of a running job.
 
     Attributes:
-        job_id: its id.
-        name: its name.
-        restarts: since this JobManager has it; failures of regions count one by one.
-        checkpoints_completed: likewise; savepoints count.
-        checkpoints_failed: those that were declined, took too long or could not be stored.
-        checkpoint_age_s: since the newest complete one was triggered; None before the first.
-        checkpoint_duration_s: of that one.
-        checkpoint_bytes: of that one.
-        blocked_s: for how long user code keeps the event loop of a slot from turning: the longest of all slots.
-        missing_slots: that it waits for.
+        job_id: id of the job.
+        name: name of the job.
+        restarts: restarts since this JobManager runs it; each region failure counts.
+        checkpoints_completed: completed checkpoints and savepoints.
+        checkpoints_failed: checkpoints that were declined, timed out or could not be stored.
+        checkpoint_age_s: time since the newest complete checkpoint was triggered; None before the first.
+        checkpoint_duration_s: duration of that checkpoint.
+        checkpoint_bytes: size of that checkpoint.
+        blocked_s: how long user code has blocked the event loop of a slot; the maximum of all slots.
+        missing_slots: slots that the job waits for.
     """
 
     job_id: str
@@ -83,15 +83,15 @@ class JobStatistics:
 
 @dataclass(frozen=True, slots=True)
 class JobManagerStatistics:
-    """A snapshot.
+    """Statistics of a JobManager.
 
     Attributes:
-        taskmanagers: registered now.
-        slots: of all of them.
-        free_slots: that no job has.
-        jobs: how many jobs are in each state, those included that have ended and are remembered.
-        running: those that have not ended.
-        latencies: of those; `MOST_LATENCIES` of a job at most, each with three quantiles.
+        taskmanagers: number of registered TaskManagers.
+        slots: their slots.
+        free_slots: slots that no job uses.
+        jobs: number of jobs in each state, including remembered ended jobs.
+        running: statistics of the running jobs.
+        latencies: latencies of the running jobs, at most `MOST_LATENCIES` of each job, with three quantiles.
     """
 
     taskmanagers: int
@@ -103,7 +103,7 @@ class JobManagerStatistics:
 
 
 def statistics(manager: JobManager) -> JobManagerStatistics:
-    """A snapshot; takes time with the number of jobs."""
+    """Returns a snapshot; its cost grows with the number of jobs."""
     now_s = trio.current_time()
     summaries = [summary(record, manager) for record in manager.jobs.records.values()]
     running = []
@@ -160,11 +160,11 @@ def _latencies(job_id: str, job: str, master: JobMaster) -> list[LatencyStatisti
 
 @asynccontextmanager
 async def serve_metrics(manager: JobManager, address: str) -> AsyncIterator[str]:
-    """Serves them to Prometheus; gives the address that was bound.
+    """Serves the metrics to Prometheus while the block runs; yields the bound address.
 
     Raises:
-        ConfigError: prometheus_client is missing, the address is none, or other hosts reach it and there is no secret.
-        OSError: it cannot be bound.
+        ConfigError: prometheus_client is missing, the address is malformed, or is not loopback and has no secret.
+        OSError: the address cannot be bound.
     """
     from ..runtime.prometheus import bind_guarded  # needs prometheus_client
 
@@ -196,51 +196,54 @@ _LATENCY: Final = Scope(
 )
 
 CATALOGUE: Final[tuple[Metric, ...]] = (
-    Metric("netstack_jobmanager_taskmanagers", _ALL, "taskmanagers", "TaskManagers that are registered."),
+    Metric("netstack_jobmanager_taskmanagers", _ALL, "taskmanagers", "Registered TaskManagers."),
     Metric("netstack_jobmanager_slots", _ALL, "slots", "Slots of all TaskManagers."),
-    Metric("netstack_jobmanager_free_slots", _ALL, "free_slots", "Slots that no job has."),
-    Metric("netstack_jobmanager_jobs", _STATE, "real", "Jobs in this state; those that have ended while remembered."),
-    Metric("netstack_job_restarts_total", _JOB, "restarts", "Restarts of a job, since this JobManager has it."),
+    Metric("netstack_jobmanager_free_slots", _ALL, "free_slots", "Slots that no job uses."),
+    Metric("netstack_jobmanager_jobs", _STATE, "real", "Jobs in this state, including remembered ended jobs."),
+    Metric("netstack_job_restarts_total", _JOB, "restarts", "Restarts of a job since this JobManager runs it."),
     Metric(
         "netstack_job_completed_checkpoints_total",
         _JOB,
         "checkpoints_completed",
-        "Checkpoints and savepoints of a job that were completed.",
+        "Completed checkpoints and savepoints of a job.",
     ),
     Metric(
         "netstack_job_failed_checkpoints_total",
         _JOB,
         "checkpoints_failed",
-        "Checkpoints and savepoints of a job that a task declined, that took too long, or that could not be stored.",
+        "Checkpoints and savepoints of a job that a task declined, that timed out, or that could not be stored.",
     ),
     Metric(
         "netstack_job_checkpoint_age_seconds",
         _JOB,
         "checkpoint_age_s",
-        "Time since the newest complete checkpoint was triggered: what a failure now would do again.",
+        "Time since the newest complete checkpoint was triggered: a failure now would replay this much.",
     ),
     Metric(
         "netstack_job_checkpoint_duration_seconds",
         _JOB,
         "checkpoint_duration_s",
-        "From the trigger of the newest complete checkpoint until it was stored.",
+        "Duration of the newest complete checkpoint, from its trigger until it was stored.",
     ),
     Metric(
-        "netstack_job_checkpoint_size_bytes", _JOB, "checkpoint_bytes", "All files of the newest complete checkpoint."
+        "netstack_job_checkpoint_size_bytes",
+        _JOB,
+        "checkpoint_bytes",
+        "Size of all files of the newest complete checkpoint.",
     ),
     Metric(
         "netstack_job_blocked_seconds",
         _JOB,
         "blocked_s",
-        "For how long user code has kept the event loop of a slot from turning: the longest of all slots, from 2 s on;"
-        " 0 while all turn.",
+        "How long user code has blocked the event loop of a slot: the maximum of all slots, from 2 s on; 0 while none"
+        " is blocked.",
     ),
     Metric(
         "netstack_job_latency_seconds",
         _LATENCY,
         "seconds",
-        "How long records take along an edge, or from a source to here, back-pressure included: this quantile (1 is the"
-        " longest) of the latest markers, exact. At most 100 edges and sources of a job.",
+        "Latency of records along an edge, or from a source to this vertex, including backpressure: exact quantile (1:"
+        " maximum) of the latest markers. At most 100 edges and sources of a job.",
     ),
     Metric("netstack_job_missing_slots", _JOB, "missing_slots", "Slots that a job waits for."),
 )

@@ -1,6 +1,6 @@
-"""What clients ask a JobManager, and the answers.
+"""The requests of clients to a JobManager.
 
-Takes: the documents of questions. Gives: those of answers, or an error whose text the client gets
+Takes: documents of requests. Gives: documents of answers, or an error whose text the client receives
 (`control_port.answer_questions`).
 """
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 Document: TypeAlias = dict[str, Any]
 
-SUBTASKS_TOLD: Final = 16_000
-"""Of a job, in one answer: some 150 bytes each, and a frame holds 4 MiB."""
+MAX_SUBTASKS: Final = 16_000
+"""Maximum number of subtasks in one answer: about 150 bytes each, and a frame holds 4 MiB."""
 
 
 @final
 class ClientQueries:
-    """Answers the questions of one client.
+    """Handles the requests of one client.
 
     Args:
-        manager: knows the answers.
-        upload: the package that the client sends.
-        client: who it is, for the audit log.
-        is_bound: whether it may end and save only what it has submitted.
+        manager: the JobManager.
+        upload: receives the package that the client sends.
+        client: name of the client for the audit log.
+        is_bound: whether the client may cancel and save only its own jobs.
 
     Attributes:
-        answers: by the question's name.
+        answers: handlers by the name of the request.
     """
 
     def __init__(self, manager: JobManager, upload: Upload, client: str, *, is_bound: bool = False) -> None:
@@ -62,8 +62,6 @@ class ClientQueries:
             "release_dataset": self._release_dataset,
         }
 
-    # The questions.
-
     async def _code(self, document: Document) -> Document:
         received = await self._upload.add(
             _want(document, "sha256", str),
@@ -76,7 +74,7 @@ class ClientQueries:
     async def _submit(self, document: Document) -> Document:
         savepoint = document.get("from_savepoint")
         if savepoint is not None and type(savepoint) is not str:
-            raise ConfigError("from_savepoint is no path")
+            raise ConfigError(f"from_savepoint={shown(savepoint)} is not a path")
         job_id = await self._manager.jobs.submit(
             _want(document, "document", dict),
             from_savepoint=savepoint,
@@ -92,9 +90,9 @@ class ClientQueries:
         return {"jobs": [summary(record, self._manager) for record in self._manager.jobs.records.values()]}
 
     async def _job(self, document: Document) -> Document:
-        document_found = job_document(self._find(document), self._manager)
-        _shorten(document_found["vertices"], SUBTASKS_TOLD)
-        return document_found
+        details = job_document(self._find(document), self._manager)
+        _shorten(details["vertices"], MAX_SUBTASKS)
+        return details
 
     async def _definition(self, document: Document) -> Document:
         stored = self._find(document).stored
@@ -119,12 +117,12 @@ class ClientQueries:
         record = self._find_own(document)
         master = record.master
         if master is None:
-            raise ConfigError(f"job {record.stored.job_id} ({record.name}) does not run, so there is nothing to save")
+            raise ConfigError(f"job {record.stored.job_id} ({record.name}) is not running, so it has no state to save")
         missing = self._manager.slots.missing(record.stored.job_id)
         if missing:
             raise ConfigError(
-                f"job {record.stored.job_id} ({record.name}) waits for {missing} more slots: a savepoint is taken when"
-                f" all of it runs; {self._manager.slots.describe()}"
+                f"job {record.stored.job_id} ({record.name}) waits for {missing} more slots; a savepoint needs all of"
+                f" its tasks running: {self._manager.slots.describe()}"
             )
         stop = _want(document, "stop", bool)
         audit("savepoint and stop" if stop else "savepoint", record, self._client)
@@ -148,7 +146,7 @@ class ClientQueries:
     async def _stack(self, document: Document) -> Document:
         record = self._find(document)
         if record.master is None:
-            raise ConfigError(f"job {record.stored.job_id} ({record.name}) does not run, so its tasks have no stacks")
+            raise ConfigError(f"job {record.stored.job_id} ({record.name}) is not running, so its tasks have no stacks")
         return await self._manager.stacks.ask(record.master)
 
     async def _datasets(self, document: Document) -> Document:
@@ -159,12 +157,13 @@ class ClientQueries:
         return {"dataset_id": released.dataset_id, "bytes": released.bytes}
 
     def _find_own(self, document: Document) -> JobRecord:
-        """A job that the client may end and save."""
+        """Returns a job that the client may cancel and save."""
         record = self._find(document)
         if self._is_bound and record.stored.owner not in ("", _owner(document)):
             raise ConfigError(
-                f"job {record.stored.job_id} ({record.name}) was submitted by somebody else: ask them, use the secret"
-                " of the cluster, or start the JobManager with --shared"
+                f"job {record.stored.job_id} ({record.name}) was submitted by"
+                " another user: use the cluster's secret, or"
+                " start the JobManager with --shared"
             )
         return record
 
@@ -173,18 +172,18 @@ class ClientQueries:
 
 
 def _owner(document: Document) -> str:
-    """What is kept of the key that a client shows; empty without one."""
+    """Returns the hash of a client's key; empty without a key."""
     key = document.get("owner")
     return hashlib.sha256(key.encode()).hexdigest() if type(key) is str and key else ""
 
 
 def _shorten(vertices: list[Document], most: int) -> None:
-    """Leaves out subtasks of the widest vertices that a frame would not hold, and tells how many by their states."""
+    """Removes subtasks of the widest vertices beyond the limit, and counts them by state in `left_out`."""
     narrow = sorted(len(vertex["subtasks"]) for vertex in vertices)
     if sum(narrow) <= most:
         return
     left, each = most, 0
-    for number, count in enumerate(narrow):  # what each vertex may tell: all of a narrow one, equal parts of the rest
+    for number, count in enumerate(narrow):  # narrow vertices keep all subtasks, wide ones equal parts of the rest
         each = left // (len(narrow) - number)
         if count > each:
             break
@@ -199,12 +198,12 @@ def _shorten(vertices: list[Document], most: int) -> None:
 def _want(document: Document, name: str, kind: type[Any]) -> Any:
     value = document.get(name)
     if type(value) is not kind:
-        raise ConfigError(f"{name}={shown(value)} of a question is no {kind.__name__}")
+        raise ConfigError(f"{name}={shown(value)} of a request is not of type {kind.__name__}")
     return value
 
 
 def _texts(document: Document, name: str) -> dict[str, str]:
     texts = document.get(name) or {}
     if type(texts) is not dict or not all(type(key) is type(value) is str for key, value in texts.items()):
-        raise ConfigError(f"{name} of a question is no table of texts")
+        raise ConfigError(f"{name} of a request is not a table of texts")
     return texts

@@ -1,10 +1,12 @@
-"""A savepoint of one job as the beginning of another.
+"""Starts a job from the savepoint of another one: verifies, compares and copies it.
 
-Takes: the folder of a savepoint or checkpoint, the job, and the folder of its checkpoints. Gives: its number there.
+Takes: the folder of a savepoint or checkpoint, the job, the folder of the job's checkpoints. Gives: the checkpoint id
+in that folder.
 
-Rules: it is read and verified, and compared with the job, before it is copied, and copied before the job is accepted;
-the job never looks at the original again. The calls block. Nothing of the job is imported: what only its functions tell
-(how a keyed state begins, the type of a key that they make) is compared where they run, before the first record.
+Rules: the savepoint is verified and compared with the job before it is copied, and copied before the job is accepted;
+the job never reads the original afterwards. The calls block. No code of the job is imported: properties that only its
+functions define (initial values of keyed state, the type of computed keys) are compared where the functions run, before
+the first record.
 """
 
 from __future__ import annotations
@@ -30,18 +32,18 @@ _FOLDER: Final = re.compile(r"chk-(\d{8,18})")
 _TYPE_OF_FORMAT: Final = {"int64": "int", "str": "str", "bytes": "bytes", "float64": "float"}
 _KEYED: Final = frozenset({Partitioner.HASH, Partitioner.FORWARD_CONSECUTIVE_HASH})
 _SHOWN: Final = 8
-"""Of operators that may have been meant."""
+"""Number of candidate operators in an error text."""
 
 
 @final
 @dataclass(slots=True)
 class OperatorState:
-    """What a savepoint holds of one operator.
+    """The kinds of state of one operator in a savepoint.
 
     Attributes:
-        has_own: whether a subtask has state of its own.
-        has_prepared: whether a subtask has prepared what is to be committed.
-        keyed: its keyed states that are not empty, and the types of their keys.
+        has_own: whether a subtask has operator state.
+        has_prepared: whether a subtask has prepared output to commit.
+        keyed: the key types of its non-empty keyed states.
     """
 
     has_own: bool = False
@@ -50,19 +52,19 @@ class OperatorState:
 
     def __str__(self) -> str:
         states = [f"keyed state {name!r}" for name in sorted(self.keyed)]
-        states += ["state of its own"] if self.has_own else []
+        states += ["operator state"] if self.has_own else []
         return ", ".join([*states, *(["prepared commits"] if self.has_prepared else [])])
 
 
 @final
 @dataclass(slots=True)
 class SavepointContents:
-    """What a savepoint holds, without the values.
+    """The contents of a savepoint without the values.
 
     Attributes:
-        operators: that have state, by their uid, else their name.
-        parallelism: how many subtasks each operator had, with state or without.
-        in_flight: the edges that have records in flight.
+        operators: operators with state, by uid or name.
+        parallelism: number of subtasks of each operator.
+        in_flight: edges with in-flight records.
     """
 
     operators: dict[str, OperatorState] = field(default_factory=dict)
@@ -71,16 +73,16 @@ class SavepointContents:
 
     @classmethod
     def of(cls, snapshots: Iterable[TaskSnapshot]) -> SavepointContents:
-        """What snapshots hold; one of them is looked at at a time.
+        """Summarises snapshots, one at a time.
 
         Raises:
-            CheckpointStorageError: they are not of chains of operators, or cannot be read.
+            CheckpointStorageError: a snapshot cannot be read, or is not of an operator chain.
         """
         contents = cls()
         for snapshot in snapshots:
             if not isinstance(snapshot.operator, dict):
                 raise CheckpointStorageError(
-                    f"its state of {snapshot.task}-{snapshot.subtask} is not of a chain of operators"
+                    f"its state of {snapshot.task}-{snapshot.subtask} does not belong to an operator chain"
                 )
             contents.parallelism.update(snapshot.operator.keys())
             for operator, state in snapshot.operator.items():
@@ -103,30 +105,29 @@ class SavepointContents:
 def check_savepoint(
     savepoint: str, contents: SavepointContents, graph: StreamGraph, job: JobGraph, *, allow_missing: bool
 ) -> tuple[str, ...]:
-    """Refuses what a job could not go on with.
+    """Checks that a job can start from a savepoint.
 
     Args:
-        savepoint: its folder, for messages.
-        contents: of it.
-        graph: the job.
-        job: the same, as vertices.
-        allow_missing: state of operators that the job does not have is left behind, and records in flight on edges that
-            it does not have.
+        savepoint: folder of the savepoint, for error texts.
+        contents: contents of the savepoint.
+        graph: stream graph of the job.
+        job: job graph of the job.
+        allow_missing: whether state of missing operators and in-flight records of missing edges may be dropped.
 
     Returns:
-        What is left behind: operators, and edges as `source -> target`.
+        What is dropped: operators, and edges as `source -> target`.
 
     Raises:
-        StateMismatch: the text names what is in the savepoint, and what is in the job.
+        StateMismatch: the job does not fit; the text names both sides.
     """
     nodes = {node.state_id: node for node in graph.nodes}
     missing = sorted(contents.operators.keys() - nodes.keys())
     if missing and not allow_missing:
         held = "; ".join(f"{contents.operators[operator]} of operator {operator!r}" for operator in missing[:_SHOWN])
         raise StateMismatch(
-            f"{savepoint} holds {held}, which job {graph.name!r} does not have:"
+            f"{savepoint} has {held}, but job {graph.name!r} has no such operator:"
             f" if it was renamed, give {_candidates(contents, nodes)} .uid({missing[0]!r});"
-            " --allow-non-restored-state leaves the state behind"
+            " --allow-non-restored-state drops the state"
         )
     for operator, state in sorted(contents.operators.items()):
         if operator in nodes and state.keyed:
@@ -135,7 +136,7 @@ def check_savepoint(
 
 
 def _candidates(contents: SavepointContents, nodes: dict[str, StreamNode]) -> str:
-    """The operators that have no state in a savepoint yet: one that was renamed is among them."""
+    """Lists the job's operators without state in the savepoint; a renamed one is among them."""
     names = sorted(nodes[each].name for each in nodes.keys() - contents.operators.keys())
     if not names:
         return "the operator"
@@ -153,17 +154,16 @@ def _check_in_flight(
     missing = sorted(str(edge) for edge in contents.in_flight - edges.keys())
     if missing and not allow_missing:
         raise StateMismatch(
-            f"{savepoint} holds records in flight on {missing[0]}, and in job {job.name!r} this edge is inside of a"
-            " chain, or gone: begin from a savepoint, which has nothing in flight; --allow-non-restored-state drops"
-            " these records"
+            f"{savepoint} has in-flight records on {missing[0]}, but in job {job.name!r} this edge is inside a chain or"
+            " missing: start from a savepoint, which has no in-flight records; --allow-non-restored-state drops these"
+            " records"
         )
     for edge in sorted(contents.in_flight & edges.keys(), key=str):
         before, now = contents.parallelism[edge.target], job.vertices[edges[edge].consumer].parallelism
         if edges[edge].partitioner == "broadcast" and before != now:
             raise StateMismatch(
-                f"{savepoint} holds records in flight on {edge}, which every one of {before} subtasks is to get, and in"
-                f" job {job.name!r} there are {now}: change the parallelism from a savepoint, which has nothing in"
-                " flight"
+                f"{savepoint} has in-flight records on {edge} for each of {before} subtasks, but in job {job.name!r}"
+                f" there are {now}: change the parallelism with a savepoint, which has no in-flight records"
             )
     return tuple(missing)
 
@@ -172,8 +172,8 @@ def _check_keys(savepoint: str, state: OperatorState, node: StreamNode, graph: S
     edges = graph.inputs_of(graph.named(node.name))
     if not edges or any(edge.partitioner not in _KEYED for edge in edges):
         raise StateMismatch(
-            f"{savepoint} holds {state} of operator {node.state_id!r}, and in job {graph.name!r} not all inputs of"
-            f" {node.name!r} are keyed: put key_by in front of it, or leave the state behind: another uid, and"
+            f"{savepoint} has {state} of operator {node.state_id!r}, but in job {graph.name!r} not all inputs of"
+            f" {node.name!r} are keyed: put key_by in front of it, or drop the state with another uid and"
             " --allow-non-restored-state"
         )
     allowed = {None if edge.function else _TYPE_OF_FORMAT.get(edge.format) for edge in edges}
@@ -182,10 +182,10 @@ def _check_keys(savepoint: str, state: OperatorState, node: StreamNode, graph: S
     for name, types in sorted(state.keyed.items()):
         if not types <= allowed:
             raise StateMismatch(
-                f"{savepoint} holds keyed state {name!r} of operator {node.state_id!r} with keys of type"
-                f" {' and '.join(sorted(types))}, and in job {graph.name!r} they are of type"
-                f" {' and '.join(sorted(filter(None, allowed)))}, by the format of {graph.describe(edges[0])}: keep the"
-                " format, or leave the state behind: another uid, and --allow-non-restored-state"
+                f"{savepoint} has keyed state {name!r} of operator {node.state_id!r} with keys of type"
+                f" {' and '.join(sorted(types))}, but in job {graph.name!r} the format of {graph.describe(edges[0])}"
+                f" makes them {' and '.join(sorted(filter(None, allowed)))}: keep the format, or drop the state with"
+                " another uid and --allow-non-restored-state"
             )
 
 
@@ -193,27 +193,27 @@ def _edge_of(partition: str) -> EdgeId:
     try:
         return EdgeId.of_partition(partition)[0]
     except (ValueError, TypeError) as error:
-        raise CheckpointStorageError(f"it holds records in flight in {partition[:80]!r}, which is no edge") from error
+        raise CheckpointStorageError(f"it has in-flight records in {partition[:80]!r}, which is not an edge") from error
 
 
 def adopt_savepoint(
     savepoint: str, folder: str, graph: StreamGraph, job: JobGraph, *, allow_missing: bool = False
 ) -> tuple[int, tuple[str, ...]]:
-    """Copies a savepoint among a job's checkpoints.
+    """Copies a savepoint into a job's checkpoint folder.
 
     Args:
-        savepoint: its folder, as `netstack savepoint` tells it; or a folder of checkpoints, of which the newest counts.
-        folder: of the new job.
-        graph: the new job.
-        job: the same, as vertices.
-        allow_missing: see `check_savepoint`.
+        savepoint: folder printed by `netstack savepoint`; or a folder of checkpoints, of which the newest is used.
+        folder: checkpoint folder of the new job.
+        graph: stream graph of the new job.
+        job: job graph of the new job.
+        allow_missing: as in `check_savepoint`.
 
     Returns:
-        The number under which it is there, and what of it is left behind.
+        The checkpoint id of the copy, and what is dropped.
 
     Raises:
-        CheckpointStorageError: it is no complete checkpoint, damaged, or cannot be copied; the text says which and why.
-        StateMismatch: the job could not go on with it.
+        CheckpointStorageError: the savepoint is incomplete, damaged, or cannot be copied; the text contains the reason.
+        StateMismatch: the job does not fit.
     """
     path = Path(savepoint)
     match = _FOLDER.fullmatch(path.name)
@@ -221,7 +221,7 @@ def adopt_savepoint(
         newest = CheckpointStorage(path).newest() if path.is_dir() else None
         if newest is None:
             raise CheckpointStorageError(
-                f"{savepoint} holds no complete savepoint; give the folder that `netstack savepoint` told"
+                f"{savepoint} has no complete savepoint; give the folder that `netstack savepoint` printed"
             )
         path, checkpoint_id = Path(newest.path), newest.checkpoint_id
     else:
@@ -229,7 +229,7 @@ def adopt_savepoint(
     try:
         contents = SavepointContents.of(CheckpointStorage(path.parent).snapshots(checkpoint_id))
     except CheckpointError as error:
-        raise CheckpointStorageError(f"{savepoint} is no complete savepoint: {error}") from error
+        raise CheckpointStorageError(f"{savepoint} is not a complete savepoint: {error}") from error
     left = check_savepoint(str(path), contents, graph, job, allow_missing=allow_missing)
     target = Path(CheckpointStorage(folder).path(checkpoint_id))
     if target.exists() and target.samefile(path):
@@ -240,7 +240,7 @@ def adopt_savepoint(
         shutil.rmtree(part, ignore_errors=True)
         shutil.copytree(path, part)
         manifest = decode_manifest((part / MANIFEST_NAME).read_bytes(), checkpoint_id)
-        # Of another folder's epoch, it would count as newer than all that is to follow here.
+        # The epoch of another folder would make it newer than all later checkpoints.
         (part / MANIFEST_NAME).write_bytes(encode_manifest(replace(manifest, epoch=0)))
         os.replace(part, target)
     except OSError as error:

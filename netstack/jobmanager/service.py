@@ -1,13 +1,12 @@
-"""The JobManager: a port for TaskManagers and clients, one JobMaster for each job, a folder that survives it.
+"""The JobManager: a port for TaskManagers and clients, one JobMaster for each job, a folder that survives restarts.
 
 Takes: addresses, a secret, a folder. Gives: `open_jobmanager`, which serves until it is cancelled.
 
-TaskManagers dial in and say how many slots they have, or are dialled (`JobManager.adopt`); they are watched by the
-signs of life of their links. A job gets slots in the order of submission. What was submitted is in the folder before
-anybody learns of it; after a kill the next JobManager on the folder goes on with every job that had not ended, from its
-newest checkpoint.
+TaskManagers connect and register their slots, or the JobManager connects to them (`JobManager.adopt`); heartbeats
+detect their loss. Jobs receive slots in the order of submission. Submitted jobs are stored in the folder before they
+are visible; after a crash the next JobManager on the folder continues every unfinished job from its newest checkpoint.
 
-Rules: what one connection says ends that connection at most. A job that breaks in here fails, and the others go on.
+Rules: a faulty peer loses its own connection only. An internal error of one job fails that job only.
 """
 
 from __future__ import annotations
@@ -30,12 +29,7 @@ from ..control.codec import Message
 from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting, dial
 from ..control.messages import CloseJob, OpenJob, Refused
 from ..control.reports import BlobKept, FetchBlob, JobClosed, JobOpened, JobRefused, Stacks, Statistics
-from ..errors import (
-    ConnectionLost,
-    ErrorCode,
-    RemoteProtocolError,
-    RequestRefused,
-)
+from ..errors import ConnectionLost, ErrorCode, RemoteProtocolError, RequestRefused
 from ..runtime.admission import Admission
 from ..runtime.authentication import Secret, prove_dialler
 from ..runtime.control_port import ERROR_CHARACTERS, ControlPort, answer_questions
@@ -61,32 +55,32 @@ from .watch import ClusterWatch
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
 BARRED_S: Final = 10.0
-"""A TaskManager that has refused a job is not asked again for so long."""
+"""Time after which a TaskManager that rejected a job is offered the job again."""
 
 ORDER_PATIENCE_S: Final = 0.5
-"""How long the slots of one TaskManager wait for those of others that were asked before it."""
+"""How long opened slots wait for TaskManagers that registered earlier, to keep the planned order."""
 
 ADOPTION_TIMEOUT_S: Final = 30.0
-"""How long a TaskManager that is adopted may work for another JobManager before: longer than it waits itself."""
+"""How long an adopted TaskManager may still work for another JobManager; longer than its own limit."""
 
 MEMORY_TIMEOUT_S: Final = 30.0
-"""How long a TaskManager waits until others give network memory back that a job needs."""
+"""How long a TaskManager waits for network memory that other jobs hold."""
 
 
 @final
 class JobManager:
-    """Made by `open_jobmanager` (it is the `Cluster` of its jobs).
+    """A JobManager; created by `open_jobmanager`. It implements `Cluster` for its jobs.
 
     Attributes:
-        config: its settings.
-        address: URL that was really bound.
-        slots: who has which slot.
-        taskmanagers: those that are there.
-        blob_server: sends TaskManagers what was offloaded, and packages.
-        datasets: what jobs have left.
-        jobs: all jobs, also those that have ended.
-        store: its folder.
-        watch: looks at all of it.
+        config: settings.
+        address: bound URL.
+        slots: assignment of slots to jobs.
+        taskmanagers: connected TaskManagers.
+        blob_server: serves offloaded data and packages to TaskManagers.
+        datasets: kept datasets.
+        jobs: running and ended jobs.
+        store: storage of jobs in the folder.
+        watch: takes snapshots of the cluster.
     """
 
     def __init__(
@@ -125,21 +119,19 @@ class JobManager:
             heartbeat_timeout_s=config.heartbeat_timeout_s,
         )
 
-    # For jobs (`Cluster`).
-
     def send(self, taskmanager: str, message: Message) -> None:
-        """Implements `Cluster.send`."""
+        """Sends a message to a TaskManager (`Cluster`)."""
         self.taskmanagers.send(taskmanager, message)
 
     async def wait_room(self, taskmanager: str) -> None:
-        """Implements `Cluster.wait_room`."""
+        """Waits until the link of a TaskManager has room (`Cluster`)."""
         await trio.lowlevel.checkpoint()
         connected = self.taskmanagers.get(taskmanager)
         if connected is not None:
             await connected.link.wait_room()
 
     def require(self, job_id: str, missing: int) -> None:
-        """Implements `Cluster.require`."""
+        """Sets the number of slots that a job lacks (`Cluster`)."""
         under_way = sum(len(taskmanager.opening.get(job_id, ())) for taskmanager in self.taskmanagers.all())
         self.slots.require(job_id, max(0, missing - under_way))
         self.offer()
@@ -149,39 +141,39 @@ class JobManager:
         return None if master is None else master.scheduler.slot_demand()
 
     def give_back(self, job_id: str, slots: Iterable[PhysicalSlot]) -> None:
-        """Implements `Cluster.give_back`."""
+        """Returns slots that a job no longer needs (`Cluster`)."""
         for slot in slots:
             self.slots.give_back(job_id, slot.location.taskmanager, slot.index)
         self.offer()
 
     def block(self, job_id: str, taskmanagers: Iterable[str]) -> None:
-        """Implements `Cluster.block`."""
+        """Sets the TaskManagers of which a job accepts no more slots (`Cluster`)."""
         self.slots.block(job_id, taskmanagers)
         self.offer()
 
     def heard_s(self, taskmanager: str) -> float | None:
-        """Implements `Cluster.heard_s`."""
+        """Returns when a TaskManager was last heard (`Cluster`)."""
         return self.taskmanagers.heard_s(taskmanager)
 
     def ask_for_life(self, taskmanagers: Iterable[str]) -> None:
-        """Implements `Cluster.ask_for_life`."""
+        """Pings TaskManagers (`Cluster`)."""
         for name in taskmanagers:
             self.taskmanagers.ping(name)
 
     async def put_committing(self, job_id: str) -> None:
-        """Implements `Cluster.put_committing`."""
+        """Stores that a job begins to commit (`Cluster`)."""
         await self.jobs.put_committing(job_id)
 
     async def keep_dataset(self, dataset: DatasetRecord) -> None:
-        """Implements `Cluster.keep_dataset`."""
+        """Keeps a dataset of a finished job (`Cluster`)."""
         await self.datasets.put(dataset)
 
     def describe_slots(self) -> str:
-        """Implements `Cluster.describe_slots`."""
+        """Describes the existing slots in words (`Cluster`)."""
         return self.slots.describe()
 
     def offer(self) -> None:
-        """Gives free slots to jobs that lack some."""
+        """Offers free slots to jobs that lack some."""
         for offer in self.slots.offers():
             master = self.jobs.running.get(offer.job_id)
             taskmanager = self.taskmanagers.get(offer.taskmanager)
@@ -206,7 +198,7 @@ class JobManager:
                 )
 
     def _opened(self, found: ConnectedTaskManager, job_id: str, master: JobMaster) -> None:
-        """A TaskManager has made room for a job: now its slots are of use."""
+        """Handles a TaskManager that has opened a job: offers its slots to the job."""
         found.jobs.add(job_id)
         if all(job_id in each.jobs or job_id not in each.opening for each in self.taskmanagers.all()):
             self._offer_opened(job_id, master)
@@ -218,7 +210,7 @@ class JobManager:
         self._offer_opened(job_id, master)
 
     def _offer_opened(self, job_id: str, master: JobMaster) -> None:
-        """In the order of registration, which decides between places that are equally good: what the plan says."""
+        """Offers opened slots in the order of registration, which breaks ties as the plan does."""
         if self.jobs.running.get(job_id) is not master:
             return
         for taskmanager in self.taskmanagers.all():
@@ -226,7 +218,7 @@ class JobManager:
                 master.offered(taskmanager.location, slots)
 
     def _refused(self, found: ConnectedTaskManager, refusal: JobRefused, master: JobMaster) -> None:
-        """A TaskManager does not take a job: others get its slots, and it is asked again after a while."""
+        """Handles a TaskManager that rejects a job: other jobs get its slots; it is offered the job again later."""
         self.slots.missed(refusal.job_id, len(found.opening.pop(refusal.job_id, ())))
         found.jobs.discard(refusal.job_id)
         master.refused(found.location.name, refusal.text)
@@ -241,23 +233,21 @@ class JobManager:
         self.offer()
 
     async def prune_packages(self) -> None:
-        """Removes packages that no job has named, some time after they came."""
+        """Removes packages that no job uses."""
         await self._uploads.prune()
 
     def job_left(self, job_id: str) -> None:
-        """A job has ended: its slots and blobs are free."""
+        """Frees the slots and blobs of an ended job."""
         self.slots.job_left(job_id)
         for taskmanager in self.taskmanagers.all():
             taskmanager.jobs.discard(job_id)
-            if taskmanager.opening.pop(job_id, None) is not None:  # the job never knew of it
+            if taskmanager.opening.pop(job_id, None) is not None:  # the slots were never offered to the job
                 taskmanager.link.send(CloseJob(job_id))
         self.blob_server.job_left(job_id)
         self.offer()
 
-    # Connections.
-
     async def serve(self, listener: Listener) -> None:
-        """Accepts until cancelled."""
+        """Accepts connections until cancelled."""
         await self._port.serve(listener)
 
     async def _talk(self, link: ControlLink, greeting: Greeting) -> None:
@@ -272,7 +262,7 @@ class JobManager:
             finally:
                 upload.give_way()
         else:
-            raise RequestRefused("this is a JobManager: TaskManagers and clients dial it")
+            raise RequestRefused("this is a JobManager: only TaskManagers and clients may connect to it")
 
     async def adopt(
         self,
@@ -283,24 +273,24 @@ class JobManager:
         connect_timeout_s: float = 10.0,
         adoption_timeout_s: float = ADOPTION_TIMEOUT_S,
     ) -> ConnectedTaskManager:
-        """Dials a TaskManager that was started without a JobManager, and has it work for this one from now on.
+        """Connects to a TaskManager that was started without a JobManager, and registers it here.
 
-        It is lost when its link is, like any other, and is not dialled again.
+        It is lost with its connection, like any other TaskManager, and is not reconnected.
 
         Args:
             address: `host:port` or URL of its control or only port.
-            secret: shared with it.
-            slots: how many of its slots are used; None: all.
-            connect_timeout_s: for dialling, proof and greetings.
-            adoption_timeout_s: how long it may work for another JobManager until then.
+            secret: secret shared with it.
+            slots: number of its slots to use; None: all.
+            connect_timeout_s: limit for connect, proof and greetings.
+            adoption_timeout_s: how long it may still work for another JobManager.
 
         Raises:
-            ConnectionLost: nobody answers, or it works for another JobManager; the text says which.
+            ConnectionLost: the address does not answer, or the TaskManager works for another JobManager.
             AuthenticationFailed: the secrets differ, or only one end has one.
-            RequestRefused: it is another release, no TaskManager, or has fewer slots.
-            RemoteProtocolError: it is no control port, or one that wants a secret.
+            RequestRefused: the peer runs another release, is not a TaskManager, or has fewer slots.
+            RemoteProtocolError: the address is not a control port, or it requires a secret.
 
-        Cancellation: it is let go.
+        Cancellation: releases the TaskManager.
         """
         link, greeting = await dial(
             address,
@@ -313,7 +303,7 @@ class JobManager:
         )
         try:
             if greeting.role != TASKMANAGER:
-                raise RequestRefused(f"{link.place} is no TaskManager but a {greeting.role}")
+                raise RequestRefused(f"{link.place} is a {greeting.role}, not a TaskManager")
             taskmanager = self._registered(link, greeting, slots)
         except BaseException:
             link.close()
@@ -322,9 +312,11 @@ class JobManager:
         self._nursery.start_soon(self._serve_adopted, taskmanager, scope)
         try:
             with trio.move_on_after(adoption_timeout_s + self.config.heartbeat_timeout_s) as patience:
-                await link.ping()  # answered when it works for us
+                await link.ping()  # answered once it works for this JobManager
             if patience.cancelled_caught:
-                raise ConnectionLost(f"TaskManager {link.peer} did not begin to work within {adoption_timeout_s:g} s")
+                raise ConnectionLost(
+                    f"TaskManager {link.peer} did not become available within {adoption_timeout_s:g} s"
+                )
         except ConnectionLost as error:
             scope.cancel()
             raise ConnectionLost(taskmanager.lost_because or str(error)) from None
@@ -346,13 +338,13 @@ class JobManager:
             link.close()
 
     def _registered(self, link: ControlLink, greeting: Greeting, slots: int | None = None) -> ConnectedTaskManager:
-        """A TaskManager is there; `_serve_taskmanager` follows."""
+        """Registers a TaskManager; the caller runs `_serve_taskmanager` next."""
         taskmanager = self.taskmanagers.register(link, greeting, slots)
         name = taskmanager.location.name
         self.slots.register(name, taskmanager.slots)
-        self.datasets.came(taskmanager)
+        self.datasets.registered(taskmanager)
         LOGGER.info(
-            "TaskManager %s is here, at %s with %d slots", name, taskmanager.location.address, taskmanager.slots
+            "TaskManager %s registered, at %s with %d slots", name, taskmanager.location.address, taskmanager.slots
         )
         return taskmanager
 
@@ -382,7 +374,7 @@ class JobManager:
             self.slots.lose(name)
             for job_id, slots in found.opening.items():
                 self.slots.missed(job_id, len(slots))
-            LOGGER.info("TaskManager %s has gone: %s", name, reason)
+            LOGGER.info("TaskManager %s lost: %s", name, reason)
             for master in [*self.jobs.running.values()]:
                 master.lost(name, reason)
             self.offer()
@@ -403,14 +395,14 @@ class JobManager:
                 self.watch.on_details(name, message.document)
             except ValueError as error:
                 raise RemoteProtocolError(
-                    ErrorCode.MALFORMED_FRAME, f"{link.peer} told details that cannot be read: {error}"
+                    ErrorCode.MALFORMED_FRAME, f"{link.peer} sent malformed details: {error}"
                 ) from error
             return
         job_id = getattr(message, "job_id", None)
         if job_id is None:
             raise RemoteProtocolError(
                 ErrorCode.UNEXPECTED_FRAME,
-                f"{link.peer} sent what a TaskManager does not say: {type(message).__name__}",
+                f"{link.peer} sent {type(message).__name__}, which TaskManagers do not send",
             )
         master = self.jobs.running.get(job_id)
         taskmanager = self.taskmanagers.get(name)
@@ -422,7 +414,7 @@ class JobManager:
             self._refused(taskmanager, message, master)
         else:
             if isinstance(message, JobClosed):
-                taskmanager.jobs.discard(message.job_id)  # it is asked to open it again before it gets tasks again
+                taskmanager.jobs.discard(message.job_id)  # it must open the job again before it gets tasks
             master.on_message(name, message)
 
     def _facts(self) -> dict[str, Any]:
@@ -442,16 +434,16 @@ async def open_jobmanager(config: JobManagerConfig, *, in_thread: InThread = in_
     """Opens a JobManager that serves while the block runs.
 
     Args:
-        config: how it serves.
-        in_thread: runs what blocks.
+        config: settings.
+        in_thread: runs blocking calls.
 
     Raises:
         OSError: the address cannot be bound; the text names it.
-        ConfigError: a setting cannot work, or another JobManager holds the folder.
-        JobStoreError: the folder cannot be used, or (`JobStoreFenced`, at any time) another one has taken it over.
+        ConfigError: another JobManager uses the folder.
+        JobStoreError: the folder cannot be used, or (`JobStoreFenced`, at any time) another JobManager took it over.
 
-    Cancellation, and the end of the block: TaskManagers drop the jobs; in the folder these stay, and run on when
-    another JobManager is opened on it.
+    Cancellation, like the end of the block, makes TaskManagers close the jobs; their files stay in the folder, and the
+    next JobManager on it continues them.
     """
     with tempfile.TemporaryDirectory(prefix="netstack-jobmanager-") as temporary:
         folder = config.folder or temporary

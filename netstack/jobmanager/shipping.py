@@ -1,6 +1,6 @@
-"""Packages as archives, to be sent with a job.
+"""Zips packages to ship them with a job.
 
-Takes: names or paths of packages and modules. Gives: zips that are the same bytes whenever their files are.
+Takes: names or paths of packages and modules. Gives: zip files that are byte-identical for identical sources.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _LEFT_OUT: Final = frozenset({"__pycache__"})
 @final
 @dataclass(frozen=True, slots=True)
 class ZippedPackage:
-    """A package that can be imported from its archive.
+    """A package as an importable zip file.
 
     Attributes:
-        name: by which it is imported.
-        data: the zip; `name` is at its top.
-        sha256: of the zip, in hex.
+        name: import name.
+        data: the zip file; `name` is its top-level entry.
+        sha256: SHA-256 of the zip file in hex.
     """
 
     name: str
@@ -40,15 +40,15 @@ def zip_package(name: str) -> ZippedPackage:
     """Zips a package or a module.
 
     Args:
-        name: by which it is imported here, or the path of its folder or of its file.
+        name: import name, or path of the folder or file.
 
     Raises:
-        ConfigError: there is none, or it cannot be read.
+        ConfigError: there is no such package, or it cannot be read.
     """
     place = _place_of(name)
     module = place.stem if place.is_file() else place.name
     if not module.isidentifier():
-        raise ConfigError(f"{place} cannot be imported by its name; rename it to letters, digits and underscores")
+        raise ConfigError(f"the name of {place} cannot be imported; use only letters, digits and underscores")
     buffer = io.BytesIO()
     try:
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -68,20 +68,20 @@ def _place_of(name: str) -> Path:
     if path.is_dir() or path.suffix == ".py":
         path = path.absolute()
         if not path.exists():
-            raise ConfigError(f"there is no {name}")
+            raise ConfigError(f"{name} does not exist; give a package name, a folder or a .py file")
         return path
     if not all(part.isidentifier() for part in name.split(".")):
         raise ConfigError(f"{name!r} is neither a package, nor a folder, nor a .py file")
     if "." in name:
-        raise ConfigError(f"{name!r} is inside a package; send all of {name.partition('.')[0]}")
+        raise ConfigError(f"{name!r} is inside a package; ship the whole package {name.partition('.')[0]}")
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError) as error:
-        raise ConfigError(f"package {name!r} cannot be looked at: {error}") from error
+        raise ConfigError(f"package {name!r} cannot be imported: {error}") from error
     places = [] if spec is None else [*(spec.submodule_search_locations or [spec.origin or ""])]
     entries = [Path(place) for place in places if Path(place).exists()]
     if len(entries) != 1:
-        raise ConfigError(f"package {name!r} is not one folder or file here; give its path")
+        raise ConfigError(f"package {name!r} is not a single folder or file here; give its path")
     return entries[0]
 
 

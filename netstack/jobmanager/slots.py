@@ -1,13 +1,12 @@
-"""The slots of all TaskManagers, and which job has which.
+"""The assignment of the slots of all TaskManagers to jobs.
 
-Takes: TaskManagers that come and go, how many slots each job lacks, slots that jobs give back. Gives: what to offer to
-whom.
+Takes: registrations and losses of TaskManagers, the number of slots that each job lacks, returned slots. Gives: slot
+offers for jobs.
 
-Rules: a slot belongs to one job or to nobody. Jobs are served in the order in which they were submitted. In mode `none`
-TaskManagers are filled one after the other, in the order in which they registered; in mode `slots` the one goes first
-whose share of slots in use is the lowest; in mode `tasks` a job gets the slots that balance its tasks over all that are
-free, which its own scheduler, seeing these only, will match in the same way. Nothing here waits, sends or looks at a
-clock.
+Rules: a slot belongs to at most one job. Jobs are served in the order of submission. Mode `none` fills TaskManagers one
+by one in the order of registration. Mode `slots` prefers the TaskManager with the smallest share of used slots. Mode
+`tasks` gives a job the slots that balance its tasks over all free slots; the job's own scheduler, which sees only
+these, matches them the same way. This module never waits, sends or reads a clock.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from ..schedule.slots.slots import LoadBalanceMode, Location, PhysicalSlot, Slot
 @final
 @dataclass(frozen=True, slots=True)
 class SlotOffer:
-    """Slots that a job is to be offered.
+    """Slots to offer to a job.
 
     Attributes:
-        job_id: whose they are now.
+        job_id: the job that now owns them.
         taskmanager: name of their TaskManager.
-        slots: which, ascending.
+        slots: their indices, ascending.
     """
 
     job_id: str
@@ -43,7 +42,7 @@ class SlotOffer:
 @dataclass(slots=True)
 class _Slots:
     total: int
-    free: list[int]  # a heap: the lowest goes first
+    free: list[int]  # a heap: the lowest index first
     used: dict[int, str] = field(default_factory=dict)
 
     def take(self, job_id: str) -> int:
@@ -54,11 +53,11 @@ class _Slots:
 
 @final
 class ClusterSlots:
-    """Who has which slot.
+    """The assignment of slots to jobs.
 
     Args:
         mode: how slots are chosen among TaskManagers.
-        demand_of: what a job says of its slots; only mode `tasks` asks. None is a job that says nothing now.
+        demand_of: returns the slot request of a job for mode `tasks`; None: the job has none now.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class ClusterSlots:
         self._blocked: dict[str, frozenset[str]] = {}
 
     def register(self, taskmanager: str, slots: int) -> None:
-        """A TaskManager is there, with so many slots, all free.
+        """Adds a TaskManager; all of its slots are free.
 
         Raises:
             LocalProtocolError: the name is taken.
@@ -84,15 +83,15 @@ class ClusterSlots:
         self._taskmanagers[taskmanager] = _Slots(slots, [*range(slots)])
 
     def lose(self, taskmanager: str) -> None:
-        """It is gone, with its slots."""
+        """Removes a TaskManager and its slots."""
         self._taskmanagers.pop(taskmanager, None)
 
     def job_came(self, job_id: str) -> None:
-        """A job that will want slots; it stands behind those that came before."""
+        """Adds a job at the end of the queue."""
         self._missing.setdefault(job_id, 0)
 
     def job_left(self, job_id: str) -> None:
-        """All its slots are free."""
+        """Removes a job and frees its slots."""
         self._missing.pop(job_id, None)
         self._barred.pop(job_id, None)
         self._blocked.pop(job_id, None)
@@ -100,39 +99,39 @@ class ClusterSlots:
             self._free(name, [slot for slot, owner in slots.used.items() if owner == job_id])
 
     def require(self, job_id: str, missing: int) -> None:
-        """The job lacks so many slots; replaces what was said before."""
+        """Sets the number of slots that a job lacks."""
         if job_id in self._missing:
             self._missing[job_id] = missing
 
     def missed(self, job_id: str, count: int) -> None:
-        """So many slots of an offer never came to the job."""
+        """Adds offered slots that did not reach the job to those it lacks."""
         if job_id in self._missing:
             self._missing[job_id] += count
 
     def give_back(self, job_id: str, taskmanager: str, slot: int) -> None:
-        """A job does not need a slot any more; one that is not its own is ignored."""
+        """Frees a slot of a job; ignores a slot that the job does not own."""
         slots = self._taskmanagers.get(taskmanager)
         if slots is not None and slots.used.get(slot) == job_id:
             self._free(taskmanager, [slot])
 
     def bar(self, job_id: str, taskmanager: str) -> None:
-        """The TaskManager does not take this job: its slots go to others."""
+        """Excludes a TaskManager that rejects a job; frees the job's slots there."""
         self._barred.setdefault(job_id, set()).add(taskmanager)
         slots = self._taskmanagers.get(taskmanager)
         if slots is not None:
             self._free(taskmanager, [slot for slot, owner in slots.used.items() if owner == job_id])
 
     def unbar(self, job_id: str, taskmanager: str) -> None:
-        """The TaskManager may be asked again."""
+        """Ends the exclusion of a TaskManager."""
         self._barred.get(job_id, set()).discard(taskmanager)
 
     def block(self, job_id: str, taskmanagers: Iterable[str]) -> None:
-        """The job wants no more slots of these for now; replaces what was said before. It keeps those it has."""
+        """Sets the TaskManagers of which a job accepts no more slots; it keeps the slots that it has."""
         if job_id in self._missing:
             self._blocked[job_id] = frozenset(taskmanagers)
 
     def offers(self) -> list[SlotOffer]:
-        """Hands out what is free to those who lack slots; they have them from now on."""
+        """Assigns free slots to jobs that lack slots; returns the new assignments."""
         result = []
         for job_id in [*self._missing]:
             given: dict[str, list[int]] = {}
@@ -143,37 +142,37 @@ class ClusterSlots:
 
     @property
     def total(self) -> int:
-        """All slots there are."""
+        """The number of slots."""
         return sum(slots.total for slots in self._taskmanagers.values())
 
     @property
     def free(self) -> int:
-        """Those that nobody has."""
+        """The number of free slots."""
         return sum(len(slots.free) for slots in self._taskmanagers.values())
 
     def missing(self, job_id: str) -> int:
-        """How many slots a job waits for."""
+        """Returns how many slots a job lacks."""
         return self._missing.get(job_id, 0)
 
     def used_of(self, taskmanager: str) -> dict[int, str]:
-        """The slots of a TaskManager that are in use, with the job of each."""
+        """Returns the used slots of a TaskManager with their jobs."""
         slots = self._taskmanagers.get(taskmanager)
         return {} if slots is None else dict(sorted(slots.used.items()))
 
     def describe(self) -> str:
-        """The slots that there are, in words, for a job that waits."""
+        """Describes the existing slots in words."""
         if not self._taskmanagers:
             return "no TaskManager is registered"
         each = ", ".join(f"{name} {slots.total} ({len(slots.free)} free)" for name, slots in self._taskmanagers.items())
-        return f"{self.total} slots are there, {self.free} of them free: {each}"
+        return f"{self.total} slots are registered, {self.free} of them free: {each}"
 
     def _able(self, job_id: str) -> dict[str, _Slots]:
-        """The TaskManagers that may serve a job, in the order in which they registered."""
+        """Returns the TaskManagers that may serve a job, in the order of registration."""
         barred = self._barred.get(job_id, frozenset()) | self._blocked.get(job_id, frozenset())
         return {name: slots for name, slots in self._taskmanagers.items() if name not in barred}
 
     def _chosen(self, job_id: str) -> Iterator[str]:
-        """The TaskManager of one slot after the other, which is taken before the next is asked for."""
+        """Yields the TaskManager of each slot; the caller takes the slot before the next one is chosen."""
         while self._missing[job_id]:
             able = [(name, slots) for name, slots in self._able(job_id).items() if slots.free]
             if not able:
@@ -185,14 +184,14 @@ class ClusterSlots:
                 yield min(able, key=lambda item: len(item[1].used) / item[1].total)[0]
 
     def _balanced(self, job_id: str) -> list[str]:
-        """The TaskManager of each slot that balances a job's tasks, as its scheduler would if it saw all free ones."""
+        """Returns the TaskManager of each slot that balances a job's tasks over all free slots."""
         able = self._able(job_id)
         if not self._missing[job_id] or not any(entry.free for entry in able.values()):
             return []
         demand = self._demand_of(job_id)
         if demand is None:
             return []
-        # What the job has and no task uses yet may be on its way, so only how many is known, and they come first.
+        # Slots that the job owns and does not use may be in transit: only their number is known. They come first.
         own = {name: [*entry.used.values()].count(job_id) - demand.slots.get(name, 0) for name, entry in able.items()}
         slots = [
             PhysicalSlot(Location(name), index)
@@ -219,10 +218,10 @@ class ClusterSlots:
 
 
 def slots_needed(job: JobGraph) -> str:
-    """How many slots a job takes when all of it runs, by slot sharing group, in words."""
+    """Describes how many slots a job needs in total and by slot sharing group."""
     needed: dict[str, int] = {}
     for vertex in job.vertices:
         name = job.slot_sharing_groups[vertex.slot_sharing_group].name
         needed[name] = max(needed.get(name, 0), vertex.parallelism)
     groups = ", ".join(f"{count} of group {name}" for name, count in needed.items())
-    return f"all of it takes {sum(needed.values())} slots ({groups})"
+    return f"the job needs {sum(needed.values())} slots ({groups})"

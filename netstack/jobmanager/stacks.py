@@ -1,7 +1,6 @@
-"""The Python stacks of a job's tasks: asked of every TaskManager that runs some, and put together.
+"""The Python stacks of a job's tasks, collected from its TaskManagers.
 
-Takes: the question of a client, the answers of TaskManagers. Gives: one document, flame graphs, and texts about
-blocked slots.
+Takes: requests of clients, answers of TaskManagers. Gives: one document, flame graphs, and texts about blocked slots.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ if TYPE_CHECKING:
     from .service import JobManager
 
 SAMPLED_S: Final = 2.0
-"""For how long a job is sampled for a flame graph."""
+"""Sampling time of a flame graph."""
 
 NODES_AT_MOST: Final = 4000
 NAME_CHARACTERS: Final = 160
 
-WAITING: Final = "(no task runs: the event loop waits, or serves the network)"
+WAITING: Final = "(no task code: the event loop waits or serves the network)"
 
 ANSWER_S: Final = 5.0
-"""A TaskManager that has not answered by then is listed without stacks."""
+"""Limit for the answer of a TaskManager; a later one is listed without stacks."""
 
 
 @final
 class StackQueries:
-    """The questions for stacks that are under way.
+    """Pending requests for stacks.
 
     Args:
-        manager: reaches TaskManagers.
+        manager: the JobManager.
     """
 
     def __init__(self, manager: JobManager) -> None:
@@ -48,18 +47,18 @@ class StackQueries:
         self._sampled: tuple[str, float, list[dict[str, Any]]] = "", 0.0, []
 
     async def flame_graph(self, master: JobMaster, vertex: int) -> dict[str, Any]:
-        """What the code of a vertex was doing during the last moments.
+        """Samples the code of a vertex.
 
-        One job is sampled at a time, however many look; who looks at the same one meanwhile shares the samples.
+        One job is sampled at a time; concurrent requests for the same job share the samples.
 
         Args:
-            master: of the job.
-            vertex: its index.
+            master: master of the job.
+            vertex: index of the vertex.
 
         Returns:
-            The root of a tree: `name`, `value` (samples), `children` (what was called, the frequent first).
+            The root of a tree: `name`, `value` (samples), `children` (called functions, most frequent first).
 
-        Cancellation: samples under way are dropped.
+        Cancellation: drops the samples in progress.
         """
         asked_s = trio.current_time()
         async with self._sampling:
@@ -76,18 +75,18 @@ class StackQueries:
         return flame_tree(rows, topology.job.vertices[vertex].name, places)
 
     async def ask(self, master: JobMaster, sampled_s: float = 0.0) -> dict[str, Any]:
-        """Where the code of a job's tasks is now, or was while it was sampled.
+        """Returns the current or sampled stacks of a job's tasks.
 
         Args:
-            master: of the job.
-            sampled_s: for how long it is sampled; 0 looks once.
+            master: master of the job.
+            sampled_s: sampling time; 0: one snapshot.
 
         Returns:
             `tasks`: for each stack `taskmanager`, `slot`, `task`, `subtask`, `is_blocked` (of samples `count`),
             `frames` (innermost first: `file`, `line`, `function`); `silent`: names of TaskManagers that did not answer
             within `ANSWER_S`.
 
-        Cancellation: answers that come later are dropped.
+        Cancellation: drops later answers.
         """
         names = {slot.location.taskmanager for slot in master.tasks.places.values()}
         names &= {each.location.name for each in self._manager.taskmanagers.all()}
@@ -113,24 +112,24 @@ class StackQueries:
         return {"tasks": entries, "silent": sorted(silent)}
 
     def on_answer(self, name: str, message: Stacks) -> None:
-        """A TaskManager has answered."""
+        """Handles the answer of a TaskManager."""
         waiting = self._waiting.get(message.token)
         if waiting is not None:
-            with contextlib.suppress(trio.WouldBlock):  # it answers more than once
+            with contextlib.suppress(trio.WouldBlock):  # the TaskManager answered more than once
                 waiting.send_nowait((name, message.document))
 
 
 def flame_tree(rows: list[dict[str, Any]], task: str, places: set[tuple[str, int]]) -> dict[str, Any]:
-    """Samples as a tree of calls.
+    """Converts samples to a call tree.
 
     Args:
-        rows: of a job, as TaskManagers tell them: nothing of it is trusted.
-        task: name of the vertex. Samples of other ones are left out; those in which no operator's code is on the stack
-            may be anybody's in that slot, and count.
-        places: TaskManagers and slots that have a subtask of it.
+        rows: untrusted samples of a job from TaskManagers.
+        task: name of the vertex. Samples of other vertices are ignored; samples without operator code count, since any
+            task in the slot may have caused them.
+        places: TaskManagers and slots that have a subtask of the vertex.
 
     Returns:
-        See `StackQueries.flame_graph`; of `NODES_AT_MOST` nodes at most, deeper calls are left out.
+        A tree as from `StackQueries.flame_graph` with at most `NODES_AT_MOST` nodes; deeper calls are cut.
     """
     root: dict[str, Any] = {"name": "root", "value": 0, "children": {}}
     left = NODES_AT_MOST
@@ -165,16 +164,16 @@ def _listed(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def place_of(message: SlotBlocked) -> dict[str, Any]:
-    """Where a blocked slot's code is: the fields of `SlotBlocked.where`, each of its type or None."""
+    """Returns the fields of `SlotBlocked.where`; a field of a wrong type becomes None."""
     kinds = {"task": str, "subtask": int, "operator": str, "file": str, "line": int, "function": str}
     values = {name: message.where.get(name) for name in kinds}
     return {name: value if type(value) is kinds[name] else None for name, value in values.items()}
 
 
 def blocked_text(message: SlotBlocked) -> str:
-    """A blocked slot in one sentence."""
+    """Describes a blocked slot in one sentence."""
     where = place_of(message)
     place = f"{where['file']}:{where['line']} in {where['function']}" if where["file"] else "?"
     operator = f"operator {where['operator']!r}, " if where["operator"] else ""
     task = f"task {where['task']} ({where['subtask']}), " if where["task"] else ""
-    return shown_text(f"its event loop has not turned for {message.blocked_s:.0f} s: {task}{operator}at {place}", 600)
+    return shown_text(f"its event loop has been blocked for {message.blocked_s:.0f} s: {task}{operator}at {place}", 600)

@@ -1,11 +1,11 @@
-"""Which of several JobManagers has a folder, when the one that had it dies, is stopped, or cannot reach it any more.
+"""Ownership of a JobManager's folder: a standby takes over when the owner dies, is stopped, or loses access to it.
 
-Takes: the folder. Gives: the moment from which on it is ours; an error as soon as it is not any more.
+Takes: the folder. Gives: the time at which it becomes ours; an error when it is taken over.
 
-Rules: who has it touches its lock every `RENEW_S`. Who waits compares what it sees with what it saw, by its own clock,
-so clocks need not agree. A lock that dies with its process is free at once; one that is held and not touched for
-`LEASE_S` is taken. Whoever wakes up and finds that it was replaced ends: before that it cannot complete a checkpoint,
-nor tell an end (`store`, `checkpoint.fence`).
+Rules: the owner touches its lock every `RENEW_S`. A standby compares successive observations by its own clock, so
+clocks need not agree. A lock is free as soon as its process dies; a lock that is not touched for `LEASE_S` is taken
+over. A JobManager that resumes and finds that it was replaced ends; until then it can complete no checkpoint and
+publish no end of a job (`store`, `checkpoint.fence`).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
 RENEW_S: Final = 1.0
 LEASE_S: Final = 5.0
-"""Silence of who has the folder: five touches that did not come."""
+"""Silence after which the folder is taken over: five missed touches."""
 
 _LOOK_S: Final = 0.5
 
 
 async def wait_for_folder(folder: str, in_thread: InThread) -> bool:
-    """Waits until nobody has the folder, or who has it is silent. Returns whether it has to be taken from somebody."""
+    """Waits until the folder is free or its owner silent. Returns whether it must be taken from an owner."""
     seen, since_s = None, trio.current_time()
-    LOGGER.info("standing by for %s", folder)
+    LOGGER.info("standby: waiting for folder %s", folder)
     while True:
         sign = await in_thread(partial(sign_of_life, folder))
         if sign is None:
@@ -40,16 +40,18 @@ async def wait_for_folder(folder: str, in_thread: InThread) -> bool:
         if sign != seen:
             seen, since_s = sign, trio.current_time()
         elif trio.current_time() - since_s > LEASE_S:
-            LOGGER.warning("the JobManager that has %s is silent for %g s: it is taken from it", folder, LEASE_S)
+            LOGGER.warning(
+                "standby: the JobManager on folder %s has been silent for %g s; taking over", folder, LEASE_S
+            )
             return True
         await trio.sleep(_LOOK_S)
 
 
 async def keep_folder(store: JobStore, in_thread: InThread) -> None:
-    """Says that we live, until cancelled.
+    """Touches the lock of the folder until cancelled.
 
     Raises:
-        JobStoreFenced: another JobManager has taken over.
+        JobStoreFenced: another JobManager took over.
     """
     while True:
         try:
@@ -57,5 +59,5 @@ async def keep_folder(store: JobStore, in_thread: InThread) -> None:
         except JobStoreFenced:
             raise
         except JobStoreError as error:
-            LOGGER.error("others cannot see that this JobManager lives: %s", error)
+            LOGGER.error("the lock of the folder cannot be touched, so a standby may take over: %s", error)
         await trio.sleep(RENEW_S)

@@ -1,24 +1,24 @@
-"""What a JobManager keeps on disk, so that it may die: the jobs that were submitted, how they ended, their code.
+"""The folder of a JobManager: submitted jobs, their ends, and their packages survive a crash.
 
-Takes: documents of jobs. Gives: the same, after any kill.
+Takes: documents of jobs. Gives: the same documents after a restart.
 
-    FOLDER/lock                       held while a JobManager runs on the folder, which touches it every second
-    FOLDER/life.json                  how many JobManagers had the folder before the newest
-    FOLDER/jobs/ID/job.json           what was submitted; written once
-    FOLDER/jobs/ID/committing.json    written before a job without checkpoints commits what it has prepared
-    FOLDER/jobs/ID/end.json           how it ended; not there while it runs
-    FOLDER/jobs/ID/life.json          the newest JobManager that has taken it up again
-    FOLDER/checkpoints/ID/            its checkpoints, unless the job names a folder of its own
-    FOLDER/code/HASH.zip              packages that were sent with jobs
+    FOLDER/lock                       held and touched every second by the running JobManager
+    FOLDER/life.json                  number of earlier JobManagers on the folder
+    FOLDER/jobs/ID/job.json           the job as submitted; written once
+    FOLDER/jobs/ID/committing.json    written before a job without checkpoints commits its prepared output
+    FOLDER/jobs/ID/end.json           how the job ended; missing while it runs
+    FOLDER/jobs/ID/life.json          the newest JobManager that took the job up again
+    FOLDER/checkpoints/ID/            its checkpoints, unless the job names another folder
+    FOLDER/code/HASH.zip              packages shipped with jobs
 
-Rules: a file is there whole or not at all: it is written beside, synchronised, and renamed. A damaged file is an error
-that names it; it never hides the other jobs. The calls block: whoever has an event loop runs them in a thread,
-and `until_stored` tries one again until it succeeds.
+Rules: files are atomic: written to a temporary name, synchronised, renamed. A damaged file raises an error that names
+it and affects no other job. The calls block: event loops run them in a thread; `until_stored` retries a write until it
+succeeds.
 
-A JobManager that was stopped and not killed keeps its lock. Another one then takes the folder (`steal`): it puts
-a new lock in the place of the old one, then counts itself. Whoever writes looks afterwards whether he is still the
-newest; the next JobManager counts itself first and reads then. So the one publishes nothing that the other does not
-know; and what the older one still writes of a job that was taken up again is not read.
+A JobManager that was stopped but not killed keeps its lock. Another one then takes the folder (`steal`): it replaces
+the lock, then increments `life.json`. A writer checks after each write that it is still the newest; the next JobManager
+increments first and reads afterwards. So an old JobManager publishes nothing that the new one does not know, and its
+later writes about jobs that were taken up again are ignored.
 """
 
 from __future__ import annotations
@@ -40,37 +40,32 @@ import msgpack
 
 from ..errors import ConfigError
 from ..json_text import json_text
-from .stored_files import (
-    FORMAT,
-    JobStoreError,
-    read_document,
-    write_bytes,
-)
+from .stored_files import FORMAT, JobStoreError, read_document, write_bytes
 
 _HASH_CHARACTERS: Final = 64
 
 
 @final
 class JobStoreFenced(JobStoreError):
-    """Another JobManager has taken over the folder: this one must not go on."""
+    """Another JobManager took over the folder; this one must end."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class StoredJob:
-    """A job as it was submitted.
+    """A job as submitted.
 
     Attributes:
         job_id: 16 hex digits.
         document: the job file (`schedule.graph.job_file`).
         submitted_at: seconds since 1970, UTC.
-        restore: the checkpoint in its folder that it begins from; None begins empty.
-        code: package -> SHA-256 of what was sent with it.
-        builds: package -> hash of the code that the job's functions are in, where it was submitted.
-        owner: SHA-256 of the key of who submitted it; empty: nobody's alone.
+        restore: id of the checkpoint in its folder from which it starts; None: without state.
+        code: package -> SHA-256 of the shipped archive.
+        builds: package -> source fingerprint at the client.
+        owner: SHA-256 of the submitting user's key; empty: no owner.
         end: how it ended; None while it runs.
-        is_committing: whether it takes no checkpoints, and has begun to commit; it cannot begin again.
-        not_restored: operators whose state in `restore` it left behind, because it does not have them.
+        is_committing: whether it takes no checkpoints and has begun to commit; it cannot restart.
+        not_restored: operators in `restore` whose state was dropped because the job does not have them.
     """
 
     job_id: str
@@ -87,12 +82,12 @@ class StoredJob:
 
 @final
 class JobStore:
-    """The folder of one JobManager; see `open_job_store`.
+    """The folder of one JobManager; created by `open_job_store`.
 
     Attributes:
-        folder: where it is.
-        life: how many JobManagers had it before this one.
-        is_stolen: whether it was taken from one that may live.
+        folder: path of the folder.
+        life: number of earlier JobManagers on it.
+        is_stolen: whether it was taken from a JobManager that may be alive.
     """
 
     def __init__(self, folder: Path, life: int = 0, lock: int | None = None, *, is_stolen: bool = False) -> None:
@@ -102,11 +97,11 @@ class JobStore:
         self._lock = lock
 
     def renew(self) -> None:
-        """Says that this JobManager lives.
+        """Touches the lock.
 
         Raises:
-            JobStoreFenced: another one has taken over.
-            JobStoreError: who has it cannot be read, or written.
+            JobStoreFenced: another JobManager took over.
+            JobStoreError: the lock or `life.json` cannot be accessed.
         """
         self.check()
         if self._lock is not None:
@@ -116,16 +111,16 @@ class JobStore:
                 raise JobStoreError(f"{self.folder / 'lock'}: {error}") from error
 
     def check(self) -> None:
-        """Returns if nobody has taken over. Raises as `renew`."""
+        """Checks that no other JobManager took over. Raises as `renew`."""
         document = None if self._lock is None else read_document(self.folder / "life.json")
         if document is not None and document.get("life") != self.life:
             raise JobStoreFenced(
-                f"another JobManager has taken over {self.folder}, because this one was silent: it ends, and its jobs"
-                " go on there"
+                f"another JobManager took over {self.folder} because this one was silent; this one ends, and its jobs"
+                " continue there"
             )
 
     def put_taken_up(self, job_id: str) -> None:
-        """A job goes on here: what an older JobManager still says of its end does not count.
+        """Stores that this JobManager took up a job, so that later writes of an older one are ignored.
 
         Raises:
             JobStoreError: it cannot be written.
@@ -133,7 +128,7 @@ class JobStore:
         self._write(self._job(job_id) / "life.json", {"format": FORMAT})
 
     def put(self, job: StoredJob) -> None:
-        """A job was submitted. When this returns, it will run, whatever dies.
+        """Stores a submitted job, which survives a crash from now on.
 
         Raises:
             JobStoreError: it cannot be written.
@@ -154,7 +149,7 @@ class JobStore:
         )
 
     def put_committing(self, job_id: str) -> None:
-        """A job is about to commit what it cannot prepare twice.
+        """Stores that a job without checkpoints begins to commit.
 
         Raises:
             JobStoreError: it cannot be written.
@@ -162,7 +157,7 @@ class JobStore:
         self._write(self._job(job_id) / "committing.json", {"format": FORMAT})
 
     def put_end(self, job_id: str, end: Mapping[str, Any]) -> None:
-        """A job has ended; its results come back as they are, though JSON knows neither bytes nor keys but text.
+        """Stores the end of a job; results that JSON cannot represent are packed as well.
 
         Raises:
             JobStoreError: it cannot be written; the job would run again after a restart.
@@ -175,7 +170,7 @@ class JobStore:
         self._write(self._job(job_id) / "end.json", document)
 
     def jobs(self) -> tuple[list[StoredJob], list[str]]:
-        """All jobs, the oldest first; and of those that cannot be read why not."""
+        """Returns all jobs, oldest first, and an error text for each unreadable one."""
         result, damaged = [], []
         with contextlib.suppress(FileNotFoundError):
             for name in sorted(os.listdir(self.folder / "jobs")):
@@ -193,7 +188,7 @@ class JobStore:
         shutil.rmtree(self._job(job_id), ignore_errors=True)
 
     def put_dataset(self, dataset_id: str, document: Mapping[str, Any]) -> None:
-        """A job has left a dataset; one of the same name is replaced.
+        """Stores the record of a dataset, replacing one of the same name.
 
         Raises:
             JobStoreError: it cannot be written.
@@ -201,11 +196,11 @@ class JobStore:
         self._write(self._dataset(dataset_id), {"kind": FORMAT, **document})
 
     def forget_dataset(self, dataset_id: str) -> None:
-        """Removes what `put_dataset` has stored."""
+        """Removes the record of a dataset."""
         self._dataset(dataset_id).unlink(missing_ok=True)
 
     def datasets(self) -> list[dict[str, Any]]:
-        """All of them, the oldest first; those that cannot be read are left out."""
+        """Returns the readable records of datasets, oldest first."""
         entries = []
         for path in (self.folder / "datasets").glob("*.json"):
             with contextlib.suppress(OSError, ValueError):
@@ -216,11 +211,11 @@ class JobStore:
         return sorted(entries, key=lambda document: float(document.get("created_at", 0)))
 
     def checkpoint_folder(self, job_id: str) -> str:
-        """Where the checkpoints of a job are that names no folder of its own."""
+        """Returns the default checkpoint folder of a job."""
         return str(self.folder / "checkpoints" / job_id)
 
     def put_code(self, data: bytes) -> str:
-        """Keeps a package; returns its SHA-256. A damaged one is replaced.
+        """Stores a package, replacing a damaged one; returns its SHA-256.
 
         Raises:
             JobStoreError: it cannot be written.
@@ -229,7 +224,7 @@ class JobStore:
         path = self._code(digest)
         try:
             if path.read_bytes() == data:
-                os.utime(path)  # it is wanted again: see `prune_code`
+                os.utime(path)  # restarts its time in `prune_code`
                 return digest
         except OSError:
             pass
@@ -237,12 +232,12 @@ class JobStore:
         return digest
 
     def prune_code(self, used: Collection[str], unused_s: float, most_bytes: int) -> None:
-        """Removes packages that nobody uses; what cannot be removed stays.
+        """Removes unused packages; ignores failures.
 
         Args:
-            used: SHA-256 of those that stay.
-            unused_s: others stay for so long after they came.
-            most_bytes: of those others together; the oldest go.
+            used: SHA-256 of the packages in use.
+            unused_s: how long an unused package stays.
+            most_bytes: limit of all unused packages; the oldest are removed.
         """
         packages = []
         for path in (self.folder / "code").glob("*.zip"):
@@ -258,23 +253,23 @@ class JobStore:
                     path.unlink()
 
     def code_path(self, digest: str) -> str:
-        """Where a package is, or would be. Raises `JobStoreError`: this names none."""
+        """Returns the path of a package. Raises `JobStoreError` for a malformed SHA-256."""
         return str(self._code(digest).absolute())
 
     def code_bytes(self, digest: str) -> int:
-        """How long a package is.
+        """Returns the length of a package in bytes.
 
         Raises:
-            JobStoreError: there is none.
+            JobStoreError: there is no such package.
         """
         with self._reading(digest) as file:
             return os.fstat(file.fileno()).st_size
 
     def code_part(self, digest: str, offset: int, size: int) -> bytes:
-        """A part of a package; whoever has all of it compares it with the SHA-256.
+        """Returns a part of a package; the reader checks the SHA-256 of the whole.
 
         Raises:
-            JobStoreError: there is none.
+            JobStoreError: there is no such package.
         """
         with self._reading(digest) as file:
             return os.pread(file.fileno(), size, max(0, offset))
@@ -285,7 +280,9 @@ class JobStore:
             with open(self._code(digest), "rb", buffering=0) as file:
                 yield file
         except OSError as error:
-            raise JobStoreError(f"code {digest}: {error}; submit the job again with --ship") from error
+            raise JobStoreError(
+                f"package {digest} cannot be read: {error}; submit the job again with --ship"
+            ) from error
 
     def _job(self, job_id: str) -> Path:
         return self.folder / "jobs" / job_id
@@ -295,14 +292,14 @@ class JobStore:
 
     def _code(self, digest: str) -> Path:
         if len(digest) != _HASH_CHARACTERS or not all(each in "0123456789abcdef" for each in digest):
-            raise JobStoreError("this is no SHA-256 of a package")
+            raise JobStoreError(f"{digest[:80]!r} is not the SHA-256 of a package")
         return self.folder / "code" / f"{digest}.zip"
 
     def _read_job(self, name: str) -> StoredJob | None:
         path = self._job(name) / "job.json"
         document = read_document(path)
         if document is None:
-            return None  # its submission was cut short: no client has its answer
+            return None  # the submission was interrupted before it was answered
         try:
             job = StoredJob(
                 document["job_id"],
@@ -319,11 +316,11 @@ class JobStore:
         except (KeyError, TypeError, ValueError) as error:
             raise JobStoreError(f"{path} does not describe a job: {error!r}") from error
         if job.job_id != name:
-            raise JobStoreError(f"{path} describes another job")
+            raise JobStoreError(f"{path} describes another job, {job.job_id}")
         return job
 
     def _newest(self, name: str, file: str) -> dict[str, Any] | None:
-        """A document of a job; None if it is not there, or of a JobManager from which the job was taken."""
+        """Reads a document of a job; None if it is missing or was written by a superseded JobManager."""
         newest, taken = read_document(self._job(name) / file), read_document(self._job(name) / "life.json")
         if newest is None or (taken is not None and newest.get("life", taken["life"]) < taken["life"]):
             return None
@@ -336,15 +333,15 @@ class JobStore:
 
 @contextlib.contextmanager
 def open_job_store(folder: str | Path, *, steal: bool = False) -> Iterator[JobStore]:
-    """A folder for one JobManager at a time.
+    """Opens and locks a JobManager's folder while the block runs.
 
     Args:
-        folder: made if it is not there.
-        steal: also from a JobManager that lives, which must do nothing more then.
+        folder: path of the folder; created if missing.
+        steal: whether to take it from a JobManager that may be alive.
 
     Raises:
-        ConfigError: another JobManager holds it.
-        JobStoreError: it cannot be made or locked.
+        ConfigError: another JobManager uses it.
+        JobStoreError: it cannot be created or locked.
     """
     path = Path(folder)
     try:
@@ -375,7 +372,7 @@ def open_job_store(folder: str | Path, *, steal: bool = False) -> Iterator[JobSt
 
 
 def sign_of_life(folder: str | Path) -> tuple[int, int] | None:
-    """What changes while a JobManager has the folder and lives; None while nobody has it."""
+    """Returns a value that changes while the folder's JobManager is alive; None if the folder is free."""
     try:
         with open(Path(folder) / "lock", "a+") as lock:
             if _try_lock(lock):
@@ -395,14 +392,13 @@ def _try_lock(file: TextIO) -> bool:
 
 
 def _next_life(path: Path) -> int:
-    """How many had the folder before, and from now on one more."""
+    """Increments and returns the number of JobManagers that used the folder."""
     try:
         document = read_document(path)
         life = -1 if document is None else int(document["life"])
     except (JobStoreError, KeyError, TypeError, ValueError) as error:
         raise JobStoreError(
-            f"{path} does not say how many JobManagers had the folder; when no TaskManager runs that knew one of them,"
-            " remove it"
+            f"{path} is damaged; stop all TaskManagers that worked for JobManagers on this folder, then remove the file"
         ) from error
     write_bytes(path, json.dumps({"format": FORMAT, "life": life + 1}).encode())
     return life + 1
@@ -413,5 +409,5 @@ def _read_end(end: dict[str, Any] | None) -> dict[str, Any] | None:
         try:
             end["results"] = msgpack.unpackb(base64.b64decode(end.pop("packed_results")), strict_map_key=False)
         except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise JobStoreError(f"its results cannot be read: {error!r}") from error
+            raise JobStoreError(f"the results of a job cannot be read: {error!r}") from error
     return end

@@ -1,6 +1,6 @@
-"""Files of a JobManager's folder: each whole or not there, on the disk before a write returns.
+"""Atomic, synchronised files of a JobManager's folder.
 
-Takes: documents, bytes. Gives: files, what is in them, and a write that is tried until it succeeds.
+Takes: documents, bytes. Gives: files, their contents, and writes that are retried until they succeed.
 """
 
 from __future__ import annotations
@@ -17,35 +17,37 @@ import trio
 from ..errors import NetstackError
 
 FORMAT: Final = 1
-"""Of the documents; another one is refused."""
+"""Format version of the documents; others are rejected."""
 
 
 class JobStoreError(NetstackError):
-    """Something of the folder cannot be read or written; the message names the file and the reason."""
+    """A file of the folder cannot be read or written; the text names the file and the reason."""
 
 
 def read_document(path: Path) -> dict[str, Any] | None:
-    """The document in a file; None where there is no file.
+    """Reads the document in a file; None if there is no file.
 
     Raises:
-        JobStoreError: it cannot be read, or is of another format.
+        JobStoreError: the file cannot be read, or has another format.
     """
     try:
         document = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
-        raise JobStoreError(f"{path} cannot be read: {error}; the job is left out until it can") from error
+        raise JobStoreError(
+            f"{path} cannot be read: {error}; repair or remove it and restart the JobManager"
+        ) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise JobStoreError(f"{path} is of another format; this release reads format {FORMAT}")
+        raise JobStoreError(f"{path} has another format; this release reads format {FORMAT}")
     return document
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Writes a file whole, and its folder's entry, to the disk.
+    """Writes a file atomically and synchronises it and its folder.
 
     Raises:
-        JobStoreError: the disk does not take it; what was there before is intact.
+        JobStoreError: writing failed; the previous file is intact.
     """
     part = path.with_name(f"{path.name}.part")
     try:
@@ -63,24 +65,22 @@ def write_bytes(path: Path, data: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             part.unlink()
-        raise JobStoreError(f"{path}: {error}; free or replace the disk") from error
+        raise JobStoreError(f"{path} cannot be written: {error}; free or replace the disk") from error
 
 
 FIRST_PAUSE_S: Final = 1.0
-
-
 LONGEST_PAUSE_S: Final = 30.0
-"""Between two tries of what a disk does not take, or give, now."""
+"""Maximum pause between two tries to access a disk."""
 
 
 async def until_stored(write: Callable[[], Awaitable[None]], waits: Callable[[str], None]) -> None:
-    """Writes until that succeeds.
+    """Repeats a write until it succeeds.
 
     Args:
-        write: raises `NetstackError` when it cannot.
-        waits: told why it is not stored yet; told "" when it is.
+        write: performs the write; raises `NetstackError` if it fails.
+        waits: called with the reason after each failure, and with "" after the success.
 
-    Cancellation: a write that has begun ends; it may be stored or not.
+    Cancellation: a write in progress is completed first.
     """
     pause_s = FIRST_PAUSE_S
     while True:
@@ -88,7 +88,7 @@ async def until_stored(write: Callable[[], Awaitable[None]], waits: Callable[[st
             with trio.CancelScope(shield=True):
                 await write()
         except NetstackError as error:
-            waits(f"{error}; it is tried again in {pause_s:g} s")
+            waits(f"{error}; next try in {pause_s:g} s")
         else:
             waits("")
             return

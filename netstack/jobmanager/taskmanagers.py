@@ -1,8 +1,8 @@
-"""The TaskManagers that are connected, by the names that jobs know them by.
+"""The connected TaskManagers by name.
 
-Takes: links whose greetings are exchanged. Gives: names, places, and a way to tell them something.
+Takes: links after their greeting. Gives: names, addresses, and a way to send messages to them.
 
-Rules: a name is never used twice, so that an old connection of the same process ends for good.
+Rules: a name is never reused, so an old connection of the same process cannot be confused with a new one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..shown import shown, shown_text
 from ..transport import told_address, url_parts
 
 MAX_SLOTS: Final = 1 << 20
-"""Of one TaskManager; more is a mistake."""
+"""Maximum number of slots of one TaskManager; a larger number is an error."""
 
 _ANYWHERE: Final = ("0.0.0.0", "::", "")
 
@@ -31,19 +31,19 @@ _ANYWHERE: Final = ("0.0.0.0", "::", "")
 @final
 @dataclass(slots=True)
 class ConnectedTaskManager:
-    """One TaskManager.
+    """One connected TaskManager.
 
     Attributes:
-        location: its name and where its data are.
-        control_address: where others than this JobManager may ask it something.
-        link: to it.
-        slots: how many it has.
-        facts: what it says of itself.
+        location: its name and data address.
+        control_address: its control address for other processes.
+        link: the link to it.
+        slots: number of its slots that are used.
+        facts: the facts in its greeting.
         registered_at: seconds since 1970.
-        heard_s: when it said something last, on trio's clock.
-        opening: jobs it was asked to open, with the slots that will be theirs when it has, and others have, too.
-        jobs: those it has opened.
-        lost_because: why it is not there any more; empty while it is.
+        heard_s: time of its last message on trio's clock.
+        opening: jobs that it is opening, with the slots that they receive afterwards.
+        jobs: jobs that it has opened.
+        lost_because: why it was lost; empty while it is connected.
     """
 
     location: TaskManagerLocation
@@ -60,33 +60,32 @@ class ConnectedTaskManager:
 
 @final
 class TaskManagers:
-    """All of them."""
+    """All connected TaskManagers."""
 
     def __init__(self, *, require_tls: bool) -> None:
-        """Args: whether the data of all of them have to go over TLS."""
+        """`require_tls`: whether the data of all TaskManagers must use TLS."""
         self._require_tls = require_tls
         self._connected: dict[str, ConnectedTaskManager] = {}
         self._registrations: dict[str, int] = {}
 
     def register(self, link: ControlLink, greeting: Greeting, slots: int | None = None) -> ConnectedTaskManager:
-        """A TaskManager has come.
+        """Adds a TaskManager.
 
         Args:
-            link: to it.
-            greeting: what it said of itself.
-            slots: how many of its slots are used; None: all.
+            link: the link to it.
+            greeting: its greeting.
+            slots: number of its slots to use; None: all.
 
         Raises:
-            RemoteProtocolError: it does not say what it has to.
-            RequestRefused: its data go without TLS, where that is required.
-            RequestRefused: it has fewer slots.
+            RemoteProtocolError: its facts are malformed.
+            RequestRefused: it has fewer slots, or its data port has no TLS although that is required.
         """
         facts = greeting.facts
         has, data = facts.get("slots"), facts.get("data") or facts.get("address")
         if type(has) is not int or not 1 <= has <= MAX_SLOTS or type(data) is not str:
             raise RemoteProtocolError(
                 ErrorCode.MALFORMED_FRAME,
-                f"{link.peer} registers with slots={shown(has)} and data={shown(data)}; expected are a number of"
+                f"{link.peer} registers with slots={shown(has)} and data={shown(data)}; expected a number of"
                 " slots and the URL of its port",
             )
         address = _reachable(data, link.place, require_tls=self._require_tls)
@@ -98,12 +97,12 @@ class TaskManagers:
         ):
             raise RemoteProtocolError(
                 ErrorCode.MALFORMED_FRAME,
-                f"{link.peer} registers {has} slots with slot_addresses={shown(of_slots)}; expected is a URL each",
+                f"{link.peer} registers {has} slots with slot_addresses={shown(of_slots)}; expected one URL for each",
             )
         slots = has if slots is None else slots
         if slots > has:
             raise RequestRefused(
-                f"{slots} slots were asked for, and TaskManager {link.peer} has {has}: start it with --slots {slots},"
+                f"{slots} slots are needed, but TaskManager {link.peer} has {has}: start it with --slots {slots},"
                 " or lower the parallelism"
             )
         base = address.partition("://")[2]
@@ -132,39 +131,39 @@ class TaskManagers:
         return taskmanager
 
     def remove(self, name: str) -> None:
-        """It has gone."""
+        """Removes a TaskManager."""
         self._connected.pop(name, None)
 
     def get(self, name: str) -> ConnectedTaskManager | None:
-        """The one of this name, if it is there."""
+        """Returns the TaskManager of this name, or None."""
         return self._connected.get(name)
 
     def all(self) -> Iterable[ConnectedTaskManager]:
-        """All that are there, in the order in which they came."""
+        """Returns all connected TaskManagers in the order of registration."""
         return self._connected.values()
 
     def send(self, name: str, message: Message) -> None:
-        """Tells one something; nothing happens when it is gone."""
+        """Sends a message to a TaskManager; does nothing if it is not connected."""
         taskmanager = self._connected.get(name)
         if taskmanager is not None:
             taskmanager.link.send(message)
 
     def ping(self, name: str) -> None:
-        """Has one say something soon."""
+        """Pings a TaskManager."""
         self.send(name, Ping(0))
 
     def heard_s(self, name: str) -> float | None:
-        """When one said something last; None when it is gone."""
+        """Returns when a TaskManager was last heard; None if it is not connected."""
         taskmanager = self._connected.get(name)
         return None if taskmanager is None else taskmanager.link.heard_s
 
 
 def _reachable(data: str, peer: str, *, require_tls: bool) -> str:
-    """A data address as others reach it: one that listens everywhere is where its connection came from.
+    """Returns an address as others reach it; replaces a wildcard host by that of the peer's connection.
 
     Raises:
-        RemoteProtocolError: it is none.
-        RequestRefused: it is without TLS, where that is required.
+        RemoteProtocolError: the address is malformed.
+        RequestRefused: it has no TLS although that is required.
     """
     try:
         data = told_address(data)
@@ -173,7 +172,7 @@ def _reachable(data: str, peer: str, *, require_tls: bool) -> str:
         raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"{peer} registers with {error}") from error
     if require_tls and "tls" not in parts.scheme.split("+"):
         raise RequestRefused(
-            f"{shown_text(data)} is no address with TLS, which this JobManager requires: start the TaskManager with"
+            f"{shown_text(data)} does not use TLS, which this JobManager requires: start the TaskManager with"
             " --listen tls+tcp://ADDR:PORT"
         )
     if parts.hostname is None or parts.hostname not in _ANYWHERE or parts.port is None:

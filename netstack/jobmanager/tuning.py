@@ -1,16 +1,16 @@
-"""Which vertex holds a job back, and what its live numbers propose to change in it.
+"""Finds a job's bottleneck, and proposes settings from its live measurements.
 
-Takes: looks at the job, a second apart (`ClusterWatch.drawn`): shares of time of its subtasks, channels of its edges;
-its definition, a job file. Gives: a bottleneck with its reason, measurements, proposals with their reasons, and the
-definition with proposals carried out.
+Takes: snapshots of the job, a second apart (`ClusterWatch.drawn`), with time shares of its subtasks and channels of its
+edges; its definition, a job file. Gives: the bottleneck with its reason, measurements, proposals with their reasons,
+and the definition with applied proposals.
 
 The parallelism follows DS2 (Kalavri et al., "Three steps is all you need", OSDI 2018): a vertex needs its present
-subtasks times the part of the time they are busy, times what its sources would give if nobody held them back.
+subtasks times the fraction of time that they are busy, times the growth of its sources without backpressure.
 
-The bottleneck is, as in Flink's documentation ("Monitoring Back Pressure"), the first vertex behind a back-pressured
-one that is not back-pressured itself. If its subtasks are busy they are the reason: all of them, or one that gets more
-than its share. If they wait for input although there is some, the way to them is the reason: the channels have no
-credit, or their connection does not carry more.
+The bottleneck is, as in Flink's documentation ("Monitoring Back Pressure"), the first vertex behind a backpressured one
+that is not backpressured itself. If its subtasks are busy, they are the cause: all of them, or one with more than its
+share of the data. If they are idle although data waits, the path to them is the cause: the channels have no credit, or
+the connection is at its limit.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from ..units import format_count, format_duration
 Reason = Literal["busy", "skew", "credit", "connection", "source", "none"]
 
 PRESSED: Final = 100
-"""Who waits for buffers for this share of the time, in thousandths, is back-pressured (Flink: LOW from 10 %)."""
+"""A vertex that waits for buffers for this share of the time, in thousandths, is backpressured (Flink: LOW, 10 %)."""
 
 BUSY: Final = 600
-"""A subtask that works for more than this share of the time, in thousandths, holds back those that wait for it."""
+"""A subtask that is busy for more than this share of the time, in thousandths, causes backpressure."""
 
 SKEWED: Final = 2.0
-"""A subtask that is busy so many times as long as the mean of the others has more than its share."""
+"""A subtask that is busy this many times longer than the mean of the others is skewed."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What the subtasks of a vertex do, as parts of a second, in thousandths.
+    """The time shares of a vertex's subtasks, in thousandths.
 
     Attributes:
-        busy: by subtask, of those that told.
-        idle: the mean of them.
-        backpressured: likewise.
+        busy: busy share by subtask, of those that reported.
+        idle: mean idle share.
+        backpressured: mean backpressured share.
     """
 
     busy: Mapping[int, int]
@@ -59,7 +59,7 @@ class Share:
 
 
 def share_of(vertex: Mapping[str, Any]) -> Share | None:
-    """The shares of a vertex; None if no subtask has told any."""
+    """Returns the shares of a vertex; None if no subtask has reported."""
     known = [each for each in vertex["subtasks"] if each.get("busy") is not None]
     if not known:
         return None
@@ -68,15 +68,15 @@ def share_of(vertex: Mapping[str, Any]) -> Share | None:
 
 
 def bottleneck_of(job: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any] | None:
-    """What holds the job back.
+    """Finds the bottleneck of a job.
 
     Args:
-        job: `vertices`, with `busy`, `idle` and `backpressured` of subtasks; `edges`, with `channels`.
-        columns: of a channel.
+        job: `vertices` with `busy`, `idle` and `backpressured` of subtasks; `edges` with `channels`.
+        columns: column names of a channel.
 
     Returns:
-        `vertex` (its number, None if nothing holds the job back), `subtask` (if it is that one alone), `reason` and
-        `text`; None as long as no vertex has told its shares.
+        `vertex` (its number; None: no bottleneck), `subtask` (if a single one is the cause), `reason` and `text`; None
+        until a vertex has reported its shares.
     """
     vertices = job["vertices"]
     shares = {number: share for number, each in enumerate(vertices) if (share := share_of(each)) is not None}
@@ -94,11 +94,13 @@ def bottleneck_of(job: Mapping[str, Any], columns: Sequence[str]) -> dict[str, A
     number = max(shares, key=lambda each: max(shares[each].busy.values()))
     name, most = vertices[number]["name"], max(shares[number].busy.values())
     if most < BUSY:
-        return _finding(None, None, "none", f"nothing: no task is busy for more than {_percent(most)} of its time")
+        return _finding(None, None, "none", f"none: no task is busy for more than {_percent(most)} of the time")
     if all(edge["consumer"] != number for edge in job["edges"]):
-        text = f"{name} is busy for {_percent(most)} of its time, and waits for nobody: the source is the limit"
+        text = f"{name} is busy for {_percent(most)} of the time without backpressure: the source is the limit"
         return _finding(number, None, "source", text)
-    return _finding(number, None, "busy", f"{name} is busy for {_percent(most)} of its time; nobody waits for it yet")
+    return _finding(
+        number, None, "busy", f"{name} is busy for {_percent(most)} of the time, without backpressure so far"
+    )
 
 
 def _held_back(
@@ -109,28 +111,30 @@ def _held_back(
 ) -> dict[str, Any]:
     number, producer = edge["consumer"], edge["producer"]
     name, before, mine = vertices[number]["name"], vertices[producer]["name"], shares[number]
-    waits = f"{before} waits for buffers for {_percent(shares[producer].backpressured)} of its time"
+    waits = f"{before} is backpressured for {_percent(shares[producer].backpressured)} of the time"
     most = mine.busy[mine.most_busy]
     if most >= BUSY:
         others = [busy for subtask, busy in mine.busy.items() if subtask != mine.most_busy]
         mean = sum(others) / len(others) if others else float(most)
         if others and most >= SKEWED * mean:
             text = (
-                f"{name} ({mine.most_busy}) is busy for {_percent(most)} of its time, the others for {_percent(mean)}"
+                f"{name} ({mine.most_busy}) is busy for {_percent(most)} of the time, the others for {_percent(mean)}"
             )
-            return _finding(number, mine.most_busy, "skew", f"{text}: it gets more than its share; {waits}")
-        return _finding(number, None, "busy", f"{name} is busy for {_percent(most)} of its time; {waits}")
+            return _finding(
+                number, mine.most_busy, "skew", f"{text}, so it gets more than its share of the data; {waits}"
+            )
+        return _finding(number, None, "busy", f"{name} is busy for {_percent(most)} of the time; {waits}")
     credit, backlog, queued = (columns.index(column) for column in ("credit", "backlog", "queued"))
     waiting = [row for row in edge.get("channels", ()) if row[backlog]]
     starved = [row for row in waiting if row[credit] == 0 and not row[queued]]
-    idle = f"{name} is idle for {_percent(mine.idle)} of its time, and {waits}"
+    idle = f"{name} is idle for {_percent(mine.idle)} of the time while {waits}"
     if starved and 2 * len(starved) >= len(waiting):
         text = f"{idle}: {len(starved)} channels have data and no credit, so the round trip is the limit"
         return _finding(number, None, "credit", text)
     if waiting:
         text = f"{idle}: {len(waiting)} channels have data and credit, so their connection is the limit"
         return _finding(number, None, "connection", text)
-    return _finding(number, None, "busy", f"{name} is busy for {_percent(most)} of its time; {waits}")
+    return _finding(number, None, "busy", f"{name} is busy for {_percent(most)} of the time; {waits}")
 
 
 def _finding(vertex: int | None, subtask: int | None, reason: Reason, text: str) -> dict[str, Any]:
@@ -144,20 +148,20 @@ def _percent(thousandths: float) -> str:
 Document = Mapping[str, Any]
 
 TARGET_BUSY: Final = 0.8
-"""How busy the subtasks of a vertex may be: what is left takes up peaks."""
+"""Target busy share of subtasks; the rest absorbs peaks."""
 
 MOST_GROWTH: Final = 4.0
-"""One step multiplies no parallelism by more: what is behind the first bottleneck is not known before it is gone."""
+"""Maximum growth of a parallelism in one step: the next bottleneck is unknown until the first one is removed."""
 
 QUIET: Final = 300
-"""While no subtask is busy for more than this share of the time, in thousandths, there is time to send earlier."""
+"""While no subtask is busy for more than this share, in thousandths, a shorter buffer timeout is affordable."""
 
 PROMPT_TIMEOUT_S: Final = 0.001
 LEAST_GAIN_S: Final = 0.005
-"""Buffer timeouts below this are left alone."""
+"""Shorter buffer timeouts are not changed."""
 
 IN_FLIGHT_S: Final = 2.0
-"""Barriers that stand behind so many seconds of data are slow: debloating keeps `DEBLOAT_TARGET_S` of it."""
+"""Barriers behind this much in-flight data are slow; debloating limits it to `DEBLOAT_TARGET_S`."""
 
 DEBLOAT_TARGET_S: Final = 1.0
 
@@ -165,12 +169,12 @@ DEBLOAT_TARGET_S: Final = 1.0
 @final
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a job did for a while.
+    """A measurement of a job.
 
     Attributes:
-        seconds: how long.
-        records_per_s: records that were read behind its sources, in a second.
-        bottleneck: see `bottleneck_of`; of the last look.
+        seconds: duration.
+        records_per_s: records per second that the consumers of its sources read.
+        bottleneck: bottleneck of the last snapshot (`bottleneck_of`).
     """
 
     seconds: float
@@ -181,14 +185,14 @@ class Measurement:
 @final
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One setting to change.
+    """A proposed change of one setting.
 
     Attributes:
-        setting: its name, for people.
-        path: where it is in the definition; of an operator: `("operators", its name, the setting)`.
-        before: its value now.
-        after: what is proposed.
-        why: the reason, with its numbers.
+        setting: name for people.
+        path: path in the definition; for an operator `("operators", its name, the setting)`.
+        before: current value.
+        after: proposed value.
+        why: reason with its numbers.
     """
 
     setting: str
@@ -199,11 +203,11 @@ class Proposal:
 
 
 def measured(looks: Sequence[tuple[float, Document]], columns: Sequence[str]) -> Measurement:
-    """What a job did between the first and the last look.
+    """Measures a job between the first and the last snapshot.
 
     Args:
-        looks: when, in seconds, and the job; two at least.
-        columns: of a channel.
+        looks: time in seconds and snapshot of the job; at least two.
+        columns: column names of a channel.
     """
     (began_s, first), (ended_s, last) = looks[0], looks[-1]
     seconds = ended_s - began_s
@@ -221,14 +225,14 @@ def proposals(
     network: NetworkConfig,
     slots: int,
 ) -> list[Proposal]:
-    """What to change.
+    """Proposes changes of settings.
 
     Args:
-        looks: as of `measured`.
+        looks: as in `measured`.
         definition: the job file.
-        columns: of a channel.
-        network: what holds where the job says nothing.
-        slots: that the job has or could get.
+        columns: column names of a channel.
+        network: settings that apply where the job sets none.
+        slots: slots that the job has or could get.
     """
     shares = _mean_shares([job for _, job in looks])
     if not shares:
@@ -243,7 +247,7 @@ def proposals(
 
 
 def changed(definition: Document, wanted: Sequence[Proposal]) -> dict[str, Any]:
-    """The definition with these proposals carried out."""
+    """Returns the definition with these proposals applied."""
     document = copy.deepcopy(dict(definition))
     for each in wanted:
         if each.path[0] == "operators":
@@ -262,12 +266,12 @@ def _sources(job: Document) -> list[int]:
 
 
 def _grown(first: Document, last: Document, vertex: int, name: str) -> int:
-    """By how much a counter has grown; a restart counts from 0 again."""
+    """Returns the growth of a counter, at least 0 because a restart resets it."""
     return max(0, int(last["vertices"][vertex][name]) - int(first["vertices"][vertex][name]))
 
 
 def _mean_shares(jobs: Sequence[Document]) -> dict[int, tuple[float, float, float]]:
-    """How busy the subtasks of each vertex are, the busiest of them, and how back-pressured; as parts of 1."""
+    """Returns by vertex the mean and maximum busy share and the mean backpressured share, from 0 to 1."""
     result = {}
     for number in range(len(jobs[-1]["vertices"])):
         shares = [share for job in jobs if (share := share_of(job["vertices"][number])) is not None]
@@ -281,7 +285,7 @@ def _mean_shares(jobs: Sequence[Document]) -> dict[int, tuple[float, float, floa
 
 
 def _parallelism(job: Document, shares: Mapping[int, tuple[float, float, float]], slots: int) -> Iterator[Proposal]:
-    """More subtasks for vertices that could not take what their sources would give."""
+    """Proposes more subtasks for vertices that limit their sources."""
     held: dict[int, float] = {number: shares.get(number, (0.0, 0.0, 0.0))[2] for number in _sources(job)}
     waiting = {number: share for number, (_, _, share) in shares.items() if share >= PRESSED / 1000}
     if not waiting:
@@ -294,9 +298,9 @@ def _parallelism(job: Document, shares: Mapping[int, tuple[float, float, float]]
         wanted = min(needed, slots)
         if number in held or wanted <= now or busy < BUSY / 1000 / MOST_GROWTH:
             continue
-        why = f"its subtasks are busy for {busy:.0%} of their time; its sources would give {growth:.1f} times as much"
+        why = f"its subtasks are busy for {busy:.0%} of the time; its sources could send {growth:.1f} times as much"
         if wanted < needed:
-            why += f"; {needed} would do, but only {slots} slots are there"
+            why += f"; it needs {needed}, but there are only {slots} slots"
         for operator in vertex["operators"]:
             yield Proposal(f"parallelism of {operator}", ("operators", operator, "parallelism"), now, wanted, why)
 
@@ -313,7 +317,7 @@ def _timeout(definition: Document, shares: Mapping[int, tuple[float, float, floa
     most = max(highest for _, highest, _ in shares.values())
     if before is None or before < LEAST_GAIN_S or most >= QUIET / 1000 or definition.get("is_batch"):
         return
-    why = f"no task is busy for more than {most:.0%} of its time: records need not wait {format_duration(before)}"
+    why = f"no task is busy for more than {most:.0%} of the time: records need not wait {format_duration(before)}"
     yield Proposal("buffer timeout", ("buffer_timeout_s",), before, PROMPT_TIMEOUT_S, why)
 
 
@@ -334,6 +338,6 @@ def _debloating(
         in_flight_s = stand * (ended_s - began_s) / came
         if in_flight_s >= IN_FLIGHT_S:
             edge = " to ".join(last["vertices"][after[end]]["name"] for end in ("producer", "consumer"))
-            why = f"{format_count(stand)} buffers from {edge} take {in_flight_s:.0f} s to be read: barriers wait there"
+            why = f"barriers wait behind {format_count(stand)} buffers from {edge}: {in_flight_s:.0f} s of data"
             yield Proposal("debloat target", ("network", "debloat_target_s"), None, DEBLOAT_TARGET_S, why)
             return

@@ -1,6 +1,6 @@
-"""Jobs and TaskManagers as plain data, for clients.
+"""Jobs and TaskManagers as plain data for clients.
 
-Takes: records and masters. Gives: the documents of the questions `jobs`, `job` and `taskmanagers`.
+Takes: records and masters. Gives: the answers to the requests `jobs`, `job` and `taskmanagers`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHECKPOINTS_SHOWN: Final = 20
 
 
 def summary(record: JobRecord, manager: JobManager) -> dict[str, Any]:
-    """One job, on a line."""
+    """Returns the summary of one job."""
     master = record.master
     result: dict[str, Any] = {
         "job_id": record.stored.job_id,
@@ -55,7 +55,7 @@ def summary(record: JobRecord, manager: JobManager) -> dict[str, Any]:
 
 
 def _state_of(record: JobRecord) -> str:
-    """The state as clients see it: an end only when it is stored, and never one that the job had left before."""
+    """Returns the state that clients see: final only once the end is stored, and never an earlier one again."""
     if record.end is not None:
         return str(record.end["state"])
     if record.master is not None:
@@ -73,11 +73,11 @@ _BEFORE: Final = {
     JobState.CANCELED: JobState.CANCELLING,
     JobState.FAILED: JobState.FAILING,
 }
-"""What a job was before its end."""
+"""The visible state of a job whose end is not stored yet."""
 
 
 def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
-    """One job, in detail."""
+    """Returns all details of one job."""
     master = record.master
     if master is None:
         empty: dict[str, Any] = {"vertices": [], "checkpoints": [], "last_checkpoint": None, "log": []}
@@ -85,7 +85,7 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
         empty |= {name: record.end[name] for name in empty if record.end is not None and name in record.end}
         empty |= {"blocked": []}
         kept = record.last or {}
-        results = kept.get("results", {}) if record.end is None else record.end["results"]  # its end is being stored
+        results = kept.get("results", {}) if record.end is None else record.end["results"]  # the end is being stored
         empty["not_restored"] = list(record.stored.not_restored)
         now = {**summary(record, manager), "results": results, "waits_for": record.waits_for}
         return {**empty, **kept, **now}
@@ -120,7 +120,7 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
 
 
 def _speculation(master: JobMaster) -> dict[str, Any] | None:
-    """What second attempts have brought; None of a job without any."""
+    """Returns the counters of speculative execution; None without it."""
     statistics = master.scheduler.statistics().speculation
     if statistics is None:
         return None
@@ -134,9 +134,9 @@ def _speculation(master: JobMaster) -> dict[str, Any] | None:
 
 
 def _checkpoint(report: CheckpointReport) -> dict[str, Any]:
-    """One checkpoint; of its subtasks how many there were, and the slowest.
+    """Returns one checkpoint with the number of its subtasks and the slowest one.
 
-    `alignment_s` is the longest, `in_flight_bytes` the channel state of all inputs and outputs.
+    `alignment_s` is the maximum; `in_flight_bytes` is the channel state of all inputs and outputs.
     """
     document = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
     subtasks = document.pop("subtasks")
@@ -182,7 +182,7 @@ def _vertices(record: JobRecord, master: JobMaster) -> list[dict[str, Any]]:
 
 
 def _kept(master: JobMaster, vertex: int) -> dict[str, int] | None:
-    """What a vertex put into files, as far as its subtasks have ended; None if it keeps nothing."""
+    """Returns the bytes that ended subtasks of a vertex kept in files; None if there are none."""
     kept = [
         master.tasks.kept[each] for each in master.scheduler.topology.subtasks_of(vertex) if each in master.tasks.kept
     ]
@@ -193,7 +193,7 @@ def _kept(master: JobMaster, vertex: int) -> dict[str, int] | None:
 
 
 def _decided(master: JobMaster, vertex: int) -> dict[str, Any] | None:
-    """Why a vertex has so many subtasks, if that was decided while the job ran, and what each of them reads."""
+    """Returns how the parallelism of a vertex was decided at runtime, and what each subtask reads; or None."""
     explanation = master.scheduler.explanation(vertex)
     if explanation is None:
         return None
@@ -248,7 +248,7 @@ def _subtask(master: JobMaster, subtask: int) -> dict[str, Any]:
 
 
 def _sums(progress: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """The progress of each vertex, over all TaskManagers; what is no number there is left out."""
+    """Sums the progress of each vertex over all TaskManagers; ignores values that are not numbers."""
     sums: dict[str, dict[str, int]] = {}
     for vertices in progress.values():
         for vertex, numbers in vertices.items():
@@ -262,7 +262,7 @@ def _sums(progress: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, int]
 
 
 def _latencies(progress: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, list[int]]]:
-    """The latest latencies at each vertex, over all TaskManagers; what is none is left out."""
+    """Merges the latest latencies of each vertex over all TaskManagers; ignores malformed ones."""
     parts: dict[str, list[Mapping[str, Any]]] = {}
     for vertices in progress.values():
         for vertex, numbers in vertices.items():
@@ -273,7 +273,7 @@ def _latencies(progress: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str,
 
 
 def job_latencies(master: JobMaster) -> list[tuple[str, dict[str, Any]]]:
-    """The latencies at each vertex that a marker has reached: the vertex's name, and a row of `_named`."""
+    """Returns the latencies at each vertex that a marker has reached: the vertex's name and a row of `_named`."""
     topology = master.scheduler.topology
     at = _latencies(master.progress)
     return [
@@ -284,10 +284,10 @@ def job_latencies(master: JobMaster) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _named(rows: Mapping[str, list[int]], topology: Topology, vertex: int) -> list[dict[str, Any]]:
-    """How long records take to one vertex: from the producer of each input, and from each source that is further away.
+    """Returns the latencies to one vertex: from the producer of each input, and from each more distant source.
 
     Returns:
-        `from` (a vertex's name), `input` (its number; None of a source), `count`, `p50_us`, `p99_us`, `max_us`.
+        `from` (name of the vertex), `input` (its number; None for a source), `count`, `p50_us`, `p99_us`, `max_us`.
     """
     job = topology.job
     producers = [job.datasets[edge.dataset].producer for edge in job.inputs_of(vertex)]
@@ -305,11 +305,11 @@ def _named(rows: Mapping[str, list[int]], topology: Topology, vertex: int) -> li
 
 
 def edges_of(record: JobRecord) -> list[dict[str, Any]]:
-    """What each vertex reads, in order of the consumers and their inputs.
+    """Returns the edges of a job, ordered by consumer and input.
 
     Returns:
-        `producer` and `consumer` (numbers of vertices), `output` and `input` (of these), `partitioner`, `pattern`,
-        `type`, `is_prompt`.
+        `producer` and `consumer` (vertex numbers), their `output` and `input`, `partitioner`, `pattern`, `type`,
+        `is_prompt`.
     """
     if record.generated is None:
         return []
@@ -331,7 +331,7 @@ def edges_of(record: JobRecord) -> list[dict[str, Any]]:
 
 
 def chaining_of(record: JobRecord) -> list[dict[str, Any]]:
-    """Of each edge between operators whether both run in one task, and why."""
+    """Returns for each edge between operators whether they are chained, and why."""
     if record.generated is None:
         return []
     chaining = record.generated.chaining
@@ -343,7 +343,7 @@ def chaining_of(record: JobRecord) -> list[dict[str, Any]]:
 
 
 def taskmanagers_document(manager: JobManager) -> list[dict[str, Any]]:
-    """All TaskManagers that are there."""
+    """Returns all connected TaskManagers."""
     rows = []
     for each in manager.taskmanagers.all():
         used = manager.slots.used_of(each.location.name)

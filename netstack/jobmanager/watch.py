@@ -1,10 +1,11 @@
-"""What a cluster looks like at a moment, down to each channel: for the page, for recordings, for `netstack top`.
+"""Snapshots of a cluster, down to each channel, for the web page, recordings and `netstack top`.
 
-Takes: the jobs and TaskManagers of a JobManager, and the details that TaskManagers tell when they are asked. Gives:
-snapshots, which are plain data.
+Takes: the jobs and TaskManagers of a JobManager, and channel details that TaskManagers send on request. Gives:
+snapshots as plain data.
 
-Rules: TaskManagers are asked once a second, and only while somebody looks. One whose answers take long is asked less
-often: telling takes a fiftieth of its time at most. A snapshot waits for nobody: what is not known yet is left out.
+Rules: TaskManagers are polled once a second, and only while a client reads snapshots. A TaskManager with expensive
+answers is polled less often, so that they use at most a fiftieth of its time. Taking a snapshot never waits; missing
+data is left out.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 
 PERIOD_S: Final = 1.0
-"""Between two questions to a TaskManager, at least."""
+"""Minimum interval of requests to a TaskManager."""
 
 DETAILS_PART: Final = 0.02
-"""Of a TaskManager's time, at most, goes into answers."""
+"""Maximum share of a TaskManager's time for answers."""
 
 LOOKED_S: Final = 5.0
-"""Who has looked so long ago still looks."""
+"""How long polling continues after a snapshot was requested."""
 
 MAX_GONE: Final = 20
-"""TaskManagers that have gone and are still shown."""
+"""Maximum number of lost TaskManagers in a snapshot."""
 
 SILENT_S: Final = 3.0
-"""A TaskManager that has said nothing for so long is shown as silent: signs of life come more often."""
+"""A TaskManager that was silent for this long is shown as silent; heartbeats are more frequent."""
 
 RESULT_CHARACTERS: Final = 4096
-"""Of a job's results, in a look; a request for the job gets all."""
+"""Maximum length of a job's results in a snapshot; a request for the job returns all."""
 
 CHANNEL_COLUMNS: Final = (
     "producer",
@@ -68,18 +69,17 @@ CHANNEL_COLUMNS: Final = (
     "buffers",
     "is_finished",
 )
-"""Of a channel in a snapshot: its two subtasks; over which connection; at the producer credit, backlog, elements in its
-queue, whether it waits behind a barrier; at the consumer the rest, as in `ChannelStatistics`. What the producer did not
-tell is None."""
-
+"""Columns of a channel in a snapshot: its two subtasks and connection; at the producer credit, backlog, queue length
+and whether it is blocked behind a barrier; the rest at the consumer, as in `ChannelStatistics`. Values that the
+producer did not report are None."""
 
 _Task = tuple[str, int, int, int]
-"""Id of a job, and one of its attempts."""
+"""Id of a job and one of its attempts."""
 
 
 @dataclass(slots=True)
 class _Details:
-    """What a TaskManager told last: `spent` is what its tasks did since they began, `rates` what they did lately."""
+    """The last details of a TaskManager; `spent`: times of its tasks since their start, `rates`: recent shares."""
 
     document: Document
     at_s: float
@@ -90,7 +90,7 @@ class _Details:
 
 @final
 class ClusterWatch:
-    """Looks at a whole cluster. `run` it; say `want` as long as somebody looks."""
+    """Takes snapshots of a cluster; `run` polls TaskManagers while `request_updates` is called repeatedly."""
 
     def __init__(self, manager: JobManager) -> None:
         self._manager = manager
@@ -102,12 +102,12 @@ class ClusterWatch:
         self._lost: dict[str, Document] = {}
 
     def request_updates(self) -> None:
-        """Somebody looks, now and for the next `LOOKED_S` seconds."""
+        """Keeps polling active for the next `LOOKED_S` seconds."""
         self._looked_s = trio.current_time()
         self._wanted.set()
 
     async def run(self) -> None:
-        """Asks TaskManagers while somebody looks. Cancellation: nothing is asked any more."""
+        """Polls TaskManagers while updates are requested. Cancellation: ends the polling."""
         while True:
             if trio.current_time() - self._looked_s >= LOOKED_S:
                 self._details.clear()
@@ -131,10 +131,10 @@ class ClusterWatch:
         self._manager.send(name, AskDetails(next(self._tokens)))
 
     def on_details(self, name: str, document: Document) -> None:
-        """A TaskManager tells how it is.
+        """Handles the details of a TaskManager.
 
         Raises:
-            ValueError: the document is none of `taskmanager.details`.
+            ValueError: the document is malformed.
         """
         now_s = trio.current_time()
         check_details(document)
@@ -152,7 +152,7 @@ class ClusterWatch:
                     report.rates[key] = rates
 
     def lost(self, name: str, reason: str) -> None:
-        """A TaskManager is about to be forgotten, and still shown."""
+        """Keeps a lost TaskManager in snapshots; call it before the TaskManager is removed."""
         for each in taskmanagers_document(self._manager):
             if each["name"] == name:
                 self._lost[name] = {**each, "jobs": {}, "free_slots": 0, "gone": reason}
@@ -161,15 +161,13 @@ class ClusterWatch:
         self._details.pop(name, None)
         self._asked.pop(name, None)
 
-    # Snapshots.
-
     def snapshot(self) -> Document:
-        """The cluster now.
+        """Takes a snapshot.
 
         Returns:
-            `taskmanagers` (see `view.taskmanagers_document`; with `gone`: why, or empty; `silent_s`; `network` and
-            memory once they are known), `jobs` (see `view.job_document`; with `edges` and their channels, `chaining`,
-            of each subtask what it does, and `bottleneck`), `channel_columns`, `load_balance`.
+            `taskmanagers` (`view.taskmanagers_document` with `gone`: why it was lost, or empty; `silent_s`; `network`
+            and memory once known), `jobs` (`view.job_document` with `edges` and their channels, `chaining`, time shares
+            of each subtask, and `bottleneck`), `channel_columns`, `load_balance`.
         """
         now_s = trio.current_time()
         here = []
@@ -188,7 +186,7 @@ class ClusterWatch:
         }
 
     def drawn(self, record: JobRecord) -> Document:
-        """One job of a snapshot."""
+        """Returns one job of a snapshot."""
         document = job_document(record, self._manager)
         document |= {"edges": edges_of(record), "chaining": chaining_of(record)}
         document["results"] = shortened(document["results"], RESULT_CHARACTERS)
@@ -240,7 +238,7 @@ class ClusterWatch:
 
 
 def _rates(now: tuple[float, float, float], then: tuple[float, float, float]) -> tuple[int, int, int] | None:
-    """Of the time between two looks, in thousandths, what a task did; None where no time has passed."""
+    """Returns the time shares between two reports in thousandths; None if no time has passed."""
     busy_s, idle_s, waiting_s = (max(0.0, late - early) for late, early in zip(now, then, strict=True))
     whole_s = busy_s + idle_s + waiting_s
     if not whole_s > 0:
@@ -249,7 +247,7 @@ def _rates(now: tuple[float, float, float], then: tuple[float, float, float]) ->
 
 
 def _is_there(document: Mapping[str, Any], vertex: int, subtask: int, attempt: int, taskmanager: str) -> bool:
-    """Whether this is the current attempt of a subtask, and was sent to this TaskManager."""
+    """Whether this is the current attempt of a subtask and deployed to this TaskManager."""
     vertices = document["vertices"]
     if not 0 <= vertex < len(vertices) or not 0 <= subtask < len(vertices[vertex]["subtasks"]):
         return False
@@ -262,12 +260,12 @@ def _channels(
     tasks: Mapping[tuple[int, int], Mapping[str, Any]],
     places: Mapping[tuple[int, int], str | None],
 ) -> Document:
-    """The channels of an edge, both ends put together, and how many there are in all.
+    """Returns the channels of an edge with both of their ends, and their total number.
 
     Args:
-        edge: see `edges_of`.
-        tasks: their reports, by vertex and subtask.
-        places: the TaskManager of each subtask.
+        edge: edge from `edges_of`.
+        tasks: reports of tasks by vertex and subtask.
+        places: TaskManager of each subtask.
     """
     rows: list[list[Any]] = []
     count = 0
@@ -308,7 +306,7 @@ def _channels(
 
 
 def _connection(is_local: bool, peer: str, consumer_at: str | None) -> str:
-    """Over what a channel goes, in words."""
+    """Describes the connection of a channel."""
     if is_local:
         return "local"
     return f"{peer.partition('://')[2] or peer} → {consumer_at or '?'}"

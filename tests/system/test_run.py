@@ -91,7 +91,7 @@ def test_a_result_that_is_no_json_ends_neither_page_nor_recording_nor_job(tmp_pa
     words = ("cluster_jobs:odd_results", "--taskmanagers", "2", "--slots", "1", "--json")
     out, err = finished(start(tmp_path, *words, "--record", str(recording), "--web", "127.0.0.1:0"), 0)
     assert json.loads(out)["results"] == {"odd": {"0": cluster_jobs.ODD_AS_JSON}, "result": {"0": [0, 1, 2]}}
-    pages = [line for line in err.splitlines() if "event loop has not turned" not in line]  # on a busy machine
+    pages = [line for line in err.splitlines() if "event loop has been blocked" not in line]  # on a busy machine
     assert re.fullmatch(r"web page: http://127\.0\.0\.1:\d+", "".join(pages))
     looks = [json.loads(line) for line in gzip.decompress(recording.read_bytes()).splitlines()[1:]]
     seen = [job["results"].get("odd") for look in looks for job in look["snapshot"]["jobs"]]
@@ -214,7 +214,7 @@ def test_code_that_never_returns_is_named_and_ends_with_ctrl_c(tmp_path: Path) -
     process = start(tmp_path, *words)
     assert process.stderr is not None
     said = process.stderr.readline()
-    assert "its event loop has not turned" in said
+    assert "its event loop has been blocked" in said
     assert "operator 'deadly'" in said
     assert f"cluster_jobs.py:{line_of('# it sleeps')}" in said
     process.send_signal(signal.SIGINT)

@@ -53,10 +53,10 @@ def test_the_standby_goes_on_with_the_jobs_of_who_is_gone(tmp_path: Path, how: s
                 assert json.loads(standby.stdout.readline())["address"] == address
                 assert time.monotonic() - began_s < TAKEN_OVER_S
                 if how == "SIGSTOP":
-                    rig.wait_until(lambda: "is taken up again" in rig.log())
+                    rig.wait_until(lambda: "taken up again" in rig.log())
                     os.kill(first.pid, signal.SIGCONT)
                     assert first.wait(PATIENCE_S) == 1
-                    assert "another JobManager has taken over" in rig.log()
+                    assert "another JobManager took over" in rig.log()
                 out, said = waiting.communicate(timeout=PATIENCE_S)
             assert waiting.returncode == 0, said
             results = json.loads(out)["results"]
@@ -71,4 +71,4 @@ def test_the_standby_goes_on_with_the_jobs_of_who_is_gone(tmp_path: Path, how: s
 
 def test_a_standby_needs_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["jobmanager", "--standby"]) == 2
-    assert "give it the same --folder" in capsys.readouterr().err
+    assert "needs the --folder of the JobManager" in capsys.readouterr().err

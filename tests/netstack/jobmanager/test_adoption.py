@@ -104,7 +104,7 @@ async def test_a_job_runs_where_it_is_placed_and_talks_with_its_coordinator() ->
         assert sorted(coordinator.heard) == [("talks", number, {"heard": {"number": number}}) for number in range(3)]
         stale = OperatorEvent(record.stored.job_id, (0, 1, 7), {"stop": "the attempt after the next ones"})
         manager.send(a, stale)  # nobody there has it
-        with pytest.raises(RemoteProtocolError, match="was not sent there"):
+        with pytest.raises(RemoteProtocolError, match="was not deployed there"):
             record.master.on_message(a, stale)  # nor here
         for subtask in range(3):
             record.master.send_event("talks", subtask, {"stop": subtask})
@@ -146,7 +146,7 @@ async def test_a_silent_taskmanager_is_lost(autojump_clock: MockClock) -> None:
 async def test_as_many_slots_as_asked_for_and_no_more_than_there_are() -> None:
     async with cluster("memory://two") as (manager, (daemon,)):
         with pytest.raises(
-            RequestRefused, match=r"3 slots were asked for, and TaskManager .* has 2: start it with --slots"
+            RequestRefused, match=r"3 slots are needed, but TaskManager .* has 2: start it with --slots"
         ):
             await manager.adopt(daemon.address, slots=3)
         assert manager.slots.total == 0
@@ -161,7 +161,7 @@ async def test_who_is_no_taskmanager_or_belongs_to_another_one_is_not_adopted(au
         with pytest.raises(ConnectionLost, match="works for the JobManager at memory://elsewhere"):
             await manager.adopt(daemon.address)
         assert trio.current_time() - began_s < 1.0, "it is told at once"
-        with pytest.raises(RequestRefused, match="is no TaskManager but a jobmanager"):
+        with pytest.raises(RequestRefused, match="is a jobmanager, not a TaskManager"):
             await manager.adopt(manager.address)
         assert manager.slots.total == 0
         assert not [*manager.taskmanagers.all()]

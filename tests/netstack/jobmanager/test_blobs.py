@@ -141,7 +141,11 @@ async def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         hosts = Hosts(tmp_path, nursery, is_shared=True)
         absent = hashlib.sha256(b"").hexdigest()
-        for key, text in ((f"code-{absent}", "submit the job again"), ("code-x", "no SHA-256"), ("x", "no blob x")):
+        for key, text in (
+            (f"code-{absent}", "submit the job again"),
+            ("code-x", "not the SHA-256"),
+            ("x", "no blob x"),
+        ):
             part = await hosts.server.answer("tm0", FetchBlob(key, 0))
             assert part.total == -1
             assert text in part.data.decode()

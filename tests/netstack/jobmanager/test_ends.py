@@ -144,7 +144,7 @@ async def test_an_end_is_told_when_it_is_stored_and_never_taken_back(
         await trio.sleep(0.5)
         found = await user.ask("job", job_id=job_id)
         assert found["state"] == "running"
-        assert "its end (finished) cannot be stored: no space left on device" in found["waits_for"]
+        assert "storing its end (finished): no space left on device" in found["waits_for"]
         nursery.start_soon(manager.jobs.cancel, manager.jobs.find(job_id))  # too late to be another end
         end = await user.ask("wait", job_id=job_id)
         assert trio.current_time() >= 1 + 2 + 4

@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from netstack.checkpoint.coordinator import CheckpointSettings
 from netstack.control.messages import CloseJob
 from netstack.errors import ConfigError
-from netstack.jobmanager import asks
+from netstack.jobmanager import queries
 from netstack.jobmanager.service import ORDER_PATIENCE_S
 from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
@@ -79,8 +79,8 @@ async def test_tasks_wait_for_slots_and_say_so(autojump_clock: MockClock) -> Non
         await trio.sleep(1.0)
         found = await user.ask("job", job_id=job_id)
         assert found["missing_slots"] == 1
-        assert "1 slots are there, 0 of them free" in found["waits_for"]
-        with pytest.raises(AssertionError, match="waits for 1 more slots: a savepoint is taken when all of it runs"):
+        assert "1 slots are registered, 0 of them free" in found["waits_for"]
+        with pytest.raises(AssertionError, match="waits for 1 more slots; a savepoint needs all of its tasks running"):
             await user.ask("savepoint", job_id=job_id, stop=False)
         async with taskmanager(manager, slots=1) as second:
             first.finishes = second.finishes = True
@@ -112,7 +112,8 @@ async def test_a_job_that_gets_no_slots_fails_and_says_what_there_was(autojump_c
         assert end["state"] == "failed"
         assert "no slot within 5.0 s" in end["reason"]
         assert (
-            "all of it takes 2 slots (2 of group default); 1 slots are there, 0 of them free: small 1" in end["reason"]
+            "the job needs 2 slots (2 of group default); 1 slots are"
+            " registered, 0 of them free: small 1" in end["reason"]
         )
 
 
@@ -137,7 +138,7 @@ async def test_a_failed_task_restarts_its_region_and_no_other(autojump_clock: Mo
         found = await user.ask("job", job_id=job_id)
         assert found["restarts"] == 1
         (why,) = [each["text"] for each in found["log"] if each["what"] == "restart"]
-        assert why.startswith("2 of 4 tasks, those of the regions that the failure reached, run again (")
+        assert why.startswith("2 of 4 tasks, in the regions that the failure affects, restart (")
         assert any("disk on fire" in entry["text"] for entry in found["log"])
         tm.finish()
         assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
@@ -192,7 +193,7 @@ async def test_a_taskmanager_that_refuses_a_job_is_no_failure_and_is_asked_again
         await trio.sleep(1.0)
         found = await user.ask("job", job_id=job_id)
         assert (found["state"], found["restarts"], found["missing_slots"]) == ("running", 0, 2)
-        assert any("does not take the job: no memory" in entry["text"] for entry in found["log"])
+        assert any("rejected the job: no memory" in entry["text"] for entry in found["log"])
         tm.refuses = ""
         assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
 
@@ -276,7 +277,7 @@ async def test_a_job_that_ends_at_once_takes_its_last_checkpoint(autojump_clock:
 async def test_of_a_wide_job_an_answer_tells_what_a_frame_holds(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asks, "SUBTASKS_TOLD", 7)
+    monkeypatch.setattr(queries, "MAX_SUBTASKS", 7)
     job = StreamEnvironment("wide")
     for name, parallelism in (("a", 1), ("b", 9), ("c", 4)):
         job.source("jobs:read", name=name).set_parallelism(parallelism).rebalance().sink(
@@ -300,7 +301,7 @@ async def test_questions_that_make_no_sense_are_refused(autojump_clock: MockCloc
         for what, arguments, text in (
             ("sing", {}, "knows no question 'sing'"),
             ("job", {"job_id": "abc"}, "there is no job 'abc'"),
-            ("job", {"job_id": 7}, "job_id=7 of a question is no str"),
+            ("job", {"job_id": 7}, "job_id=7 of a request is not of type str"),
             ("submit", {"document": {"operators": []}}, "operators"),
             ("submit", {"document": {"operators": [{"name": "a"}]}}, "'a' has no function"),
             ("code", {"sha256": "0" * 64, "offset": 5, "total": 9, "data": b"x"}, "out of order"),

@@ -143,4 +143,4 @@ async def test_a_slot_tells_of_the_end_of_its_own_attempts() -> None:
         with trio.fail_after(10.0):
             await tm.ended.wait()
         (failure,) = (await user.ask("wait", job_id=job_id))["reason"].splitlines()
-        assert "which was not sent there" in failure
+        assert "which was not deployed there" in failure

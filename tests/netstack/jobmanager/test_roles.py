@@ -80,7 +80,7 @@ async def test_who_submitted_a_job_may_end_it_and_others_only_if_jobs_are_shared
                 assert await other.cancel(jobs[1]) == "canceled"
             else:
                 for asked in (other.cancel, other.savepoint):
-                    with pytest.raises(RequestRefused, match=r"was submitted by somebody else: .* --shared"):
+                    with pytest.raises(RequestRefused, match=r"was submitted by another user: .* --shared"):
                         await asked(jobs[1])
                 assert (await other.job(jobs[1]))["ended_at"] is None, "everybody may look"
         async with open_job_client(manager.address, secret=CLUSTER) as operator:
@@ -122,5 +122,5 @@ async def test_tokens_of_either_are_good_for_the_page() -> None:
 def test_secrets_that_tell_nobody_apart_are_refused() -> None:
     with pytest.raises(ConfigError, match="give both"):
         JobManagerConfig(client_secret=CLIENTS)
-    with pytest.raises(ConfigError, match="is that of the cluster"):
+    with pytest.raises(ConfigError, match="equals the cluster secret"):
         JobManagerConfig(secret=CLUSTER, client_secret=Secret(CLUSTER.reveal()))

@@ -89,7 +89,7 @@ def test_a_folder_counts_the_jobmanagers_it_had(tmp_path: Path) -> None:
             assert opened.life == life
     (tmp_path / "life.json").write_text("{}")
     with (
-        pytest.raises(JobStoreError, match=r"life\.json does not say how many JobManagers had the folder"),
+        pytest.raises(JobStoreError, match=r"life\.json is damaged"),
         open_job_store(tmp_path),
     ):
         pass
@@ -117,7 +117,7 @@ def test_code_is_kept_by_its_hash(store: JobStore) -> None:
     for read in (store.code_bytes, lambda digest: store.code_part(digest, 0, 4)):
         with pytest.raises(JobStoreError, match="submit the job again"):
             read("0" * 64)
-        with pytest.raises(JobStoreError, match="no SHA-256"):
+        with pytest.raises(JobStoreError, match="not the SHA-256"):
             read("../../etc/passwd")
 
 
@@ -143,7 +143,7 @@ def test_who_was_replaced_writes_nothing_that_counts(tmp_path: Path) -> None:
                 lambda: first.put_end(JOB.job_id, {"state": "finished"}),
                 lambda: first.put_committing(JOB.job_id),
             ):
-                with pytest.raises(JobStoreFenced, match="has taken over"):
+                with pytest.raises(JobStoreFenced, match="took over"):
                     step()
             second.renew()
             ((found,), _) = second.jobs()

@@ -36,7 +36,7 @@ async def port_with(answers: Answers) -> AsyncIterator[str]:
 
     async def talk(link: ControlLink, greeting: Greeting) -> None:
         if greeting.role != CLIENT:
-            raise RequestRefused("this is a test: clients dial it")
+            raise RequestRefused("this is a test: clients may connect")
         await answer_questions(link, answers, LOGGER, who="this test", max_asks=MAX_ASKS)
 
     url = f"memory://port{next(_numbers)}"
@@ -82,13 +82,13 @@ async def test_who_says_nothing_is_told_apart_from_who_is_refused(
     async with port_with({}) as url:
         stream = await transport_for(url).connect(url)
         async with asking(url, role="taskmanager") as questions:
-            with pytest.raises(RequestRefused, match="clients dial it"):
+            with pytest.raises(RequestRefused, match="clients may connect"):
                 await questions.ask("anything", {})
         await trio.sleep(1.5)
         stream.close()
     texts = [record.getMessage() for record in caplog.records]
     assert any("did not say what it wants within 1 s" in text for text in texts)
-    assert any("clients dial it" in text for text in texts)
+    assert any("clients may connect" in text for text in texts)
 
 
 async def test_questions_of_one_client_are_answered_a_few_at_a_time(autojump_clock: MockClock) -> None:
