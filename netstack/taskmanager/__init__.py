@@ -1,1 +1,1 @@
-"""A TaskManager's share of deployment: how offloaded blobs are fetched, kept and forgotten."""
+"""The TaskManager: slots, tasks, network environments, code and blobs of jobs on one host."""

@@ -1,9 +1,9 @@
-"""Blobs that a TaskManager keeps: files without a name.
+"""Cached blobs of a TaskManager in unnamed files.
 
-Takes: bytes as they come. Gives: any part of them.
+Takes: bytes in order. Gives: any part of them.
 
-Rules: a file has no name from its first byte on, so nothing is left of it whatever ends the process. It is closed when
-the last reader lets go, so a blob may be dropped at any time. What touches files is called in a thread.
+Rules: the file never has a name, so no end of the process leaves it behind. It is closed with its last reader, so a
+blob may be dropped at any time. Methods that access files run in threads.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from ..schedule.descriptors.descriptors import BlobKey
 
 @final
 class KeptBlob:
-    """One blob: written from its beginning to its end, checked, then read in any order by anybody.
+    """One blob: written sequentially, checked, then read in any order.
 
     Args:
         key: a kind, `-`, and the SHA-1 or SHA-256 of the content.
-        directory: of its file; None is the system's temporary folder.
+        directory: folder of its file; None: the system's temporary folder.
 
     Attributes:
-        key: see above.
-        size_bytes: so far.
+        key: key of the blob.
+        size_bytes: bytes written so far.
     """
 
     def __init__(self, key: BlobKey, directory: str | None = None) -> None:
         self.key = key
         self.size_bytes = 0
         self._directory = directory
-        self._file: int | None = None  # a descriptor, closed by `_close`, or when nobody has this blob any more
+        self._file: int | None = None  # a descriptor, closed by `_close` or with the last reference
         self._close: weakref.finalize[[int], KeptBlob] | None = None
         self._wanted = key.partition("-")[2].partition("-")[0]
         self._digest = self._new_digest()
@@ -44,10 +44,10 @@ class KeptBlob:
         return hashlib.sha256() if len(self._wanted) == 64 else hashlib.sha1(usedforsecurity=False)
 
     def write(self, data: bytes) -> None:
-        """Appends.
+        """Appends data.
 
         Raises:
-            BlobError: there is no room.
+            BlobError: writing failed.
         """
         try:
             if self._file is None:
@@ -59,30 +59,30 @@ class KeptBlob:
                 while written < len(data):
                     written += os.write(self._file, whole[written:])
         except OSError as error:
-            raise BlobError(f"blob {self.key} cannot be kept: {error}") from error
+            raise BlobError(f"blob {self.key} cannot be written: {error}") from error
         self._digest.update(data)
         self.size_bytes += len(data)
 
     def clear(self) -> None:
-        """Begins anew."""
+        """Discards the contents."""
         if self._close is not None:
             self._close()
         self._file, self.size_bytes, self._digest = None, 0, self._new_digest()
 
     def check(self) -> None:
-        """Compares what is there with the key.
+        """Compares the contents with the digest in the key.
 
         Raises:
-            BlobError: it is something else.
+            BlobError: the digests differ.
         """
         if self._digest.hexdigest() != self._wanted:
-            raise BlobError(f"blob {self.key} is damaged: its {self.size_bytes} bytes have another digest")
+            raise BlobError(f"blob {self.key} is damaged: the digest of its {self.size_bytes} bytes does not match")
 
     def read(self, offset: int = 0, size: int | None = None) -> bytes:
-        """A part of it, all by default; what is behind the end has no bytes.
+        """Returns a part of the blob, by default all; empty beyond the end.
 
         Raises:
-            BlobError: the disk has failed.
+            BlobError: reading failed.
         """
         stop = self.size_bytes if size is None else min(self.size_bytes, offset + size)
         parts = []

@@ -1,10 +1,9 @@
-"""How a TaskManager gets what was offloaded: from what it keeps, or over the link of the job.
+"""Reads offloaded data for tasks: from the cache of the TaskManager, or over the link of the job.
 
-Takes: keys from descriptors, and the time. Gives: bytes, and lists of shuffle descriptors ready to use.
+Takes: keys from descriptors, and the time. Gives: bytes, and decoded lists of shuffle descriptors.
 
-Rules: a blob travels once to each TaskManager, however many of its tasks need it, also when they ask at one time. Blobs
-go least recently used first; a job that leaves takes its values and blobs with it, but no packages: the next job may
-bring the same ones.
+Rules: each TaskManager fetches a blob once, also when several tasks request it at the same time. The least recently
+used blobs are evicted first. At the end of a job its values and blobs are dropped; packages stay for the next job.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ FETCH_RETRIES: Final = 5
 CACHE_BYTES: Final = 100 * MIB
 
 Fetch: TypeAlias = Callable[[KeptBlob], Awaitable[None]]
-"""Fills an empty blob, and checks it; raises `BlobError`, and `ConnectionLost`, which is not tried again."""
+"""Fills an empty blob and checks it; raises `BlobError`, or `ConnectionLost`, after which it is not retried."""
 
 
 @final
@@ -40,20 +39,20 @@ class BlobReader:
     """Reads blobs for the tasks of one TaskManager.
 
     Args:
-        cache_bytes: what is kept of blobs, and apart from them of lists that were read, is no more than this; a blob
-            that is larger is kept alone. Nor are there ever more than `blob_tracker.MOST_BLOBS`.
-        directory: for files; None is the system's temporary folder.
-        retries: how often a failed fetch is repeated.
+        cache_bytes: limit of all cached blobs, and separately of all decoded lists; a larger blob is cached alone. The
+            number of blobs is limited by `blob_tracker.MOST_BLOBS`.
+        directory: folder for files; None: the system's temporary folder.
+        retries: number of retries of a failed fetch.
 
     Raises:
-        ConfigError: `retries` is negative, or the cache keeps nothing.
+        ConfigError: `retries` is negative, or `cache_bytes` is not positive.
     """
 
     def __init__(
         self, cache_bytes: int = CACHE_BYTES, *, directory: str | None = None, retries: int = FETCH_RETRIES
     ) -> None:
         if retries < 0:
-            raise ConfigError(f"retries={retries}; give at least 0")
+            raise ConfigError(f"retries={retries}: the minimum is 0")
         self._directory = directory
         self._kept: dict[TrackedBlob, KeptBlob] = {}
         self._tracker = BlobTracker(cache_bytes)
@@ -61,21 +60,21 @@ class BlobReader:
         self._retries = retries
         self._under_way: dict[TrackedBlob, trio.Event] = {}
         self.fetched = self.evicted = 0
-        """Blobs, so far."""
+        """Numbers of blobs."""
 
     @property
     def kept_bytes(self) -> int:
-        """Of all blobs that are kept."""
+        """Size of all cached blobs."""
         return self._tracker.total_bytes
 
     async def fetch_all(self, job: str, parts: Iterable[MaybeOffloaded], fetch: Fetch) -> dict[BlobKey, bytes]:
-        """The bytes of everything that was offloaded, each fetched at most once.
+        """Returns the bytes of all offloaded parts; fetches each at most once.
 
         Raises:
-            BlobError: one cannot be fetched.
-            ConnectionLost: who keeps them is gone.
+            BlobError: a blob cannot be fetched.
+            ConnectionLost: the link is lost.
 
-        Cancellation: what was fetched is kept.
+        Cancellation: fetched blobs stay in the cache.
         """
         blobs = {}
         for part in parts:
@@ -85,16 +84,16 @@ class BlobReader:
         return blobs
 
     async def fetch(self, job: str, key: BlobKey, fetch: Fetch) -> KeptBlob:
-        """A blob; it is kept here.
+        """Returns a blob from the cache, or fetches it.
 
         Args:
-            job: whose.
-            key: of the blob.
-            fetch: brings it, if it is not here.
+            job: id of the job.
+            key: key of the blob.
+            fetch: fetches the blob if it is not cached.
 
         Raises:
-            BlobError: it cannot be fetched, even after the retries.
-            ConnectionLost: who keeps it is gone.
+            BlobError: the blob cannot be fetched, even after retries.
+            ConnectionLost: the link is lost.
 
         Cancellation: another task that waits for the same blob fetches it.
         """
@@ -117,14 +116,14 @@ class BlobReader:
             return blob
 
     async def part(self, job: str, ask: FetchBlob, fetch: Fetch) -> BlobPart:
-        """Answers a reader part by part; raises like `fetch`."""
+        """Returns a part of a blob, fetching it if necessary; raises like `fetch`."""
         return await _part(await self.fetch(job, BlobKey(ask.key), fetch), ask)
 
     async def part_of_kept(self, ask: FetchBlob) -> BlobPart:
-        """Answers another TaskManager; what is not kept here is not fetched for it."""
+        """Returns a part of a cached blob to another TaskManager; never fetches."""
         blob = next((blob for (_, key), blob in self._kept.items() if key == ask.key), None)
         if blob is None:
-            return BlobPart(ask.key, ask.offset, -1, b"it is not kept here")
+            return BlobPart(ask.key, ask.offset, -1, b"it is not cached at this TaskManager")
         try:
             return await _part(blob, ask)
         except BlobError as error:
@@ -133,19 +132,19 @@ class BlobReader:
     def shuffle_descriptors(
         self, job: str, part: MaybeOffloaded, fetched: dict[BlobKey, bytes], now_s: float
     ) -> ShuffleDescriptors:
-        """The list behind a part of a gate, read once for all consumers here.
+        """Returns the decoded list of a part of a gate; decodes it once for all consumers.
 
         Args:
-            job: whose.
-            part: inline, or a key.
-            fetched: what `fetch_all` gave for the descriptor.
-            now_s: monotonic.
+            job: id of the job.
+            part: inline data, or a key.
+            fetched: result of `fetch_all` for the descriptor.
+            now_s: monotonic time.
 
         Raises:
-            RemoteProtocolError: it is damaged.
+            RemoteProtocolError: the list is malformed.
         """
         data = part if isinstance(part, bytes) else fetched[part]
-        # What came inline has no key, and comes once for every consumer too.
+        # Inline data has no key, and every consumer receives its own copy.
         key = part if isinstance(part, str) else hashlib.sha1(part, usedforsecurity=False).hexdigest()
         descriptors = self._values.get(job, key, now_s)
         if descriptors is None:
@@ -154,7 +153,7 @@ class BlobReader:
         return descriptors
 
     def job_left(self, job: str) -> None:
-        """Drops everything of a job of which no task is left here, but packages."""
+        """Drops the values and blobs of an ended job, except packages."""
         self._values.clear(job)
         for place in self._tracker.untrack_job(job):
             del self._kept[place]
@@ -183,7 +182,7 @@ class BlobReader:
 
 
 def _owner(job: str, key: BlobKey) -> str:
-    """Whose a blob is: its job's, but a package is nobody's."""
+    """Returns the job that owns a blob; packages have no owner."""
     return "" if key.startswith(CODE_KEY) else job
 
 

@@ -1,9 +1,8 @@
-"""Which of a TaskManager's blob files have to go before the next one is stored.
+"""Selects the blob files to evict before the next one is stored.
 
-Takes: what was stored, used and deleted. Gives: the files to delete, least recently used first.
+Takes: stored, used and deleted files. Gives: the files to delete, least recently used first.
 
-Rules: nothing is deleted here. A blob larger than the limit is stored all the same, with nothing beside it, and a
-warning is logged.
+Rules: this module deletes nothing. A blob larger than the limit is stored alone, with a warning.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ..schedule.descriptors.descriptors import BlobKey
 LOGGER: Final = logging.getLogger("netstack")
 
 MOST_BLOBS: Final = 256
-"""Each is an open file."""
+"""Maximum number of blobs; each is an open file."""
 
 TrackedBlob: TypeAlias = tuple[str, BlobKey]
 """Job and key."""
@@ -27,11 +26,11 @@ TrackedBlob: TypeAlias = tuple[str, BlobKey]
 
 @final
 class BlobTracker:
-    """Sizes and order of use of blob files.
+    """Tracks sizes and order of use of blob files.
 
     Args:
-        limit_bytes: of all of them together.
-        most: so many files.
+        limit_bytes: limit of all files together.
+        most: maximum number of files.
 
     Raises:
         ConfigError: a limit is not positive.
@@ -39,7 +38,7 @@ class BlobTracker:
 
     def __init__(self, limit_bytes: int = 100 * MIB, most: int = MOST_BLOBS) -> None:
         if limit_bytes < 1 or most < 1:
-            raise ConfigError(f"limit_bytes={limit_bytes}, most={most}; give at least 1")
+            raise ConfigError(f"limit_bytes={limit_bytes}, most={most}: the minimum is 1")
         self._most = most
         self._limit_bytes = limit_bytes
         self._sizes: OrderedDict[TrackedBlob, int] = OrderedDict()
@@ -47,11 +46,11 @@ class BlobTracker:
 
     @property
     def total_bytes(self) -> int:
-        """Of all tracked files."""
+        """Size of all tracked files."""
         return self._total_bytes
 
     def to_delete(self, size_bytes: int) -> list[TrackedBlob]:
-        """What has to be deleted, and `untrack`ed, so that a blob of this size fits."""
+        """Returns the blobs that the caller must delete and `untrack` so that a blob of this size fits."""
         chosen: list[TrackedBlob] = []
         total_bytes = self._total_bytes
         for blob, tracked_bytes in self._sizes.items():
@@ -60,31 +59,35 @@ class BlobTracker:
             chosen.append(blob)
             total_bytes -= tracked_bytes
         if size_bytes > self._limit_bytes:
-            LOGGER.warning("a blob of %d bytes is larger than the whole cache, %d bytes", size_bytes, self._limit_bytes)
+            LOGGER.warning(
+                "a blob of %d bytes is larger than the blob cache of %d bytes; raise --blob-cache",
+                size_bytes,
+                self._limit_bytes,
+            )
         return chosen
 
     def track(self, job: str, key: BlobKey, size_bytes: int) -> None:
-        """A file was stored.
+        """Adds a stored file.
 
         Raises:
-            LocalProtocolError: it is tracked.
+            LocalProtocolError: the file is tracked already.
         """
         if (job, key) in self._sizes:
-            raise LocalProtocolError(f"blob {key} of job {job!r} is tracked; touch it instead")
+            raise LocalProtocolError(f"blob {key} of job {job!r} is tracked already; use touch")
         self._sizes[job, key] = size_bytes
         self._total_bytes += size_bytes
 
     def touch(self, job: str, key: BlobKey) -> None:
-        """A file was used; does nothing when it is not tracked."""
+        """Marks a file as used; ignores untracked files."""
         if (job, key) in self._sizes:
             self._sizes.move_to_end((job, key))
 
     def untrack(self, job: str, key: BlobKey) -> None:
-        """A file was deleted; does nothing when it is not tracked."""
+        """Removes a deleted file; ignores untracked files."""
         self._total_bytes -= self._sizes.pop((job, key), 0)
 
     def untrack_job(self, job: str) -> list[TrackedBlob]:
-        """All files of a job are to be deleted; returns which those are."""
+        """Removes all files of a job and returns them."""
         keys = [blob for blob in self._sizes if blob[0] == job]
         for blob in keys:
             self.untrack(*blob)

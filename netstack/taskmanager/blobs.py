@@ -1,7 +1,7 @@
-"""Blobs over a control link: asked for part by part, or read where the other end says that it is.
+"""Fetches blobs over a control link, or from the place that the other end names.
 
-Takes: keys, and the parts that come; a place as the JobManager names it: a folder that this host sees too, or another
-TaskManager. Gives: blobs, whole and checked.
+Takes: keys and received parts; places from the JobManager: a path in a shared folder, or another TaskManager. Gives:
+complete, checked blobs.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from .blob_files import KeptBlob
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
 MAX_BLOB_BYTES: Final = 1 << 28
-"""More than any list of descriptors or package has: a peer must not make us take memory."""
+"""Limit of a blob, larger than any list of descriptors or package; bounds what a peer can make us store."""
 
 ReadPlace: TypeAlias = Callable[[str, KeptBlob], Awaitable[None]]
-"""Fills an empty blob from a place that whoever keeps it has named; raises `NetstackError`."""
+"""Fills an empty blob from a named place; raises `NetstackError`."""
 
 
 @final
 class _Pending:
-    """A part that is on its way."""
+    """A requested part."""
 
     __slots__ = ("changed", "offset", "part")
 
@@ -50,11 +50,11 @@ class _Pending:
 
 @final
 class BlobFetcher:
-    """The blobs of one link.
+    """Fetches blobs over one link.
 
     Args:
-        send: to the other end, which keeps the blobs.
-        read_place: reads where the other end says; None asks for parts only, and refuses to be sent elsewhere.
+        send: sends messages to the other end.
+        read_place: reads a blob from a place that the other end names; None: places are rejected.
     """
 
     def __init__(self, send: Callable[[Message], None], read_place: ReadPlace | None = None) -> None:
@@ -64,13 +64,13 @@ class BlobFetcher:
         self._lost = ""
 
     async def fetch(self, blob: KeptBlob) -> None:
-        """Fills an empty blob; nobody else may be fetching it over this link.
+        """Fills an empty blob; only one task at a time may fetch it over this link.
 
         Raises:
-            BlobError: there is none, or it is damaged.
-            ConnectionLost: the link is gone.
+            BlobError: the blob does not exist or is damaged.
+            ConnectionLost: the link is lost.
 
-        Cancellation: what comes is dropped.
+        Cancellation: later parts are dropped.
         """
         failed: tuple[str, ...] = ()
         is_kept = was_sent_elsewhere = False
@@ -78,7 +78,7 @@ class BlobFetcher:
             while place := await self._ask(blob, failed):
                 was_sent_elsewhere = True
                 if self._read_place is None:
-                    raise BlobError(f"blob {blob.key}: nobody reads it from {shown(place)}")
+                    raise BlobError(f"blob {blob.key}: reading it from {shown(place)} is not allowed here")
                 try:
                     await self._read_place(place, blob)
                     blob.check()
@@ -94,7 +94,7 @@ class BlobFetcher:
                 self._send(BlobKept(blob.key, is_kept))
 
     async def _ask(self, blob: KeptBlob, failed: tuple[str, ...]) -> str:
-        """Has the other end send all of it, or say where it is, which is returned."""
+        """Requests all parts; returns a place if the other end names one, else empty."""
         while True:
             if self._lost:
                 raise ConnectionLost(self._lost)
@@ -109,26 +109,28 @@ class BlobFetcher:
             if part is None:
                 raise ConnectionLost(self._lost)
             if part.total < 0:
-                raise BlobError(f"blob {blob.key}: {shown(part.data.decode('utf-8', 'replace')) or 'it is not there'}")
+                raise BlobError(
+                    f"blob {blob.key}: {shown(part.data.decode('utf-8', 'replace')) or 'it does not exist'}"
+                )
             if part.total > MAX_BLOB_BYTES or before + len(part.data) > part.total:
-                raise BlobError(f"blob {blob.key}: it has {part.total} bytes, and {MAX_BLOB_BYTES} is the most")
+                raise BlobError(f"blob {blob.key} has {part.total} bytes; the limit is {MAX_BLOB_BYTES}")
             if part.place and part.place not in failed and not before:
                 return part.place
             await in_thread(partial(blob.write, part.data))
             if blob.size_bytes >= part.total:
                 return ""
             if not part.data:
-                raise BlobError(f"blob {blob.key}: a part of it has no bytes")
+                raise BlobError(f"blob {blob.key}: the other end sent an empty part")
 
     def part(self, part: BlobPart) -> None:
-        """Something has come; what nobody waits for is dropped."""
+        """Handles a received part; drops an unrequested one."""
         pending = self._pending.get(part.key)
         if pending is not None and pending.offset == part.offset:
             pending.part = part
             pending.changed.set()
 
     def lost(self, why: str) -> None:
-        """The link is gone."""
+        """Fails all requests, because the link is lost."""
         self._lost = why
         for pending in self._pending.values():
             pending.changed.set()
@@ -139,12 +141,12 @@ FILE: Final = "file://"
 
 @final
 class BlobPlaces:
-    """Reads where a JobManager says.
+    """Reads blobs from the places that a JobManager names.
 
     Args:
-        name: of this TaskManager, for people.
-        secret: shared with the other TaskManagers; None if there is none.
-        timeout_s: for dialling, and for each part.
+        name: name of this TaskManager for people.
+        secret: secret shared with the other TaskManagers, or None.
+        timeout_s: limit for connecting, and for each part.
     """
 
     def __init__(self, name: str, secret: Secret | None, timeout_s: float) -> None:
@@ -158,8 +160,8 @@ class BlobPlaces:
         """Fills an empty blob.
 
         Raises:
-            BlobError: it is not there.
-            NetstackError: nobody is there, or who is there lets nobody in.
+            BlobError: the blob cannot be read there.
+            NetstackError: the TaskManager does not answer, or rejects the connection.
         """
         if place.startswith(FILE):
             await in_thread(partial(_copy, place.removeprefix(FILE), blob))
@@ -198,18 +200,17 @@ async def _receive(link: ControlLink, fetcher: BlobFetcher) -> None:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe would hold the thread until somebody writes
+    return os.open(path, flags | os.O_NONBLOCK)  # opening a pipe would block the thread until it has a writer
 
 
 def _copy(path: str, blob: KeptBlob) -> None:
-    """In a thread."""
     try:
         with open(path, "rb", opener=_open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise BlobError(f"{path} is no file")
+                raise BlobError(f"{path} is not a file")
             while data := file.read(SLICE_BYTES):
                 blob.write(data)
                 if blob.size_bytes > MAX_BLOB_BYTES:
-                    raise BlobError(f"{path} has more than {MAX_BLOB_BYTES} bytes")
+                    raise BlobError(f"{path} is longer than the limit of {MAX_BLOB_BYTES} bytes")
     except OSError as error:
         raise BlobError(f"{path} cannot be read here: {error}") from error

@@ -1,6 +1,6 @@
-"""A TaskManager from the outside, for whoever looks at it: what it says of itself and its jobs.
+"""The client of a TaskManager: reads its statistics.
 
-Takes: `host:port` of a TaskManager. Gives: `TaskManagerClient`. Work comes from a JobManager only.
+Takes: `host:port` of a TaskManager. Gives: `TaskManagerClient`. Only a JobManager can send work.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ..runtime.threads import background_tasks
 
 @final
 class TaskManagerClient:
-    """A control connection; see `open_client`.
+    """A connection to a TaskManager; created by `open_client`.
 
     Attributes:
-        address: `host:port` as it was dialled.
-        facts: what the TaskManager said of itself; see `TaskManager.facts`.
+        address: the dialled `host:port`.
+        facts: facts in the TaskManager's greeting (`TaskManager.facts`).
     """
 
     def __init__(self, url: str, link: ControlLink, facts: Plain) -> None:
@@ -41,12 +41,12 @@ class TaskManagerClient:
         self._error: ConnectionLost | None = None
 
     async def statistics(self) -> Plain:
-        """What the TaskManager says of itself and its jobs; see `TaskManager.statistics`.
+        """Returns the statistics of the TaskManager and its jobs (`TaskManager.statistics`).
 
         Raises:
-            ConnectionLost: the TaskManager is gone.
+            ConnectionLost: the connection is lost.
 
-        Cancellation: the answer is ignored when it comes.
+        Cancellation: a late answer is ignored.
         """
         self._check()
         token = next(self._tokens)
@@ -57,12 +57,12 @@ class TaskManagerClient:
             return await receive.receive()
         except trio.EndOfChannel:
             self._check()
-            raise ConnectionLost(f"{self.address}: the connection is closed") from None
+            raise ConnectionLost(f"the connection to {self.address} is closed") from None
         finally:
             self._statistics.pop(token, None)
 
     async def listen(self) -> None:
-        """Takes what the TaskManager says, until it is gone. Called by `open_client`."""
+        """Receives messages until the connection is lost. Called by `open_client`."""
         try:
             while True:
                 self._on_message(await self._link.receive())
@@ -86,10 +86,10 @@ class TaskManagerClient:
 
 @final
 class OtherRole(RequestRefused):
-    """Whoever answers is no TaskManager.
+    """The peer is not a TaskManager.
 
     Attributes:
-        role: what it is.
+        role: role of the peer.
     """
 
     def __init__(self, text: str, role: str) -> None:
@@ -110,18 +110,18 @@ async def open_client(
 
     Args:
         address: `host:port`, or a URL.
-        secret: shared with the TaskManager.
-        name: of this client, for the TaskManager's log; the host's name if not given.
-        heartbeat_timeout_s: a TaskManager that is silent for so long is lost; less if it is less patient.
-        connect_timeout_s: dialling, proof and greetings together.
+        secret: secret shared with the TaskManager.
+        name: name of this client for the TaskManager's log; empty: the host name.
+        heartbeat_timeout_s: a TaskManager that is silent for this long is lost; its own timeout may lower this.
+        connect_timeout_s: limit for connect, proof and greetings together.
 
     Raises:
-        ConnectionLost: nobody answers.
+        ConnectionLost: the address does not answer.
         AuthenticationFailed: the secrets differ, or the TaskManager has none.
-        RequestRefused: it is another release, or no TaskManager.
-        RemoteProtocolError: it is no control port, or one that wants a secret.
+        RequestRefused: the peer runs another release, or is not a TaskManager.
+        RemoteProtocolError: the address is not a control port, or it requires a secret.
 
-    Cancellation, and the end of the block: the connection ends.
+    Cancellation, like the end of the block, closes the connection.
     """
     url = address if "://" in address else f"tcp://{address}"
     link, greeting = await dial(
@@ -135,7 +135,7 @@ async def open_client(
     )
     try:
         if greeting.role != TASKMANAGER:
-            raise OtherRole(f"{url.partition('://')[2]} is no TaskManager but a {greeting.role}", greeting.role)
+            raise OtherRole(f"{url.partition('://')[2]} is a {greeting.role}, not a TaskManager", greeting.role)
         async with background_tasks() as nursery:
             client = TaskManagerClient(url, link, greeting.facts)
             nursery.start_soon(link.run)

@@ -1,11 +1,11 @@
-"""Which code a TaskManager runs: what its allow list names, what installed packages declare, what a job brought along.
+"""The code that a TaskManager may run: allowed prefixes, declared modules, and packages shipped with jobs.
 
-Takes: `package.module:attribute`. Gives: the function or class behind it, imported once.
+Takes: `package.module:attribute`. Gives: the function or class, imported once.
 
-Three ways lead in. `--allow PREFIX` names packages or modules; `*` is everything. A package that is installed declares
-modules of its own by the entry-point group `netstack.invokables`. And where `--allow-submitted` was given, a job may
-ship packages as zip files, which are checked by their SHA-256 and found before what is installed; two jobs at once may
-not ship different files for one package, since a process has each package once.
+Code is allowed in three ways. `--allow PREFIX` names packages or modules; `*` allows everything. An installed package
+declares modules with the entry-point group `netstack.invokables`. With `--allow-submitted`, jobs may ship packages as
+zip files, which are checked by their SHA-256 and take precedence over installed packages. Since a process imports each
+package once, two concurrent jobs cannot ship different versions of one package.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from ..shown import shown, shown_error, shown_text
 from .blob_files import KeptBlob
 
 GROUP: Final = "netstack.invokables"
-"""Entry points of this group name modules whose functions every TaskManager runs."""
+"""Entry points of this group name modules whose functions every TaskManager may run."""
 
 OWN: Final = ("netstack.task.kept_dataset:",)
-"""Sources that netstack brings along, and everybody may run."""
+"""netstack's own sources, which are always allowed."""
 
 EVERYTHING: Final = "*"
 
@@ -43,19 +43,19 @@ _KEY: Final = re.compile(r"code-[0-9a-f]{64}")
 
 @cache
 def _declared() -> tuple[str, ...]:
-    """The modules that installed packages declare; looked up once in a process."""
+    """Returns the modules that installed packages declare; cached for the process."""
     return tuple(sorted({f"{entry.value}:" for entry in entry_points(group=GROUP)}))
 
 
 @final
 class AllowList:
-    """Names that may be run.
+    """The names that may be run.
 
     Args:
-        prefixes: such as `mypackage.` or `mypackage.jobs:`; each ends where a name may go on. `*` is everything.
+        prefixes: such as `mypackage.` or `mypackage.jobs:`; each ends with `.` or `:`. `*` allows everything.
 
     Raises:
-        ConfigError: a prefix would let in more than it says.
+        ConfigError: a prefix does not end with `.` or `:`, and could match other packages.
     """
 
     def __init__(self, prefixes: Iterable[str] = ()) -> None:
@@ -73,75 +73,75 @@ class AllowList:
         return self._is_open or name.startswith((*self.prefixes, *OWN))
 
     def check(self, name: str, shipped: Iterable[str] = ()) -> None:
-        """Whether a name may be run.
+        """Checks that a name may be run.
 
         Args:
-            name: which.
-            shipped: packages that its job brought along.
+            name: the name.
+            shipped: packages that its job shipped.
 
         Raises:
-            ConfigError: no.
+            ConfigError: the name is not allowed.
         """
         if not self.allows(name) and root_package(name) not in shipped:
             allowed = ", ".join(f"{each}*" for each in self.prefixes) or "nothing"
             raise ConfigError(
-                f"{shown(name, 120)} may not be run here: allowed are {allowed}; start the TaskManager with --allow"
-                " PACKAGE. to add yours"
+                f"{shown(name, 120)} may not run on this TaskManager, which allows {allowed}; start it with --allow"
+                " PACKAGE. to allow your package"
             )
 
     def load(self, name: str, shipped: Iterable[str] = ()) -> Callable[..., Any]:
-        """What a name stands for. Imports its module: call it in a thread.
+        """Imports and returns what a name refers to; call it in a thread.
 
         Raises:
-            ConfigError: it may not be run, or is not there.
+            ConfigError: the name is not allowed, or does not exist.
         """
         self.check(name, shipped)
         try:
             loaded = load(name)
         except ConfigError:
             raise
-        except BaseException as error:  # a module may do anything while it is imported, sys.exit() included
+        except BaseException as error:  # importing may run any code, also sys.exit()
             raise ConfigError(f"{shown(name, 120)} cannot be imported: {shown_error(error)}") from error
         qualified = getattr(loaded, "__qualname__", None)
         home = f"{getattr(loaded, '__module__', '')}:{qualified}"
         if qualified is not None and not self.allows(home) and root_package(home) not in shipped:
             raise ConfigError(
-                f"{shown(name, 120)} is {home}, which may not be run here: an allowed module that imports something"
-                " does not allow it"
+                f"{shown(name, 120)} is {home}, which is not allowed here: importing it into an allowed module does not"
+                " allow it; add --allow for its own module"
             )
         return loaded
 
 
 @final
 class ShippedCode:
-    """Packages that jobs brought along, in a folder of their own while they are used."""
+    """The packages that jobs shipped, in a temporary folder while they are in use."""
 
     def __init__(self) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._used: dict[str, tuple[str, set[str]]] = {}
-        """By package: its key, and the jobs that use it."""
+        """Key and using jobs, by package."""
         self._lock = threading.Lock()
 
     def put(self, job_id: str, package: str, blob: KeptBlob) -> None:
-        """Makes a package importable. Touches files: call it in a thread, one call at a time.
+        """Makes a package importable. Accesses files: call it in a thread, one call at a time.
 
         Args:
-            job_id: whose.
-            package: its name; the zip file holds it at its top.
-            blob: the zip file; its key is `code-` and its SHA-256, in hex.
+            job_id: id of the job.
+            package: name of the package, the top-level entry of the zip file.
+            blob: the zip file; its key is `code-` and its SHA-256 in hex.
 
         Raises:
-            BlobError: it is damaged.
-            ConfigError: it is no package or more than that, has a name of Python's, or another job uses another one of
-                that name.
+            BlobError: the zip file is damaged.
+            ConfigError: the zip file has other contents, the name is that of a Python module, or another job uses a
+                different package of that name.
         """
         if not _KEY.fullmatch(blob.key):
-            raise ConfigError(f"package {shown(package, 80)}: {shown(blob.key, 80)} is no key of a package")
+            raise ConfigError(f"package {shown(package, 80)}: {shown(blob.key, 80)} is not the key of a package")
         blob.check()
         if not package.isidentifier():
-            raise ConfigError(f"{shown(package, 80)} is no name of a package")
+            raise ConfigError(f"{shown(package, 80)} is not a package name")
         if package in sys.stdlib_module_names:
-            raise ConfigError(f"package {package!r} is shipped, and Python has a module of that name: rename it")
+            raise ConfigError(f"shipped package {package!r} has the name of a Python standard module: rename it")
         check_contents(package, blob.read())
         with self._lock:
             self._put(job_id, package, blob)
@@ -153,15 +153,15 @@ class ShippedCode:
         if used is not None and used[1]:
             if used[0] != key:
                 raise ConfigError(
-                    f"package {package!r} was shipped with other content by job {min(used[1])}, which runs here: a"
-                    " process has each package once; end that job first, or rename the package"
+                    f"package {package!r} was shipped with other contents by job {min(used[1])}, which runs on this"
+                    " TaskManager: cancel that job first, or rename the package"
                 )
             used[1].add(job_id)
             return
         if package in sys.modules and used is None:
             raise ConfigError(
-                f"package {package!r} is shipped, and one of that name is installed and in use here: rename it, or"
-                " start a TaskManager that has not imported it"
+                f"shipped package {package!r} has the name of an installed package that this TaskManager has imported:"
+                " rename it, or restart the TaskManager"
             )
         if used is not None and used[0] != key:
             self._forget(package, used[0])
@@ -176,10 +176,10 @@ class ShippedCode:
         self._used[package] = key, {job_id}
 
     def job_left(self, job_id: str) -> None:
-        """No task of the job is left; what it alone shipped goes, so that nobody else finds it."""
+        """Removes the packages that only this ended job used, so that no other job imports them."""
         for _, jobs in [*self._used.values()]:
             jobs.discard(job_id)
-        if self._lock.acquire(blocking=False):  # else whoever puts something sweeps afterwards
+        if self._lock.acquire(blocking=False):  # else the running `put` sweeps afterwards
             try:
                 self._sweep()
             finally:
@@ -194,7 +194,7 @@ class ShippedCode:
                     self._path(key).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Forgets everything."""
+        """Removes all packages."""
         for package, (key, _) in self._used.items():
             self._forget(package, key)
         self._used.clear()
@@ -218,29 +218,28 @@ class ShippedCode:
 
 
 def check_contents(package: str, data: bytes) -> None:
-    """A zip file on the path holds modules for everybody: so it has this package, and nothing beside it."""
+    """Checks that a zip file contains this package and nothing else, since it goes on the import path."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = archive.namelist()
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-        raise ConfigError(f"package {package!r} is no zip file: {shown_error(error)}") from error
+        raise ConfigError(f"package {package!r} is not a zip file: {shown_error(error)}") from error
     for name in names:
         if name != f"{package}.py" and (not name.startswith(f"{package}/") or ".." in name.split("/")):
             raise ConfigError(
-                f"the zip file of package {package!r} holds {shown(name, 80)} beside it; ship one package a file"
+                f"the zip file of package {package!r} also contains {shown(name, 80)}; ship one package per zip file"
             )
 
 
 def check_builds(packages: Iterable[str], theirs: Mapping[str, str]) -> None:
-    """Compares code with what the sender has. Reads files: call it in a thread.
+    """Compares the source of packages with that of the submitting client. Reads files: call it in a thread.
 
     Args:
-        packages: those that functions of the job are in, allowed and loaded; what else the sender names is not looked
-            at.
-        theirs: the sender's builds; of a package that it does not name it has no opinion.
+        packages: packages with functions of the job, allowed and loaded.
+        theirs: the client's source fingerprints; missing packages are not compared.
 
     Raises:
-        ConfigError: a package is another build here.
+        ConfigError: the source of a package differs.
     """
     for package in packages:
         there = theirs.get(package)
@@ -249,11 +248,12 @@ def check_builds(packages: Iterable[str], theirs: Mapping[str, str]) -> None:
         here = build_of(package)
         if here != there:
             raise ConfigError(
-                f"package {package!r} is build {here} here, and {shown_text(there, 40)} where the job was submitted:"
-                " install one release on every host, and restart the TaskManagers"
+                f"package {package!r} is build {here} on this TaskManager, but"
+                f" {shown_text(there, 40)} where the job was"
+                " submitted: install one release on every host and restart the TaskManagers, or use --ship"
             )
 
 
 def root_package(name: str) -> str:
-    """The package a name is in."""
+    """Returns the top-level package of a name."""
     return name.partition(":")[0].partition(".")[0]

@@ -1,7 +1,4 @@
-"""How a TaskManager serves.
-
-Takes: values. Gives: frozen, checked settings.
-"""
+"""Settings of a TaskManager."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from ..transport import is_private
 from .blob_reader import CACHE_BYTES
 
 CONNECT_TIMEOUT_S: Final = 60.0
-"""In the network that jobs share: a TaskManager in which a thousand tasks begin answers late; of one that is gone the
-JobManager hears by its link."""
+"""Connect timeout in the shared network, long because a TaskManager that starts a thousand tasks answers late; the
+JobManager detects lost TaskManagers by their links."""
 
 CANCELLATION_TIMEOUT_S: Final = 30.0
 """Flink's `task.cancellation.timeout` is 180 s."""
@@ -29,34 +26,33 @@ SLOTS_AT_MOST: Final = 1 << 20
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskManagerConfig:
-    """How a TaskManager serves.
+    """Settings of a TaskManager.
 
     Attributes:
         listen: URL of the port for data and, unless `control` is given, for control: `tcp://0.0.0.0:6121`.
-        control: URL of a port of its own for control; None has none.
-        jobmanager: where to register, `host:port` or a URL; None waits for one that dials in.
-        link_in_thread: whether the link to the JobManager has a thread of its own; only tests in virtual time do
-            without.
-        name: of this TaskManager in reports; the host's if empty.
-        slots: how many subtasks of each task it holds at once; a slot holds one subtask of every task of a job.
-        memory_bytes: network buffers of all jobs together.
-        network: settings of the network that jobs share, but for its memory.
-        secret: shared with everybody who may come in; None lets everybody in, and needs a loopback address.
-        allow: prefixes of names that may be run beside those that installed packages declare; `*` is everything.
-        allow_submitted: whether jobs may bring packages along.
-        max_connections: at once, control and data together.
-        max_unproven: connections that have not proven the secret yet.
-        handshake_timeout_s: for the proof, and for saying what the connection is for.
-        heartbeat_timeout_s: a JobManager that is silent for so long is gone, and its jobs are closed.
-        cancellation_timeout_s: a slot process whose tasks have not stopped so long after they were cancelled is killed.
-        shared_memory: whether slots that are processes of one host reach each other through shared memory.
-        in_slot: the slot whose process this is; None: it is no slot's process.
-        kept_folder: of a slot's process: see `SlotSettings.folder`.
-        kept_prefix: of a slot's process: what the names of its files there begin with.
-        blob_cache_bytes: the most that each process keeps of what was offloaded, and of packages of jobs.
+        control: URL of a separate control port; None: no separate port.
+        jobmanager: where to register, `host:port` or a URL; None: wait for a JobManager that connects.
+        link_in_thread: whether the link to the JobManager runs in its own thread; false only for tests in virtual time.
+        name: name of this TaskManager for people; empty: the host name.
+        slots: number of slots; a slot runs one subtask of every task of a job.
+        memory_bytes: memory for the network buffers of all jobs together.
+        network: settings of the shared network, except its memory.
+        secret: secret shared with all peers; None: no authentication, needs a loopback address.
+        allow: allowed prefixes in addition to those that installed packages declare; `*`: everything.
+        allow_submitted: whether jobs may ship packages.
+        max_connections: maximum number of control and data connections.
+        max_unproven: maximum number of connections that have not proven the secret.
+        handshake_timeout_s: limit for proof and route.
+        heartbeat_timeout_s: a JobManager that is silent for this long is lost, and its jobs are closed.
+        cancellation_timeout_s: a slot process whose tasks have not stopped this long after cancellation is killed.
+        shared_memory: whether slot processes of one host exchange data through shared memory.
+        in_slot: index of the slot that this process runs; None: it is not a slot process.
+        kept_folder: for a slot process: `SlotSettings.folder`.
+        kept_prefix: for a slot process: prefix of its file names in that folder.
+        blob_cache_bytes: limit of cached offloaded data and packages in each process.
 
     Raises:
-        ConfigError: a number that cannot be, or an address that others reach and no secret.
+        ConfigError: a value is out of range, or the address is reachable from other hosts without a secret.
     """
 
     listen: str = "tcp://127.0.0.1:6121"
@@ -82,19 +78,20 @@ class TaskManagerConfig:
     blob_cache_bytes: int = CACHE_BYTES
 
     def __post_init__(self) -> None:
-        """Refuses what cannot work or would be open to everybody."""
+        """Checks the values."""
         if not 1 <= self.slots <= SLOTS_AT_MOST:
-            raise ConfigError(f"--slots {self.slots}: give 1 to {SLOTS_AT_MOST}")
+            raise ConfigError(f"--slots {self.slots}: must be 1 to {SLOTS_AT_MOST}")
         if self.blob_cache_bytes < 1:
-            raise ConfigError(f"--blob-cache {self.blob_cache_bytes}: the least is 1")
+            raise ConfigError(f"--blob-cache {self.blob_cache_bytes}: the minimum is 1")
         if self.memory_bytes < MIB:
-            raise ConfigError(f"--memory {self.memory_bytes}: the least is 1MiB")
+            raise ConfigError(f"--memory {self.memory_bytes}: the minimum is 1MiB")
         for name in ("handshake_timeout_s", "heartbeat_timeout_s", "cancellation_timeout_s"):
             if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}={getattr(self, name)}: give a number of seconds above 0")
+                raise ConfigError(f"{name}={getattr(self, name)}: must be more than 0 seconds")
         for url in filter(None, (self.listen, self.control)):
             if self.secret is None and not is_private(url):
                 raise ConfigError(
-                    f"{url} can be reached from other hosts, and there is no secret: give --secret-file FILE"
-                    " (make one with: head -c 32 /dev/urandom | base64 > FILE; chmod 600 FILE), or listen on 127.0.0.1"
+                    f"{url} is reachable from other hosts, and there is no secret: give --secret-file FILE"
+                    " (create one with: head -c 32 /dev/urandom | base64 > FILE;"
+                    " chmod 600 FILE), or listen on 127.0.0.1"
                 )

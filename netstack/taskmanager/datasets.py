@@ -1,9 +1,9 @@
-"""What outlives its job on a TaskManager: partitions of datasets that were kept under a name.
+"""Kept datasets of a TaskManager: partitions that outlive their job.
 
-Takes: names of sealed partitions, and which datasets nobody wants any more. Gives: which datasets are here.
+Takes: names of sealed partitions, drop commands. Gives: the keys of the datasets at this TaskManager.
 
-Rules: a dataset is here until the JobManager drops it or the TaskManager ends, whatever becomes of the job and of the
-link. While one is, the network that jobs share stays open, since its partitions are read through that.
+Rules: a dataset stays until the JobManager drops it or the TaskManager ends, independent of the job and the link. While
+there is one, the shared network stays open, since it serves the partitions.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .environments import Environments
 
 @final
 class KeptDatasets:
-    """Those of one TaskManager.
+    """The kept datasets of one TaskManager.
 
     Args:
-        environments: of the TaskManager.
+        environments: network environments of the TaskManager.
     """
 
     def __init__(self, environments: Environments) -> None:
@@ -30,28 +30,28 @@ class KeptDatasets:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Which are here, as the JobManager calls them."""
+        """Keys of the datasets."""
         return tuple(self._names)
 
     def keep(self, key: str, names: Iterable[str], environment: NetworkEnvironment) -> None:
-        """Partitions of a job stay when it ends.
+        """Keeps partitions of a job after its end.
 
         Args:
-            key: of their dataset.
-            names: of the partitions; nobody else releases them from now on.
-            environment: where they are.
+            key: key of the dataset.
+            names: names of the partitions, which only `drop` releases from now on.
+            environment: their network environment.
 
         Raises:
-            ConfigError: that is the job's own, and goes with it.
+            ConfigError: the environment is the job's own and ends with it.
         """
         if environment is not self._environments.shared:
-            raise ConfigError("a job with a network of its own cannot leave datasets behind: leave `network` out")
+            raise ConfigError("a job with its own network cannot keep datasets: remove its `network` setting")
         if key not in self._names:
             self._environments.stay()
         self._names[key] = (*self._names.get(key, ()), *names)
 
     def drop(self, key: str) -> None:
-        """Nobody wants a dataset any more; one that is not here is ignored."""
+        """Releases a dataset; ignores an unknown key."""
         names = self._names.pop(key, None)
         if names is None:
             return

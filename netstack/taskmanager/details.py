@@ -1,10 +1,10 @@
-"""What the jobs of a TaskManager are like at this moment, down to each channel: for whoever watches a job run.
+"""Details of a TaskManager's jobs, down to each channel.
 
 Takes: the jobs of one JobManager. Gives: a document of plain data.
 
-Rules: bounded. Of each input and each output of a vertex `CHANNELS_AT_MOST` channels are in it, of one that has more a
-corner: the first subtasks with the first channels of each, so that both ends tell of the same channels. Nothing is
-counted for it and nothing runs between two questions; an answer costs about 5 us a channel.
+Rules: the document is bounded. Each input and output of a vertex has at most `CHANNELS_AT_MOST` channels; of a wider
+one the first channels of the first subtasks, so that both ends report the same channels. Between two requests nothing
+is counted or computed; an answer costs about 5 us for each channel.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from .job_scope import JobScope
 from .memory import TaskMemory
 
 CHANNELS_AT_MOST: Final = 256
-"""Of one input, or of one output, of a vertex."""
+"""Maximum number of channels of one input or output of a vertex."""
 
 TASKS_AT_MOST: Final = 4096
-"""Of a job here."""
+"""Maximum number of tasks of a job."""
 
 CONNECTIONS_AT_MOST: Final = 64
-"""Of a network."""
+"""Maximum number of connections of a network."""
 
 
 def details_document(scopes: Iterable[JobScope], shared: NetworkEnvironment | None, memory: TaskMemory) -> Plain:
-    """All of it.
+    """Returns the details of all jobs.
 
     Args:
         scopes: the jobs.
-        shared: the network that jobs share, if it is open.
-        memory: of the TaskManager.
+        shared: the shared network environment, if it is open.
+        memory: memory of the TaskManager.
 
     Returns:
-        `took_s` (how long this took: leave it fifty times as long before the next request), `memory_bytes`,
-        `free_memory_bytes`, `network` (of the shared one; None while it is closed) and `jobs`, by id: `tasks`,
-        `network` (of its own, or None).
+        `took_s` (duration of this call: wait fifty times as long before the next request), `memory_bytes`,
+        `free_memory_bytes`, `network` (the shared one; None while closed) and `jobs` by id: `tasks`, `network` (its
+        own, or None).
     """
     began_s = time.perf_counter()
     jobs = {scope.job_id: _job(scope) for scope in scopes}
@@ -73,7 +73,7 @@ def _job(scope: JobScope) -> Plain:
 
 
 def _widths(scope: JobScope) -> dict[tuple[str, int, int], int]:
-    """How many channels each input and output of each vertex has here, in all: (what, vertex, index) -> channels."""
+    """Returns the number of channels of each input and output of each vertex: (what, vertex, index) -> channels."""
     widths: dict[tuple[str, int, int], int] = {}
     for (vertex, _, _), attempt in scope.tasks.items():
         task = attempt.task
@@ -92,7 +92,7 @@ def _task(
     attempt: Attempt, task: RunnableTask, room: dict[tuple[str, int, int], int], widths: dict[tuple[str, int, int], int]
 ) -> Plain:
     def shown_channels(what: str, index: int, count: int) -> int:
-        """How many channels of one gate or partition are in it."""
+        """Returns how many channels of one gate or partition are listed."""
         key = what, attempt[0], index
         left = room.setdefault(key, CHANNELS_AT_MOST)
         number = min(count, left if widths[key] <= CHANNELS_AT_MOST else min(left, isqrt(CHANNELS_AT_MOST)))
@@ -120,14 +120,14 @@ def _task(
     }
 
 
-def _barriers(found: BarrierStatistics) -> Plain:
+def _barriers(statistics: BarrierStatistics) -> Plain:
     return {
-        "checkpoint_id": found.checkpoint_id,
-        "pending": list(found.pending),
-        "received": found.received_barriers,
-        "expected": found.expected_barriers,
-        "blocked_channels": found.blocked_channels,
-        "is_aligning": found.alignment_started_s is not None,
+        "checkpoint_id": statistics.checkpoint_id,
+        "pending": list(statistics.pending),
+        "received": statistics.received_barriers,
+        "expected": statistics.expected_barriers,
+        "blocked_channels": statistics.blocked_channels,
+        "is_aligning": statistics.alignment_started_s is not None,
     }
 
 
@@ -142,7 +142,7 @@ def _input(gate: SingleInputGate, count: int) -> Plain:
         try:
             place = partition_place(statistics.partition_id)
             producer, attempt = place.partition, place.attempt
-        except LocalProtocolError:  # of a benchmark, which names its partitions itself
+        except LocalProtocolError:  # benchmarks use other partition names
             producer, attempt = -1, 0
         rows.append(
             [
@@ -188,8 +188,8 @@ def _output(partition: ResultPartition, count: int) -> Plain:
     return {"subpartitions": len(partition.subpartitions), "pool": _pool(partition.pool.statistics()), "rows": rows}
 
 
-def _pool(found: LocalBufferPoolStatistics) -> Plain:
-    return {"size": found.size, "used": found.used, "overdraft": found.overdraft, "waiting": found.waiting_listeners}
+def _pool(pool: LocalBufferPoolStatistics) -> Plain:
+    return {"size": pool.size, "used": pool.used, "overdraft": pool.overdraft, "waiting": pool.waiting_listeners}
 
 
 def _network(environment: NetworkEnvironment) -> Plain:

@@ -1,9 +1,9 @@
-"""The network environments of a TaskManager: one that jobs share, one of their own for jobs with settings of their own.
+"""The network environments of a TaskManager: a shared one, and one for each job with its own network settings.
 
-Takes: streams that were accepted, jobs. Gives: each job its environment, each stream to its environment.
+Takes: accepted streams, jobs. Gives: the environment of each job; each stream to its environment.
 
-The shared one is opened for the first job that wants it, with all memory that no other job holds then, and closed with
-the last. So a TaskManager of a cluster gives all it has to its jobs, and one that only measures gives it run by run.
+The shared environment is opened for the first job that needs it, with all memory that no other job holds, and closed
+after the last one.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from .memory import TaskMemory
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
 REPLACED_S: Final = 2.0
-"""For so long a slot is dialled again: its process may just be replaced by that of the next job."""
+"""How long connecting to a slot is retried, since its process may just be being replaced."""
 
 LEAST_SHARED_BYTES: Final = 4 * MIB
-"""With less than this the shared environment is not opened: it waits for others to give memory back."""
+"""Minimum memory to open the shared environment; it waits until that much is free."""
 
 
 @final
 class Environments:
-    """What is open.
+    """The open network environments of a TaskManager.
 
     Args:
-        address: of the data port, as bound.
-        network: settings of the shared environment, but for its memory.
-        pool: memory is reserved there.
-        secret: proven on every stream that is dialled.
-        connect: makes a stream to an address, see `NetworkEndpoint`.
-        on_stream_end: told when a connection that `accept` was given is over.
-        together: where an environment, by its name, keeps partitions with those of other processes; None: by itself.
+        address: bound address of the data port.
+        network: settings of the shared environment, except its memory.
+        pool: memory of the TaskManager.
+        secret: secret to prove on dialled streams.
+        connect: connects to an address (`NetworkEndpoint`).
+        on_stream_end: called when a connection passed to `accept` has ended.
+        together: returns where an environment stores partitions together with other processes; None: alone.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class Environments:
 
     @property
     def shared(self) -> NetworkEnvironment | None:
-        """The environment that jobs share, while one uses it."""
+        """The shared environment, while a job uses it."""
         return self._shared
 
     def accept(self, environment: str, stream: ByteStream) -> bool:
-        """Hands an accepted data stream to its environment; returns whether there is one."""
+        """Passes an accepted data stream to its environment; returns false if there is none."""
         listener = self._listeners.get(environment)
         if listener is None:
             return False
@@ -92,17 +92,17 @@ class Environments:
 
     @asynccontextmanager
     async def own(self, job_id: str, network: NetworkConfig, data_address: str) -> AsyncIterator[NetworkEnvironment]:
-        """Opens an environment for one job, whose memory is reserved already.
+        """Opens an environment for one job, whose memory is already reserved.
 
         Args:
-            job_id: of the job; names the environment.
-            network: its settings.
-            data_address: as channels name it.
+            job_id: id of the job and of the environment.
+            network: network settings of the job.
+            data_address: address of this TaskManager in shuffle descriptors.
 
         Raises:
             NetstackError: the settings do not work here.
 
-        Cancellation, and the end of the block: it is closed.
+        Cancellation, like the end of the block, closes it.
         """
         async with self._open(job_id, network, data_address) as environment:
             yield environment
@@ -111,9 +111,9 @@ class Environments:
     async def of_job(
         self, job_id: str, network: NetworkConfig | None, data_address: str, *, timeout_s: float
     ) -> AsyncIterator[NetworkEnvironment]:
-        """The environment of a job: one of its own where it has settings of its own, else the shared one.
+        """Yields the environment of a job: its own if it has network settings, else the shared one.
 
-        Args, Raises: see `own` and `join`. Cancellation, and the end of the block: it is left.
+        Arguments and errors are those of `own` and `join`. Cancellation, like the end of the block, leaves it.
         """
         if network is not None:
             async with self.own(job_id, network, data_address) as environment:
@@ -126,17 +126,17 @@ class Environments:
             self.leave()
 
     async def join(self, data_address: str, *, timeout_s: float) -> NetworkEnvironment:
-        """The shared environment, opened if need be; `leave` when it is not needed any more.
+        """Returns the shared environment, opened if necessary; call `leave` afterwards.
 
         Args:
-            data_address: as channels name it.
-            timeout_s: how long to wait for memory that others hold.
+            data_address: address of this TaskManager in shuffle descriptors.
+            timeout_s: how long to wait for memory that other jobs hold.
 
         Raises:
-            RequestRefused: there is no memory.
+            RequestRefused: there is not enough free memory.
             NetstackError: it cannot be opened.
 
-        Cancellation: not joined.
+        Cancellation: leaves the environment.
         """
         self._users += 1
         self._notify()
@@ -144,15 +144,15 @@ class Environments:
             with trio.move_on_after(timeout_s):
                 while self._shared is None and self._failure is None:
                     await self._changed.wait()
-            failure = self._failure  # forgotten when it is tried again, which may be now
+            failure = self._failure  # the next attempt resets it
             await trio.lowlevel.checkpoint()
             if failure is not None:
                 raise failure
             if self._shared is None:
                 raise RequestRefused(
-                    f"no memory for the network of jobs was free within {timeout_s:g} s:"
-                    f" {format_size(self._pool.free_memory_bytes)} of {format_size(self._pool.memory_bytes)} are; wait"
-                    " for the other runs"
+                    f"no network memory became free within {timeout_s:g} s:"
+                    f" {format_size(self._pool.free_memory_bytes)} of {format_size(self._pool.memory_bytes)} are free;"
+                    " wait for the other jobs, or start the TaskManager with more --memory"
                 )
         except BaseException:
             self.leave()
@@ -161,7 +161,7 @@ class Environments:
         return self._shared
 
     def stay(self) -> None:
-        """Keeps the shared environment open, which is there; `leave` when that is not needed any more."""
+        """Keeps the open shared environment open until `leave`."""
         self._users += 1
 
     def leave(self) -> None:
@@ -170,7 +170,7 @@ class Environments:
         self._notify()
 
     async def run(self) -> None:
-        """Opens the shared environment when it is wanted, and closes it when it is not, until cancelled."""
+        """Opens the shared environment while it has users, until cancelled."""
         while True:
             while not self._users:
                 await self._changed.wait()
@@ -184,10 +184,10 @@ class Environments:
                         await self._changed.wait()
                     self._shared = None
             except BaseException as error:
-                root = root_cause(error)  # it may come out of a nursery
+                root = root_cause(error)  # a nursery may have wrapped it
                 if not isinstance(root, NetstackError | MemoryError):
                     raise
-                LOGGER.warning("the network of jobs cannot be opened: %s", shown_error(root))
+                LOGGER.warning("the shared network environment cannot be opened: %s", shown_error(root))
                 self._failure = root
                 self._notify()
                 while self._users:

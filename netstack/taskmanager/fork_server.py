@@ -1,16 +1,15 @@
-"""Forks slot processes: a process that has imported netstack, and runs neither an event loop nor user code.
+"""The fork server: a process with netstack imported, but without event loop and user code, that forks slot processes.
 
-Takes: requests over a socket, each with the descriptors that a slot is to have. Gives: slot processes, and how each
-ended.
+Takes: requests over a socket, each with the file descriptors for a slot. Gives: slot processes, and their exit status.
 
-A slot that is forked from here is there within some 30 ms and shares the pages of all imported modules. The fork server
-is forked itself, from a process that has not begun an event loop (`start_fork_server`).
+Forking a slot takes about 30 ms, and the slots share the memory pages of all imported modules. The fork server itself
+is forked from a process that has not started an event loop (`start_fork_server`).
 
 Rules:
-- Nothing outlives its parent: the fork server kills all slots and ends when its supervisor's end of the socket closes;
-  slots are killed by the kernel when the fork server dies. A slot leads a session of its own, and what it has started
-  in that session is killed when it ends.
-- The fork server reaps its slots, so a process id stays taken until the supervisor knows of the end.
+- No process outlives its parent: the fork server kills all slots and ends when the supervisor's end of the socket
+  closes; the kernel kills the slots when the fork server dies. Each slot leads its own session, and processes that it
+  started in that session are killed at its end.
+- The fork server reaps its slots, so a process id is not reused before the supervisor knows of the end.
 """
 
 from __future__ import annotations
@@ -37,20 +36,20 @@ _DESCRIPTORS: Final = 8
 _PR_SET_PDEATHSIG: Final = 1
 _HANDLED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD)
 
-_leave: Final = os._exit  # slots replace it, so that user code that calls it leaves its stack
+_leave: Final = os._exit  # slot processes replace it to record the stack of the caller
 
 SlotMain = Callable[[dict[str, Any], list[int]], int]
-"""What a slot process runs: takes its request and its descriptors, gives its exit code."""
+"""Main function of a slot process: receives its request and descriptors, returns the exit code."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ForkedSlot:
-    """A slot process that has begun.
+    """A started slot process.
 
     Attributes:
-        pid: its process id.
-        pidfd: refers to it whatever becomes of the id; the receiver closes it.
+        pid: process id.
+        pidfd: process descriptor; the receiver closes it.
     """
 
     pid: int
@@ -59,10 +58,10 @@ class ForkedSlot:
 
 @final
 class ForkServer:
-    """The supervisor's end; see `start_fork_server`, which makes one. One task at a time calls `fork`.
+    """The supervisor's interface to the fork server; created by `start_fork_server`. Only one task may call `fork`.
 
     Attributes:
-        pid: of the fork server.
+        pid: process id of the fork server.
     """
 
     def __init__(self, pid: int, connection: socket.socket) -> None:
@@ -77,14 +76,14 @@ class ForkServer:
         """Starts the process of a slot.
 
         Args:
-            slot: its number; its last process has ended.
-            request: plain data for its main function.
-            descriptors: it gets copies of these; the caller closes its own.
+            slot: index of the slot, whose previous process has ended.
+            request: plain data for the main function.
+            descriptors: file descriptors to copy into the process; the caller closes its own.
 
         Raises:
             NetstackError: the fork server has ended.
 
-        Cancellation: the process may have been started; `kill_all` ends it.
+        Cancellation: the process may have been started; `close` ends it.
         """
         data = msgpack.packb({**request, "slot": slot})
         try:
@@ -99,19 +98,19 @@ class ForkServer:
         """Waits for the end of a slot's process.
 
         Returns:
-            Its exit code; negative: the signal that ended it.
+            The exit code; negative: the signal that killed it.
 
         Raises:
             NetstackError: the fork server has ended, and all slots with it.
 
-        Cancellation: nothing changed.
+        Cancellation: changes nothing.
         """
         while slot not in self._ended:
             await self._wait()
         return os.waitstatus_to_exitcode(self._ended.pop(slot))
 
     async def run(self) -> None:
-        """Reads what the fork server says, until it has ended or this is cancelled."""
+        """Receives messages of the fork server until it ends or this is cancelled."""
         self._connection.setblocking(False)
         try:
             while True:
@@ -127,7 +126,7 @@ class ForkServer:
         self._notify()
 
     def close(self) -> None:
-        """Ends the fork server and all slots, and reaps the server; blocks for a moment. Idempotent."""
+        """Ends the fork server and all slots, and reaps it; blocks briefly. Idempotent."""
         if self._connection.fileno() < 0:
             return
         self._connection.close()
@@ -155,18 +154,20 @@ class ForkServer:
 
 
 def start_fork_server(main: SlotMain) -> ForkServer:
-    """Forks a fork server off this process. Call it before any event loop and any thread begins.
+    """Forks the fork server from this process; call it before any event loop or thread starts.
 
     Args:
-        main: what each slot process runs.
+        main: main function of each slot process.
 
     Raises:
-        ConfigError: an event loop runs here, or the system is not Linux.
+        ConfigError: an event loop is running, or the system is not Linux.
     """
     if trio.lowlevel.in_trio_run():
-        raise ConfigError("slots cannot be forked off a running event loop; start the fork server before trio.run")
+        raise ConfigError(
+            "slot processes cannot be forked from a running event loop; start the fork server before trio.run"
+        )
     if not hasattr(os, "pidfd_open"):
-        raise ConfigError("slots in processes need Linux; start the TaskManager with --slots-in loop")
+        raise ConfigError("slot processes need Linux; start the TaskManager with --slots-in loop")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -184,11 +185,11 @@ def start_fork_server(main: SlotMain) -> ForkServer:
 def _serve_and_exit(connection: socket.socket, main: SlotMain) -> NoReturn:
     code = 1
     try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal's are for the supervisor
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the supervisor handles a terminal's signals
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         gc.collect()
-        gc.freeze()  # what a slot collects are its own objects: the pages of these stay shared
+        gc.freeze()  # so that collections in slots do not touch the shared pages
         _Server(connection, main).serve()
         code = 0
     finally:
@@ -217,7 +218,7 @@ class _Server:
                 _kill_session(pid)
 
     def _take(self) -> bool:
-        """One request; False when the supervisor has ended."""
+        """Handles one request; returns False when the supervisor has ended."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self._connection, _REQUEST_BYTES, _DESCRIPTORS)
         except ConnectionError:
@@ -241,12 +242,12 @@ class _Server:
         slot, pid = self._slots.pop(pidfd)
         self._selector.unregister(pidfd)
         os.close(pidfd)
-        _kill_session(pid)  # what user code has started there; the id of the session is taken until the next line
+        _kill_session(pid)  # children of user code; the session id cannot be reused before the next line
         _, status = os.waitpid(pid, 0)
         self._send({"slot": slot, "status": status}, [])
 
     def _send(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        with contextlib.suppress(ConnectionError):  # the supervisor has ended: the next request says so
+        with contextlib.suppress(ConnectionError):  # the supervisor has ended; the next receive detects it
             socket.send_fds(self._connection, [msgpack.packb(message)], descriptors)
 
     def _run_slot(self, request: dict[str, Any], descriptors: list[int], server: int) -> NoReturn:
@@ -260,7 +261,7 @@ class _Server:
             die_with_parent(server)
             for number in _HANDLED:
                 signal.signal(number, signal.SIG_DFL)
-            signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as every Python process has it
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # the default of Python processes
             code = self._main(request, descriptors)
         except BaseException:
             sys.excepthook(*sys.exc_info())
@@ -272,7 +273,7 @@ class _Server:
 
 
 def die_with_parent(parent: int) -> None:
-    """The kernel kills this process when its parent dies; at once if it is dead already."""
+    """Makes the kernel kill this process when its parent dies; ends it at once if the parent is dead."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

@@ -1,9 +1,9 @@
-"""A TaskManager's cache of deserialised values, by job and key: bounded in number, size and age.
+"""A cache of decoded values by job and key, bounded in number, size and age.
 
-Takes: values and the time. Gives: them again, until they are evicted.
+Takes: values and the time. Gives: the values until they are evicted.
 
-Rules: least recently used goes first; what was not used for `expire_after_s` is gone; all of a job goes at once when
-the job leaves the TaskManager.
+Rules: the least recently used value is evicted first; values expire `expire_after_s` after their last use; all values
+of a job are dropped at its end.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ class _Cached(Generic[Value]):
 
 @final
 class GroupCache(Generic[Value]):
-    """Values of jobs.
+    """Cached values of jobs.
 
-    All times are seconds of one monotonic clock of the caller's.
+    All times are seconds of one monotonic clock of the caller.
 
     Args:
-        max_entries: at most so many values.
-        max_bytes: at most so much in total, by the sizes given to `put`; None is without a bound. A larger value than
-            that is not kept.
-        expire_after_s: a value that was not used for so long is dropped.
+        max_entries: maximum number of values.
+        max_bytes: limit of all sizes given to `put`; None: no limit. A larger value is not cached.
+        expire_after_s: unused values are dropped after this time.
 
     Raises:
-        ConfigError: a bound that keeps nothing.
+        ConfigError: a limit is not positive.
     """
 
     def __init__(self, *, max_entries: int = 100, max_bytes: int | None = None, expire_after_s: float = 300.0) -> None:
         if max_entries < 1 or (max_bytes is not None and max_bytes < 1) or not expire_after_s > 0:
             raise ConfigError(
-                f"max_entries={max_entries}, max_bytes={max_bytes}, expire_after_s={expire_after_s}; give more than 0"
+                f"max_entries={max_entries}, max_bytes={max_bytes},"
+                f" expire_after_s={expire_after_s}: must be more than 0"
             )
         self._max_entries = max_entries
         self._max_bytes = max_bytes
@@ -53,16 +53,16 @@ class GroupCache(Generic[Value]):
         self._bytes = 0
 
     def __len__(self) -> int:
-        """How many values are held, expired ones that nobody asked for included."""
+        """The number of values, including expired ones that were not requested since."""
         return len(self._cached)
 
     @property
     def size_bytes(self) -> int:
-        """Of all values, by the sizes given to `put`."""
+        """The size of all values, by the sizes given to `put`."""
         return self._bytes
 
     def get(self, job: str, key: str, now_s: float) -> Value | None:
-        """The value, if it is there; it is used by that."""
+        """Returns a value and marks it as used; None if it is not cached."""
         self._expire(now_s)
         cached = self._cached.get((job, key))
         if cached is None:
@@ -72,7 +72,7 @@ class GroupCache(Generic[Value]):
         return cached.value
 
     def put(self, job: str, key: str, value: Value, now_s: float, size_bytes: int = 0) -> None:
-        """Stores a value; others go when there are too many or too much."""
+        """Stores a value; evicts others when a limit is exceeded."""
         self._expire(now_s)
         self._drop((job, key))
         if self._max_bytes is not None and size_bytes > self._max_bytes:
@@ -94,7 +94,7 @@ class GroupCache(Generic[Value]):
                 return
             self._drop(oldest)
 
-    def _drop(self, found: tuple[str, str]) -> None:
-        cached = self._cached.pop(found, None)
+    def _drop(self, place: tuple[str, str]) -> None:
+        cached = self._cached.pop(place, None)
         if cached is not None:
             self._bytes -= cached.size_bytes

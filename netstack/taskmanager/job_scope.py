@@ -1,12 +1,12 @@
-"""One job on one TaskManager: its tasks by attempt, its network, its code; released as a whole.
+"""One job on one TaskManager: its tasks by attempt, its network and its code, released as a whole.
 
-Takes: descriptors and commands of the JobManager. Gives: what the tasks say and how they end.
+Takes: descriptors and commands of the JobManager. Gives: reports of the tasks.
 
 Rules:
-- Everything is keyed by the attempt. An attempt is carried out once; a cancel may come before it, and holds.
-- A task that fails ends nobody else: what that means is for the JobManager to decide, which knows what the others said.
-- A scope ends when it is closed, by any of these: the JobManager, the end of its link, the TaskManager. Then
-  its tasks are cancelled, its partitions released, its memory given back.
+- Attempts identify everything. An attempt runs once; a cancellation may arrive before the attempt, and applies to it.
+- A failed task does not affect the others; the JobManager decides what to do.
+- The JobManager, the loss of its link, or the end of the TaskManager closes a scope: its tasks are cancelled, its
+  partitions released, its memory returned.
 """
 
 from __future__ import annotations
@@ -57,34 +57,33 @@ from .tasks import TaskAttempt
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
-
 TOMBSTONES: Final = 1 << 17
-"""Attempts of a job that are remembered after their end, or before they came."""
+"""Maximum number of remembered attempts that have ended, and of cancellations of attempts that have not arrived."""
 
 PROGRESS_S: Final = 1.0
-_PROGRESS_COST: Final = 0.02  # of the time, at most
+_PROGRESS_COST: Final = 0.02  # maximum share of the time
 
 EARLY_BYTES: Final = 64 << 20
-"""Of descriptors that come while a job waits for memory."""
+"""Limit of descriptors that arrive while a job waits for memory."""
 
 _ENDED_SHOWN: Final = 256
 
 OnMade: TypeAlias = Callable[[str, Attempt, RunnableTask], None]
-"""Is told of a task: the id of its job, its attempt, itself."""
+"""Receives a created task: the id of its job, its attempt, the task."""
 
 
 @final
 class JobScope:
-    """One job, from its wait for memory to its end.
+    """One job at a TaskManager, from its wait for memory to its end.
 
     Attributes:
-        job_id: unique.
-        name: for people.
-        network: settings of an environment of its own; None uses the shared one.
+        job_id: id of the job.
+        name: name of the job for people.
+        network: settings of the job's own network environment; None: the shared one.
         tasks: attempts that have not ended.
-        began_s: trio's time of its opening.
-        reports: gathers states.
-        environment: its network; None before it is open.
+        began_s: time of its opening on trio's clock.
+        reports: batches state reports.
+        environment: its network environment; None before it is open.
     """
 
     def __init__(
@@ -107,25 +106,25 @@ class JobScope:
         source: str,
         on_made: OnMade | None = None,
     ) -> None:
-        """Nothing is reserved yet.
+        """Creates the scope; `live` reserves its resources.
 
         Args:
-            job_id: see above.
-            name: see above.
-            network: see above.
-            data_address: what channels of other TaskManagers name.
-            memory: of the TaskManager.
-            environments: of the TaskManager.
-            memory_timeout_s: how long to wait for what others hold.
-            host: the TaskManager, for errors.
-            allowed: what may be run.
-            shipped: takes packages that the job brings along; None where that is not allowed.
-            blobs: of the TaskManager.
-            datasets: of the TaskManager.
-            fetch: brings a blob over the link of the job.
-            send: to the JobManager.
-            source: the host of the JobManager.
-            on_made: takes each task that is made; None where nobody wants to know.
+            job_id: id of the job.
+            name: name of the job.
+            network: settings of the job's own network environment, or None.
+            data_address: address of this TaskManager in shuffle descriptors.
+            memory: memory of the TaskManager.
+            environments: network environments of the TaskManager.
+            memory_timeout_s: how long to wait for memory that other jobs hold.
+            host: name of the TaskManager for error texts.
+            allowed: names that may be run.
+            shipped: stores packages that the job ships; None: shipping is not allowed.
+            blobs: blob cache of the TaskManager.
+            datasets: kept datasets of the TaskManager.
+            fetch: fetches a blob over the link of the job.
+            send: sends a message to the JobManager.
+            source: host of the JobManager.
+            on_made: called with each created task, or None.
         """
         self.job_id = job_id
         self.name = name
@@ -139,9 +138,9 @@ class JobScope:
         self.tasks: dict[Attempt, TaskAttempt] = {}
         self.began_s = trio.current_time()
         self.reason = ""
-        """Why it was closed."""
+        """Why the job was closed."""
         self.refusal = ""
-        """Why it cannot be, or cannot go on; empty for one that was merely closed."""
+        """Why the job was rejected or stopped; empty if it was only closed."""
         self.environment: NetworkEnvironment | None = None
         self.reports = StateReports(job_id, send)
         self._factory = TaskFactory(job_id, name, host=host, allowed=allowed, shipped=shipped, blobs=blobs, fetch=fetch)
@@ -153,25 +152,25 @@ class JobScope:
         self._canceled_early: OrderedDict[Attempt, None] = OrderedDict()
         self._partitions: set[str] = set()
         self._nursery: trio.Nursery | None = None
-        self._early: list[TaskAttempt] = []  # came before there was memory
+        self._early: list[TaskAttempt] = []  # arrived before there was memory
         self._early_bytes = 0
         self._closing = trio.Event()
         self._waiting = trio.CancelScope()
 
     def send(self, message: Message) -> None:
-        """Tells the JobManager something, after the states that came before it."""
+        """Sends a message to the JobManager, after all earlier state reports."""
         self.reports.flush()
         self._send(message)
 
     def log(self, text: str) -> None:
-        """A line for those who run the TaskManager."""
+        """Logs a warning about the job."""
         LOGGER.warning("job %s (%s): %s", self.job_id, self.name, text)
 
     async def live(self) -> None:
-        """Waits for memory, then holds everything of the job until it is closed.
+        """Waits for memory, then holds all resources of the job until it is closed.
 
         Raises:
-            RequestRefused: there is not enough.
+            RequestRefused: there is not enough memory.
             NetstackError: the settings do not work here.
 
         Cancellation: closes the job.
@@ -215,7 +214,7 @@ class JobScope:
             self.environment = environment
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self.reports.run)
-                self._nursery.start_soon(self._tell_progress)
+                self._nursery.start_soon(self._report_progress)
                 self._send(JobOpened(self.job_id))
                 early, self._early = self._early, []
                 for task in early:
@@ -228,37 +227,37 @@ class JobScope:
                 environment.release_partition(name)
 
     def close(self, reason: str) -> None:
-        """Ends it, also while it waits for memory; idempotent. An empty reason is a job that is over."""
+        """Closes the job, also while it waits for memory; an empty reason means a normal end. Idempotent."""
         if not self._closing.is_set():
             self.reason = reason
             self._closing.set()
             self._waiting.cancel()
 
     def refuse(self, why: str) -> None:
-        """Ends it because it cannot be, or cannot go on; the first reason counts."""
+        """Closes the job because it was rejected or cannot continue; the first reason counts."""
         self.refusal = self.refusal or why
         self.close(why)
 
     @property
     def slots(self) -> int:
-        """How many slots its tasks are in."""
+        """The number of slots that its tasks use."""
         return len({task.slot for task in self.tasks.values()})
 
     def task_states(self) -> dict[str, str]:
-        """How each attempt is that is here, and how those ended that were here last, by vertex, subtask and attempt."""
+        """Returns the states of current attempts and final states of recent ones, by display name."""
         ended = [(attempt, state) for attempt, state in self._ended.items()][-_ENDED_SHOWN:]
         states = {self.shown_name(attempt): state for attempt, state in ended}
         return states | {self.shown_name(attempt): task.state for attempt, task in self.tasks.items()}
 
     def stacks(self, slot: int | None) -> list[Plain]:
-        """The stacks of all tasks that are made, as `stacks.stack_row` has them."""
+        """Returns the stacks of all created tasks (`stacks.stack_row`)."""
         return [
             stack_row(attempt, self._factory.vertices.get(attempt[0], ""), slot, task.stack(), is_blocked=False)
             for attempt, task in self.tasks.items()
         ]
 
     def statistics_of(self, environment: NetworkEnvironment) -> NetworkStatistics:
-        """The job's part of its network: all of one of its own, its partitions and gates of the shared one."""
+        """Returns the network statistics of the job: of the shared network only its partitions and gates."""
         statistics = environment.statistics()
         if self.network is not None:
             return statistics
@@ -269,23 +268,21 @@ class JobScope:
         )
 
     def shown_name(self, attempt: Attempt) -> str:
-        """An attempt for people: vertex, subtask, and the number of the attempt if it is not the first."""
+        """Returns the display name of an attempt: vertex, subtask, and its number if it is not the first."""
         vertex, subtask, number = attempt
         name = f"{self._factory.vertices.get(vertex, vertex)}-{subtask}"
         return f"{name}.{number}" if number else name
 
     async def make_task(self, descriptor: TaskDeploymentDescriptor, reports: TaskReports) -> RunnableTask:
-        """Implements `TaskFactory.make`."""
-        assert self.environment is not None, "tasks come when the job is open"
+        """Creates the task of a descriptor (`TaskFactory.make`)."""
+        assert self.environment is not None, "tasks start after the job is open"
         return await self._factory.make(descriptor, self.environment, reports)
 
-    # Commands.
-
     def carry_out(self, message: Message) -> None:
-        """Does what the JobManager wants of the job.
+        """Carries out a command of the JobManager.
 
         Raises:
-            RemoteProtocolError: it is no command, or says what cannot be.
+            RemoteProtocolError: the message is not a command, or is invalid.
         """
         match message:
             case SubmitTasks():
@@ -323,11 +320,11 @@ class JobScope:
                         self.environment.release_partition(name)
             case _:
                 raise RemoteProtocolError(
-                    ErrorCode.UNEXPECTED_FRAME, f"{type(message).__name__} is nothing that is said to a TaskManager"
+                    ErrorCode.UNEXPECTED_FRAME, f"{type(message).__name__} is not a command for a TaskManager"
                 )
 
     def _keep(self, message: KeepDataset) -> None:
-        """Some partitions are the TaskManager's from now on."""
+        """Transfers partitions from the job to the kept datasets."""
         if self.environment is None:
             return
         try:
@@ -338,22 +335,22 @@ class JobScope:
         self._partitions.difference_update(message.names)
 
     def _submit(self, descriptors: Sequence[bytes]) -> None:
-        """Whatever is said of these attempts from now on is about something that is there, so this does not wait."""
+        """Adds attempts without waiting, so that later commands find them."""
         if self._closing.is_set():
             return
         if self._nursery is None:
             self._early_bytes += sum(map(len, descriptors))
             if self._early_bytes > EARLY_BYTES:
                 self.refuse(
-                    f"job {self.name!r} is not open yet, and {self._early_bytes} bytes of tasks have come; submit them"
-                    " when it is"
+                    f"job {self.name!r} is not open yet, but {self._early_bytes} bytes of tasks have arrived; submit"
+                    " them after `JobOpened`"
                 )
                 return
         for packed in descriptors:
             try:
                 descriptor = TaskDeploymentDescriptor.parse(packed)
-            except RemoteProtocolError as error:  # its sender is not known
-                self.refuse(f"a task cannot be read: {error}")
+            except RemoteProtocolError as error:  # its attempt is unknown
+                self.refuse(f"a task descriptor is malformed: {error}")
                 return
             self._take(TaskAttempt(descriptor, self))
             self._partitions.update(partition.name for partition in descriptor.partitions)
@@ -402,19 +399,17 @@ class JobScope:
         try:
             barrier = decode_event(message.barrier)
         except NetstackError as error:
-            raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"a barrier cannot be read: {error}") from error
+            raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"a barrier is malformed: {error}") from error
         if not isinstance(barrier, CheckpointBarrier):
-            raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"{type(barrier).__name__} is no barrier")
+            raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"{type(barrier).__name__} is not a barrier")
         for task in self._alive(message.attempts):
             if task.task is None:
                 task.declined(barrier.checkpoint_id, f"attempt {task.attempt} is still being deployed")
             else:
                 task.task.trigger_checkpoint(barrier, is_savepoint=message.is_savepoint, stops=message.stops)
 
-    # Progress.
-
-    async def _tell_progress(self) -> None:
-        """Once a second, less often where it costs much, while something changes: sums over the attempts here."""
+    async def _report_progress(self) -> None:
+        """Sends summed progress once a second while it changes; less often if computing it is expensive."""
         reported: Plain = {}
         clock = turns().clock
         period_s = PROGRESS_S

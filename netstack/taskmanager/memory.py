@@ -1,10 +1,10 @@
-"""Memory of a TaskManager: which job holds how much for network buffers, which one waits; short collections of garbage.
+"""Network memory of a TaskManager, leased to jobs in order; and short garbage collections for its process.
 
-Takes: requests. Gives: leases, in the order of the requests; `short_collections`, for the process of a TaskManager.
+Takes: requests. Gives: leases in the order of the requests; `short_collections`.
 
-While a full collection runs no thread does, and no sign of life is given; with half a million channels it took 1.9 s.
-So what has survived a collection of `LONG_S` is not visited again (`gc.freeze`): the next one visits what is new.
-Garbage in cycles among what was set aside stays until `release` is called, when no job is left.
+A full garbage collection stops all threads, so no heartbeat is sent; with half a million channels one took 1.9 s.
+Therefore objects that survive a collection of `LONG_S` are excluded from later ones (`gc.freeze`). Cyclic garbage among
+them stays until the release function is called, when no job is left.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ..units import format_size
 
 @final
 class TaskMemory:
-    """What a TaskManager has to give.
+    """The network memory of a TaskManager.
 
     Attributes:
-        memory_bytes: of network buffers, in all.
-        free_memory_bytes: not held.
+        memory_bytes: total memory for network buffers.
+        free_memory_bytes: memory that no job holds.
     """
 
     def __init__(self, memory_bytes: int) -> None:
@@ -37,21 +37,21 @@ class TaskMemory:
         self._waiting: deque[tuple[int, trio.Event]] = deque()
 
     async def acquire(self, memory_bytes: int, *, timeout_s: float) -> None:
-        """Waits for its turn and for what it wants.
+        """Waits for its turn and takes memory.
 
         Raises:
-            RequestRefused: it wants more than there is in all, or it was not given back in time by others.
-            ConfigError: the timeout is below 0.
+            RequestRefused: the request exceeds the total, or not enough memory became free in time.
+            ConfigError: the timeout is negative.
 
-        Cancellation: nothing is held.
+        Cancellation: takes nothing.
         """
         if not timeout_s >= 0:
-            raise ConfigError(f"a timeout of {timeout_s} s for memory; give 0 or more")
+            raise ConfigError(f"timeout of {timeout_s} s for memory: must be at least 0")
         if memory_bytes > self.memory_bytes:
             raise RequestRefused(
-                f"{format_size(memory_bytes)} of network buffers were asked for, and this TaskManager has"
+                f"the job needs {format_size(memory_bytes)} of network buffers, but this TaskManager has"
                 f" {format_size(self.memory_bytes)}: start it with more --memory, or use fewer buffers (each"
-                " counts as 560 bytes at least)"
+                " counts as at least 560 bytes)"
             )
         entry = (memory_bytes, trio.Event())
         self._waiting.append(entry)
@@ -67,23 +67,23 @@ class TaskMemory:
             raise
         if entry[1].is_set():
             return
-        refusal = RequestRefused(  # before it makes way: its text tells what it found
-            f"{format_size(memory_bytes)} of network buffers were not free within {timeout_s:g} s:"
-            f" {format_size(self.free_memory_bytes)} of {format_size(self.memory_bytes)} are; wait for the other jobs"
+        refusal = RequestRefused(  # built before the withdrawal, which may change the free memory
+            f"{format_size(memory_bytes)} of network buffers did not become free within {timeout_s:g} s:"
+            f" {format_size(self.free_memory_bytes)} of {format_size(self.memory_bytes)} are free; wait for other jobs"
         )
         self._withdraw(entry)
         raise refusal
 
     async def acquire_rest(self, least_bytes: int) -> int:
-        """Waits for its turn and for memory, then takes all that is free.
+        """Waits for its turn and a minimum, then takes all free memory.
 
         Args:
-            least_bytes: that it waits for; less if there is less in all.
+            least_bytes: minimum; capped at the total.
 
         Returns:
-            How much it is, to be given to `release`.
+            The number of bytes, to be passed to `release`.
 
-        Cancellation: nothing is held.
+        Cancellation: takes nothing.
         """
         least_bytes = min(least_bytes, self.memory_bytes)
         await self.acquire(least_bytes, timeout_s=math.inf)
@@ -91,7 +91,7 @@ class TaskMemory:
         return least_bytes + rest_bytes
 
     def release(self, memory_bytes: int) -> None:
-        """Gives back what was acquired."""
+        """Returns memory."""
         self.free_memory_bytes += memory_bytes
         self._serve()
 
@@ -116,7 +116,7 @@ _FULL: Final = 2
 
 @contextmanager
 def short_collections(long_s: float = LONG_S) -> Iterator[Callable[[], None]]:
-    """Keeps collections of this process short while the block runs; gives what releases all that was set aside."""
+    """Keeps garbage collections short while the block runs; yields a function that ends all exclusions."""
     began_s = 0.0
 
     def watch(phase: str, info: dict[str, Any]) -> None:

@@ -1,14 +1,14 @@
-"""Slots of one host reach each other through shared memory, whatever TaskManagers they belong to.
+"""Shared-memory connections between the slots of one host, also of different TaskManagers.
 
-Takes: addresses of slots. Gives: streams to them; a listener beside that of a slot's port.
+Takes: addresses of slots. Gives: streams to them; an additional listener for a slot's port.
 
-A slot that serves data at `tcp://10.0.0.1:6122` also listens at `shm://slot-10.0.0.1-6122`. Whoever dials that address,
-and finds it to be one of its own host, tries the name first.
+A slot that serves data at `tcp://10.0.0.1:6122` also listens at `shm://slot-10.0.0.1-6122`. A process that connects to
+an address of its own host tries the shared-memory name first.
 
 Rules:
-- A name is found where the port would be found: names of shared memory belong to a network namespace, as ports do.
-- It lets in nobody whom the port would not: only processes of the same user, which prove the same secret.
-- What cannot go through shared memory goes over the network; a process tells why, once.
+- Shared-memory names belong to a network namespace, as ports do, so a name is reachable exactly where the port is.
+- The name admits no additional peers: only processes of the same user, which prove the same secret.
+- If shared memory cannot be used, the network is used; the process logs the reason once.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _CHARACTERS: Final = 400
 
 @final
 class Neighbours:
-    """The slots beside one process."""
+    """Connects one process to the other slots of its host."""
 
     def __init__(self) -> None:
         self._is_logged = False
 
     async def listen(self, address: str) -> Listener | None:
-        """Listens beside a slot's port; None where shared memory cannot be used.
+        """Opens the shared-memory listener of a slot's port; returns None if shared memory cannot be used.
 
         Args:
-            address: of the port, as bound.
+            address: bound address of the port.
         """
         hosts = await _hosts(address)
         if not hosts:
@@ -52,14 +52,16 @@ class Neighbours:
         try:
             return await transport_for(url).listen(url)
         except OSError as error:
-            self._log_once(f"slots of this host reach {address} over the network only: {error.strerror}")
+            self._log_once(
+                f"slots of this host connect to {address} over the network, not shared memory: {error.strerror}"
+            )
             return None
 
     async def connect(self, address: str) -> ByteStream:
-        """A stream to the slot at `address`: through shared memory if it is on this host.
+        """Connects to the slot at `address`, through shared memory if it is on this host.
 
         Raises:
-            ConnectionLost: nobody answers there.
+            ConnectionLost: the address does not answer.
         """
         why = ""
         for family, target in await _hosts(address):
@@ -68,14 +70,14 @@ class Neighbours:
                 try:
                     stream = await transport_for(url).connect(url)
                 except ConnectionLost as error:
-                    if getattr(error.__cause__, "errno", None) != errno.ECONNREFUSED:  # else nobody has the name
+                    if getattr(error.__cause__, "errno", None) != errno.ECONNREFUSED:  # refused: there is no such name
                         why = str(error)
                 else:
                     stream.peer = f"{address} (shared memory)"
                     return stream
         stream = await transport_for(address).connect(address)
         if why:
-            self._log_once(f"{address} is reached over the network: {why}")
+            self._log_once(f"connecting to {address} over the network, not shared memory: {why}")
         return stream
 
     def _log_once(self, text: str) -> None:
@@ -85,20 +87,20 @@ class Neighbours:
 
 
 async def _hosts(address: str) -> list[tuple[socket.AddressFamily, Any]]:
-    """What an address stands for, as sockets take it; nothing where shared memory has no place."""
+    """Resolves an address for sockets; returns nothing if shared memory cannot be used."""
     parts = url_parts(address)
     if parts.scheme not in _SCHEMES or unsupported():
         await trio.lowlevel.checkpoint()
         return []
     try:
         addresses = await trio.socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):  # whoever dials it will say so
+    except (OSError, UnicodeError):  # connecting will raise it
         return []
     return [(family, target) for family, _, _, _, target in addresses]
 
 
 def _is_ours(family: socket.AddressFamily, target: Any) -> bool:
-    """Whether an address is one of this host's, in this network namespace."""
+    """Whether an address belongs to this host and network namespace."""
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
         try:
             sock.bind((target[0], 0, *target[2:]))

@@ -1,8 +1,8 @@
-"""Registers a TaskManager at its JobManager, again after every loss.
+"""Registers a TaskManager at its JobManager, and again after every loss of the connection.
 
-Takes: the JobManager's address. Gives: links to it, one at a time, to whoever works for it.
+Takes: the JobManager's address. Gives: one link at a time to the session.
 
-The link has a thread of its own, so that user code that computes for long delays no heartbeat.
+The link runs in its own thread, so that blocking user code does not delay heartbeats.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _MOST_BACKOFF_S: Final = 5.0
 
 @final
 class Registration:
-    """At one JobManager; `run` it.
+    """The registration of a TaskManager at one JobManager; `run` maintains it.
 
     Args:
-        config: of the TaskManager.
-        facts: the first message to the JobManager.
-        serve_driver: works for the JobManager at the other end of a link, until it is lost.
-        processes: the slots, which have to be there first; None where tasks run in this process.
+        config: settings of the TaskManager.
+        facts: returns the facts for the greeting.
+        serve_driver: serves the JobManager at the other end of a link until the link is lost.
+        processes: the slot processes, which must be ready first; None: tasks run in this process.
 
     Attributes:
-        count: how often it has registered.
+        count: number of registrations so far.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Registration:
         self._registered = trio.Event()
 
     async def run(self, address: str) -> None:
-        """Registers at a JobManager and works for it; when it is lost, again, until cancelled."""
+        """Registers at a JobManager and serves it, again after every loss, until cancelled."""
         backoff_s = _LEAST_BACKOFF_S
         while True:
             began_s = trio.current_time()
@@ -75,22 +75,25 @@ class Registration:
                     raise
                 if not isinstance(root, NetstackError | OSError):
                     self._log.log(
-                        logging.ERROR, "jobmanager broke", f"JobManager {address}: a mistake here", error=root
+                        logging.ERROR,
+                        "jobmanager broke",
+                        f"JobManager {address}: internal error of this TaskManager",
+                        error=root,
                     )
                 self._log.log(
-                    logging.WARNING, "jobmanager", f"JobManager {address}: {shown_error(root)}; it is dialled again"
+                    logging.WARNING, "jobmanager", f"JobManager {address}: {shown_error(root)}; connecting again"
                 )
             if trio.current_time() - began_s > _MOST_BACKOFF_S:
                 backoff_s = _LEAST_BACKOFF_S
-            await trio.sleep(backoff_s * random.uniform(0.8, 1.2))  # many TaskManagers do not dial at one moment
+            await trio.sleep(backoff_s * random.uniform(0.8, 1.2))  # spreads the connections of many TaskManagers
             backoff_s = min(2 * backoff_s, _MOST_BACKOFF_S)
 
     async def wait_first(self) -> None:
-        """Waits until it has registered at its JobManager for the first time. Cancellation: nothing changed."""
+        """Waits for the first registration. Cancellation: changes nothing."""
         await self._registered.wait()
 
     async def _work_for(self, address: str) -> None:
-        """One registration, from dialling to the loss of the JobManager."""
+        """Runs one registration, from connecting to the loss of the JobManager."""
         secret = self._config.secret
         connect = partial(
             dial,
@@ -116,7 +119,9 @@ class Registration:
 
     async def _registered_at(self, link: MessageLink, role: str) -> None:
         if role != JOBMANAGER:
-            raise RequestRefused(f"{link.peer} is no JobManager; give the address of one to --jobmanager")
+            raise RequestRefused(
+                f"{link.peer} is a {shown_text(role)}, not a JobManager; give --jobmanager the address of a JobManager"
+            )
         self.count += 1
         self._registered.set()
         LOGGER.info("registered at %s", shown_text(link.peer))

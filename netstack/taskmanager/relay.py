@@ -1,11 +1,11 @@
-"""One job of a JobManager at a supervisor: its messages are passed on to the slots, and theirs back.
+"""One job at a TaskManager whose slots are processes: relays messages between the JobManager and the slots.
 
-Takes: messages of a JobManager. Gives: the same messages to the slots they are about, answers of several slots as one.
+Takes: messages of a JobManager. Gives: the same messages to the slots that they concern; merged answers of slots.
 
-A job is opened in a slot when its first task there arrives. A task's descriptor names its slot; later messages about
-the attempt follow it. What a slot has written and sealed is served here from then on, so it outlives the slot's
-process: the network environment for that is opened with the first such partition, and what slots send behind
-that waits meanwhile, so that nobody is sent to a partition that cannot be reached yet.
+A job is opened in a slot when its first task arrives there. A task's descriptor names its slot; later messages about
+the attempt go to that slot. The supervisor serves sealed partitions of slots, so they outlive the slot's process. The
+network environment for that opens with the first sealed partition; later messages of slots wait until it is open, so
+that no consumer connects to a partition that is not served yet.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from .slot_settings import config_of
 
 @final
 class RelayedJob:
-    """One job of a JobManager in the slots (a `SlotOwner`, and a `SessionJob`)."""
+    """One job in the slot processes; implements `SlotOwner` and `SessionJob`."""
 
     def __init__(
         self,
@@ -61,20 +61,20 @@ class RelayedJob:
         environments: Environments,
         datasets: KeptDatasets,
     ) -> None:
-        """Nothing is in any slot yet.
+        """Creates the job; slots receive it with their first tasks.
 
         Args:
-            opening: as it came.
-            slots: of the TaskManager.
-            send: to the JobManager.
-            blobs: keeps what jobs fetch, for all slots.
-            fetch: brings a blob over the link of the job.
-            source: the host of the JobManager.
-            environments: of the TaskManager; one of them serves what slots have sealed.
-            datasets: of the TaskManager.
+            opening: the received `OpenJob`.
+            slots: slots of the TaskManager.
+            send: sends a message to the JobManager.
+            blobs: blob cache for all slots.
+            fetch: fetches a blob over the link of the job.
+            source: host of the JobManager.
+            environments: network environments of the TaskManager, which serve sealed partitions.
+            datasets: kept datasets of the TaskManager.
 
         Raises:
-            ConfigError: the settings of its network cannot work.
+            ConfigError: the network settings are invalid.
         """
         self.job_id = opening.job_id
         self.name = shown_text(opening.name)
@@ -96,13 +96,13 @@ class RelayedJob:
         self._network = None if network is None else config_of(network)
         self._environment: NetworkEnvironment | None = None
         self._partitions: set[str] = set()
-        self._waiting: list[Message] = []  # for the environment
+        self._waiting: list[Message] = []  # messages that wait for the environment
         self._changed = trio.Event()
 
     async def live(self) -> None:
-        """Tasks may come until it is closed; then waits until no slot has anything of it.
+        """Runs the job until it is closed and all slots have closed it.
 
-        Cancellation: what is in the slots is left to whoever ends them.
+        Cancellation: does not wait for the slots.
         """
         self._send(JobOpened(self.job_id))
         try:
@@ -130,12 +130,12 @@ class RelayedJob:
                     for name in self._partitions:
                         environment.release_partition(name)
         except NetstackError as error:
-            self.refuse(f"what its slots have written cannot be served: {shown_error(error)}")
+            self.refuse(f"the sealed partitions of its slots cannot be served: {shown_error(error)}")
 
     # From the JobManager.
 
     def carry_out(self, message: Message) -> None:
-        """Sends a message on to the slots it is about."""
+        """Forwards a message to the slots that it concerns."""
         match message:
             case SubmitTasks():
                 self._submit(message.descriptors)
@@ -177,11 +177,11 @@ class RelayedJob:
                     slot.send(self.job_id, message)
             case _:
                 raise RemoteProtocolError(
-                    ErrorCode.UNEXPECTED_FRAME, f"{type(message).__name__} is nothing that is said to a TaskManager"
+                    ErrorCode.UNEXPECTED_FRAME, f"{type(message).__name__} is not a command for a TaskManager"
                 )
 
     def close(self, reason: str) -> None:
-        """The job leaves all slots; idempotent."""
+        """Closes the job in all slots. Idempotent."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -191,29 +191,27 @@ class RelayedJob:
         self._end_if_closed()
 
     def refuse(self, why: str) -> None:
-        """Implements `SessionJob`."""
+        """Closes the job because it was rejected or cannot continue; the first reason counts."""
         self.refusal = self.refusal or why
         self.close(why)
 
-    # From the slots (`SlotOwner`).
-
     def on_message(self, slot: int, message: Message) -> None:
-        """Implements `SlotOwner`."""
+        """Forwards a message of a slot to the JobManager; sums progress over all slots."""
         if isinstance(message, JobProgress):
             self._progress[slot] = message.vertices
             message = JobProgress(self.job_id, _sums(self._progress.values()))
         self._report(message)
 
     def on_closed(self, slot: int, refusal: str, attempts: tuple[Attempt, ...]) -> None:
-        """Implements `SlotOwner`."""
+        """Handles a slot that has closed or rejected the job."""
         self._progress.pop(slot, None)
         if refusal and not self._is_closing:
-            self._report(SlotEnded(self.job_id, slot, attempts, f"it does not take the job: {refusal}"))
+            self._report(SlotEnded(self.job_id, slot, attempts, f"it rejected the job: {refusal}"))
         self._forget(slot)
         self._end_if_closed()
 
     def on_ended(self, slot: int, how: str, attempts: tuple[Attempt, ...], canceled: tuple[Attempt, ...]) -> None:
-        """Implements `SlotOwner`."""
+        """Reports the end of a slot's process to the JobManager."""
         self._progress.pop(slot, None)
         if attempts:
             self._report(SlotEnded(self.job_id, slot, attempts, how))
@@ -223,17 +221,15 @@ class RelayedJob:
         self._end_if_closed()
 
     def on_blocked(self, slot: int, blocked_s: float, where: Plain) -> None:
-        """Implements `SlotOwner`."""
+        """Reports a blocked slot to the JobManager."""
         self._report(SlotBlocked(self.job_id, slot, blocked_s, where))
 
     async def blob(self, fetch: FetchBlob) -> BlobPart:
-        """Implements `SlotOwner`."""
+        """Returns a part of a blob of the job."""
         return await self._blobs.part(self.job_id, fetch, self._fetch)
 
-    # Inside.
-
     def _report(self, message: Message) -> None:
-        """Tells the JobManager something, behind what came before it; what slots have sealed is served here."""
+        """Sends a message to the JobManager in order; takes over sealed partitions."""
         if not isinstance(message, PartitionSealed) and not self._waiting:
             self._send(message)
         elif self._environment is None:
@@ -250,7 +246,8 @@ class RelayedJob:
             attempt, number = place_of(descriptor)
             if not 0 <= number < len(self._slots):
                 raise RemoteProtocolError(
-                    ErrorCode.MALFORMED_FRAME, f"a task is for slot {number}, and there are {len(self._slots)}"
+                    ErrorCode.MALFORMED_FRAME,
+                    f"a task is for slot {number}, but there are only {len(self._slots)} slots",
                 )
             by_slot.setdefault(number, []).append((attempt, descriptor))
         for number, tasks in by_slot.items():
@@ -261,19 +258,19 @@ class RelayedJob:
             slot.submit(self.job_id, [attempt for attempt, _ in tasks], tuple(packed for _, packed in tasks))
 
     def _opening_in(self, slot: int) -> OpenJob:
-        """What opens the job in a slot: with the slot's data port, and at most the slot's memory."""
+        """Returns the `OpenJob` for a slot, with the slot's data port and at most the slot's memory."""
         address = _reachable(self._slots[slot].url, self._opening.data_address)
         return replace(self._opening, data_address=address, network=self._network_in(self._slots[slot]))
 
     def _network_in(self, slot: Slot) -> Plain | None:
-        """The settings of the job's network, with at most the slot's memory."""
+        """Returns the job's network settings with at most the slot's memory."""
         network = self._opening.network
         if network is None:
             return None
         return {**network, "memory_bytes": min(network["memory_bytes"], slot.memory_bytes)}
 
     def _mine(self) -> list[Slot]:
-        """The slots that have the job."""
+        """Returns the slots that have the job."""
         return [slot for slot in self._slots if (job := slot.jobs.get(self.job_id)) is not None and job.owner is self]
 
     def _by_slot(self, attempts: Iterable[Attempt]) -> list[tuple[Slot, tuple[Attempt, ...]]]:
@@ -294,10 +291,10 @@ class RelayedJob:
 
 
 def place_of(descriptor: bytes) -> tuple[Attempt, int]:
-    """The attempt and the slot that a packed `TaskDeploymentDescriptor` is for, without reading the rest of it.
+    """Reads only the attempt and the slot of a packed `TaskDeploymentDescriptor`.
 
     Raises:
-        RemoteProtocolError: it is none.
+        RemoteProtocolError: the descriptor is malformed.
     """
     unpacker = msgpack.Unpacker(max_buffer_size=0)
     unpacker.feed(descriptor)
@@ -307,13 +304,13 @@ def place_of(descriptor: bytes) -> tuple[Attempt, int]:
         slot = int(str(unpacker.unpack()).rpartition("/")[2])
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise RemoteProtocolError(
-            ErrorCode.MALFORMED_FRAME, f"no task deployment descriptor: {shown(str(error))}"
+            ErrorCode.MALFORMED_FRAME, f"a task deployment descriptor is malformed: {shown(str(error))}"
         ) from error
     return (vertex, subtask, attempt), slot
 
 
 def _reachable(url: str, data_address: str) -> str:
-    """The URL of a slot as others know it: a port that listens everywhere is at the host that they know."""
+    """Returns the URL of a slot for other hosts; replaces a wildcard host by that of the data address."""
     parts = url_parts(url)
     if parts.hostname not in ("0.0.0.0", "::") or parts.port is None:
         return told_address(url)
@@ -322,7 +319,7 @@ def _reachable(url: str, data_address: str) -> str:
 
 
 def _sums(progress: Iterable[Plain]) -> Plain:
-    """The progress of each vertex over all slots."""
+    """Sums the progress of each vertex over all slots."""
     sums: Plain = {}
     for vertices in progress:
         for vertex, numbers in vertices.items():

@@ -1,6 +1,6 @@
-"""Opens a TaskManager's ports and runs it.
+"""Opens and runs a TaskManager.
 
-Takes: its settings. Gives: `open_taskmanager`, which serves until the block ends.
+Takes: its settings. Gives: `open_taskmanager`, which serves while its block runs.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ async def open_taskmanager(
     """Opens a TaskManager that serves while the block runs.
 
     Args:
-        config: how it serves.
-        metrics_address: where Prometheus may read `/metrics`: `host:port`, or over TLS `tls+tcp://host:port`; None
-            serves none.
-        processes: the slots, each a process; None runs all tasks here, in this event loop.
-        on_made: takes each task that is made here; None where nobody wants to know.
+        config: settings.
+        metrics_address: address of `/metrics` for Prometheus: `host:port`, or `tls+tcp://host:port` with TLS; None: no
+            metrics.
+        processes: slot processes; None: all tasks run in this event loop.
+        on_made: called with each task created in this process, or None.
 
     Raises:
         OSError: an address cannot be bound; the text names it.
-        ConfigError: a setting cannot work.
+        ConfigError: a setting is invalid.
 
-    Cancellation, and the end of the block: every job is closed, every connection ended.
+    Cancellation, like the end of the block, closes every job and connection.
     """
     listeners = [await transport_for(config.listen).listen(config.listen)]
     control: Listener | None = None
@@ -66,7 +66,7 @@ async def open_taskmanager(
         async with background_tasks() as nursery:
             if metrics_address is not None:
                 await _serve_metrics(manager, metrics_address, nursery)
-            if config.link_in_thread:  # in virtual time there are no threads
+            if config.link_in_thread:  # tests in virtual time have no threads
                 nursery.start_soon(_remove_leftovers, config.network.shuffle_directory)
             nursery.start_soon(manager.environments.run)
             if processes is not None:
@@ -83,18 +83,18 @@ async def open_taskmanager(
             listener.close()
         if manager is not None:
             manager.close()
-        if processes is not None:  # what slots left that had to be killed at the end
+        if processes is not None:  # files of slots that were killed at the end
             with suppress(OSError):
                 remove_leftovers(config.network.shuffle_directory or tempfile.gettempdir())
 
 
 async def _remove_leftovers(folder: str | None) -> None:
-    """What TaskManagers that were killed have left on the disk."""
+    """Removes files of killed TaskManagers from the disk."""
     try:
         for path in await in_thread(partial(remove_leftovers, folder or tempfile.gettempdir())):
-            LOGGER.info("%s was left by a process that is dead, and is removed", path)
+            LOGGER.info("removed %s, which a killed process had left", path)
     except OSError as error:
-        LOGGER.warning("what killed processes left cannot be looked for: %s", error)
+        LOGGER.warning("files of killed processes cannot be removed: %s", error)
 
 
 async def _serve_metrics(manager: TaskManager, address: str, nursery: trio.Nursery) -> None:

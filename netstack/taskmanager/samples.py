@@ -1,9 +1,9 @@
-"""Stacks that are sampled from outside of tasks, for flame graphs: nothing happens where nobody asks.
+"""Samples the stacks of tasks for flame graphs; costs nothing without a request.
 
-Takes: slots that are processes, or the thread of this event loop. Gives: stacks, and how often each was met.
+Takes: slot processes, or the thread of this event loop. Gives: stacks with their frequencies.
 
-A slot's process is asked by a signal whose handler is in C, so also while its event loop is blocked or an extension
-holds the interpreter. Where all slots share this event loop a thread looks at the stack of the loop's.
+A signal whose handler is in C samples a slot process, so sampling also works while its event loop is blocked or an
+extension holds the interpreter. If all slots share this event loop, another thread samples the loop's stack.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     from .slot import Slot
 
 PERIOD_S: Final = 0.05
-"""Between two looks at one process: each interrupts it for some 100 us."""
+"""Interval of samples of one process; each interrupts it for about 100 us."""
 
 MOST_S: Final = 10.0
-"""Whoever asks for longer is given this."""
+"""Maximum sampling time."""
 
 STACKS_AT_MOST: Final = 300
-"""Different ones in an answer; the rarest are left out."""
+"""Maximum number of different stacks in an answer; the rarest are left out."""
 
 _Met: TypeAlias = "Counter[tuple[int | None, str, int, tuple[Frame, ...]]]"
 
 
 async def sampled_slots(slots: Iterable[Slot], duration_s: float) -> list[Plain]:
-    """The stacks of processes of slots.
+    """Samples the stacks of slot processes.
 
     Returns:
-        See `_rows`.
+        Rows as from `_rows`.
 
-    Cancellation: nothing stays behind.
+    Cancellation: leaves no state behind.
     """
     met: _Met = Counter()
 
@@ -62,16 +62,16 @@ async def sampled_slots(slots: Iterable[Slot], duration_s: float) -> list[Plain]
 
 
 async def sampled_loop(thread: int, duration_s: float) -> list[Plain]:
-    """The stacks of the thread of an event loop, whose tasks are of any job.
+    """Samples the stack of the thread of an event loop, which runs tasks of all jobs.
 
     Args:
-        thread: its identifier.
-        duration_s: how long.
+        thread: identifier of the thread.
+        duration_s: sampling time.
 
     Returns:
-        See `_rows`; which task a stack is of is not known.
+        Rows as from `_rows`, without the names of tasks.
 
-    Cancellation: waits for the end of the samples.
+    Cancellation: waits for the end of the sampling.
     """
     return _rows(await in_thread(partial(_looked_at, thread, min(duration_s, MOST_S))))
 
@@ -81,24 +81,24 @@ def _looked_at(thread: int, duration_s: float) -> _Met:
     end_s = time.monotonic() + duration_s
     while time.monotonic() < end_s:
         frames: list[Frame] = []
-        frame_found = sys._current_frames().get(thread)
-        while frame_found is not None and len(frames) < FRAMES_AT_MOST:
-            frames.append(Frame(frame_found.f_code.co_filename, frame_found.f_lineno or 0, frame_found.f_code.co_name))
-            frame_found = frame_found.f_back
+        frame = sys._current_frames().get(thread)
+        while frame is not None and len(frames) < FRAMES_AT_MOST:
+            frames.append(Frame(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name))
+            frame = frame.f_back
         met[None, "", -1, _of_task(frames)] += 1
         time.sleep(PERIOD_S)
     return met
 
 
 def _of_task(frames: list[Frame]) -> tuple[Frame, ...]:
-    """What of a stack is a task's, innermost frame first; nothing where none was running."""
+    """Returns the part of a stack that belongs to a task, innermost frame first; empty if no task was running."""
     return tuple(task_frames(frames)) if is_tasks(frames) else ()
 
 
 def _rows(met: _Met) -> list[Plain]:
-    """For each stack `slot`, `task`, `subtask` (empty and -1 where no operator's code is on it), `count`, `frames`.
+    """Returns for each stack `slot`, `task`, `subtask` (empty and -1 without operator code), `count`, `frames`.
 
-    `frames` is empty for what the event loop, and no task, was doing: waiting, above all.
+    `frames` is empty if no task was running, mostly because the event loop was waiting.
     """
     return [
         {

@@ -1,12 +1,12 @@
-"""A TaskManager: a port for data and control, slots and memory for jobs, nothing left of jobs that ended.
+"""The TaskManager: a port for data and control, slots and memory for jobs.
 
-Takes: addresses, a secret, bounds (`config`). Gives: `TaskManager`; `runner.open_taskmanager` makes one.
+Takes: addresses, a secret, limits (`config`). Gives: `TaskManager`, which `runner.open_taskmanager` creates.
 
-A TaskManager with the address of a JobManager registers there (`registration`). One without waits until a JobManager
-dials its port. It works for one JobManager at a time. After the proof of the secret, a connection names its purpose
+A TaskManager with the address of a JobManager registers there (`registration`); one without waits until a JobManager
+connects. It works for one JobManager at a time. After the proof of the secret, a connection sends its route
 (`control.routing`), so one port serves data, control and clients.
 
-Rules: an error on one connection ends that connection at most.
+Rules: an error on one connection ends that connection only. An ended job leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -32,10 +32,7 @@ from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greetin
 from ..control.messages import AskDetails, AskStatistics, BlobPart, DropDataset, OpenJob
 from ..control.reports import BlobKept, FetchBlob, PartitionSealed
 from ..control.routing import check_job_id
-from ..errors import (
-    NetstackError,
-    RequestRefused,
-)
+from ..errors import NetstackError, RequestRefused
 from ..ids import PartitionId
 from ..limited_log import LimitedLog
 from ..runtime.admission import Admission
@@ -68,29 +65,29 @@ from .statistics import job_document, merged, merged_details, merged_documents
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
 JOBS_AT_MOST: Final = 1024
-"""Open, or waiting for memory."""
+"""Maximum number of jobs that are open or wait for memory."""
 
 JOBS_OF_A_HOST: Final = 768
-"""However many connections it opens them by: others find room."""
+"""Maximum number of jobs of one host, over all of its connections, so that other hosts find room."""
 
 ADOPTION_TIMEOUT_S: Final = 20.0
-"""How long a JobManager waits for another one that the TaskManager works for: one that died is gone by then."""
+"""How long a JobManager that connects waits for the current one; a dead one is detected by then."""
 
 _NAME_CHARACTERS: Final = 200
 
 
 @final
 class TaskManager:
-    """Made by `open_taskmanager` (it is the `SessionHost` of its sessions).
+    """A TaskManager; created by `open_taskmanager`. It implements `SessionHost` for its sessions.
 
     Attributes:
-        config: its settings.
-        address: URL that was really bound, for data and control.
-        control_address: URL of the port for control.
-        memory: what of it is free.
-        environments: the networks of its jobs.
-        datasets: what jobs have left here.
-        registration: at its JobManager.
+        config: settings.
+        address: bound URL for data and control.
+        control_address: URL of the control port.
+        memory: network memory.
+        environments: network environments of its jobs.
+        datasets: kept datasets.
+        registration: registration at its JobManager.
     """
 
     def __init__(
@@ -108,9 +105,9 @@ class TaskManager:
         self.address = listener.address
         self.control_address = self.address if control is None else control.address
         self.metrics_address: str | None = None
-        """`host:port` at which Prometheus finds the metrics; None if they are not served."""
+        """`host:port` of the Prometheus metrics; None if they are not served."""
         self._has_control = control is not None
-        self._build = own_build()  # now: files may be replaced while the old code runs
+        self._build = own_build()  # read now, since files may be replaced while this process runs
         self._session = secrets.token_hex(8)
         self.memory = TaskMemory(config.memory_bytes)
         self._allowed = AllowList(config.allow)
@@ -153,32 +150,32 @@ class TaskManager:
         self.registration = Registration(config, self.facts, self.serve_driver, processes)
 
     async def serve(self, listener: Listener, *, takes_data: bool) -> None:
-        """Accepts until cancelled.
+        """Accepts connections until cancelled.
 
         Args:
-            listener: one of its ports.
-            takes_data: whether data connections may come there.
+            listener: listener of one of the ports.
+            takes_data: whether the port accepts data connections.
         """
         await self._port.serve(listener, self.environments.accept if takes_data else None)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no job is open or waits."""
+        """Whether no job is open or waits for memory."""
         return not self._jobs
 
     def close(self) -> None:
-        """What jobs brought along is forgotten."""
+        """Removes the packages that jobs shipped."""
         if self._shipped is not None:
             self._shipped.close()
 
     async def wait_served(self) -> None:
-        """Waits until, for the first time, a JobManager has come and none is left. Cancellation: nothing changed."""
+        """Waits until the first JobManager has connected and left. Cancellation: changes nothing."""
         await self._served.wait()
 
     async def serve_driver(self, link: MessageLink) -> None:
-        """Works for the JobManager (or supervisor) at the other end of a link that has greeted, until it is gone.
+        """Serves the JobManager or supervisor at the other end of a link until the link is lost.
 
-        Cancellation: every job of the link is closed.
+        Cancellation: closes every job of the link.
         """
         self._drivers[link] = None
         try:
@@ -189,19 +186,24 @@ class TaskManager:
                 self._served.set()
 
     def make_job(self, message: OpenJob, link: MessageLink, blobs: BlobFetcher) -> JobScope | RelayedJob:
-        """A job that `SessionJob.live` runs; its id is reserved.
+        """Creates a job for `SessionJob.live` and reserves its id.
 
         Raises:
-            RequestRefused: its id is taken, or there are too many.
-            ConfigError: its settings cannot work.
+            RequestRefused: the id is taken, or there are too many jobs.
+            ConfigError: its settings are invalid.
         """
         if check_job_id(message.job_id) in self._jobs:
-            raise RequestRefused(f"job {message.job_id} exists already; choose another id")
+            raise RequestRefused(f"job {message.job_id} exists already at this TaskManager")
         if len(self._jobs) >= JOBS_AT_MOST:
-            raise RequestRefused(f"{JOBS_AT_MOST} jobs are open or wait here; try later")
+            raise RequestRefused(
+                f"{JOBS_AT_MOST} jobs are open or wait at this TaskManager, the maximum; wait until some end"
+            )
         source = link.peer.rpartition(":")[0]
         if sum(job.source == source for job in self._jobs.values()) >= JOBS_OF_A_HOST:
-            raise RequestRefused(f"{JOBS_OF_A_HOST} jobs of your host are open or wait here; close some first")
+            raise RequestRefused(
+                f"{JOBS_OF_A_HOST} jobs of your host are open or wait at this"
+                " TaskManager, the maximum; close some first"
+            )
         network = None if message.network is None else config_of(message.network)
         job: JobScope | RelayedJob
         if self._processes is not None:
@@ -235,34 +237,34 @@ class TaskManager:
                 on_made=self._on_made,
             )
         self._jobs[job.job_id] = job
-        self._log.log(logging.INFO, "opened", f"job {job.job_id} ({shown_text(job.name)}): its tasks may come")
+        self._log.log(logging.INFO, "opened", f"job {job.job_id} ({shown_text(job.name)}) opened")
         return job
 
     async def blob_part(self, ask: FetchBlob) -> BlobPart:
-        """A part of a blob that is kept here, for another TaskManager."""
+        """Returns a part of a cached blob to another TaskManager."""
         return await self._blobs.part_of_kept(ask)
 
     def remove_job(self, job: SessionJob) -> None:
-        """It is over."""
+        """Removes an ended job."""
         del self._jobs[job.job_id]
         self._jobs_ended += 1
-        text = f"job {job.job_id} ({shown_text(job.name)}) closed: {job.reason or 'over'}"
+        text = f"job {job.job_id} ({shown_text(job.name)}) closed: {job.reason or 'it has ended'}"
         self._log.log(logging.INFO, "closed", text)
 
     def drop_dataset(self, message: DropDataset) -> None:
-        """Nobody needs a dataset any more."""
+        """Releases a kept dataset."""
         self.datasets.drop(message.key)
 
     async def statistics(self) -> Plain:
-        """Everything, as plain data.
+        """Returns the statistics of this TaskManager as plain data.
 
         Returns:
             The facts of the greeting, and `uptime_s`, `cpu_s`, `jobs_ended`, `drivers`, `registrations`, `connections`,
-            `unproven`, `refused` (by reason), `shared_memory_bytes` and `shared_used_bytes` (of the network that jobs
-            share), `blobs` (`kept_bytes`, `fetched`, `evicted`), `jobs` (see `statistics.job_document`; see
-            `statistics.shortened` too). Of slots that are processes it is what they say in time.
+            `unproven`, `refused` (by reason), `shared_memory_bytes` and `shared_used_bytes` (of the shared network),
+            `blobs` (`kept_bytes`, `fetched`, `evicted`), `jobs` (`statistics.job_document`). Slot processes that do not
+            answer in time are left out.
 
-        Cancellation: answers of slots are dropped.
+        Cancellation: drops the answers of slots.
         """
         now_s = trio.current_time()
         admission = self._admission.statistics()
@@ -292,11 +294,11 @@ class TaskManager:
         return merged_documents(document, await self._processes.ask_all(AskStatistics))
 
     async def details(self) -> Plain:
-        """What jobs are like at this moment, down to their channels, as far as that fits; see `details`.
+        """Returns the details of all jobs, down to their channels (`details`).
 
-        A slot that is a process and has not answered in time is left out.
+        Slot processes that do not answer in time are left out.
 
-        Cancellation: as `statistics`.
+        Cancellation: drops the answers of slots.
         """
         if self._processes is None:
             await trio.lowlevel.checkpoint()
@@ -304,24 +306,23 @@ class TaskManager:
         return merged_details(await self._processes.ask_all(AskDetails))
 
     def merged_statistics(self) -> NetworkStatistics:
-        """All jobs as one network, for Prometheus; of a supervisor its slots, each of which serves its own jobs."""
+        """Returns all jobs as one network for Prometheus; a supervisor reports its slots only."""
         if self._processes is not None:
             slots = tuple(SlotStatistics(slot.number, slot.blocked_s) for slot in self._processes.slots)
             return replace(merged((), None, 0, self._admission.statistics()), slots=slots)
         return merged(self.scopes, self.environments.shared, self.config.memory_bytes, self._admission.statistics())
 
     async def stacks(self, job_id: str, sampled_s: float = 0.0) -> Plain:
-        """The stacks of a job's tasks: of slots that answer from their event loop, of others from outside.
+        """Returns the stacks of a job's tasks; those of blocked slots are read from outside.
 
         Args:
-            job_id: of the job.
-            sampled_s: 0: at this moment; else sampled for so long.
+            job_id: id of the job.
+            sampled_s: 0: the current stacks; else the sampling time.
 
         Returns:
-            `tasks`: see `stacks.stack_row`; of a blocked slot one row, for the task whose code runs. Or see
-            `samples`.
+            `tasks`: rows of `stacks.stack_row`, for a blocked slot one row of the running task; or rows of `samples`.
 
-        Cancellation: as `statistics`.
+        Cancellation: drops the answers of slots.
         """
         if self._processes is not None:
             return {"tasks": await self._processes.stacks(job_id, sampled_s)}
@@ -337,13 +338,13 @@ class TaskManager:
         return [job for job in self._jobs.values() if isinstance(job, JobScope)]
 
     def _used_slots(self) -> int:
-        """Slots that have tasks."""
+        """Returns the number of slots with tasks."""
         if self._processes is not None:
             return sum(1 for slot in self._processes.slots if slot.jobs)
         return min(self.config.slots, sum(scope.slots for scope in self.scopes))
 
     def facts(self) -> Plain:
-        """The first message to a JobManager."""
+        """Returns the facts for the greeting."""
         return {
             "version": __version__,
             "build": self._build,
@@ -369,7 +370,7 @@ class TaskManager:
         }
 
     def _together(self, environment: str) -> KeptTogether | None:
-        """Where a network environment keeps partitions: those of a slot go to its supervisor when they are sealed."""
+        """Returns where an environment stores partitions; a slot hands sealed ones over to its supervisor."""
         if self._processes is not None:
             return self._processes.settings.together(environment)
         if self.config.in_slot is None:
@@ -389,15 +390,17 @@ class TaskManager:
         elif greeting.role == CLIENT:
             await self._answer(link)
         else:
-            raise RequestRefused(f"{link.peer} is a {greeting.role}, and this is a TaskManager: dial a JobManager")
+            raise RequestRefused(
+                f"{link.peer} is a {greeting.role}, but this is a TaskManager: connect to a JobManager"
+            )
 
     async def _adopted_by(self, link: ControlLink) -> None:
-        """A JobManager has dialled: this works for it when it works for nobody else."""
+        """Serves a JobManager that has connected, after the previous one has left."""
         name = self.config.name or socket.gethostname()
         if self.config.in_slot is not None:
             raise RequestRefused(
-                f"this port is slot {self.config.in_slot}'s of a TaskManager: dial the TaskManager. If you meant"
-                " another one, it could not listen here: leave as many ports free behind one's own as it has slots"
+                f"this port belongs to slot {self.config.in_slot} of a TaskManager: connect to the TaskManager's own"
+                " port. Each TaskManager uses its port and one more for each slot, so leave that many between two"
             )
         if self.config.jobmanager is not None:
             raise RequestRefused(
@@ -409,8 +412,8 @@ class TaskManager:
         if waiting.cancelled_caught:
             peers = ", ".join(shown_text(other.peer) for other in self._drivers)
             raise RequestRefused(
-                f"TaskManager {name} works for {peers}, and still did after {ADOPTION_TIMEOUT_S:g} s; wait until that"
-                " has gone"
+                f"TaskManager {name} has worked for {peers} for the last {ADOPTION_TIMEOUT_S:g} s; wait until that"
+                " JobManager ends"
             )
         try:
             if self._processes is not None:
@@ -420,7 +423,7 @@ class TaskManager:
             self._adoption.release()
 
     async def _answer(self, link: ControlLink) -> None:
-        """A client that looks, or another TaskManager that reads a blob which is kept here."""
+        """Serves a client that reads statistics, or another TaskManager that reads a cached blob."""
         answers = BlobAnswers(link, self.blob_part)
         end: NetstackError | None = None
         async with trio.open_nursery() as nursery:
@@ -428,7 +431,7 @@ class TaskManager:
             while end is None:
                 try:
                     await self._answer_one(await link.receive(), link, answers)
-                except NetstackError as error:  # leaves as it is, not inside this nursery's group
+                except NetstackError as error:  # propagates unwrapped, not in this nursery's group
                     end = error
             nursery.cancel_scope.cancel()
         raise end
@@ -440,9 +443,9 @@ class TaskManager:
             case FetchBlob():
                 answers.enqueue(message)
             case BlobKept():
-                pass  # it has read one here
+                pass  # sent after the last part
             case _:
                 raise RequestRefused(
-                    f"a TaskManager shows clients its statistics, and takes {type(message).__name__} from a JobManager"
-                    " only"
+                    f"a TaskManager accepts {type(message).__name__} only from a JobManager; clients may read"
+                    " statistics"
                 )

@@ -1,10 +1,10 @@
-"""The connection of a JobManager at a TaskManager: the jobs that it opened, and their end when it ends.
+"""The session of a JobManager at a TaskManager: the jobs that it opened, closed with the connection.
 
-Takes: messages of a JobManager. Gives: jobs, and what they say.
+Takes: messages of a JobManager. Gives: jobs and their reports.
 
-A job is here either itself (`JobScope`), or it is passed on to slots that are processes (`RelayedJob`); a session does
-not care which. Rules: a job belongs to the connection that opened it. When that ends, for whatever reason, its jobs are
-closed: a JobManager that dies leaves nothing behind. What the other end says can end its own connection, nothing else.
+A job either runs in this process (`JobScope`) or in slot processes (`RelayedJob`); the session treats both alike.
+Rules: a job belongs to the connection that opened it and is closed with it, so a dead JobManager leaves nothing behind.
+A faulty peer can end only its own connection.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .statistics import shortened
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
 JOBS_AT_MOST: Final = 256
-"""Of one connection, open or waiting for memory."""
+"""Maximum number of jobs of one connection that are open or wait for memory."""
 
 _STOPPING: Final = "the TaskManager is stopping"
 
@@ -39,62 +39,62 @@ class SessionJob(Protocol):
     job_id: str
     name: str
     reason: str
-    """Why it was closed."""
+    """Why the job was closed."""
     refusal: str
-    """Why it cannot be, or cannot go on; empty for one that was merely closed."""
+    """Why the job was rejected or stopped; empty if it was only closed."""
 
     async def live(self) -> None:
-        """All of it, until nothing of it is left. Raises `NetstackError`: it cannot be."""
+        """Runs the job until all of its resources are released. Raises `NetstackError` if it cannot be opened."""
 
     def carry_out(self, message: Message) -> None:
-        """Does what the JobManager wants of it. Raises `RemoteProtocolError`: that makes no sense."""
+        """Carries out a command. Raises `RemoteProtocolError` for an invalid one."""
 
     def close(self, reason: str) -> None:
-        """Ends it; idempotent."""
+        """Closes the job. Idempotent."""
 
     def refuse(self, why: str) -> None:
-        """Ends it because it cannot be, or cannot go on; the first reason counts."""
+        """Closes the job because it was rejected or cannot continue; the first reason counts."""
 
 
 class SessionHost(Protocol):
-    """What a session needs of its TaskManager."""
+    """The TaskManager's interface for sessions."""
 
     blob_places: BlobPlaces
 
     def make_job(self, message: OpenJob, link: MessageLink, blobs: BlobFetcher) -> SessionJob:
-        """A job that `SessionJob.live` runs; its id is reserved. Raises `NetstackError` for one that cannot be."""
+        """Creates a job for `SessionJob.live` and reserves its id. Raises `NetstackError` if it is rejected."""
 
     def remove_job(self, job: SessionJob) -> None:
-        """It is over."""
+        """Removes an ended job."""
 
     def drop_dataset(self, message: DropDataset) -> None:
-        """Nobody needs a dataset any more."""
+        """Releases a kept dataset."""
 
     async def statistics(self) -> Plain:
-        """Implements `TaskManager.statistics`."""
+        """Returns the statistics of the TaskManager."""
 
     async def stacks(self, job_id: str, sampled_s: float) -> Plain:
-        """Implements `TaskManager.stacks`."""
+        """Returns the stacks of a job's tasks."""
 
     async def details(self) -> Plain:
-        """Implements `TaskManager.details`."""
+        """Returns the details of all jobs."""
 
 
 @final
 class ControlSession:
-    """A control connection whose greetings are exchanged."""
+    """A control connection of a JobManager after its greeting."""
 
     def __init__(self, link: MessageLink, host: SessionHost) -> None:
         self._link = link
         self._host = host
         self._jobs: dict[str, SessionJob] = {}
         self._blobs = BlobFetcher(link.send, host.blob_places.read)
-        self._is_told = False
+        self._has_opened_jobs = False
 
     async def serve(self) -> None:
-        """Carries out what comes, until the connection ends and no job of it is left.
+        """Serves the JobManager until the connection ends and all of its jobs are closed.
 
-        Cancellation: every job of the session is closed.
+        Cancellation: closes every job of the session.
         """
         reason = _STOPPING
         async with trio.open_nursery() as nursery:
@@ -104,12 +104,11 @@ class ControlSession:
             except NetstackError as error:
                 reason = shown_error(error)
             finally:
-                self._blobs.lost(f"{self._link.peer} is gone")
+                self._blobs.lost(f"the connection to {self._link.peer} is lost")
                 for job in list(self._jobs.values()):
                     job.close(reason)
-        LOGGER.log(
-            logging.INFO if self._is_told else logging.DEBUG, "%s has gone: %s", shown_text(self._link.peer), reason
-        )
+        level = logging.INFO if self._has_opened_jobs else logging.DEBUG
+        LOGGER.log(level, "%s disconnected: %s", shown_text(self._link.peer), reason)
 
     def _carry_out(self, message: Message, nursery: trio.Nursery) -> None:
         match message:
@@ -131,25 +130,27 @@ class ControlSession:
                 nursery.start_soon(self._tell_stacks, message)
             case _:
                 job = self._jobs.get(job_of(message, self._link.peer))
-                if job is not None:  # else it is over
+                if job is not None:  # otherwise the job has ended
                     job.carry_out(message)
 
     def _open(self, message: OpenJob, nursery: trio.Nursery) -> None:
         try:
             if len(self._jobs) >= JOBS_AT_MOST:
-                raise RequestRefused(f"{JOBS_AT_MOST} jobs of this connection are open or wait here; close some first")
+                raise RequestRefused(
+                    f"{JOBS_AT_MOST} jobs of this connection are open or wait here, the maximum; close some first"
+                )
             job = self._host.make_job(message, self._link, self._blobs)
         except (NetstackError, TypeError) as error:
             self._link.send(JobRefused(message.job_id, explained(error)))
             return
         self._jobs[job.job_id] = job
-        if not self._is_told:
-            self._is_told = True
-            LOGGER.info("%s sends jobs here", shown_text(self._link.peer))
+        if not self._has_opened_jobs:
+            self._has_opened_jobs = True
+            LOGGER.info("%s opened its first job here", shown_text(self._link.peer))
         nursery.start_soon(self._live, job)
 
     async def _live(self, job: SessionJob) -> None:
-        """All of a job's life; says how it ended when nothing of it is left."""
+        """Runs a job and reports its end when all of its resources are released."""
         try:
             await job.live()
         except BaseException as error:
@@ -158,7 +159,7 @@ class ControlSession:
                 job.close(_STOPPING)
                 raise
             if not isinstance(root, NetstackError):
-                LOGGER.exception("job %s (%s) broke", job.job_id, job.name)
+                LOGGER.exception("job %s (%s) failed with an internal error", job.job_id, job.name)
             job.refuse(explained(root))
         finally:
             del self._jobs[job.job_id]
@@ -170,31 +171,32 @@ class ControlSession:
 
 
 async def tell_statistics(link: MessageLink, token: int, ask: Callable[[], Awaitable[Plain]]) -> None:
-    """Answers a question for statistics."""
+    """Answers a request for statistics."""
     document = await ask()
     try:
         link.send(Statistics(token, document))
-    except ConfigError:  # thousands of partitions: more than a frame holds
+    except ConfigError:  # with thousands of partitions it exceeds a frame
         link.send(Statistics(token, shortened(document)))
 
 
 def job_of(message: Message, peer: str) -> str:
-    """The id of the job that a message is about.
+    """Returns the id of the job that a message concerns.
 
     Raises:
-        ConnectionLost: the message refuses this TaskManager.
-        RemoteProtocolError: it is about no job, and nothing that is sent to a TaskManager.
+        ConnectionLost: the message rejects this TaskManager.
+        RemoteProtocolError: the message has no job id.
     """
     if isinstance(message, Refused):
-        raise ConnectionLost(f"{peer} refused this TaskManager: {shown_text(message.text, 800)}")
+        raise ConnectionLost(f"{peer} rejected this TaskManager: {shown_text(message.text, 800)}")
     job_id: str | None = getattr(message, "job_id", None)
     if job_id is None:
         raise RemoteProtocolError(
-            ErrorCode.UNEXPECTED_FRAME, f"{peer} sent what nobody says to a TaskManager: {type(message).__name__}"
+            ErrorCode.UNEXPECTED_FRAME,
+            f"{peer} sent {type(message).__name__}, which is not a message for a TaskManager",
         )
     return job_id
 
 
 def explained(error: BaseException) -> str:
-    """The text of an error for the JobManager; those written for it need no class."""
+    """Returns the text of an error for the JobManager, without the class for errors written for users."""
     return str(error) if isinstance(error, RequestRefused | ConfigError) else shown_error(error)

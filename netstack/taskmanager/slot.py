@@ -1,12 +1,12 @@
-"""One slot of a TaskManager: which jobs are there, what its process may be sent, and what happens to them when it ends.
+"""One slot of a TaskManager: its jobs, the messages to its process, and the handling of the process's end.
 
-Takes: messages for jobs. Gives: what the slot says about them. Its processes are `SlotChild`s, one after the other.
+Takes: messages for jobs. Gives: messages of the slot. Its successive processes are `SlotChild`s.
 
 Rules:
-- A job is known to a slot from its first message on until the slot has closed it or its process has ended.
-- While a job is being closed in a slot, messages of other jobs wait: what does not stop is killed with the process
-  (`cancellation_timeout_s`), and that must reach nobody else.
-- A slot that has nothing left gets a new process, so that no job meets what another one did to the interpreter.
+- A slot knows a job from the job's first message until the slot has closed it or its process has ended.
+- While a slot closes a job, messages of other jobs wait: if the tasks do not stop, the process is killed
+  (`cancellation_timeout_s`), which must not affect other jobs.
+- A slot without jobs gets a new process, so that no job is affected by what another one did to the interpreter.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ from .stacks import Frame
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
 BLOCKED_S: Final = 2.0
-"""A slot whose event loop has not turned for so long is blocked."""
+"""A slot whose event loop has not run for this long is blocked."""
 
 ANSWER_S: Final = 1.0
-"""A slot that has not answered a question by then is left out of the answer."""
+"""Limit for the answer of a slot; a slower slot is left out."""
 
 _START_S: Final = 60.0
 _LAST_WORDS_S: Final = 0.5
@@ -68,35 +68,35 @@ _LONGEST_PAUSE_S: Final = 10.0
 
 
 class SlotOwner(Protocol):
-    """What a slot tells whoever opened a job there."""
+    """Receives the events of a job in a slot."""
 
     def on_message(self, slot: int, message: Message) -> None:
-        """A slot says something about the job."""
+        """Handles a message of the slot about the job."""
 
     def on_closed(self, slot: int, refusal: str, attempts: tuple[Attempt, ...]) -> None:
-        """A slot has nothing of the job any more.
+        """Handles the release of the job in a slot.
 
         Args:
-            slot: which.
-            refusal: why it cannot be there; empty when it was asked to close.
-            attempts: that had not ended.
+            slot: index of the slot.
+            refusal: why the slot rejected or stopped the job; empty if the close was requested.
+            attempts: attempts that had not ended.
         """
 
     def on_ended(self, slot: int, how: str, attempts: tuple[Attempt, ...], canceled: tuple[Attempt, ...]) -> None:
-        """A slot's process has ended, and all of the job that was there.
+        """Handles the end of a slot's process, and of the job's attempts in it.
 
         Args:
-            slot: which.
-            how: how it ended, and where its code was as far as that is known.
-            attempts: that had not ended and were to go on.
-            canceled: that had not ended and had been asked to.
+            slot: index of the slot.
+            how: how the process ended, and where its code was if known.
+            attempts: attempts that had not ended and were not being canceled.
+            canceled: attempts that were being canceled.
         """
 
     def on_blocked(self, slot: int, blocked_s: float, where: Plain) -> None:
-        """See `SlotBlocked`."""
+        """Handles the begin and the end of a block of the slot's event loop (`SlotBlocked`)."""
 
     async def blob(self, fetch: FetchBlob) -> BlobPart:
-        """A part of a blob of the job's. Raises `NetstackError`: there is none."""
+        """Returns a part of a blob of the job. Raises `NetstackError` if there is none."""
 
 
 @final
@@ -105,12 +105,12 @@ class SlotJob:
     """One job in one slot.
 
     Attributes:
-        opening: what opens it.
-        owner: takes the events of the slot.
-        attempts: those that have not ended, each with the time at which its cancellation was asked for, or None.
-        closing_s: when it was asked to close; None before.
-        is_sent: whether the process knows of it.
-        waiting: messages that the process has not been sent.
+        opening: the message that opens it.
+        owner: receives the events of the slot.
+        attempts: attempts that have not ended, with the time of their cancellation request or None.
+        closing_s: time of the close request; None before.
+        is_sent: whether the process has received the job.
+        waiting: messages that were not sent to the process yet.
     """
 
     opening: OpenJob
@@ -123,21 +123,21 @@ class SlotJob:
 
 @final
 class Slot:
-    """One slot, whatever process it has.
+    """One slot with its current process.
 
     Args:
         server: forks its processes.
-        on_end: told when a process has ended that had work: what the names of its files began with, and the names
-            among them that it has told of; all others are nobody's.
-        another_port: reserves another port for a slot, by its number and the URL whose port is taken; gives its URL.
+        on_end: called when a process with jobs has ended, with the prefix of its files and the names of its sealed
+            files; its other files are garbage.
+        another_port: reserves another port for a slot, given its index and the URL whose port is taken.
 
     Attributes:
-        number: from 0.
-        url: where it serves data.
-        memory_bytes: for network buffers.
-        metrics: where it serves metrics, as its process says; None if it does not.
-        jobs: that are there, by id.
-        blocked_s: for how long its event loop has not turned; 0 if it turns.
+        number: index of the slot, from 0.
+        url: its data address.
+        memory_bytes: memory for network buffers.
+        metrics: its metrics address as its process reports it; None if it serves no metrics.
+        jobs: its jobs by id.
+        blocked_s: how long its event loop has been blocked; 0 if it is not.
         ready: set once a process has greeted.
     """
 
@@ -162,34 +162,32 @@ class Slot:
         self._another_port = another_port
         self._server = server
         self._on_end = on_end
-        self._prefix = ""  # of files of the process
+        self._prefix = ""  # of the files of the process
         self._sealed: set[str] = set()
-        self._child: SlotChild | None = None  # takes messages
-        self._unused: tuple[SlotChild, float] | None = None  # is to end, since when
+        self._child: SlotChild | None = None  # the process that receives messages
+        self._unused: tuple[SlotChild, float] | None = None  # a process that must end, and since when
         self._tokens = 0
         self._answers: dict[int, trio.MemorySendChannel[Plain]] = {}
         self._where: Plain = {}
 
-    # For the relay.
-
     def send(self, job_id: str, message: Message) -> None:
-        """Hands a message of a job to the process, now or as soon as it may have it."""
+        """Sends a message of a job to the process, now or when the process may receive it."""
         job = self.jobs[job_id]
         job.waiting.append(message)
         self._flush()
 
     def open(self, opening: OpenJob, owner: SlotOwner) -> None:
-        """A job comes to the slot."""
+        """Opens a job in the slot."""
         self.jobs[opening.job_id] = SlotJob(opening, owner, waiting=[opening])
         self._flush()
 
     def submit(self, job_id: str, attempts: Iterable[Attempt], descriptors: tuple[bytes, ...]) -> None:
-        """Tasks of a job that is here."""
+        """Submits tasks of an open job."""
         self.jobs[job_id].attempts.update(dict.fromkeys(attempts))
         self.send(job_id, SubmitTasks(job_id, descriptors))
 
     def cancel(self, job_id: str, attempts: tuple[Attempt, ...]) -> None:
-        """Tasks of a job are to end; the process is killed if they do not in time."""
+        """Cancels tasks of a job; the process is killed if they do not stop in time."""
         job = self.jobs[job_id]
         for attempt in attempts:
             if job.attempts.get(attempt, 0.0) is None:
@@ -197,7 +195,7 @@ class Slot:
         self.send(job_id, CancelTasks(job_id, attempts))
 
     def close(self, job_id: str) -> None:
-        """A job is to leave the slot; the process is killed if it does not in time. Idempotent."""
+        """Closes a job; the process is killed if it does not stop in time. Idempotent."""
         job = self.jobs[job_id]
         if job.closing_s is not None:
             return
@@ -210,7 +208,7 @@ class Slot:
         self._flush()
 
     async def ask(self, make: type[AskStatistics] | type[AskDetails] | partial[AskStacks]) -> Plain | None:
-        """Asks the process; None when it has not answered within `ANSWER_S`. Cancellation: the answer is dropped."""
+        """Requests statistics or stacks; None without an answer within `ANSWER_S`. Cancellation: drops the answer."""
         child = self._child
         if child is None or self.blocked_s:
             await trio.lowlevel.checkpoint()
@@ -230,7 +228,7 @@ class Slot:
         return None
 
     async def stack(self) -> tuple[list[Frame], Plain]:
-        """The stack of its process (see `SlotChild.stack`), and which task it belongs to (see `SlotBlocked.where`)."""
+        """Returns the stack of its process (`SlotChild.stack`) and its task (`SlotBlocked.where`)."""
         child = self._child
         if child is None:
             await trio.lowlevel.checkpoint()
@@ -238,10 +236,8 @@ class Slot:
         frames = await child.stack()
         return frames, child.code.located(frames)
 
-    # The process.
-
     async def run(self) -> None:
-        """Keeps a process for the slot, until cancelled."""
+        """Runs processes for the slot until cancelled."""
         pause_s = _FIRST_PAUSE_S
         while True:
             began_s = trio.current_time()
@@ -253,7 +249,7 @@ class Slot:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _live(self) -> bool:
-        """One process, from its start to its end; whether it was ever ready."""
+        """Runs one process to its end; returns whether it was ever ready."""
         child = SlotChild(self.number)
         greeted, heard_all = trio.Event(), trio.Event()
         self._prefix, self._sealed = f"{secrets.token_hex(4)}-", set()
@@ -263,10 +259,10 @@ class Slot:
                 nursery.start_soon(child.read_stacks)
                 nursery.start_soon(self._talk, child, nursery, greeted, heard_all)
                 code = await self._server.wait_ended(self.number)
-                with trio.move_on_after(_LAST_WORDS_S):  # what it had said before its end is still to be read
+                with trio.move_on_after(_LAST_WORDS_S):  # its last messages are still to be read
                     await heard_all.wait()
                 nursery.cancel_scope.cancel()
-        except BaseException:  # passes through: the TaskManager is stopping, and its link tells that
+        except BaseException:  # the TaskManager is stopping and reports that itself
             self.jobs.clear()
             raise
         finally:
@@ -274,16 +270,16 @@ class Slot:
             await child.close()
         self._ended(child.ended(code))
         if code == PORT_TAKEN:
-            if self.ready.is_set():  # JobManagers know the address
+            if self.ready.is_set():  # JobManagers already use the address
                 LOGGER.warning(
-                    "slot %d cannot listen at %s: another process does; it tries again", self.number, self.url
+                    "slot %d cannot listen at %s: another process uses the port; retrying", self.number, self.url
                 )
             else:
                 self.url = self._another_port(self.number, self.url)
         return greeted.is_set()
 
     async def _talk(self, child: SlotChild, nursery: trio.Nursery, greeted: trio.Event, heard_all: trio.Event) -> None:
-        """All that a process says, until it has ended."""
+        """Receives the messages of a process until it ends."""
         try:
             with trio.move_on_after(_START_S) as start:
                 self.metrics = (await child.greet()).get("metrics")
@@ -297,10 +293,10 @@ class Slot:
             self._flush()
             while True:
                 self._on_message(await child.link.receive(), child, nursery)
-        except Exception as error:  # a bad message ends this slot only; the task that waits for the process reports it
+        except Exception as error:  # a malformed message ends this slot only; `_live` reports the end
             heard_all.set()
             await trio.sleep(STOP_S)
-            child.kill(f"was killed: it no longer spoke to its supervisor ({shown_error(error)})")
+            child.kill(f"was killed: its connection to the supervisor failed ({shown_error(error)})")
 
     def _on_message(self, message: Message, child: SlotChild, nursery: trio.Nursery) -> None:
         if isinstance(message, Statistics | Stacks):
@@ -339,13 +335,15 @@ class Slot:
                 if not is_its or not re.fullmatch(f"{self._prefix}[0-9]+", message.files):
                     what = f"{shown(message.name, 80)} in {shown(message.files, 80)}"
                     raise RemoteProtocolError(
-                        ErrorCode.MALFORMED_FRAME, f"{what} is nothing that slot {self.number} writes"
+                        ErrorCode.MALFORMED_FRAME, f"{what} is not a partition of slot {self.number}"
                     )
                 self._sealed.add(message.files)
         job.owner.on_message(self.number, message)
 
     async def _send_blob(self, child: SlotChild, fetch: FetchBlob) -> None:
-        jobs = sorted(self.jobs, key=lambda job_id: job_id not in fetch.key)  # a key of a job's own holds its id
+        jobs = sorted(
+            self.jobs, key=lambda job_id: job_id not in fetch.key
+        )  # a key of a job's blob contains the job's id
         if not jobs:
             return
         try:
@@ -355,7 +353,7 @@ class Slot:
         child.link.send(part)
 
     def _flush(self) -> None:
-        """Sends what may be sent."""
+        """Sends the waiting messages that may be sent."""
         if self._child is None:
             return
         closing = {job_id for job_id, job in self.jobs.items() if job.closing_s is not None}
@@ -367,18 +365,18 @@ class Slot:
                     self._child.link.send(message)
 
     def _replace_if_unused(self) -> None:
-        """A process that has served its jobs makes way for a new one."""
+        """Replaces the process of a slot without jobs."""
         if not self.jobs and self._child is not None:
             self._unused = self._child, trio.current_time()
             self._child.link.close()
             self._child = None
 
     def _ended(self, how: str) -> None:
-        """The process has ended: what was there is over, what had not been sent waits for the next one."""
+        """Reports the end of the process to its jobs; jobs that it had not received wait for the next process."""
         if self.blocked_s:
             self._set_blocked(0.0, {})
         if self.jobs:
-            LOGGER.warning("the process of slot %d %s; another one takes its place", self.number, how)
+            LOGGER.warning("the process of slot %d %s; starting another one", self.number, how)
             self._on_end(self._prefix, frozenset(self._sealed))
         for job_id, job in list(self.jobs.items()):
             if job.is_sent:
@@ -392,10 +390,8 @@ class Slot:
         for answers in self._answers.values():
             answers.close()
 
-    # The watchdog.
-
     async def look(self, cancellation_timeout_s: float) -> None:
-        """Looks whether the event loop turns, and whether what was to stop has stopped. Called again and again."""
+        """Checks periodically whether the event loop runs, and whether cancelled tasks have stopped."""
         now_s = trio.current_time()
         if self._unused is not None and now_s - self._unused[1] > STOP_S:
             self._unused[0].kill("was killed: it did not end")
@@ -406,7 +402,7 @@ class Slot:
         if silent_s >= BLOCKED_S:
             if not self.blocked_s:
                 _, self._where = await self.stack()
-                LOGGER.warning("slot %d is blocked: its event loop stands at %s", self.number, place_text(self._where))
+                LOGGER.warning("slot %d is blocked: its event loop is at %s", self.number, place_text(self._where))
                 self._set_blocked(silent_s, self._where)
             elif silent_s - self.blocked_s >= BLOCKED_S:
                 self._set_blocked(silent_s, self._where)

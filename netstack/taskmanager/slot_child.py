@@ -1,9 +1,9 @@
-"""One process of a slot, as its supervisor sees it: the link, the clock, the stacks, the end.
+"""The supervisor's view of one slot process: link, heartbeat clock, stacks, exit.
 
-Takes: a fork server. Gives: a link to the process, and what can be learned from outside while user code holds it up.
+Takes: a fork server. Gives: a link to the process, and its stacks, also while user code blocks it.
 
-Rules: everything here belongs to one process and ends with it. A stack that nobody asked for is the process's last
-words: a crash writes one, and so does `os._exit`.
+Rules: all state belongs to one process and ends with it. An unrequested stack explains the end of the process: a crash
+and `os._exit` write one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .slot_settings import HEARTBEAT, STACK_SIGNAL
 from .stacks import CodeTable, Frame, parse_stack
 
 STOP_S: Final = 3.0
-"""How long a process that is not needed any more may take to remove its files; then it is killed."""
+"""How long an unneeded process may take to remove its files before it is killed."""
 
 _STACK_S: Final = 0.5
 _STACK_QUIET_S: Final = 0.02
@@ -37,15 +37,15 @@ _PIPE_BYTES: Final = 1 << 16
 
 @final
 class SlotChild:
-    """One process of a slot: `start` it, `talk`, and `close` it whatever happened.
+    """One slot process: call `start`, then `greet`, and always `close`.
 
     Attributes:
-        link: to the process; use it once it has greeted.
-        code: which code its tasks have.
+        link: the link to the process, usable after `greet`.
+        code: the code of its tasks.
     """
 
     def __init__(self, number: int) -> None:
-        """Args: number of the slot. Opens descriptors; `close` closes them."""
+        """Opens the descriptors of slot `number`; `close` closes them."""
         self._number = number
         self.code = CodeTable()
         self._stacks, self._stacks_end = os.pipe2(os.O_CLOEXEC)
@@ -64,7 +64,7 @@ class SlotChild:
         self._asking = trio.Lock()
 
     async def start(self, server: ForkServer, request: dict[str, Any]) -> None:
-        """Forks the process. Raises as `ForkServer.fork`, and so is its cancellation."""
+        """Forks the process; errors and cancellation are those of `ForkServer.fork`."""
         descriptors = [self._control.fileno(), self._stacks_end, self._shared]
         try:
             self._process = await server.fork(self._number, request, descriptors)
@@ -74,12 +74,12 @@ class SlotChild:
             os.close(self._shared)
 
     async def greet(self) -> Plain:
-        """Exchanges greetings; what the process says of itself. Raises as `ControlLink.greet`."""
+        """Exchanges greetings; returns the facts of the process. Raises as `ControlLink.greet`."""
         greeting = await self.link.greet(full_build(own_build()), "supervisor", JOBMANAGER, {})
         return greeting.facts
 
     async def close(self) -> None:
-        """Closes the link, which ends a process that still runs, and waits `STOP_S` for that at most."""
+        """Closes the link, which ends a running process, and waits at most `STOP_S` for its end."""
         self._stream.close()
         if self._process is not None:
             with trio.move_on_after(STOP_S, shield=True):
@@ -91,14 +91,14 @@ class SlotChild:
 
     @property
     def silent_s(self) -> float:
-        """How long its event loop has not turned."""
+        """How long its event loop has been blocked."""
         return float(time.monotonic() - HEARTBEAT.unpack_from(self._clock, 0)[0] / 1e9)
 
     def kill(self, why: str) -> None:
-        """Ends the process at once.
+        """Kills the process.
 
         Args:
-            why: told of it instead of the signal; the first counts.
+            why: reported instead of the signal; the first reason counts.
         """
         if self._process is not None:
             self._why_killed = self._why_killed or why
@@ -106,20 +106,20 @@ class SlotChild:
                 pidfd_send_signal(self._process.pidfd, SIGKILL)
 
     def ended(self, code: int) -> str:
-        """How it ended, and where its code was as far as that is known; `close` it first.
+        """Describes how the process ended, and where its code was if known; call `close` first.
 
         Args:
-            code: as `os.waitstatus_to_exitcode` gives it.
+            code: exit code from `os.waitstatus_to_exitcode`.
         """
         how = self._why_killed or how_ended(code)
         place = place_text(self.code.located(parse_stack(self._text)))
         return f"{how} ({place})" if place else how
 
     async def stack(self) -> list[Frame]:
-        """The stack of the process's main thread, innermost frame first; empty when it cannot be had.
+        """Returns the stack of the process's main thread, innermost frame first; empty if it is not available.
 
-        It is taken by a signal handler in C, so also while user code holds the interpreter. Cancellation: a stack that
-        comes later counts as its last words.
+        A signal handler in C writes it, so this works while user code holds the interpreter. Cancellation: a later
+        stack counts as unrequested.
         """
         async with self._asking:
             if self._process is None:
@@ -135,14 +135,14 @@ class SlotChild:
             return parse_stack(text)
 
     async def read_stacks(self) -> None:
-        """Takes what the process writes, until it has ended."""
+        """Reads the stacks that the process writes, until it ends."""
         while True:
             await trio.lowlevel.wait_readable(self._stacks)
             if not self._drain():
                 return
 
     def _drain(self) -> bool:
-        """Takes what there is; False at the end."""
+        """Reads available data; returns False at the end."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._stacks, _PIPE_BYTES):
                 *lines, self._rest = (self._rest + data).split(b"\n")
@@ -155,7 +155,7 @@ class SlotChild:
 
 
 def place_text(where: Plain) -> str:
-    """Where code is, in words: operator, file, line and function; empty if that is not known."""
+    """Describes a place in code: operator, file, line and function; empty if unknown."""
     if not where.get("file"):
         return ""
     operator = f"operator {where['operator']!r}, " if where.get("operator") else ""
@@ -163,11 +163,11 @@ def place_text(where: Plain) -> str:
 
 
 def how_ended(code: int) -> str:
-    """How a process ended, by its exit code as `os.waitstatus_to_exitcode` gives it."""
+    """Describes an exit code from `os.waitstatus_to_exitcode`."""
     if code >= 0:
         return f"exited with code {code}"
     try:
         name = Signals(-code).name
     except ValueError:
-        return f"was ended by signal {-code}"
-    return f"was ended by {name}" + (" (perhaps by the system, for want of memory)" if name == "SIGKILL" else "")
+        return f"was killed by signal {-code}"
+    return f"was killed by {name}" + (" (perhaps by the system, out of memory)" if name == "SIGKILL" else "")

@@ -1,15 +1,14 @@
-"""What runs in the process of one slot: a TaskManager of one slot that its supervisor drives over a socket.
+"""The main function of a slot process: a TaskManager with one slot, controlled by its supervisor over a socket.
 
-Takes: settings of the whole TaskManager, and the descriptors that `slot_processes` hands over. Gives: an exit code.
+Takes: settings of the whole TaskManager, and the descriptors from `slot_processes`. Gives: an exit code.
 
-The process belongs to user code as much as to netstack: whatever that does to it (exits, crashes, eats memory, never
-returns) the supervisor notices from outside. Two things help it to: a clock in shared memory that the event loop sets
-(`HEARTBEAT_S`), and the Python stack, which a signal handler in C writes into a pipe also while the interpreter is held
-(`STACK_SIGNAL`).
+User code may do anything to the process (exit, crash, use memory, never return); the supervisor detects it from
+outside. Two means support this: a clock in shared memory that the event loop updates (`HEARTBEAT_S`), and the Python
+stack, which a signal handler in C writes into a pipe even while the interpreter is blocked (`STACK_SIGNAL`).
 
-A process that user code forks off is its own, until it returns from the operator, or raises, as `sys.exit` does: it
-would go on as a second process of the same slot. So it ends then, by whatever would send or receive and by its event
-loop before that turns, and touches nothing that others share before.
+A process that user code forks is independent until it returns from the operator or raises, for example by `sys.exit`:
+then it would continue as a second process of the same slot. So it ends when it first sends, receives or returns to the
+event loop, before it touches shared state.
 """
 
 from __future__ import annotations
@@ -48,26 +47,26 @@ from .service import TaskManager
 from .slot_settings import HEARTBEAT, HEARTBEAT_S, PORT_TAKEN, STACK_SIGNAL, SlotSettings
 
 _TEXT: Final = (
-    b"a process that an operator has forked (%d) came back to netstack, and ends; end it with os._exit, or start it by"
+    b"a process that an operator forked (%d) returned to netstack and is ended; end it with os._exit, or start it with"
     b" subprocess or multiprocessing's spawn\n"
 )
 _STREAMS: Final[tuple[Any, ...]] = (SocketStream, ShmStream)
 
 
 def end_forked_children() -> None:
-    """From now on, for the rest of this process, its children end as soon as they come back."""
+    """Makes forked children of this process end as soon as they return to netstack."""
 
     def in_child() -> None:
         for stream in _STREAMS:
             stream.try_send = stream.try_receive_into = _end
-        if trio.lowlevel.in_trio_run():  # not in a thread of user code's own, which has no loop to come back to
+        if trio.lowlevel.in_trio_run():  # threads of user code have no event loop
             trio.lowlevel.add_instrument(_EndOfStep())
 
     os.register_at_fork(after_in_child=in_child)
 
 
 class _EndOfStep(trio.abc.Instrument):
-    """Ends the process when the task that forked it waits, or has ended."""
+    """Ends a forked process when its task waits or ends."""
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         _end()
@@ -82,13 +81,13 @@ LEAST_PROCESS_BYTES: Final = 64 * MIB
 
 
 def slot_main(settings: SlotSettings, request: dict[str, Any], descriptors: list[int]) -> int:
-    """All of a slot process.
+    """Runs a slot process.
 
     Args:
-        settings: see there.
-        request: `slot`, `url` (where it serves data), `metrics` (where it serves metrics, or None) and `prefix` (of the
-            files of its partitions).
-        descriptors: of the supervisor's socket, of the pipe for stacks, of the shared memory.
+        settings: settings of the slots.
+        request: `slot`, `url` (data address), `metrics` (metrics address or None) and `prefix` (of its partition
+            files).
+        descriptors: the supervisor's socket, the pipe for stacks, the shared memory.
 
     Returns:
         The exit code.
@@ -98,7 +97,7 @@ def slot_main(settings: SlotSettings, request: dict[str, Any], descriptors: list
     os.dup2(null, 0)
     os.close(null)
     random.seed()
-    logging.getLogger("netstack").setLevel(logging.WARNING)  # the supervisor tells what comes and goes
+    logging.getLogger("netstack").setLevel(logging.WARNING)  # the supervisor logs routine events
     clock = mmap.mmap(shared, mmap.PAGESIZE)
     os.close(shared)
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=False)
@@ -108,7 +107,7 @@ def slot_main(settings: SlotSettings, request: dict[str, Any], descriptors: list
     if settings.process_memory_bytes is not None:
         limit_memory(settings.process_memory_bytes)
     if "" not in sys.path:
-        sys.path.append("")  # jobs' modules are also found where it was started, as they are by who submits
+        sys.path.append("")  # modules in the working directory can be imported, as at the client
     config = settings.slot_config(request["slot"], request["url"], request["prefix"])
     os.set_blocking(stacks, False)
     link, on_made = socket.socket(fileno=control), partial(_tell_code, stacks)
@@ -123,7 +122,7 @@ def slot_main(settings: SlotSettings, request: dict[str, Any], descriptors: list
 
 
 def _tell_exits(stacks: int) -> None:
-    """Has user code that calls `os._exit` leave its stack, as a crash does."""
+    """Makes `os._exit` in user code write its stack, as a crash does."""
     process = os.getpid()
     leave = os._exit
 
@@ -136,9 +135,9 @@ def _tell_exits(stacks: int) -> None:
 
 
 def _tell_code(stacks: int, job_id: str, attempt: Attempt, task: RunnableTask) -> None:
-    """Tells the supervisor which code belongs to a task, in a line that is there before any of it runs."""
+    """Sends the code locations of a task to the supervisor, before the task runs."""
     line = json.dumps({"job_id": job_id, "attempt": attempt, "task": task.name, "rows": task.code()})
-    with contextlib.suppress(BlockingIOError):  # the supervisor is behind: it will not know this task's operators
+    with contextlib.suppress(BlockingIOError):  # the pipe is full: stacks will lack this task's operators
         os.write(stacks, f"\n{line}\n".encode())
 
 
@@ -154,13 +153,13 @@ async def _serve(
         ):
             nursery.start_soon(_beat, clock)
             nursery.start_soon(link.run)
-            with contextlib.suppress(NetstackError):  # the supervisor has ended, and this process with it
+            with contextlib.suppress(NetstackError):  # the supervisor has ended, so this process ends
                 await _serve_supervisor(manager, link)
             nursery.cancel_scope.cancel()
 
 
 async def _serve_supervisor(manager: TaskManager, link: ControlLink) -> None:
-    # No sign of life is asked for: a slot that computes gives none, and its supervisor looks at the clock.
+    # No heartbeats: a computing slot cannot send any, and the supervisor reads the clock instead.
     facts = {**manager.facts(), "metrics": manager.metrics_address, "heartbeat_timeout_s": None}
     await link.greet(full_build(own_build()), f"slot {manager.config.in_slot}", TASKMANAGER, facts)
     await manager.serve_driver(link)
@@ -173,23 +172,23 @@ async def _beat(clock: mmap.mmap) -> None:
 
 
 def limit_memory(limit_bytes: int) -> None:
-    """From now on whoever wants to hold more data in this process than that gets a MemoryError.
+    """Limits the data of this process; allocations beyond the limit raise MemoryError.
 
     Raises:
-        ConfigError: it is less than a process needs, or more than it may have.
+        ConfigError: the limit is too small for a process, or larger than the system allows.
     """
     check_process_memory(limit_bytes)
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
 
 def check_process_memory(limit_bytes: int) -> None:
-    """Refuses a limit that cannot be set.
+    """Checks that a memory limit can be set.
 
     Raises:
-        ConfigError: it is less than a process needs, or more than it may have.
+        ConfigError: the limit is too small for a process, or larger than the system allows.
     """
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     if most != resource.RLIM_INFINITY and limit_bytes > most:
-        raise ConfigError(f"--process-memory {limit_bytes}: the system allows this process {most} bytes")
+        raise ConfigError(f"--process-memory {limit_bytes}: the system limits this process to {most} bytes")
     if limit_bytes < LEAST_PROCESS_BYTES:
-        raise ConfigError(f"--process-memory {limit_bytes}: the least is {LEAST_PROCESS_BYTES}, which a process needs")
+        raise ConfigError(f"--process-memory {limit_bytes}: the minimum for a process is {LEAST_PROCESS_BYTES}")

@@ -1,9 +1,9 @@
-"""The slots of a TaskManager as processes: their ports, and the watch over all of them.
+"""The slot processes of a TaskManager: their ports and their supervision.
 
 Takes: settings, a fork server. Gives: slots.
 
-The TaskManager's own process is the *supervisor*: it registers, shows signs of life and routes messages, and never runs
-user code. Each slot serves its data at a port of its own, whose number stays when its process is replaced.
+The TaskManager's own process is the *supervisor*: it registers, sends heartbeats and routes messages, and never runs
+user code. Each slot serves data at its own port, which stays the same when its process is replaced.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from .stacks import stack_row
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
 WATCH_S: Final = 0.5
-"""How often the supervisor looks at its slots."""
+"""Interval at which the supervisor checks its slots."""
 
 _LAST_PORT: Final = 65_535
 
 
 @final
 class SlotProcesses:
-    """All slots of a TaskManager; `run` them.
+    """All slots of a TaskManager; `run` supervises them.
 
     Attributes:
-        slots: by number.
-        settings: of all of them.
+        slots: slots by index.
+        settings: settings of all slots.
     """
 
     def __init__(self, settings: SlotSettings, server: ForkServer, metrics: str | None) -> None:
         """Reserves the ports of the slots.
 
         Args:
-            settings: of the TaskManager.
-            server: forks the processes; closed with this.
-            metrics: the address at which slot 0 serves metrics, counted up for the others; None serves none.
+            settings: settings of the slots.
+            server: forks the processes; closed by `close`.
+            metrics: metrics address of slot 0; the next slots use the next ports; None: no metrics.
 
         Raises:
             ConfigError: there are not enough ports.
@@ -81,11 +81,11 @@ class SlotProcesses:
         ]
 
     async def run(self) -> None:
-        """Keeps all slots running, and watches them, until cancelled; then they are killed."""
+        """Runs and checks all slots until cancelled; then kills them."""
         try:
             async with trio.open_nursery() as nursery:
                 if self.settings.config.shared_memory and unsupported():
-                    LOGGER.warning("slots reach each other over the network: %s", unsupported())
+                    LOGGER.warning("slots exchange data over the network, not shared memory: %s", unsupported())
                 nursery.start_soon(self._server.run)
                 nursery.start_soon(self._clean_up)
                 for slot in self.slots:
@@ -98,7 +98,7 @@ class SlotProcesses:
             self.close()
 
     async def ask_all(self, make: type[AskStatistics] | type[AskDetails]) -> list[Plain]:
-        """Asks all slots at once; gives the answers that came in time, by slot."""
+        """Sends a request to all slots; returns the answers that arrive in time, by slot."""
         answers: list[tuple[int, Plain]] = []
 
         async def ask(slot: Slot) -> None:
@@ -112,7 +112,7 @@ class SlotProcesses:
         return [answer for _, answer in sorted(answers, key=lambda answer: answer[0])]
 
     async def stacks(self, job_id: str, sampled_s: float) -> list[Plain]:
-        """Where the tasks of a job are in their code; see `TaskManager.stacks`."""
+        """Returns the stacks of a job's tasks (`TaskManager.stacks`)."""
         slots = [slot for slot in self.slots if job_id in slot.jobs]
         if sampled_s > 0:
             return await sampled_slots(slots, sampled_s)
@@ -132,7 +132,7 @@ class SlotProcesses:
         self._ended.set()
 
     async def _clean_up(self) -> None:
-        """Removes what processes that were killed have left unfinished."""
+        """Removes unsealed files of processes that have ended."""
         parent = self.settings.config.network.shuffle_directory or tempfile.gettempdir()
         while True:
             await self._ended.wait()
@@ -142,18 +142,18 @@ class SlotProcesses:
                 await in_thread(partial(remove_files, parent, self.settings.folder, prefix, sealed))
 
     async def wait_ready(self) -> None:
-        """Waits until every slot has a process that serves."""
+        """Waits until every slot has a running process."""
         for slot in self.slots:
             await slot.ready.wait()
 
     def close(self) -> None:
-        """Kills all slots and gives their ports back. Idempotent."""
+        """Kills all slots and releases their ports. Idempotent."""
         self._server.close()
         for reserved in self._reserved:
             reserved.close()
 
     def _reserve(self, slot: int, url: str) -> str:
-        """Takes a port for good: it is bound here and listened at there, since both allow that to each other."""
+        """Reserves a port: bound here and listened to in the slot process, which SO_REUSEADDR allows."""
         parts = url_parts(url)
         if parts.port is None or parts.hostname is None:
             return f"{url}.slot{slot}"  # a path
@@ -169,33 +169,31 @@ class SlotProcesses:
             raise OSError(
                 error.errno,
                 f"cannot listen at {url}, the data port of slot {slot}:"
-                f" {os.strerror(error.errno or 0)}; the slots take the ports after the one of --listen",
+                f" {os.strerror(error.errno or 0)}; slots use the ports after that of --listen",
             ) from error
         host = parts.netloc.rpartition(":")[0]
         return parts._replace(netloc=f"{host}:{reserved.getsockname()[1]}").geturl()
 
     def _another_port(self, slot: int, url: str) -> str:
-        """Another process listens at the port of a slot: any free one will do."""
+        """Reserves a free port, because another process uses the slot's port."""
         parts = url_parts(url)
         port = self._reserve(slot, parts._replace(netloc=f"{parts.netloc.rpartition(':')[0]}:0").geturl())
-        LOGGER.warning("slot %d serves data at %s, since the port of %s is taken", slot, port, url)
+        LOGGER.warning("slot %d serves data at %s, because the port of %s is in use", slot, port, url)
         return port
 
 
 def counted_up(address: str, count: int) -> str:
-    """An address with its port counted up; port 0 stays 0.
+    """Returns an address with an increased port; port 0 stays 0.
 
     Raises:
-        ConfigError: there is no such port.
+        ConfigError: the port would be too large.
     """
     full = address if "://" in address else f"tcp://{address}"
     parts = url_parts(full)
     if not parts.port:
         return address
     if parts.port + count > _LAST_PORT:
-        raise ConfigError(
-            f"{address}: the slots take the ports behind {parts.port}, and there is none behind {_LAST_PORT}"
-        )
+        raise ConfigError(f"{address}: slots use the ports after {parts.port}, and the last port is {_LAST_PORT}")
     host = parts.netloc.rpartition(":")[0]
     counted = parts._replace(netloc=f"{host}:{parts.port + count}").geturl()
     return counted if "://" in address else counted.removeprefix("tcp://")

@@ -1,7 +1,7 @@
-"""Settings of slots and networks: what a supervisor and the processes of its slots agree on, and what comes with a job.
+"""Settings of slot processes, and network settings of jobs as documents.
 
-Takes: settings of a TaskManager; a `NetworkConfig`. Gives: settings of one slot; a document, and a checked
-`NetworkConfig` from one that came.
+Takes: settings of a TaskManager; a `NetworkConfig` or its document. Gives: settings of one slot; the document, or the
+checked `NetworkConfig`.
 """
 
 from __future__ import annotations
@@ -22,40 +22,41 @@ from ..shown import shown
 if TYPE_CHECKING:
     from .config import TaskManagerConfig
 
-
 BUFFER_OVERHEAD_BYTES: Final = 560
-"""What Python needs for a buffer beside its bytes, once it is used (measured: 553)."""
+"""Python's overhead of a used buffer in addition to its bytes (measured: 553)."""
 
 
 def counted_bytes(config: NetworkConfig) -> int:
-    """What a job with settings of its own takes of a TaskManager's memory: at least half of what it may really take.
+    """Returns the memory that a job with its own network settings reserves: at least half of its real maximum.
 
-    So buffers of less than 560 bytes count for more than their bytes.
+    So buffers shorter than 560 bytes count for more than their length.
     """
     overhead = config.memory_bytes // config.segment_size_bytes * BUFFER_OVERHEAD_BYTES
     return max(config.memory_bytes, overhead)
 
 
 def config_document(config: NetworkConfig) -> Plain:
-    """Settings as they travel."""
+    """Returns network settings as a document."""
     return dataclasses.asdict(config)
 
 
 def config_of(document: Plain) -> NetworkConfig:
-    """Settings that came.
+    """Returns the network settings of a document.
 
     Raises:
-        ConfigError: a value cannot work, or is of another type, or a name is unknown here.
+        ConfigError: a value is invalid or has another type, or a name is unknown.
     """
     fields = {field.name: field for field in dataclasses.fields(NetworkConfig)}
     for name in document:
         if name not in fields:
-            raise ConfigError(f"{shown(name, 60)} is no setting of a network")
+            raise ConfigError(f"{shown(name, 60)} is not a network setting")
     for field in fields.values():
         value = document.get(field.name, field.default)
         kinds = [kind for name in str(field.type).split(" | ") for kind in _CONFIG_TYPES[name]]
-        if type(value) not in kinds or value != value:  # no number: it would poison every sum it is in
-            raise ConfigError(f"{field.name}={shown(value, 60)} of the job's settings is no {field.type}")
+        if type(value) not in kinds or value != value:  # the second condition rejects NaN
+            raise ConfigError(
+                f"{field.name}={shown(value, 60)} of the job's network settings is not of type {field.type}"
+            )
     return NetworkConfig(**document)
 
 
@@ -67,34 +68,31 @@ _CONFIG_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "None": (type(None),),
 }
 
-
 HEARTBEAT_S: Final = 0.25
 HEARTBEAT: Final = struct.Struct("<q")
-"""CLOCK_MONOTONIC in nanoseconds, at the beginning of the shared memory."""
+"""CLOCK_MONOTONIC in nanoseconds at the start of the shared memory."""
 
 STACK_SIGNAL: Final = signal.SIGRTMIN + 5
-"""Has the process write the stack of its main thread; a number that programs hardly use."""
-
+"""Signal that makes the process write the stack of its main thread; rarely used by other programs."""
 
 PORT_TAKEN: Final = errno.EADDRINUSE
-"""Exit code of a slot process that cannot listen at its port, because another process does."""
+"""Exit code of a slot process whose port is in use by another process."""
 
 SLOTS_AT_MOST: Final = 256
-"""Of a TaskManager whose slots are processes: some 5 GiB of memory when all of them run."""
+"""Maximum number of slot processes of a TaskManager: about 5 GiB of memory when all run."""
 
 LEAST_BYTES: Final = 16 * MIB
-"""Of a slot: room for connections to thirty other slots, each of which holds sixteen buffers of 32 KiB ready."""
+"""Minimum memory of a slot: connections to thirty other slots with sixteen buffers of 32 KiB each."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SlotSettings:
-    """What every slot process of a TaskManager is given.
+    """Settings of all slot processes of a TaskManager.
 
     Attributes:
-        config: of the whole TaskManager; a slot gets its share of the memory.
-        process_memory_bytes: the most data that a slot process may hold; None has no limit.
-        folder: what the names of the folders begin with in which supervisor and slots keep partitions: one folder for
-            each network environment.
+        config: settings of the whole TaskManager; each slot gets its share of the memory.
+        process_memory_bytes: limit of the data of a slot process; None: no limit.
+        folder: prefix of the folders in which supervisor and slots store partitions, one for each network environment.
 
     Raises:
         ConfigError: there are more than `SLOTS_AT_MOST` slots.
@@ -105,27 +103,27 @@ class SlotSettings:
     folder: str = dataclasses.field(default_factory=folder_name)
 
     def __post_init__(self) -> None:
-        """Refuses more slots than there should be processes."""
+        """Checks the number of slots."""
         if self.config.slots > SLOTS_AT_MOST:
             raise ConfigError(
-                f"--slots {self.config.slots}: each slot is a process, and a TaskManager has {SLOTS_AT_MOST} of them at"
-                " most; give --slots-in loop, or fewer slots"
+                f"--slots {self.config.slots}: each slot is a process, and the maximum is {SLOTS_AT_MOST}; give fewer"
+                " slots, or --slots-in loop"
             )
 
     @property
     def memory_bytes(self) -> int:
-        """For the network buffers of a slot: its share, but at least `LEAST_BYTES` of those of all.
+        """Memory for the network buffers of a slot: its share, but at least `LEAST_BYTES` if the total allows it.
 
-        Only what is used takes memory; buffers that connections hold ready are used when records come.
+        Only used buffers take memory.
         """
         return max(self.config.memory_bytes // self.config.slots, min(LEAST_BYTES, self.config.memory_bytes))
 
     def together(self, environment: str) -> KeptTogether:
-        """Where the supervisor finds what slots have kept in a network environment of this name."""
+        """Returns where slots store the partitions of this network environment."""
         return KeptTogether(f"{self.folder}-{environment}", "", None)
 
     def slot_config(self, slot: int, url: str, prefix: str) -> TaskManagerConfig:
-        """The settings of one slot; `prefix` is what the names of its files begin with."""
+        """Returns the settings of one slot; `prefix` is the prefix of its file names."""
         config = self.config
         network = config.network
         if network.shuffle_disk_bytes is not None:

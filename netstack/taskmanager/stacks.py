@@ -1,6 +1,6 @@
-"""Where the code of tasks is: Python stacks, and which operator a frame belongs to.
+"""Python stacks of tasks, and the operators that their frames belong to.
 
-Takes: the text that `faulthandler` writes, coroutines of tasks that wait, the code of operators. Gives: frames.
+Takes: the text that `faulthandler` writes, coroutines of waiting tasks, code locations of operators. Gives: frames.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Frame:
     """One frame of a stack.
 
     Attributes:
-        file: of its code.
-        line: where it is; 0 if that is not known.
-        function: its name.
+        file: source file.
+        line: line number; 0 if unknown.
+        function: name of the function.
     """
 
     file: str
@@ -47,22 +47,22 @@ class Frame:
 
     @property
     def is_users(self) -> bool:
-        """Whether it is neither netstack's, nor Python's, nor an installed package's."""
+        """Whether the frame is user code: not of netstack, Python or an installed package."""
         return self.file.startswith(_EXAMPLES) or not self.file.startswith(_NOT_USERS)
 
     def document(self) -> Plain:
-        """Returns plain data."""
+        """Returns the frame as plain data."""
         source = linecache.getline(self.file, self.line).strip()[:SOURCE_CHARACTERS]
         return {"file": self.file, "line": self.line, "function": self.function, "source": source}
 
 
 def is_tasks(frames: list[Frame]) -> bool:
-    """Whether a stack is a task's, and not the event loop's own."""
+    """Whether a stack belongs to a task, not to the event loop itself."""
     return any(frame.file == _TASKS and frame.function == "live" for frame in frames)
 
 
 def task_frames(frames: list[Frame]) -> list[Frame]:
-    """The part of a stack that is a task's: without what started the process, the event loop and the task."""
+    """Returns the part of a stack that belongs to a task, without the frames that started it."""
     for number, frame in enumerate(frames):
         if frame.file == _TASKS and frame.function == "live":
             return frames[:number]
@@ -70,9 +70,9 @@ def task_frames(frames: list[Frame]) -> list[Frame]:
 
 
 def parse_stack(text: str) -> list[Frame]:
-    """The last stack that `faulthandler` has written, innermost frame first."""
+    """Returns the last stack that `faulthandler` has written, innermost frame first."""
     frames: list[Frame] = []
-    for part in text.split(_HEAD):  # since Python 3.14 a crash writes the stack of C behind it
+    for part in text.split(_HEAD):  # since Python 3.14 a C stack follows after a crash
         matches = [match for line in part.splitlines() if (match := _LINE.match(line)) is not None]
         if matches:
             frames = [Frame(each[1], int(each[2]) if each[2].isdigit() else 0, each[3]) for each in matches]
@@ -80,7 +80,7 @@ def parse_stack(text: str) -> list[Frame]:
 
 
 def coroutine_stack(coroutine: Coroutine[Any, Any, Any]) -> list[Frame]:
-    """The stack of a coroutine that waits, innermost frame first."""
+    """Returns the stack of a waiting coroutine, innermost frame first."""
     frames: list[Frame] = []
     awaited: Any = coroutine
     while awaited is not None and len(frames) < FRAMES_AT_MOST:
@@ -96,7 +96,7 @@ def coroutine_stack(coroutine: Coroutine[Any, Any, Any]) -> list[Frame]:
 
 
 def stack_row(attempt: Attempt, task: str, slot: int | None, frames: list[Frame], *, is_blocked: bool) -> Plain:
-    """A stack of a task as it travels."""
+    """Returns the stack of a task as plain data."""
     return {
         "task": task,
         "subtask": attempt[1],
@@ -109,13 +109,13 @@ def stack_row(attempt: Attempt, task: str, slot: int | None, frames: list[Frame]
 
 @final
 class CodeTable:
-    """The code of the operators of all tasks in one process."""
+    """The code locations of the operators of all tasks in one process."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, Attempt], tuple[str, list[tuple[str, str, str, int, int]]]] = {}
 
     def add(self, line: str) -> bool:
-        """The code of one more attempt, as JSON; returns whether the line is that."""
+        """Adds the code locations of an attempt from JSON; returns False if the line is something else."""
         try:
             document = json.loads(line)
             vertex, subtask, attempt = document["attempt"]
@@ -129,15 +129,15 @@ class CodeTable:
         return True
 
     def forget(self, job_id: str) -> None:
-        """A job has left."""
+        """Removes the tasks of an ended job."""
         self._rows = {key: row for key, row in self._rows.items() if key[0] != job_id}
 
     def located(self, frames: list[Frame]) -> Plain:
-        """Which task and operator a stack is of, and its innermost line of user code.
+        """Finds the task and the operator of a stack, and its innermost line of user code.
 
         Returns:
-            `task`, `subtask`, `operator` where the code of an operator is on the stack; `file`, `line`, `function` of
-            the innermost frame that `is_users`, else of the innermost frame.
+            `task`, `subtask`, `operator` if operator code is on the stack; `file`, `line`, `function` of the innermost
+            frame of user code, else of the innermost frame.
         """
         if not frames:
             return {}

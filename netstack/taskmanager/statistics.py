@@ -1,6 +1,6 @@
-"""What a TaskManager says of itself, as plain data: for `netstack top`, for reports; all jobs together for Prometheus.
+"""Statistics of a TaskManager as plain data for `netstack top`, and of all jobs together for Prometheus.
 
-Takes: the jobs that are open. Gives: a document, and one `NetworkStatistics` of all of them.
+Takes: the open jobs. Gives: a document, and one `NetworkStatistics` of all jobs.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from .job_scope import JobScope
 
 DEFAULT_SEGMENT_BYTES: Final = NetworkConfig().segment_size_bytes
 CHANNELS_AT_MOST: Final = 256
-"""Channels of a job that are listed, those with the least credit first: more than that nobody reads."""
+"""Maximum number of listed channels of a job, those with the least credit first."""
 
 
 def job_document(scope: JobScope, now_s: float) -> Plain:
-    """One job.
+    """Returns the statistics of one job.
 
     Returns:
-        `job_id`, `name`, `slots`, `memory_bytes` (of a network of its own, else 0), `age_s`, `tasks`
-        ({name-subtask: state}); and once it has its slots and a network of its own: `metrics` (as in `METRICS.md`, by
-        partition and gate), `bytes_sent`, `bytes_received`, `channel_count`, `channels` (peer, partition, subpartition,
-        credit, buffers sent). A job in the shared network has those of its own partitions.
+        `job_id`, `name`, `slots`, `memory_bytes` (of its own network, else 0), `age_s`, `tasks` ({name-subtask:
+        state}); once its network is open also `metrics` (as in `METRICS.md`, by partition and gate), `bytes_sent`,
+        `bytes_received`, `channel_count`, `channels` (peer, partition, subpartition, credit, buffers sent). A job in
+        the shared network has only its own partitions and gates.
     """
     document: Plain = {
         "job_id": scope.job_id,
@@ -48,7 +48,7 @@ def job_document(scope: JobScope, now_s: float) -> Plain:
 
 
 def shortened(document: Plain) -> Plain:
-    """The same without what grows with partitions, channels and tasks; says so: `is_shortened`."""
+    """Returns the document without lists of partitions, channels and tasks, with `is_shortened` set."""
     jobs = [{**job, "tasks": {}, "metrics": {}, "channels": []} for job in document["jobs"]]
     return {**document, "is_shortened": True, "jobs": jobs}
 
@@ -59,13 +59,13 @@ def merged(
     memory_bytes: int,
     admission: AdmissionStatistics | None = None,
 ) -> NetworkStatistics:
-    """All networks as if they were one; partitions and gates of a job with one of its own are named `job/name`.
+    """Merges all networks into one; partitions and gates of a job with its own network are named `job/name`.
 
     Args:
-        scopes: of the TaskManager; of several of one name all but the first are named `name#job_id`.
-        shared: the network that the other jobs share, if it is open.
-        memory_bytes: of the TaskManager.
-        admission: of the TaskManager.
+        scopes: jobs of the TaskManager; jobs with equal names except the first are named `name#job_id`.
+        shared: the shared network environment, if it is open.
+        memory_bytes: network memory of the TaskManager.
+        admission: admission statistics of the TaskManager.
     """
     networks: list[tuple[str, NetworkStatistics]] = []
     names: set[str] = set()
@@ -121,7 +121,7 @@ def _network_document(statistics: NetworkStatistics) -> Plain:
 
 
 def _pool(pools: list[NetworkBufferPoolStatistics], memory_bytes: int) -> NetworkBufferPoolStatistics:
-    """All pools as one, in segments of the largest size; memory that no network holds is free."""
+    """Merges all pools, in segments of the largest size; memory that no network holds counts as free."""
     size = max((pool.segment_size_bytes for pool in pools), default=DEFAULT_SEGMENT_BYTES)
 
     def segments(of_pool: Callable[[NetworkBufferPoolStatistics], int]) -> int:
@@ -140,11 +140,11 @@ def _pool(pools: list[NetworkBufferPoolStatistics], memory_bytes: int) -> Networ
 
 
 def merged_documents(whole: Plain, slots: Sequence[Plain]) -> Plain:
-    """What a TaskManager says of itself, with what the processes of its slots say.
+    """Merges the statistics of a TaskManager with those of its slot processes.
 
     Args:
-        whole: the document of the TaskManager, without jobs.
-        slots: those of its slots; each job's parts become one.
+        whole: document of the TaskManager without jobs.
+        slots: documents of its slots; the parts of each job are merged.
     """
     jobs: dict[str, Plain] = {}
     for slot in slots:
@@ -176,10 +176,10 @@ def _merged_job(job: Plain, part: Plain) -> Plain:
 
 
 def merged_details(slots: Sequence[Plain]) -> Plain:
-    """The details (`details.details_document`) of the slots of a TaskManager as one document.
+    """Merges the details (`details.details_document`) of slots into one document.
 
     Args:
-        slots: of those that have answered.
+        slots: documents of the slots that answered.
     """
     jobs: dict[str, Plain] = {}
     for slot in slots:

@@ -1,9 +1,9 @@
-"""What the tasks of a job on a TaskManager are made of: documents, code, the checkpoint they go on from.
+"""Creates the tasks of a job on a TaskManager from documents, code, and the restored checkpoint.
 
 Takes: descriptors of attempts. Gives: tasks that can be created and run.
 
-Rules: each document is parsed once, each function imported once, each checkpoint read once, for all tasks of the job
-here. Whatever may take long, or blocks, happens in a thread.
+Rules: for all tasks of the job, each document is parsed once, each function imported once, each checkpoint read once.
+Slow or blocking work runs in threads.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from .code import AllowList, ShippedCode, check_builds, root_package
 
 @final
 class TaskFactory:
-    """Makes the tasks of one job.
+    """Creates the tasks of one job.
 
     Attributes:
-        vertices: names of the job's vertices that had tasks here, by number.
+        vertices: names of the job's vertices with tasks here, by index.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TaskFactory:
         blobs: BlobReader,
         fetch: Fetch,
     ) -> None:
-        """Args: as those of `JobScope`."""
+        """The arguments are those of `JobScope`."""
         self.vertices: dict[int, str] = {}
         self._job_id = job_id
         self._name = name
@@ -69,17 +69,17 @@ class TaskFactory:
     async def make(
         self, descriptor: TaskDeploymentDescriptor, environment: NetworkEnvironment, reports: TaskReports
     ) -> RunnableTask:
-        """Fetches what a descriptor names, imports its code, and makes its task.
+        """Fetches the blobs of a descriptor, imports its code, and creates its task.
 
         Args:
-            descriptor: of the attempt.
-            environment: where the task lives.
-            reports: hears of it.
+            descriptor: descriptor of the attempt.
+            environment: network environment of the task.
+            reports: receives the reports of the task.
 
         Raises:
-            NetstackError: something is not there, or may not be run.
+            NetstackError: a blob or a function is missing or not allowed.
 
-        Cancellation: what has come is kept for the next one.
+        Cancellation: fetched blobs stay cached.
         """
         parts: list[MaybeOffloaded] = [descriptor.job_information, descriptor.task_information]
         for gate in descriptor.gates:
@@ -112,20 +112,20 @@ class TaskFactory:
         )
 
     def _storage_of(self, job: JobInformation) -> CheckpointStorage | None:
-        """Where the job keeps its checkpoints: one for all of its tasks here."""
+        """Returns the checkpoint storage of the job, shared by all of its tasks here."""
         if self._storage is None and job.checkpoint_folder is not None:
             self._storage = CheckpointStorage(job.checkpoint_folder, keep=job.keep)
         return self._storage
 
     async def _restored(self, checkpoint_id: int, job: JobInformation) -> RestoredCheckpoint:
-        """A checkpoint, read once for all tasks here; the one before it is forgotten."""
+        """Reads a checkpoint once for all tasks here; only the newest one stays cached."""
         async with self._restoring:
             restored = self._checkpoints.get(checkpoint_id)
             if restored is None:
                 storage = self._storage_of(job)
                 if storage is None:
                     raise CheckpointError(
-                        f"checkpoint {checkpoint_id} cannot be read: the job has no folder for checkpoints"
+                        f"checkpoint {checkpoint_id} cannot be read: the job has no checkpoint folder"
                     )
                 restored = await in_thread(lambda: RestoredCheckpoint(storage.read(checkpoint_id)))
                 self._checkpoints = {checkpoint_id: restored}
@@ -144,11 +144,11 @@ class TaskFactory:
         return information
 
     async def _load_all(self, job: JobInformation, task: TaskInformation) -> None:
-        """Imports everything a task names that was not imported yet, in a thread."""
+        """Imports the functions of a task that were not imported yet, in a thread."""
         names = [name for name in _named(task) if name not in self._functions]
         if not names:
             return
-        async with self._loading:  # one import for all of a vertex' subtasks
+        async with self._loading:  # one import for all subtasks of a vertex
             missing = [name for name in names if name not in self._functions]
             if missing:
                 await self._unpack(job)
@@ -159,15 +159,15 @@ class TaskFactory:
             return
         if self._shipped is None:
             raise NetstackError(
-                f"job {self._name!r} ships {', '.join(shown(package, 40) for package, _ in job.code)}, and TaskManager"
-                f" {self._host} takes no code: start it with --allow-submitted, or install the package there"
+                f"job {self._name!r} ships {', '.join(shown(package, 40) for package, _ in job.code)}, but TaskManager"
+                f" {self._host} accepts no code: start it with --allow-submitted, or install the package there"
             )
         for package, key in job.code:
             blob = await self._blobs.fetch(self._job_id, BlobKey(key), self._fetch)
             await in_thread(partial(self._shipped.put, self._job_id, package, blob))
 
     def _load(self, job: JobInformation, names: Iterable[str]) -> Mapping[str, Any]:
-        """In a thread: imports and reads files."""
+        """Imports functions and compares their source; blocks."""
         shipped = {package for package, _ in job.code}
         loaded = {name: self._allowed.load(name, shipped) for name in names}
         check_builds(sorted({root_package(name) for name in loaded} - shipped), job.builds)
@@ -175,7 +175,7 @@ class TaskFactory:
 
 
 def _named(task: TaskInformation) -> set[str]:
-    """Every function that a task names."""
+    """Returns all functions that a task names."""
     names = {operator.function for operator in task.operators}
     names |= {each.function for each in task.inputs} | {each.function for each in task.outputs}
     return names - {""}

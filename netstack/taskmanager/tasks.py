@@ -1,9 +1,9 @@
-"""One attempt of one subtask, from its descriptor to its last word; whatever goes wrong is its failure alone.
+"""One attempt of one subtask, from its descriptor to its final report; any error is a failure of this attempt only.
 
-Takes: a `TaskDeploymentDescriptor` and the job it is of. Gives: messages about it.
+Takes: a `TaskDeploymentDescriptor` and the job that it belongs to. Gives: reports about the attempt.
 
-Life: deploying (blobs, code) -> initializing -> running -> finished, failed or canceled. Whatever happens its gates are
-closed, its unfinished partitions failed, and exactly one last word is said.
+States: deploying (blobs, code) -> initializing -> running -> finished, failed or canceled. In every case its gates are
+closed, its unfinished partitions fail, and exactly one final report is sent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .job_scope import JobScope
 
 TOLD_EARLY_BYTES: Final = 16 << 20
-"""Of events for an attempt before it is made: as much as the inbox of one that is."""
+"""Limit of operator events that wait for the creation of the task; equals that of a task's inbox."""
 
 DEPLOYING: Final = "deploying"
 INITIALIZING: Final = "initializing"
@@ -47,12 +47,12 @@ CANCELED: Final = "canceled"
 
 @final
 class TaskAttempt:
-    """One attempt (a `TaskReports`).
+    """One attempt; implements `TaskReports`.
 
     Attributes:
         attempt: vertex, subtask, attempt.
-        slot: that it is in, as its descriptor says.
-        state: how it is, for people.
+        slot: its slot according to the descriptor.
+        state: its state for people.
     """
 
     def __init__(self, descriptor: TaskDeploymentDescriptor, scope: JobScope) -> None:
@@ -72,16 +72,16 @@ class TaskAttempt:
 
     @property
     def subtask(self) -> int:
-        """Which of the vertex' subtasks."""
+        """Index of the subtask."""
         return self.attempt[1]
 
     @property
     def task(self) -> RunnableTask | None:
-        """What runs; None until it is made."""
+        """The task; None until it is created."""
         return self._task
 
     async def live(self) -> None:
-        """All of it. Never raises but for the cancellation of whoever calls, and for Ctrl-C."""
+        """Runs the attempt. Raises only for cancellation of the caller and for Ctrl-C."""
         failure = "the task was canceled"
         finished: TaskFinished | None = None
         self._runs_in = trio.lowlevel.current_task()
@@ -96,7 +96,7 @@ class TaskAttempt:
             failure = cause_text(root)
             self._fail(
                 root, describe(root if isinstance(root, OperatorFailed) else error)
-            )  # before consumers learn of it: they are not to blame
+            )  # reported before its consumers fail because of it
         finally:
             if self._refusal and finished is None and self.state != FAILED:
                 failure = self._refusal
@@ -105,7 +105,7 @@ class TaskAttempt:
             if task is not None:
                 with trio.CancelScope(shield=True):
                     await self._close(task, failure)
-            if finished is not None:  # what it held is free for the next one
+            if finished is not None:  # after its resources are released
                 self.state = FINISHED
                 self._scope.send(finished)
             elif self.state != FAILED:
@@ -113,78 +113,74 @@ class TaskAttempt:
                 self._scope.reports.add(CANCELED, self.attempt)
 
     def cancel(self) -> None:
-        """Ends it; idempotent. One that has come to its end by itself stays so."""
+        """Cancels the attempt; has no effect on a finished one. Idempotent."""
         self._cancel.cancel()
 
     def refuse(self, why: str) -> None:
-        """Ends it as a failure; the first reason counts."""
+        """Fails the attempt; the first reason counts."""
         self._refusal = self._refusal or why
         self._cancel.cancel()
 
     def take_event(self, event: Plain) -> None:
-        """Passes an event to an invokable; one that does not listen fails."""
+        """Passes an operator event to the task; a task that accepts none fails."""
         if self._task is None and self.state == DEPLOYING:
             self._waiting_bytes += len(msgpack.packb(event))
             if self._waiting_bytes > TOLD_EARLY_BYTES:
                 self._waiting.clear()
                 who = self._scope.shown_name(self.attempt)
                 self.refuse(
-                    f"task {who} got {self._waiting_bytes} bytes of events before it ran, of which"
-                    f" {TOLD_EARLY_BYTES} wait at most"
+                    f"task {who} received {self._waiting_bytes} bytes of events before it ran; the limit is"
+                    f" {TOLD_EARLY_BYTES}"
                 )
                 return
         self._when_made(lambda task: task.operator_event(event))
 
     def update_gate(self, gate: int, descriptors: ShuffleDescriptors) -> None:
-        """Tells it of producers that a gate did not know."""
+        """Adds producers to an input gate."""
         self._when_made(lambda task: task.update_gate(gate, descriptors))
 
-    # From the task.
-
     def initializing(self) -> None:
-        """Implements `TaskReports`."""
+        """Reports that the task restores its state."""
         self.state = INITIALIZING
         self._scope.reports.add(INITIALIZING, self.attempt)
 
     def running(self) -> None:
-        """Implements `TaskReports`."""
+        """Reports that the task runs."""
         self.state = RUNNING
         self._scope.reports.add(RUNNING, self.attempt)
 
     def waiting(self) -> None:
-        """Implements `TaskReports`."""
+        """Reports that the task waits for its final checkpoint or commit."""
         self._scope.reports.add(WAITING, self.attempt)
 
     def acknowledged(self, checkpoint_id: int, file: TaskFile, report: Plain) -> None:
-        """Implements `TaskReports`."""
+        """Reports a stored checkpoint."""
         self._scope.send(
             CheckpointAcknowledged(self._job_id, self.attempt, checkpoint_id, file.size_bytes, file.crc32, report)
         )
 
     def declined(self, checkpoint_id: int, reason: str) -> None:
-        """Implements `TaskReports`."""
+        """Reports a declined checkpoint."""
         self._scope.send(CheckpointDeclined(self._job_id, self.attempt, checkpoint_id, reason))
 
     def consumable(self, partition: int) -> None:
-        """Implements `TaskReports`."""
+        """Reports the first data of a partition."""
         self._scope.send(PartitionConsumable(self._job_id, self.attempt, partition))
 
     def operator_event(self, event: Plain) -> None:
-        """Implements `TaskReports`."""
+        """Sends an event to the job's coordinator."""
         self._scope.send(OperatorEvent(self._job_id, self.attempt, event))
 
     def statistics(self) -> TaskStatistics | None:
-        """How far it is; None before it is made."""
+        """Returns the statistics of the task; None before it is created."""
         return None if self._task is None else self._task.statistics()
 
     def stack(self) -> list[Frame]:
-        """Where its code waits, innermost frame first."""
+        """Returns the stack of its code, innermost frame first."""
         return [] if self._runs_in is None else coroutine_stack(self._runs_in.coro)
 
-    # Inside.
-
     def _when_made(self, do: Callable[[RunnableTask], None]) -> None:
-        """Does something with the task, now or when it is there; what cannot be done is its failure."""
+        """Calls a function with the task, now or after its creation; errors fail the task."""
         if self._task is None:
             if self.state == DEPLOYING:
                 self._waiting.append(do)
@@ -192,12 +188,12 @@ class TaskAttempt:
         try:
             do(self._task)
         except trio.WouldBlock:
-            self.refuse(f"task {self._scope.shown_name(self.attempt)} takes no more events: its inbox is full")
+            self.refuse(f"task {self._scope.shown_name(self.attempt)} cannot receive more events: its inbox is full")
         except NetstackError as error:
             self.refuse(str(error))
 
     async def _work(self) -> TaskFinished:
-        await trio.lowlevel.checkpoint()  # it may have been canceled by now
+        await trio.lowlevel.checkpoint()  # raises if it was canceled meanwhile
         made = await self._scope.make_task(self._descriptor, self)
         self._task = made
         made.create()
@@ -210,13 +206,13 @@ class TaskAttempt:
         final = _file_document(outcome.final)
         results = dict(outcome.results)
         finished = TaskFinished(self._job_id, self.attempt, outcome.produced_bytes, results, final, outcome.kept)
-        packed(finished)  # results that cannot travel are a failure
+        packed(finished)  # raises for results that cannot be sent
         return finished
 
     async def _close(self, task: RunnableTask, failure: str) -> None:
         try:
             await task.close(failure)
-        except BaseException as error:  # of user code: its last words are said already
+        except BaseException as error:  # of user code, after the final report
             root = root_cause(error)
             if _is_ours(root):
                 raise
@@ -250,10 +246,10 @@ def _file_document(file: TaskFile | None) -> Plain | None:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether an error that ends a task is the TaskManager's to handle: its own cancellation, or Ctrl-C.
+    """Whether an error is the TaskManager's own: its cancellation, or Ctrl-C.
 
-    Everything else is the task's failure, `sys.exit()` in user code included. KeyboardInterrupt is Ctrl-C only where
-    SIGINT raises it; the commands handle that signal themselves, so there user code has raised it.
+    Everything else is the task's failure, also `sys.exit()` in user code. KeyboardInterrupt counts as Ctrl-C only if
+    SIGINT raises it; the commands handle SIGINT themselves, so there user code has raised it.
     """
     if isinstance(error, trio.Cancelled):
         return trio.current_effective_deadline() == -math.inf

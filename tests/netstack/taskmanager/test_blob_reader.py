@@ -141,10 +141,10 @@ def test_a_blob_is_read_part_by_part_and_leaves_no_file(tmp_path: Path, size: in
     assert trio.run(main) == data
     assert not list(tmp_path.iterdir())
     unknown = trio.run(reader.part_of_kept, FetchBlob("code-1", 0))
-    assert (unknown.total, unknown.data) == (-1, b"it is not kept here")
+    assert (unknown.total, unknown.data) == (-1, b"it is not cached at this TaskManager")
 
 
 def test_a_full_disk_is_an_error_of_the_blob(tmp_path: Path) -> None:
     blob = KeptBlob(BlobKey("code-0"), str(tmp_path / "not there"))
-    with pytest.raises(BlobError, match="blob code-0 cannot be kept"):
+    with pytest.raises(BlobError, match="blob code-0 cannot be written"):
         blob.write(b"x")

@@ -35,7 +35,7 @@ def test_a_blob_larger_than_the_limit_empties_the_cache(caplog: pytest.LogCaptur
     tracker.track("job", BlobKey("a"), 1)
     with caplog.at_level(logging.WARNING, "netstack"):
         assert keys(tracker.to_delete(6)) == ["a"]
-    assert "larger than the whole cache" in caplog.text
+    assert "larger than the blob cache" in caplog.text
 
 
 def test_there_are_never_more_than_so_many() -> None:
@@ -59,5 +59,5 @@ def test_misuse() -> None:
         BlobTracker(0)
     tracker = BlobTracker(5)
     tracker.track("job", BlobKey("a"), 1)
-    with pytest.raises(LocalProtocolError, match="touch it instead"):
+    with pytest.raises(LocalProtocolError, match="tracked already; use touch"):
         tracker.track("job", BlobKey("a"), 1)

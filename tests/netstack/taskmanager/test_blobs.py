@@ -65,9 +65,9 @@ def test_what_is_wrong_is_told() -> None:
         fetched(KEY, lambda ask: blob_parts(ask.key, DATA[:-1] + b"x", ask.offset))
     with pytest.raises(BlobError, match="it was deleted"):
         fetched(KEY, lambda ask: BlobPart(ask.key, ask.offset, -1, b"it was deleted"))
-    with pytest.raises(BlobError, match="268435456 is the most"):
+    with pytest.raises(BlobError, match="the limit is 268435456"):
         fetched(KEY, lambda ask: BlobPart(ask.key, ask.offset, 1 << 40, b"x"))
-    with pytest.raises(BlobError, match="a part of it has no bytes"):
+    with pytest.raises(BlobError, match="sent an empty part"):
         fetched(KEY, lambda ask: BlobPart(ask.key, ask.offset, 10, b""))
     with pytest.raises(ConnectionLost, match="the other end is gone"):
         fetched(KEY, lambda ask: blob_parts(ask.key, DATA, 0) if not ask.offset else None)
@@ -121,7 +121,7 @@ async def test_a_place_is_tried_and_then_told_to_be_of_no_use() -> None:
     assert said[1:3] == [FetchBlob(KEY, 0, ("file:///a",)), FetchBlob(KEY, 0, ("file:///a", "tcp://b:1"))]
     assert said[-1] == BlobKept(KEY, is_kept=True)
     fetcher = BlobFetcher(send)
-    with pytest.raises(BlobError, match="nobody reads it from"):
+    with pytest.raises(BlobError, match="reading it from"):
         await fetcher.fetch(KeptBlob(KEY))
     assert said[-1] == BlobKept(KEY, is_kept=False)
 

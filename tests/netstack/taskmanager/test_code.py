@@ -46,7 +46,9 @@ def test_a_prefix_that_would_let_in_more_than_it_says_is_refused(prefix: str) ->
 )
 def test_a_name_that_is_not_on_the_list_is_not_even_imported(name: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"may not be run here: allowed are netstack\.bench\.mesh\.invokables:\*, userjobs"
+        ConfigError,
+        match=r"may not run on this TaskManager, which allows"
+        r" netstack\.bench\.mesh\.invokables:\*, userjobs",
     ):
         JOBS.load(name)
 
@@ -60,9 +62,9 @@ def test_allowed_names_are_loaded() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("userjobs.jobs:trio.sleep_forever", "is trio.*, which may not be run here"),
-        ("userjobs.jobs:imported", "is trio.*:sleep_forever, which may not be run here"),
-        ("userjobs.jobs:RecordWriter", "which may not be run here"),
+        ("userjobs.jobs:trio.sleep_forever", "is trio.*, which is not allowed here"),
+        ("userjobs.jobs:imported", "is trio.*:sleep_forever, which is not allowed here"),
+        ("userjobs.jobs:RecordWriter", "which is not allowed here"),
         ("userjobs.jobs:nothing", "is not there"),
         ("userjobs.missing:words", "is not there"),
         ("userjobs.jobs:words:words", "is not there"),
@@ -89,7 +91,9 @@ def test_builds_are_those_of_the_packages_that_run() -> None:
     here = build_of("userjobs")
     check_builds(["userjobs"], {"userjobs": here, "antigravity.imports.its.parents": "x"})
     check_builds(["userjobs"], {})
-    with pytest.raises(ConfigError, match=f"package 'userjobs' is build {here} here, and 0123456789ab where"):
+    with pytest.raises(
+        ConfigError, match=f"package 'userjobs' is build {here} on this TaskManager, but 0123456789ab where"
+    ):
         check_builds(["userjobs"], {"userjobs": "0123456789ab"})
 
 
@@ -102,21 +106,21 @@ def test_a_shipped_package_is_found_checked_and_replaced_when_nobody_uses_it() -
         shipped.put(job, package, blob(data))
 
     put("a", 1)
-    with pytest.raises(ConfigError, match="may not be run here"):
+    with pytest.raises(ConfigError, match="may not run on this TaskManager"):
         names.load("shippedjobs:answer")
     assert names.load("shippedjobs:answer", {"shippedjobs"})() == 1
     put("b", 1)
-    with pytest.raises(ConfigError, match="was shipped with other content by job a, which runs here"):
+    with pytest.raises(ConfigError, match="was shipped with other contents by job a, which runs on this"):
         put("c", 2)
     for job in "ab":
         shipped.job_left(job)
     put("c", 2)
     assert names.load("shippedjobs:answer", {"shippedjobs"})() == 2
-    with pytest.raises(ConfigError, match="one of that name is installed and in use here"):
+    with pytest.raises(ConfigError, match="name of an installed package that this TaskManager has imported"):
         put("d", 3, package="userjobs")
-    with pytest.raises(BlobError, match="is damaged: its 3 bytes have another digest"):
+    with pytest.raises(BlobError, match="is damaged: the digest of its 3 bytes does not match"):
         shipped.put("e", "other", blob(b"abc", "0" * 64))
-    with pytest.raises(ConfigError, match="is no name of a package"):
+    with pytest.raises(ConfigError, match="is not a package name"):
         shipped.put("e", "../x", blob(b""))
     shipped.close()
     with pytest.raises(ConfigError, match="is not there"):
@@ -137,10 +141,10 @@ def test_what_is_shipped_is_one_package_and_nothing_of_anybody_else() -> None:
         archive.writestr("shippedjobs/__init__.py", "")
         archive.writestr("antigravity.py", "")
     for package, data, words in (
-        ("shippedjobs", into.getvalue(), "holds 'antigravity.py' beside it"),
-        ("shippedjobs", zipped("shippedjobs/../x", ""), "beside it"),
-        ("shippedjobs", b"no zip", "is no zip file"),
-        ("antigravity", zipped("antigravity", ""), "Python has a module of that name"),
+        ("shippedjobs", into.getvalue(), "also contains .antigravity.py."),
+        ("shippedjobs", zipped("shippedjobs/../x", ""), "also contains"),
+        ("shippedjobs", b"no zip", "is not a zip file"),
+        ("antigravity", zipped("antigravity", ""), "name of a Python standard module"),
     ):
         with pytest.raises(ConfigError, match=words):
             shipped.put("a", package, blob(data))
@@ -149,7 +153,7 @@ def test_what_is_shipped_is_one_package_and_nothing_of_anybody_else() -> None:
     for key in (f"code-../../x-{digest}", f"../code-{digest}", digest):
         made = KeptBlob(BlobKey(key))
         made.write(data)
-        with pytest.raises(ConfigError, match="is no key of a package"):
+        with pytest.raises(ConfigError, match="is not the key of a package"):
             shipped.put("a", "shippedjobs", made)
     assert sys.path == path
     shipped.close()

@@ -57,5 +57,5 @@ def test_sizes_are_bounded() -> None:
 
 @pytest.mark.parametrize("bounds", [{"max_entries": 0}, {"max_bytes": 0}, {"expire_after_s": 0.0}])
 def test_bounds_are_positive(bounds: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="give more than 0"):
+    with pytest.raises(ConfigError, match="must be more than 0"):
         GroupCache(**bounds)

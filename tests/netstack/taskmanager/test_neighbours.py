@@ -126,7 +126,7 @@ async def test_a_name_that_is_another_user_s_is_told_once(
         assert await Neighbours().listen(address) is None, "somebody has the name"
         (line,) = caplog.messages
         assert line.startswith(
-            f"slots of this host reach {address} over the network only: cannot listen at shm://slot-"
+            f"slots of this host connect to {address} over the network, not shared memory: cannot listen at shm://slot-"
         )
         caplog.clear()
         ours = os.geteuid()
@@ -135,7 +135,7 @@ async def test_a_name_that_is_another_user_s_is_told_once(
         for _ in range(2):
             assert await kind_of_stream(address, dialler) is SocketStream
         (line,) = caplog.messages
-        assert line.startswith(f"{address} is reached over the network: cannot reach shm://slot-")
+        assert line.startswith(f"connecting to {address} over the network, not shared memory: cannot reach shm://slot-")
         assert f"is user {ours}'s" in line
 
 

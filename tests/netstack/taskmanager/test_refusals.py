@@ -52,9 +52,9 @@ from netstack.transport import is_private, transport_for
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        (RemoteTask("t", 0, "subprocess:run"), "'subprocess:run' may not be run here"),
+        (RemoteTask("t", 0, "subprocess:run"), "'subprocess:run' may not run on this TaskManager"),
         (task("ordinary"), "is no `async def`"),
-        (task("imported"), "may not be run here"),
+        (task("imported"), "is not allowed here"),
         (task("missing"), "is not there"),
         (RemoteTask("t", 0, "userjobs.exits:x"), "SystemExit"),
         (RemoteTask("t", 0, "nowhere:x"), "is not installed on this host"),
@@ -83,13 +83,17 @@ async def test_another_build_of_the_invokables_package_is_refused(monkeypatch: p
     async with pair_open() as (_, client):
         run = await open_job(client)
         monkeypatch.setattr(adopter, "build_of", lambda package: "0123456789ab")
-        with pytest.raises(RequestRefused, match=r"'userjobs' is build .* here, and 0123456789ab where the job"):
+        with pytest.raises(
+            RequestRefused,
+            match=r"'userjobs' is build .* on this TaskManager,"
+            r" but 0123456789ab where the job",
+        ):
             await run.deploy([task("echo")])
 
 
 async def test_a_run_that_cannot_be_is_refused_at_once() -> None:
     async with pair_open() as (daemon, client):
-        with pytest.raises(RequestRefused, match="64MiB of network buffers were asked for, and this TaskManager has"):
+        with pytest.raises(RequestRefused, match="64MiB of network buffers, but this TaskManager has"):
             await open_job(client, network=NetworkConfig(memory_bytes=64 << 20))
         assert is_empty(daemon)
         await (await open_job(client)).close()
@@ -100,7 +104,7 @@ async def test_settings_unknown_or_impossible_there_are_refused() -> None:
         for wrong, said in (
             ({"colour": "red"}, "colour"),
             ({"segment_size_bytes": -1}, "segment_size_bytes"),
-            ({"memory_bytes": "lots"}, "is no int"),
+            ({"memory_bytes": "lots"}, "is not of type int"),
         ):
             with pytest.raises(RequestRefused, match=said):
                 await open_job(client, network=wrong)
@@ -116,7 +120,7 @@ async def test_a_run_that_breaks_while_it_opens_is_refused_and_the_daemon_goes_o
             with pytest.raises(RequestRefused, match="MemoryError: none left"):
                 await open_job(client)
         assert is_empty(daemon)
-        assert "broke" in caplog.text
+        assert "failed with an internal error" in caplog.text
         await (await open_job(client)).close()
 
 
@@ -128,7 +132,7 @@ async def test_no_more_runs_than_the_daemon_remembers(monkeypatch: pytest.Monkey
     monkeypatch.setattr("netstack.taskmanager.service.JOBS_AT_MOST", 1)
     async with pair_open() as (_, client):
         run = await open_job(client)
-        with pytest.raises(RequestRefused, match="1 jobs are open or wait here; try later"):
+        with pytest.raises(RequestRefused, match="1 jobs are open or wait at this TaskManager, the maximum"):
             await open_job(client)
         await run.close()
         await open_job(client)
@@ -139,7 +143,7 @@ async def test_no_more_jobs_of_a_host_than_leave_room_for_others(monkeypatch: py
     async with pair_open(listen="tcp://127.0.0.1:0") as (_, client):
         run = await open_job(client)
         await open_job(client)
-        with pytest.raises(RequestRefused, match="2 jobs of your host are open or wait here; close some first"):
+        with pytest.raises(RequestRefused, match="2 jobs of your host are open or wait at this TaskManager"):
             await open_job(client)
         await run.close()
         await open_job(client)
@@ -166,7 +170,7 @@ async def test_a_module_that_is_imported_for_ever_holds_nobody_up() -> None:
 async def test_an_id_is_one_run_s_at_a_time() -> None:
     async with pair_open() as (daemon, client):
         run = await open_job(client)
-        with pytest.raises(RequestRefused, match=f"job {run.job_id} .* another id"):
+        with pytest.raises(RequestRefused, match=f"job {run.job_id} exists already"):
             await open_job(client, job_id=run.job_id)
         with pytest.raises(RequestRefused, match="16 hex digits"):
             await open_job(client, job_id="x")
@@ -182,7 +186,11 @@ async def test_one_jobmanager_at_a_time_others_wait_and_are_told_for_whom(autoju
         await open_job(first)
         began = trio.current_time()
         async with adopt(daemon.address, heartbeat_timeout_s=100.0) as second:
-            with pytest.raises(ConnectionLost, match=r"TaskManager .* works for the first at .* after 20 s"):
+            with pytest.raises(
+                ConnectionLost,
+                match=r"TaskManager .* has worked for the first"
+                r" at .* for the last 20 s",
+            ):
                 await open_job(second)
         assert trio.current_time() - began == pytest.approx(20.0)
         async with trio.open_nursery() as nursery:
@@ -216,7 +224,7 @@ async def test_who_works_for_a_jobmanager_is_not_adopted_and_clients_only_look()
             nursery.start_soon(link.run)
             said = await link.receive()
             assert isinstance(said, Refused)
-            assert "takes CloseJob from a JobManager only" in said.text
+            assert "accepts CloseJob only from a JobManager" in said.text
             nursery.cancel_scope.cancel()
 
 

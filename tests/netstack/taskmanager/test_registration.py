@@ -237,7 +237,7 @@ async def test_a_bad_task_fails_alone_and_says_whether_another_attempt_may_help(
         )
         found = await driver.outcomes(*((vertex, 0, 0) for vertex in range(1, 5)))
         assert "is not there" in found[1, 0, 0]
-        assert "may not be run here" in found[2, 0, 0]
+        assert "may not run on this TaskManager" in found[2, 0, 0]
         assert "no more paper" in found[3, 0, 0]
         recoverable = {vertex: driver.failure((vertex, 0, 0)).is_recoverable for vertex in range(1, 5)}
         assert recoverable == {1: False, 2: False, 3: True, 4: True}

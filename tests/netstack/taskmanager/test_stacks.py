@@ -100,4 +100,4 @@ def test_ports_are_counted_up_and_ends_have_names() -> None:
     assert counted_up("127.0.0.1:9249", 1) == "127.0.0.1:9250"
     assert counted_up("tcp://127.0.0.1:0", 3) == "tcp://127.0.0.1:0"
     assert how_ended(os.waitstatus_to_exitcode(3 << 8)) == "exited with code 3"
-    assert how_ended(-11) == "was ended by SIGSEGV"
+    assert how_ended(-11) == "was killed by SIGSEGV"

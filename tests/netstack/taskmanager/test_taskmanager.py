@@ -85,7 +85,11 @@ async def test_several_runs_at_once_each_with_settings_of_its_own() -> None:
 async def test_a_run_waits_for_the_memory_of_another_one(autojump_clock: MockClock) -> None:
     async with pair_open() as (daemon, client):
         first = await open_job(client, network=EVERYTHING)
-        with pytest.raises(RequestRefused, match=r"1MiB of network buffers were not free within 5 s: .* of 4MiB are"):
+        with pytest.raises(
+            RequestRefused,
+            match=r"1MiB of network buffers did not become free"
+            r" within 5 s: .* of 4MiB are free",
+        ):
             await open_job(client)
         assert len((await daemon.statistics())["jobs"]) == 1
         second: list[RemoteJob] = []
