@@ -1,1 +1,1 @@
-"""Pooled memory: segments, buffers that are read while they are written, and the pools that share them out."""
+"""Pooled memory: segments, reference-counted buffers that can be read while they are written, and their pools."""

@@ -1,9 +1,9 @@
-"""A counted window on memory, and what a subpartition offers to its reader.
+"""Reference-counted network buffers, and the interface that a subpartition offers to its reader.
 
 Takes: segments from a pool, or heap memory for events. Gives: `Buffer`s to the sender, the gates and the deserialisers.
 
-Rules: a buffer starts with one reference; `retain` adds one, `recycle` drops one; at zero its owner takes the memory
-back, exactly once. Nobody writes through a buffer.
+Rules: a buffer starts with one reference; `retain` adds one, `recycle` drops one. At zero the memory returns to its
+owner, exactly once. Buffers are read-only.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from .segment import Segment
 
 
 class BufferOwner(Protocol):
-    """Takes memory back."""
+    """The owner of a buffer's memory."""
 
     def reclaim(self, buffer: Buffer) -> None:
         """Called once, when the last reference to `buffer` is dropped."""
 
 
 class Buffer:
-    """A read-only window that is released exactly once.
+    """A read-only view of memory that is released exactly once.
 
     Attributes:
-        memory: the readable bytes. For a buffer of several pieces it is the first; use `contiguous`.
-        pieces: all pieces, or None for the ordinary buffer of one.
-        length: readable bytes over all pieces.
-        data_type: data, or which kind of event.
-        sequence: number of this buffer on its channel.
-        backlog: data buffers that wait behind it at the producer, as promised to the consumer.
-        more_available: whether the subpartition had another element ready when this one was taken.
-        next_is_event: whether that element is an event, which costs no credit.
-        segment: the pool memory behind it, None for heap memory.
-        is_floating: received buffers: whether its place came from the gate's floating buffers.
-        channel_index: received buffers: which channel of the gate it came from.
+        memory: the readable bytes; of a buffer with several pieces only the first: use `contiguous`.
+        pieces: all pieces; None for an ordinary buffer, which has one.
+        length: readable bytes in all pieces.
+        data_type: data, or the kind of event.
+        sequence: sequence number on its channel.
+        backlog: data buffers behind it at the producer, as announced to the consumer.
+        more_available: whether another element was available when this one was taken.
+        next_is_event: whether that element is an event, which needs no credit.
+        segment: its pool memory; None for heap memory.
+        is_floating: received buffers: whether it occupies one of the gate's floating buffers.
+        channel_index: received buffers: the index of its channel in the gate.
     """
 
     __slots__ = (
@@ -80,17 +80,17 @@ class Buffer:
         self.channel_index = 0
 
     def retain(self) -> Buffer:
-        """Adds a reference; the caller owes one more `recycle`."""
+        """Adds a reference, which the caller must drop with `recycle`."""
         if self._references <= 0:
-            raise LocalProtocolError(f"{self!r} was recycled already; retain it while you hold it")
+            raise LocalProtocolError(f"{self!r} is already recycled; call retain() before the last recycle()")
         self._references += 1
         return self
 
     def recycle(self) -> None:
-        """Drops a reference; the last one gives the memory back to its owner.
+        """Drops a reference; the last one returns the memory to its owner.
 
         Raises:
-            LocalProtocolError: there was none left.
+            LocalProtocolError: all references were dropped before.
         """
         self._references -= 1
         if self._references == 0:
@@ -99,12 +99,12 @@ class Buffer:
             raise LocalProtocolError(f"{self!r} was recycled more often than retained")
 
     def _reclaim(self) -> None:
-        """The last reference is gone."""
+        """Returns the memory after the last reference was dropped."""
         if self._owner is not None:
             self._owner.reclaim(self)
 
     def contiguous(self) -> memoryview:
-        """All readable bytes as one block; copies only a buffer of several pieces."""
+        """All readable bytes as one block; a buffer of several pieces is copied."""
         if self.pieces is None:
             return self.memory
         return memoryview(b"".join(self.pieces))
@@ -114,73 +114,73 @@ class Buffer:
 
 
 class Allowance(Protocol):
-    """What the consumer of a source allows to be sent."""
+    """The credit of a source's consumer."""
 
     available: int
-    """Data buffers it has room for."""
+    """Data buffers that may be sent."""
     is_on_demand: bool
-    """Whether it reserves room only for what waits, because it has no buffers of its own."""
+    """Whether it reserves buffers only for the announced backlog, because it has no exclusive buffers."""
 
 
 class BufferSource(Protocol):
-    """The read end of a subpartition: what a sender and a local input channel see of it."""
+    """The read end of a subpartition, used by senders and local input channels."""
 
     def poll(self) -> Buffer | None:
-        """The next buffer, or None when nothing may be taken now."""
+        """Takes the next buffer; None when none is available."""
 
     def is_available(self, *, has_credit: bool) -> bool:
-        """Whether `poll` would return something; without credit only events count."""
+        """Whether `poll` would return a buffer; without credit only events count."""
 
     def backlog_buffers(self) -> int:
-        """Data buffers that wait and may be promised."""
+        """Data buffers in the queue that may be announced to the consumer."""
 
     def queued_buffers(self) -> int:
-        """Elements in the queue, for metrics."""
+        """Number of elements in the queue, for metrics."""
 
     def readable(self) -> tuple[int, int]:
-        """Elements `poll` would return, one after the other, before it returns None, and their bytes; for metrics."""
+        """Number of buffers that `poll` would return before it returns None, and their bytes; for metrics."""
 
     @property
     def has_priority(self) -> bool:
         """Whether the next element is a priority event."""
 
     def take_empty(self) -> Buffer | None:
-        """A data buffer without bytes in its place among the others; None where none may come now."""
+        """Takes an empty data buffer with the next sequence number; None where data may not follow now."""
 
     def attach_credit(self, credit: Allowance) -> None:
-        """A connection carries this source; `credit` is what its consumer allows.
+        """Attaches the credit of its consumer, when a connection begins to send this source.
 
-        When that is given on demand, finished data buffers without bytes are returned by `poll` too: the consumer has
-        reserved a buffer for each it was promised, and the empty ones set theirs free.
+        If the credit is on demand, `poll` also returns empty finished data buffers: the consumer has reserved a buffer
+        for each announced one, and an empty buffer releases that reservation.
         """
 
     def set_buffer_size(self, size_bytes: int) -> None:
-        """How much the consumer would like a buffer begun from now on to hold, at least 1 (debloating)."""
+        """Sets the size that the consumer requests for new buffers, at least 1 (debloating)."""
 
     def resume(self) -> None:
-        """Goes on after a blocking event."""
+        """Continues after a blocking event."""
 
     def time_out_barrier(self) -> None:
-        """Has a barrier with a timeout that waits overtake what is in front of it."""
+        """Makes a queued barrier with a timeout overtake everything in front of it."""
 
     def acknowledge_end_of_data(self) -> None:
-        """The consumer has processed every record."""
+        """Records that the consumer has processed every record."""
 
     def release(self) -> None:
-        """The consumer will read no more; idempotent."""
+        """Ends reading. Idempotent."""
 
     @property
     def failure(self) -> str | None:
-        """Why the producer failed, or why its files cannot be read; None while neither is so."""
+        """Why the producer failed, or why its files cannot be read; None without a failure."""
 
     @property
     def failure_code(self) -> ErrorCode:
-        """Which of the two."""
+        """The error code of `failure`."""
 
     @property
     def is_released(self) -> bool:
-        """Whether this source, or the partition behind it, is gone."""
+        """Whether this source or its partition is released."""
 
 
 Notify = Callable[[], Any]
-"""Told that a source went from nothing to read to something to read. May be called spuriously; never too rarely."""
+"""Called when a source becomes readable. Spurious calls are allowed; missing ones are not."""

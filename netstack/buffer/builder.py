@@ -1,17 +1,17 @@
-"""Append at one end while the other end reads: BufferBuilder and BufferConsumer.
+"""BufferBuilder appends to a network buffer while BufferConsumer reads it.
 
-Takes: a segment from a `LocalBufferPool`, and framed bytes. Gives: a queue element to a subpartition, `Buffer`s to its
-reader.
+Takes: a segment from a `LocalBufferPool`, and framed bytes. Gives: a queue element to a subpartition, and `Buffer`s to
+its reader.
 
-Writer and reader run in one thread, so the shared position marker is a plain field, and `finished` is read live: the
-writer announces a buffer when it finishes (DESIGN.md, "Announce on finish"). What remains of the classical protocol:
+Writer and reader run in one thread, so the shared position marker is a plain field and `finished` is current: the
+writer announces a buffer when it finishes (DESIGN.md, "Announce on finish"). Three fields make up the protocol:
 
-- `position` is the commit: a byte below it may be read, one at or above it may not.
-- `limit` is what the per-record path compares with. It equals `capacity` while the buffer's flush is armed; when the
-  reader takes the bytes of an unfinished buffer it drops to `position`, which sends the next record through the slow
-  path, where a new deadline is armed. So the fast path needs no question about time.
-- `pen` writes single records behind `position` that are not committed yet (`record/cells`). They are committed when
-  somebody looks (`settle`), together. Whoever writes, or takes what is committed, settles first; so nobody can tell.
+- `position` is the commit: only bytes below it may be read.
+- `limit` is what the per-record path compares with. It equals `capacity` while the buffer's flush is armed. When the
+  reader takes the bytes of an unfinished buffer, `limit` drops to `position`. The next record then takes the slow
+  path, which arms a new deadline. So the fast path does not read the clock.
+- `pen` writes single records behind `position` without committing them (`record/cells`). `settle` commits them
+  together. Every other write and every read calls it first, so the delay is not observable.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from .buffer import Buffer
 from .local_pool import LocalBufferPool
 from .segment import Segment
 
-_DATA: Final = DataType.DATA  # an enum's attribute costs 50 ns a look-up
+_DATA: Final = DataType.DATA  # looking up an enum's attribute takes 50 ns
 
 
 @final
 class BufferBuilder:
-    """The writing end of one network buffer.
+    """The write end of one network buffer.
 
-    References: one for the builder until `close`, one per open consumer, one per built `Buffer`; at zero the segment
-    returns to the pool it came from, under the subpartition it was charged to.
+    References: one for the builder until `close`, one per open consumer, one per built `Buffer`. At zero the segment
+    returns to its pool, which credits the subpartition that it was charged to.
     """
 
     __slots__ = (
@@ -60,13 +60,13 @@ class BufferBuilder:
         self.position = 0
         self.pen = Pen(segment.memory)
         self.is_pen_open = False
-        """Whether the pen may have written since it was settled last."""
+        """Whether the pen may have uncommitted records."""
         self.records = 0
-        """How many records the pen wrote, those it has not settled not counted."""
+        """Committed records of the pen."""
         self.capacity = self.limit = len(segment.memory)
         self.finished = False
         self.stays_armed = False
-        """Whether it is flushed again some time after its bytes were taken, whatever comes."""
+        """Whether a later flush round covers bytes written after a read (`outbound/flush_rounds`)."""
         self._pool = pool
         self._subpartition = subpartition
         self._references = 1
@@ -74,22 +74,22 @@ class BufferBuilder:
 
     @property
     def writable_bytes(self) -> int:
-        """Room left."""
+        """Free bytes below the capacity."""
         return self.capacity - self.written_bytes
 
     @property
     def written_bytes(self) -> int:
-        """What is in it, with what the pen wrote."""
+        """Committed bytes plus those of the pen."""
         if not self.is_pen_open:
             return self.position
         written: int = self.pen.written
         return self.position + written
 
     def append(self, source: bytes | memoryview) -> int:
-        """Copies and commits as much of `source` as fits.
+        """Copies and commits the part of `source` that fits.
 
         Returns:
-            The number of bytes taken; the rest stays with the caller.
+            The number of bytes copied.
 
         Raises:
             LocalProtocolError: the builder is finished.
@@ -104,7 +104,7 @@ class BufferBuilder:
         return count
 
     def write(self, framed: memoryview, head: bytes = b"") -> None:
-        """Copies and commits whole records, and what stands in front of them, which must end below `limit`."""
+        """Copies and commits `head` and whole records; they must end below `limit`."""
         self.settle()
         start = self.position
         if head:
@@ -115,14 +115,14 @@ class BufferBuilder:
         self.position = end
 
     def open_pen(self, payload: bytes | bytearray | memoryview, granted: int) -> bool:
-        """Commits what the pen wrote, and has it write one more record, which must end below `limit`.
+        """Commits the pen's records and writes another one with it, which must end below `limit`.
 
         Args:
-            payload: of the record.
-            granted: how many records may be written until `Pen.put` is asked again.
+            payload: the record's bytes.
+            granted: number of records the pen may write before the next `Pen.put`.
 
         Returns:
-            Whether the record fitted. If not, the pen is closed.
+            Whether the record fitted; otherwise the pen is closed.
         """
         self.settle()
         if self.position + PREFIX_BYTES + len(payload) >= self.limit:
@@ -131,7 +131,7 @@ class BufferBuilder:
         return self.is_pen_open
 
     def settle(self) -> None:
-        """Commits what the pen wrote, and closes it."""
+        """Commits the pen's records and closes it."""
         if self.is_pen_open:
             self.is_pen_open = False
             records: int = self.pen.records
@@ -139,7 +139,7 @@ class BufferBuilder:
             self.records += records
 
     def trim(self, capacity_bytes: int) -> None:
-        """Sets the capacity, never below what is written nor above the segment."""
+        """Sets the capacity, between the written bytes and the size of the segment."""
         self.settle()
         armed = self.limit == self.capacity
         self.capacity = min(max(capacity_bytes, self.position), len(self.memory))
@@ -147,30 +147,30 @@ class BufferBuilder:
             self.limit = self.capacity
 
     def finish(self) -> int:
-        """Marks the end; idempotent. Returns the bytes written."""
+        """Marks the buffer as complete; idempotent. Returns the written bytes."""
         self.settle()
         self.finished = True
         self.limit = -1
         return self.position
 
     def create_consumer(self) -> BufferConsumer:
-        """The reading end, from the first byte. Allowed once; further ones come from `BufferConsumer.copy`."""
+        """Creates the read end, at the first byte. Allowed once; copy it for further readers."""
         if self._has_consumer:
-            raise LocalProtocolError("a BufferBuilder has one consumer; copy that one")
+            raise LocalProtocolError("this BufferBuilder already has a consumer; use BufferConsumer.copy")
         self._has_consumer = True
         self._references += 1
         return BufferConsumer(self, 0)
 
     def close(self) -> None:
-        """Drops the builder's own reference; finish it first. Idempotent through the owner, which forgets it."""
+        """Drops the builder's own reference. Call it once, after `finish`."""
         self.drop_reference()
 
     def add_reference(self) -> None:
-        """One more reader of the memory."""
+        """Adds a reference for another reader."""
         self._references += 1
 
     def drop_reference(self) -> None:
-        """One reader fewer; the last one returns the segment."""
+        """Drops a reference; the last one returns the segment."""
         self._references -= 1
         if self._references == 0:
             if self._pool is not None:
@@ -179,13 +179,13 @@ class BufferBuilder:
             raise LocalProtocolError("a BufferBuilder's segment was released twice")
 
     def reclaim(self, buffer: Buffer) -> None:
-        """A built buffer came back (`BufferOwner`)."""
+        """Drops the reference of a built buffer (`BufferOwner`)."""
         self.drop_reference()
 
 
 @final
 class BufferConsumer:
-    """The reading end of a builder's buffer; broadcast gives every subpartition a copy with a position of its own."""
+    """The read end of a builder's buffer. In a broadcast every subpartition has a copy with its own position."""
 
     __slots__ = ("_builder", "_closed", "_position")
     data_type = _DATA
@@ -198,21 +198,21 @@ class BufferConsumer:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the writer is done with it."""
+        """Whether the writer has finished it."""
         return self._builder.finished
 
     @property
     def unread_bytes(self) -> int:
-        """Written since the last `build`."""
+        """Bytes written since the last `build`."""
         return self._builder.written_bytes - self._position
 
     def has_data(self) -> bool:
-        """Whether bytes were committed since the last `build`."""
+        """Whether bytes were written since the last `build`."""
         builder = self._builder
         return builder.written_bytes > self._position
 
     def build(self) -> Buffer | None:
-        """The newly committed bytes; never the same byte twice."""
+        """The bytes written since the last call, as a buffer; None without any."""
         if self._closed:
             raise LocalProtocolError("build on a closed BufferConsumer")
         builder = self._builder
@@ -220,7 +220,7 @@ class BufferConsumer:
         start = self._position
         end = builder.position
         if not builder.finished and not builder.stays_armed:
-            builder.limit = end  # the next record is the first unflushed one: it must re-arm the flush
+            builder.limit = end  # the next record is the first unflushed one and must arm the flush again
         if start == end:
             return None
         self._position = end
@@ -240,12 +240,12 @@ class BufferConsumer:
         return bytes(self._builder.memory[self._position : self._builder.position])
 
     def copy(self) -> BufferConsumer:
-        """A consumer at the same position, with a reference of its own."""
+        """A consumer at the same position, with its own reference."""
         self._builder.add_reference()
         return BufferConsumer(self._builder, self._position)
 
     def close(self) -> None:
-        """Drops its reference; idempotent."""
+        """Drops its reference. Idempotent."""
         if not self._closed:
             self._closed = True
             self._builder.drop_reference()

@@ -1,7 +1,7 @@
-"""What waits in a subpartition's queue: the interface, and the elements that are events.
+"""The elements of a subpartition's queue: their interface, and the elements that hold events.
 
 Takes: an event's bytes, or a barrier. Gives: its bytes as a `Buffer`, once. The elements that hold records are
-`BufferConsumer` and `LentBuffer`. Functions say what a whole queue holds.
+`BufferConsumer` and `LentBuffer`. Two functions report what a whole queue holds.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .buffer import Buffer
 
 
 class QueueElement(Protocol):
-    """What waits in a subpartition's queue."""
+    """An element of a subpartition's queue."""
 
     data_type: DataType
 
     @property
     def is_data(self) -> bool:
-        """Whether it is a data buffer; a plain attribute where it is asked for every buffer."""
+        """Whether it is a data buffer. A plain attribute in most classes, because it is read for every buffer."""
 
     @property
     def is_finished(self) -> bool:
@@ -35,7 +35,7 @@ class QueueElement(Protocol):
         """Whether `build` would return bytes."""
 
     def build(self) -> Buffer | None:
-        """The bytes since the last call, with a reference of their own; None when there are none."""
+        """The bytes since the last call, as a buffer with its own reference; None when there are none."""
 
     def snapshot(self) -> bytes:
         """A copy of the bytes not yet built."""
@@ -46,7 +46,7 @@ class QueueElement(Protocol):
 
 @final
 class EventBuffer:
-    """A finished element over heap memory, shared by every subpartition it is queued in: an event."""
+    """An event: finished, in heap memory that all subpartitions share."""
 
     __slots__ = ("_built", "_memory", "data_type")
     is_data = False
@@ -59,15 +59,15 @@ class EventBuffer:
 
     @property
     def unread_bytes(self) -> int:
-        """All of it, until it is built."""
+        """All its bytes until it is built, then 0."""
         return 0 if self._built else len(self._memory)
 
     def has_data(self) -> bool:
-        """Until it is built."""
+        """True until it is built."""
         return not self._built
 
     def build(self) -> Buffer | None:
-        """All of it, once."""
+        """All its bytes at the first call, then None."""
         if self._built:
             return None
         self._built = True
@@ -78,19 +78,19 @@ class EventBuffer:
         return bytes(self._memory)
 
     def close(self) -> None:
-        """Heap memory needs no returning."""
+        """Does nothing: heap memory is not returned."""
 
 
 @final
 class BarrierBuffer:
-    """A barrier in a queue: tells its age when it leaves, so the time it waited counts. Like `EventBuffer`."""
+    """A barrier in a queue. It computes its age when it leaves, so that its time in the queue counts."""
 
     __slots__ = ("_added_s", "_built", "barrier", "data_type", "now")
     is_data = False
     is_finished = True
 
     def __init__(self, barrier: CheckpointBarrier, data_type: DataType, now: Callable[[], float]) -> None:
-        """Queues `barrier`, as old as it says at this moment of the clock `now` (monotonic seconds)."""
+        """Queues `barrier`, whose age counts from now; `now` is a clock in monotonic seconds."""
         self.data_type = data_type
         self.barrier = barrier
         self.now = now
@@ -99,20 +99,20 @@ class BarrierBuffer:
 
     @property
     def unread_bytes(self) -> int:
-        """All of it, until it is built."""
+        """All its bytes until it is built, then 0."""
         return 0 if self._built else len(self.snapshot())
 
     def has_data(self) -> bool:
-        """Until it is built."""
+        """True until it is built."""
         return not self._built
 
     def aged(self) -> CheckpointBarrier:
-        """The barrier as old as it is now."""
+        """The barrier with its present age."""
         waited_ns = int((self.now() - self._added_s) * 1e9)
         return replace(self.barrier, elapsed_ns=self.barrier.elapsed_ns + max(0, waited_ns))
 
     def build(self) -> Buffer | None:
-        """Its bytes, once."""
+        """Its bytes at the first call, then None."""
         if self._built:
             return None
         self._built = True
@@ -120,15 +120,15 @@ class BarrierBuffer:
         return Buffer(memoryview(data), len(data), self.data_type, None)
 
     def snapshot(self) -> bytes:
-        """Its bytes as they would leave now."""
+        """Its bytes if it left now."""
         return encode_event(self.aged())
 
     def close(self) -> None:
-        """Heap memory needs no returning."""
+        """Does nothing: heap memory is not returned."""
 
 
 def copy_data(queue: Iterable[QueueElement], until: QueueElement | None = None) -> bytes:
-    """A copy of the data that was not taken from a queue yet, up to an element."""
+    """Copies the data that was not yet taken from a queue, in front of the element `until` if given."""
     pieces = []
     for element in queue:
         if element is until:
@@ -139,11 +139,11 @@ def copy_data(queue: Iterable[QueueElement], until: QueueElement | None = None) 
 
 
 def count_readable(queue: Iterable[QueueElement], *, flushed: bool) -> tuple[int, int]:
-    """Elements of a queue, and bytes in them, that may be taken before something blocks; O(queue).
+    """Counts the elements, and their bytes, that a reader may take before an event blocks; O(queue).
 
     Args:
         queue: in order.
-        flushed: whether an unfinished element may be taken as far as it was written.
+        flushed: whether the written bytes of an unfinished element may be taken.
     """
     count = size = 0
     for element in queue:

@@ -1,7 +1,7 @@
-"""LentBuffer: a finished queue element over memory that belongs to somebody else until it is sent.
+"""LentBuffer: a finished queue element over memory that its lender owns until it is sent.
 
-Takes: pieces of memory, and a segment that is reserved for them. Gives: a `Buffer` over the pieces, once; the memory
-back to its lender when it was sent, or as soon as `detach` has copied it.
+Takes: pieces of memory, and a segment that is reserved for them. Gives: one `Buffer` over the pieces. The memory
+returns to its lender when the buffer was sent, or as soon as `detach` has copied it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _GONE: Final = memoryview(b"")
 
 @final
 class LentBuffer(Buffer):
-    """A finished buffer over memory that belongs to somebody else until it is sent; queue element and `Buffer` in one.
+    """A finished buffer over memory that its lender owns until it is sent; queue element and `Buffer` in one.
 
-    Copying a large record into a segment costs as much as sending it. So a large record is queued where it lies, cut to
-    the size of network buffers, and each cut *reserves* a segment without touching it: the pool's bounds, the quota and
-    back-pressure are those of copied buffers. If the lender needs its memory back early (cancellation, a snapshot),
-    `detach` copies the bytes into the reserved segment.
+    Copying a large record into a segment costs as much as sending it. So a large record is queued without a copy, cut
+    into parts of the size of a network buffer. Each part *reserves* a segment and does not write to it, so the pool's
+    bounds, the quota and back-pressure are those of copied buffers. If the lender needs its memory back early
+    (cancellation, a snapshot), `detach` copies the bytes into the reserved segment.
     """
 
-    __slots__ = ("_built", "_is_back", "_on_back", "_pool", "_subpartition")
+    __slots__ = ("_built", "_is_returned", "_on_returned", "_pool", "_subpartition")
     is_data = True
     is_finished = True
 
@@ -39,38 +39,38 @@ class LentBuffer(Buffer):
         segment: Segment,
         pool: LocalBufferPool,
         subpartition: int,
-        on_back: Callable[[], None] | None = None,
+        on_returned: Callable[[], None] | None = None,
     ) -> None:
-        """Queues `length` bytes where they lie.
+        """Queues `length` bytes without copying them.
 
         Args:
             pieces: the bytes.
-            length: how many, over all pieces.
+            length: number of bytes in all pieces.
             segment: reserved for `detach`.
-            pool: where the segment returns.
-            subpartition: who it is charged to.
-            on_back: told when the memory is the lender's again because it was sent or dropped.
+            pool: to which the segment returns.
+            subpartition: to which the segment is charged.
+            on_returned: called when the memory returned to the lender because the buffer was sent or dropped.
         """
         super().__init__(pieces[0], length, _DATA, None, segment)
         if len(pieces) > 1:
             self.pieces = pieces
         self._pool = pool
         self._subpartition = subpartition
-        self._is_back = False
-        self._on_back = on_back
+        self._is_returned = False
+        self._on_returned = on_returned
         self._built = False
 
     @property
     def unread_bytes(self) -> int:
-        """All of it, until it is built."""
+        """All its bytes until it is built, then 0."""
         return 0 if self._built else self.length
 
     def has_data(self) -> bool:
-        """Until it is built."""
+        """True until it is built."""
         return not self._built
 
     def build(self) -> Buffer | None:
-        """Itself, once; the queue's reference goes to the caller."""
+        """Itself at the first call, with the queue's reference; then None."""
         if self._built:
             return None
         self._built = True
@@ -81,17 +81,17 @@ class LentBuffer(Buffer):
         return b"" if self._built else bytes(self.contiguous())
 
     @property
-    def is_back(self) -> bool:
-        """Whether the lent memory is the lender's again."""
-        return self._is_back
+    def is_returned(self) -> bool:
+        """Whether the memory has returned to the lender."""
+        return self._is_returned
 
     def detach(self) -> bool:
-        """Moves the bytes into the reserved segment, unless they are on their way or back already.
+        """Copies the bytes into the reserved segment, unless it was taken for sending or returned.
 
         Returns:
-            Whether they are on their way: then whoever sends them must copy the rest.
+            Whether the buffer was taken for sending. The connection must then copy the bytes that it has not sent.
         """
-        if self._is_back:
+        if self._is_returned:
             return False
         if self._built:
             return True
@@ -103,20 +103,20 @@ class LentBuffer(Buffer):
             position += len(piece)
         self.memory = memory[:position]
         self.pieces = None
-        self._is_back = True
+        self._is_returned = True
         return False
 
     def close(self) -> None:
-        """Dropped from the queue; once it was built, its reference is the reader's."""
+        """Drops the buffer from the queue. After `build` the reader owns the reference, and nothing happens."""
         if not self._built:
             self._built = True
             self.recycle()
 
     def _reclaim(self) -> None:
         assert self.segment is not None
-        was_back, self._is_back = self._is_back, True
+        was_back, self._is_returned = self._is_returned, True
         self.pieces = None
         self.memory = _GONE
         self._pool.recycle(self.segment, self._subpartition)
-        if not was_back and self._on_back is not None:
-            self._on_back()
+        if not was_back and self._on_returned is not None:
+            self._on_returned()

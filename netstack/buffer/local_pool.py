@@ -1,12 +1,12 @@
-"""The lower level of pools: LocalBufferPool holds the buffers of one result partition, or the floating ones of a gate.
+"""LocalBufferPool, the lower level of pools: the buffers of one result partition, or the floating buffers of a gate.
 
-Takes: a size within [required, maximum], segments of a `NetworkBufferPool`. Gives: segments to builders and input
-channels; availability to those that wait.
+Takes: a size within [required, maximum], and segments of a `NetworkBufferPool`. Gives: segments to builders and
+input channels; callbacks when segments become available.
 
 Rules:
-- A pool is available when a segment is at hand and no subpartition is over its quota; overdraft never makes it
+- A pool is available when it has a free segment and no subpartition has reached its quota. Overdraft never makes it
   available.
-- Waiting is being called back on the edge from unavailable to available; nothing polls.
+- Waiters are called back when the pool changes from unavailable to available; nothing polls.
 - State changes first, callbacks last.
 """
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class BufferListener(Protocol):
-    """Waits for one floating buffer; one-shot, served in order of registration."""
+    """Waits for one floating buffer. Each registration is served once, in order."""
 
     def on_buffer_available(self, segment: Segment) -> bool:
-        """Offers a segment. Returns False to refuse it; then the next listener is asked."""
+        """Offers a segment. Returns False to refuse it; the pool then offers it to the next listener."""
 
     def on_pool_destroyed(self) -> None:
-        """No segment will come."""
+        """The pool was destroyed: no segment will be offered."""
 
 
 @final
@@ -47,14 +47,14 @@ class LocalBufferPool:
         max_buffers_per_channel: int | None,
         max_overdraft: int,
     ) -> None:
-        """Called by `NetworkBufferPool.create_pool`."""
+        """Use `NetworkBufferPool.create_pool` instead."""
         self._network = network
         self.required = required
         self.maximum = maximum
         self.largest_maximum = maximum
-        """So far: what was taken under it may still be in use."""
+        """The largest maximum so far; segments acquired under it may still be in use."""
         self.on_available: Callable[[], None] | None = None
-        """Called on the edge to available; a waiter re-checks, since another may have been faster."""
+        """Called when the pool becomes available. A waiter checks again, since another may have taken the segment."""
         self._size = required
         self._max_overdraft = max_overdraft
         self._quota = max_buffers_per_channel
@@ -74,7 +74,7 @@ class LocalBufferPool:
 
     @property
     def size(self) -> int:
-        """Its present size in segments."""
+        """The present size in segments, after pending redistribution."""
         self._network.settle()
         return self._size
 
@@ -85,55 +85,58 @@ class LocalBufferPool:
 
     @property
     def present_size(self) -> int:
-        """The size that was shared out last."""
+        """The size of the last redistribution; pending changes are not applied."""
         return self._size
 
     def set_maximum(self, maximum: int) -> None:
-        """How far it may grow from now on; a surplus still in use returns when it is recycled.
+        """Sets the maximum size; surplus segments in use return when they are recycled.
 
         Raises:
-            LocalProtocolError: below what was promised, or a pool without a maximum.
+            LocalProtocolError: `maximum` is below the guaranteed size, or the pool has no maximum.
         """
         if self.maximum is None or maximum < self.required:
-            raise LocalProtocolError(f"a pool of {self.required} to {self.maximum} segments, and at most {maximum}")
+            raise LocalProtocolError(
+                f"a pool of {self.required} to {self.maximum} segments cannot get the maximum {maximum}; give at least"
+                f" {self.required}, for a pool with a maximum"
+            )
         if maximum != self.maximum and not self._destroyed:
             self.largest_maximum = max(maximum, self.largest_maximum or 0)
             self._network.set_maximum(self, maximum)
 
     @property
     def lacks_promised(self) -> bool:
-        """Whether it holds fewer than it was promised."""
+        """Whether it holds fewer segments than it is guaranteed."""
         return self._requested < self.required
 
     @property
     def is_available(self) -> bool:
-        """Whether a segment is at hand and no subpartition is over its quota; also true when destroyed."""
+        """Whether a segment is free and no subpartition has reached its quota; also true when destroyed."""
         return self._is_available or self._destroyed
 
     @property
     def is_over_quota(self) -> bool:
-        """Whether a subpartition holds as many buffers as it may: then its writer waits before it opens another."""
+        """Whether a subpartition has reached its quota: its writer waits before it opens another buffer."""
         return self._over_quota > 0 and not self._destroyed
 
     @property
     def is_destroyed(self) -> bool:
-        """Whether it was destroyed."""
+        """Whether the pool was destroyed."""
         return self._destroyed
 
     @property
     def wanted(self) -> int:
-        """What it would like to hold: its maximum, or twice its guarantee when it has none."""
+        """The size it could use: its maximum, or twice its guaranteed size when it has no maximum."""
         return self.maximum if self.maximum is not None else 2 * self.required
 
     def try_acquire(self, subpartition: int = -1, overdraft: bool = False) -> Segment | None:
-        """A segment charged to `subpartition`, or None.
+        """Acquires a segment charged to `subpartition`; None when there is none.
 
         Args:
-            subpartition: whom it counts for; below 0 nobody.
-            overdraft: whether it may be one beyond the size: what was begun has to be ended.
+            subpartition: whose quota it counts towards; below 0: none.
+            overdraft: whether the pool may exceed its size by this segment, to complete a record.
 
         Raises:
-            PoolDestroyed: the pool is gone.
+            PoolDestroyed: the pool was destroyed.
         """
         if self._available:
             segment = self._available.pop()
@@ -156,13 +159,13 @@ class LocalBufferPool:
         return segment
 
     def try_acquire_many(self, count: int, subpartition: int = -1) -> list[Segment]:
-        """Up to `count` segments charged to `subpartition`, in one go where they are at hand.
+        """Acquires up to `count` segments charged to `subpartition`.
 
         Raises:
-            PoolDestroyed: the pool is gone.
+            PoolDestroyed: the pool was destroyed.
         """
         available = self._available
-        if self._quota is None and len(available) > count:  # one stays at hand: nothing else changes
+        if self._quota is None and len(available) > count:  # one stays free, so availability does not change
             taken = available[-count:]
             del available[-count:]
             return taken
@@ -172,7 +175,7 @@ class LocalBufferPool:
         return taken
 
     def can_acquire(self, count: int) -> bool:
-        """Whether `count` segments could be taken one after the other right now, overdraft included."""
+        """Whether `count` segments could be acquired now, overdraft included."""
         more = count - len(self._available)
         if more <= 0:
             return True
@@ -180,11 +183,11 @@ class LocalBufferPool:
             return False
         if self._requested + more > self._size and self._network.is_stale:
             self._network.at_limit(self)
-            more = count - len(self._available)  # it may have shrunk, and given back what was at hand
+            more = count - len(self._available)  # the pool may have shrunk and returned free segments
         return more <= min(self._size + self._max_overdraft - self._requested, self._network.free_segments)
 
     def recycle(self, segment: Segment, subpartition: int = -1) -> None:
-        """Takes a segment back: to the network pool when there are too many, else to a listener, else to hand."""
+        """Takes a segment back: to the network pool above the size, else to a listener, else to the free ones."""
         if self._quota is not None and subpartition >= 0:
             if self._held[subpartition] == self._quota:
                 self._over_quota -= 1
@@ -203,25 +206,25 @@ class LocalBufferPool:
             self._update()
 
     def add_listener(self, listener: BufferListener) -> bool:
-        """Registers for one segment. Returns False when one is at hand (take it) or the pool is destroyed."""
+        """Registers for one segment. Returns False when one is free (acquire it) or the pool is destroyed."""
         if self._available or self._destroyed:
             return False
         self._listeners.append(listener)
         return True
 
     def is_next(self, listener: BufferListener) -> bool:
-        """Whether a segment recycled now would be offered to `listener`, and to nobody after it."""
+        """Whether `listener` is the only one that would be offered the next recycled segment."""
         listeners = self._listeners
         return len(listeners) == 1 and listeners[0] is listener and self._requested <= self._size
 
     def set_size(self, size: int) -> None:
-        """Changes the size within [required, maximum]; a surplus still in use returns when it is recycled.
+        """Sets the size within [required, maximum]; surplus segments in use return when they are recycled.
 
         Raises:
-            LocalProtocolError: below what was promised.
+            LocalProtocolError: `size` is below the guaranteed size.
         """
         if size < self.required:
-            raise LocalProtocolError(f"a pool that was promised {self.required} segments cannot shrink to {size}")
+            raise LocalProtocolError(f"a pool with {self.required} guaranteed segments cannot shrink to {size}")
         self._size = size if self.maximum is None else min(size, self.maximum)
         while self._requested > self._size and self._available:
             self._requested -= 1
@@ -231,7 +234,7 @@ class LocalBufferPool:
             self._serve_listeners()
 
     def destroy(self) -> None:
-        """Returns what is at hand, wakes all waiters; segments still out return one by one. Idempotent."""
+        """Returns the free segments and wakes all waiters; each segment in use returns when recycled. Idempotent."""
         if self._destroyed:
             return
         self._destroyed = True
@@ -247,7 +250,7 @@ class LocalBufferPool:
             self.on_available()
 
     def statistics(self) -> LocalBufferPoolStatistics:
-        """A snapshot; O(1), once sizes are shared out."""
+        """A snapshot; O(1) after pending redistribution."""
         self._network.settle()
         return LocalBufferPoolStatistics(
             required=self.required,
@@ -260,7 +263,7 @@ class LocalBufferPool:
         )
 
     def on_network_segment(self) -> None:
-        """The network pool has a free segment again (registered by `_update`)."""
+        """The network pool has a free segment again (requested by `_update`)."""
         self._waits_for_network = False
         if not self._destroyed:
             self._update()
@@ -275,7 +278,7 @@ class LocalBufferPool:
                 self._update()
 
     def _update(self) -> None:
-        """Keeps one segment at hand while below the size, so that availability is known before the next request."""
+        """Keeps one segment free while below the size, so that availability is known before the next request."""
         if not self._available and self._requested < self._size:
             segment = self._network.try_take()
             if segment is not None:

@@ -1,15 +1,15 @@
-"""The upper level of pools: NetworkBufferPool owns every segment of a TaskManager, LocalBufferPools borrow from it.
+"""NetworkBufferPool, the upper level of pools: owns every segment of a TaskManager and lends them to LocalBufferPools.
 
-Takes: a count and a size. Gives: local pools, each with its share; unpooled segments, at once or as they come back.
+Takes: a count and a size. Gives: local pools of elastic size; unpooled segments, at once or as they are returned.
 
-Rules (one thread, so no locks; the order of effects is what matters):
-- free + lent = N, always. A segment returns exactly once.
-- What is promised is never more than N; what is not promised is shared in proportion to what pools may still grow by.
+Rules (one thread, so there are no locks; the order of effects matters):
+- free + lent = N, always. Each segment returns exactly once.
+- Guaranteed segments never exceed N. The others are distributed in proportion to how much each pool may still grow.
 - State changes first, callbacks last.
-- Free segments are reused last in, first out: a small hot pool is worth 20-30 % over a large cold one.
-- Sharing out what is not promised visits every pool, so it is put off until it matters: until somebody lacks a segment
-  that he was promised, is at his limit and would take more, or looks at a size. Of many pools (`_FEW_POOLS`) growth
-  waits until an eighth of them is new or gone. So n pools are made and dropped in O(n).
+- Free segments are reused last in, first out: a small hot pool is 20-30 % faster than a large cold one.
+- Redistribution visits every pool, so it is deferred until a pool lacks a guaranteed segment, a pool at its size
+  would take another segment, or a size is read. With more than `_FEW_POOLS` pools, growth also waits until an eighth
+  of the pools is new or destroyed. So n pools are created and destroyed in O(n).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .segment import Segment, SegmentReservation
 from .statistics import NetworkBufferPoolStatistics
 
 _FEW_POOLS: Final = 64
-"""So few are visited at every change."""
+"""Up to this number of pools, every change may redistribute."""
 
 
 @final
@@ -42,13 +42,13 @@ class NetworkBufferPool:
 
         Args:
             total_segments: how many.
-            segment_size_bytes: of each.
-            segments: use these instead.
-            on_empty: told when it is destroyed and all segments are back.
+            segment_size_bytes: size of each segment.
+            segments: existing segments to use instead of new ones.
+            on_empty: called when the pool is destroyed and all segments have returned.
 
         Raises:
             ConfigError: fewer than one segment.
-            InsufficientBuffers: the system does not give so much address space.
+            InsufficientBuffers: the operating system refused the address space.
         """
         if total_segments < 1:
             raise ConfigError(f"a NetworkBufferPool needs at least 1 segment, not {total_segments}")
@@ -60,15 +60,15 @@ class NetworkBufferPool:
         except MemoryError as error:
             raise InsufficientBuffers(
                 f"{total_segments} network buffers of {segment_size_bytes} bytes need"
-                f" {total_segments * segment_size_bytes / (1 << 20):,.0f} MiB of address space, and the system gave"
-                " none: lower memory_bytes, or raise the limit of the process (ulimit -v)"
+                f" {total_segments * segment_size_bytes / (1 << 20):,.0f} MiB of address space; the system refused:"
+                " lower memory_bytes, or raise the limit of the process (ulimit -v)"
             ) from error
         self._free: list[Segment] = [] if segments is None else segments
         self._required = 0
         self._unpooled = 0
         self._wanted = 0
         self.is_stale = False
-        """Whether pools came or went, or promises changed, since sizes were shared out."""
+        """Whether pools were created or destroyed, or guarantees changed, since the last redistribution."""
         self._changes = 0
         self._limited: dict[LocalBufferPool, None] = {}
         self._pools: dict[LocalBufferPool, None] = {}  # in order of creation, so that redistribution is exact
@@ -83,12 +83,12 @@ class NetworkBufferPool:
 
     @property
     def free_segments(self) -> int:
-        """Segments nobody holds."""
+        """Segments that are not lent."""
         return len(self._free) + self._unmade.left
 
     @property
     def is_idle(self) -> bool:
-        """Whether so much is free, a quarter, that who has no promise of it may take some without holding others up."""
+        """Whether a quarter of all segments is free, so that unguaranteed use blocks no other pool."""
         return 4 * self.free_segments >= self._total
 
     def create_pool(
@@ -101,10 +101,11 @@ class NetworkBufferPool:
         max_overdraft: int = 0,
         purpose: str = "a buffer pool",
     ) -> LocalBufferPool:
-        """A pool that is guaranteed `required` segments and may grow to `maximum` (None: as far as memory goes).
+        """Creates a pool with `required` guaranteed segments that may grow to `maximum` (None: no limit).
 
         Raises:
-            InsufficientBuffers: the guarantee cannot be given; the message says what is missing and what to raise.
+            InsufficientBuffers: too few segments are left to guarantee; the message contains how many, and what to
+            raise.
             LocalProtocolError: this pool is destroyed.
         """
         if self._destroyed:
@@ -117,16 +118,16 @@ class NetworkBufferPool:
         self._pools[pool] = None
         self._wanted += pool.wanted
         self._change()
-        pool.set_size(required)  # it wants its first segment; its share is added when it is needed
+        pool.set_size(required)  # takes its first segment; redistribution adds the rest when needed
         return pool
 
     def take_unpooled(self, count: int, purpose: str = "unpooled buffers") -> list[Segment]:
-        """`count` segments outside every pool, such as the exclusive buffers of a channel: all or none.
+        """Takes all of `count` segments outside every pool (such as the exclusive buffers of a channel), or none.
 
-        Shrinks local pools that hold more than they were promised.
+        Shrinks local pools that hold more than their guaranteed size.
 
         Raises:
-            InsufficientBuffers: the guarantee cannot be given, or others still hold the segments.
+            InsufficientBuffers: too few segments are left to guarantee, or other pools still hold them.
         """
         if self._destroyed:
             raise PoolDestroyed(f"{purpose}: the NetworkBufferPool is destroyed")
@@ -142,18 +143,18 @@ class NetworkBufferPool:
             self._unpooled -= count
             self._change()
             raise InsufficientBuffers(
-                f"{purpose}: {count} network buffers wanted, {missing} of them are still held by pools that shrink;"
-                f" raise memory_bytes by {missing * self._segment_size_bytes}, or try again when they were consumed"
+                f"{purpose}: {count} network buffers requested, and pools that shrink still hold {missing} of them;"
+                f" raise memory_bytes by {missing * self._segment_size_bytes}, or retry after they were consumed"
             )
         return self._pop(count)
 
     def request_unpooled(self, count: int, purpose: str = "unpooled buffers") -> UnpooledRequest:
-        """Takes like `take_unpooled`, for a caller that can wait until others have given back their surplus.
+        """Like `take_unpooled`, for a caller that can wait until other pools have returned their surplus.
 
-        Waiting requests are served in order, before every local pool.
+        Waiting requests are served in order, before all local pools.
 
         Raises:
-            InsufficientBuffers: the guarantee cannot be given, so that waiting would not help.
+            InsufficientBuffers: too few segments are left to guarantee, so that waiting would not help.
         """
         if self._destroyed:
             raise PoolDestroyed(f"{purpose}: the NetworkBufferPool is destroyed")
@@ -169,7 +170,7 @@ class NetworkBufferPool:
         return request
 
     def withdraw(self, request: UnpooledRequest) -> None:
-        """Gives a request up, and back what it has got (`UnpooledRequest.withdraw`)."""
+        """Cancels a request and takes its segments back (`UnpooledRequest.withdraw`)."""
         if request in self._requests:
             self._requests.remove(request)
         segments, request.segments = request.segments, []
@@ -190,7 +191,7 @@ class NetworkBufferPool:
         self._let_grow()
 
     def destroy(self) -> None:
-        """Destroys every local pool; segments still out are dropped when they return. Idempotent."""
+        """Destroys every local pool; lent segments are dropped when they return. Idempotent."""
         if not self._destroyed:
             self._destroyed = True
             for pool in list(self._pools):
@@ -206,7 +207,7 @@ class NetworkBufferPool:
 
     @property
     def is_destroyed(self) -> bool:
-        """Whether it was destroyed."""
+        """Whether the pool was destroyed."""
         return self._destroyed
 
     def statistics(self) -> NetworkBufferPoolStatistics:
@@ -224,13 +225,13 @@ class NetworkBufferPool:
     # What local pools call.
 
     def try_take(self) -> Segment | None:
-        """One segment for a local pool."""
+        """Takes a segment for a local pool; None when none is free."""
         if self._free:
             return self._free.pop()
         return self._unmade.make() if self._unmade.left else None
 
     def give_back(self, segment: Segment) -> None:
-        """One segment from a local pool."""
+        """Takes a segment back from a local pool."""
         self._free.append(segment)
         if self._waiting or self._requests:
             self._serve_waiting()
@@ -238,20 +239,20 @@ class NetworkBufferPool:
             self._check_empty()
 
     def wait_for_segment(self, pool: LocalBufferPool) -> None:
-        """Calls `pool.on_network_segment` once, when a segment is free."""
+        """Calls `pool.on_network_segment` once, as soon as a segment is free."""
         self._waiting[pool] = None
         if self.is_stale and (pool.lacks_promised or self._is_due()):
-            self.redistribute()  # others may hold more than their share
+            self.redistribute()  # other pools may hold more than their share
 
     def at_limit(self, pool: LocalBufferPool) -> None:
-        """A pool has used up its size, and may grow further."""
+        """Redistributes now or later for a pool that has used up its size and may grow."""
         if self.is_stale and self._is_due():
             self.redistribute()
         else:
             self._limited[pool] = None
 
     def set_maximum(self, pool: LocalBufferPool, maximum: int) -> None:
-        """A pool wants to grow further than before, or not as far; not below what it was promised."""
+        """Changes the maximum of a pool; it stays at or above the guaranteed size."""
         assert pool.maximum is not None
         self._wanted += maximum - pool.maximum
         pool.maximum = maximum
@@ -261,12 +262,12 @@ class NetworkBufferPool:
         self.at_limit(pool)
 
     def settle(self) -> None:
-        """Shares out what is not promised, if that was put off: somebody looks at a size."""
+        """Runs a deferred redistribution before a size is read."""
         if self.is_stale:
             self.redistribute()
 
     def forget(self, pool: LocalBufferPool, required: int) -> None:
-        """A local pool was destroyed."""
+        """Removes a destroyed local pool."""
         del self._pools[pool]
         self._waiting.pop(pool, None)
         self._limited.pop(pool, None)
@@ -311,16 +312,16 @@ class NetworkBufferPool:
         self._changes += 1
 
     def _is_due(self) -> bool:
-        """Whether so much has changed that every pool is visited for the sake of growth."""
+        """Whether enough has changed to visit every pool for the sake of growth."""
         return 8 * self._changes >= len(self._pools) or len(self._pools) <= _FEW_POOLS
 
     def _let_grow(self) -> None:
-        """There is more to share: those at their limit get some of it."""
+        """More segments are unguaranteed: pools that reached their size get some of them."""
         if self._limited and self._is_due():
             self.redistribute()
 
     def redistribute(self) -> None:
-        """Shares what is not promised in proportion to the capped excess of each pool: exact sum, each within one."""
+        """Distributes unguaranteed segments in proportion to each pool's capped excess: exact sum, each within one."""
         self.is_stale = False
         self._changes = 0
         self._limited.clear()
@@ -347,12 +348,12 @@ class NetworkBufferPool:
 
 @final
 class UnpooledRequest:
-    """Unpooled segments that are promised and not all there yet.
+    """Guaranteed unpooled segments of which some may still be in use elsewhere.
 
     Attributes:
-        count: how many were asked for.
-        segments: what has come; the caller's once nothing is missing.
-        on_change: called when the last one came, or the network pool was destroyed.
+        count: segments requested.
+        segments: received so far; owned by the caller once `missing` is 0.
+        on_change: called when the last segment arrived, or the network pool was destroyed.
     """
 
     __slots__ = ("_network", "count", "on_change", "segments")
@@ -365,13 +366,13 @@ class UnpooledRequest:
 
     @property
     def missing(self) -> int:
-        """How many are still to come."""
+        """Segments that have not arrived."""
         return self.count - len(self.segments)
 
     def withdraw(self) -> None:
-        """Gives the request up, and back what it has got."""
+        """Cancels the request and returns its segments."""
         self._network.withdraw(self)
 
 
 def _nothing() -> None:
-    """Nobody waits for this request."""
+    """The default `on_change`."""

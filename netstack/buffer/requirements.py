@@ -1,10 +1,9 @@
-"""How many network buffers gates, partitions and connections need, before any of them is allocated.
+"""Computes how many network buffers gates, partitions and connections need, before any of them is allocated.
 
-Takes: numbers of channels and subpartitions, a `NetworkConfig`. Gives: the bounds their pools are made with, and
-`BufferRequirements` for a whole plan: a row for each, the sum, and by how much the memory has to grow.
+Takes: numbers of channels and subpartitions, a `NetworkConfig`. Gives: the bounds of their pools, and
+`BufferRequirements` for a whole plan: a row for each, the sum, and the missing memory.
 
-Every pool of a TaskManager is made with the numbers computed here, so the answer before the start is the truth after
-it.
+Every pool of a TaskManager is created with the numbers computed here, so the plan matches the running system.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from ..errors import ConfigError
 from ..ids import ResultPartitionType
 
 LANDING_SEGMENTS: Final = 16
-"""Segments of a dialled connection that payloads land in: as many as one gathering write of the peer carries; 8 cost a
-tenth of the throughput."""
+"""Segments in which a dialled connection receives payloads: as many as one gathering write of the peer carries. With
+8 of them throughput was 10 % lower."""
 
 
 OPEN_SHARE: Final = 8
@@ -33,8 +32,8 @@ class GateBuffers:
 
     Attributes:
         exclusive_each: exclusive buffers of every remote channel: its initial credit.
-        pool_required: floating buffers it is promised.
-        pool_maximum: floating buffers it may have, without spare ones.
+        pool_required: guaranteed floating buffers.
+        pool_maximum: floating buffers it may have at most, spare ones not counted.
     """
 
     exclusive_each: int
@@ -45,16 +44,16 @@ class GateBuffers:
 def gate_buffers(remote_channels: int, config: NetworkConfig) -> GateBuffers:
     """The buffers of a gate with this many remote channels; local ones need none.
 
-    Wanted are channels x exclusive, and the floating ones. Above `max_required_buffers_per_gate` every channel gets as
-    many exclusive buffers as still fit, down to none, and what is missing may be had as floating buffers.
-    Without credits all of them are shared.
+    The gate requests channels x exclusive buffers, plus the floating ones. Above `max_required_buffers_per_gate`
+    every channel gets as many exclusive buffers as fit (possibly none), and floating buffers replace the others.
+    Without credits all buffers are shared.
     """
     if not remote_channels:
         return GateBuffers(0, 0, 0)
     exclusive = config.exclusive_buffers_per_channel
     floating = config.floating_buffers_per_gate
     required = remote_channels * exclusive + 1
-    if not config.credit_based:  # nobody owns a buffer: all of them are there for whatever arrives
+    if not config.credit_based:  # no channel owns buffers: all of them are for whatever arrives
         return GateBuffers(0, required, remote_channels * exclusive + floating)
     if config.max_required_buffers_per_gate is not None:
         required = min(required, config.max_required_buffers_per_gate)
@@ -71,8 +70,8 @@ def gate_buffers(remote_channels: int, config: NetworkConfig) -> GateBuffers:
 def partition_buffers(kind: ResultPartitionType, subpartitions: int, config: NetworkConfig) -> tuple[int, int | None]:
     """Guaranteed and largest size of a partition's pool.
 
-    One buffer per subpartition plus one, so that one of them can hold a second buffer while every other holds its
-    first; at most what the receivers can be sent: subpartitions x exclusive + floating.
+    Guaranteed is one buffer for each subpartition plus one, so that one subpartition can fill a second buffer while all
+    others hold their first. The maximum is what the receivers have room for: subpartitions x exclusive + floating.
     """
     if kind.is_released_by_scheduler:
         return sort_buffers(subpartitions, config)[:2]
@@ -84,11 +83,11 @@ def partition_buffers(kind: ResultPartitionType, subpartitions: int, config: Net
 
 
 def sort_buffers(subpartitions: int, config: NetworkConfig) -> tuple[int, int, int]:
-    """Buffers of a partition that is kept in files: guaranteed, largest number, and cells that each is cut into.
+    """Buffers of a partition that is kept in files: guaranteed number, largest number, and cells in each buffer.
 
-    Each subpartition has an open buffer; those together are to take an eighth of the memory, and when there are too
-    many for whole buffers, buffers are cut into cells. Cells have at least `MIN_CELL_BYTES`, and twice as many of them
-    are needed as there are subpartitions, and two.
+    Each subpartition has an open buffer. Together they should take an eighth of the memory; with too many
+    subpartitions for whole buffers, buffers are cut into cells. A cell has at least `MIN_CELL_BYTES`, and the number
+    of cells is at least twice the number of subpartitions, plus two.
     """
     most = max(MIN_SORT_BUFFERS, config.sort_buffer_bytes // config.segment_size_bytes)
     cells = -(-OPEN_SHARE * subpartitions // most)
@@ -104,8 +103,8 @@ class GatePlan:
     """A gate that will be opened.
 
     Attributes:
-        channels: all of them.
-        local: how many of these read partitions of the same TaskManager.
+        channels: number of channels.
+        local: how many of them read partitions of the same TaskManager.
     """
 
     channels: int
@@ -122,14 +121,14 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True)
 class RequirementRow:
-    """What one gate or partition needs.
+    """The requirement of one gate or partition.
 
     Attributes:
-        name: as given.
-        what: what it is, in words.
+        name: its name in the plan.
+        what: its description.
         exclusive: buffers that belong to single channels.
-        required: buffers it is promised, exclusive ones included: it fails to open without them.
-        maximum: buffers it may have when memory allows; None is without a bound.
+        required: guaranteed buffers, exclusive ones included; opening fails without them.
+        maximum: buffers it may have when memory allows; None: unbounded.
     """
 
     name: str
@@ -141,12 +140,12 @@ class RequirementRow:
 
 @dataclass(frozen=True, slots=True)
 class BufferRequirements:
-    """What a plan needs of one TaskManager.
+    """The requirements of a plan on one TaskManager.
 
     Attributes:
         rows: every gate, every partition, and the connections.
-        total_segments: what the memory holds.
-        segment_size_bytes: of each buffer.
+        total_segments: segments in the configured memory.
+        segment_size_bytes: size of each segment.
     """
 
     rows: tuple[RequirementRow, ...]
@@ -160,18 +159,18 @@ class BufferRequirements:
 
     @property
     def maximum(self) -> int | None:
-        """Buffers with which nobody ever waits for memory; None when a partition has no bound."""
+        """Buffers with which nothing ever waits for memory; None when a partition is unbounded."""
         largest = [row.maximum for row in self.rows]
         return None if None in largest else sum(one for one in largest if one is not None)
 
     @property
     def missing(self) -> int:
-        """Buffers by which the memory is too small; 0 when the plan fits."""
+        """Buffers that the configured memory lacks; 0 when the plan fits."""
         return max(0, self.required - self.total_segments)
 
     @property
     def missing_bytes(self) -> int:
-        """By how much to raise `memory_bytes`."""
+        """Bytes to add to `memory_bytes`."""
         return self.missing * self.segment_size_bytes
 
 
@@ -182,18 +181,19 @@ def required_buffers(
     connections: int = 0,
     config: NetworkConfig | None = None,
 ) -> BufferRequirements:
-    """Computes what one TaskManager needs, allocating nothing.
+    """Computes the buffer requirements of one TaskManager; allocates nothing.
 
     Args:
-        gates: by a name of the caller's choice.
-        partitions: likewise.
-        connections: other TaskManagers it reads from, once more each for prompt channels; every dialled connection has
-            16 segments to land payloads in. One that says goodbye still has them: count it twice where gates are closed
-            and opened again at once.
-        config: its settings; the defaults if not given.
+        gates: by any name.
+        partitions: by any name.
+        connections: number of TaskManagers it reads from; count one again for each that has prompt channels. Every
+        dialled connection has 16 segments to receive payloads in, and keeps them until its goodbye is complete: count
+            it
+        twice where gates are closed and opened again at once.
+        config: settings; default `NetworkConfig()`.
 
     Raises:
-        ConfigError: a plan with numbers that cannot be.
+        ConfigError: a number in a plan is out of range.
     """
     settings = config or NetworkConfig()
     rows = []
@@ -217,5 +217,5 @@ def required_buffers(
         raise ConfigError(f"connections={connections}; give 0 or more")
     if connections:
         landing = connections * LANDING_SEGMENTS
-        rows.append(RequirementRow("connections", f"{connections} dialled, to land in", 0, landing, landing))
+        rows.append(RequirementRow("connections", f"{connections} dialled, receive segments", 0, landing, landing))
     return BufferRequirements(tuple(rows), settings.total_segments, settings.segment_size_bytes)

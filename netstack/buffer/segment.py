@@ -1,9 +1,9 @@
-"""Fixed-size memory with one owner.
+"""Fixed-size blocks of memory, each with one owner at a time.
 
 Takes: a size and a count. Gives: `Segment`s to the pools.
 
-A segment carries the same bytes twice, as a memoryview (scatter, gather, slices) and as a numpy array (strided stores),
-because making either costs more than keeping both.
+A segment has two views of the same bytes, a memoryview (scatter, gather, slices) and as a numpy array (strided stores),
+because creating either costs more than keeping both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ it may not (numpy would ask for that): a few bytes in each of many segments woul
 
 @final
 class Segment:
-    """One block of memory; whoever holds it may write to it.
+    """One block of memory; its present owner may write to it.
 
     Attributes:
         memory: all of its bytes.
@@ -39,23 +39,23 @@ class Segment:
 
     @property
     def size_bytes(self) -> int:
-        """Its length."""
+        """Its size."""
         return len(self.memory)
 
 
 @final
 class SegmentReservation:
-    """Address space for a number of segments, which are made when they are first wanted.
+    """Address space for segments that are created on first use.
 
     The operating system provides each page when it is first written, and a segment's two views are made with it: what
     is never used costs nothing but its address.
 
     Args:
-        count: of segments.
-        size_bytes: of each.
+        count: number of segments.
+        size_bytes: size of each segment.
 
     Raises:
-        MemoryError: the system does not give so much address space.
+        MemoryError: the operating system refused the address space.
     """
 
     __slots__ = ("_region", "_size_bytes", "left")
@@ -68,15 +68,15 @@ class SegmentReservation:
             raise MemoryError(f"{size} bytes of address space: {error}") from error
         if hasattr(mmap, "MADV_HUGEPAGE"):
             start = -(-max(0, size - HUGE_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
-            with contextlib.suppress(OSError):  # a kernel without them
+            with contextlib.suppress(OSError):  # the kernel has no huge pages
                 memory.madvise(mmap.MADV_HUGEPAGE, start)
         self._region: Bytes1D = np.frombuffer(memory, np.uint8)
         self._size_bytes = size_bytes
         self.left = count
-        """Segments that were not made yet."""
+        """Segments that were not created yet."""
 
     def make(self) -> Segment:
-        """The next segment; there has to be one left."""
+        """Creates the next segment; `left` must be above 0."""
         self.left -= 1
         start = self.left * self._size_bytes
         return Segment(self._region[start : start + self._size_bytes])

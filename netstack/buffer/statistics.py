@@ -1,6 +1,6 @@
 """Snapshots of the two levels of pools.
 
-Takes: counts, when somebody asks. Gives: frozen values, and what follows from them.
+Takes: counts, on request. Gives: frozen values, and values derived from them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ class NetworkBufferPoolStatistics:
     """A snapshot of the TaskManager's memory.
 
     Attributes:
-        total_segments: N.
-        free_segments: with the network pool.
-        lent_segments: with local pools, channels and connections; free + lent = N.
-        required_segments: the sum of what pools were promised and of unpooled segments.
+        total_segments: all segments, N.
+        free_segments: those in the network pool.
+        lent_segments: those of local pools, channels and connections; free + lent = N.
+        required_segments: guaranteed segments of all pools, and unpooled segments.
         requested_segments: what everybody would like to have: the maximum of every pool (of one without: twice what it
             was promised), and the unpooled segments.
-        local_pools: how many there are.
-        segment_size_bytes: of each.
+        local_pools: number of local pools.
+        segment_size_bytes: size of each segment.
     """
 
     total_segments: int
@@ -34,7 +34,7 @@ class NetworkBufferPoolStatistics:
 
     @property
     def requested_percent(self) -> float:
-        """`requested_segments` in percent of N; above 100 works with reduced throughput; 0 of none."""
+        """`requested_segments` in percent of N. Above 100 everything works, with reduced throughput."""
         return 100.0 * self.requested_segments / max(1, self.total_segments)
 
     @property
@@ -58,11 +58,11 @@ class LocalBufferPoolStatistics:
     """A snapshot of one pool.
 
     Attributes:
-        required: its guaranteed size.
-        maximum: its largest size, None without a bound.
-        size: its size now.
-        requested: segments taken from the network pool and not yet returned.
-        available: of these, at hand.
+        required: guaranteed size.
+        maximum: largest size; None: unbounded.
+        size: present size.
+        requested: segments taken from the network pool and not yet returned to it.
+        available: of these, free.
         overdraft: of these, beyond the size.
         waiting_listeners: channels that wait for a floating buffer.
     """
@@ -77,7 +77,7 @@ class LocalBufferPoolStatistics:
 
     @classmethod
     def sum_of(cls, pools: Sequence[LocalBufferPoolStatistics]) -> LocalBufferPoolStatistics | None:
-        """Several pools as one; None of none."""
+        """Adds up several pools; None for an empty sequence."""
         if not pools:
             return None
         maxima = [pool.maximum for pool in pools if pool.maximum is not None]
@@ -98,8 +98,8 @@ class LocalBufferPoolStatistics:
 
     @property
     def usage(self) -> float:
-        """Used segments as a part of the size.
+        """Used segments divided by the size.
 
-        Above 1 while the pool has more than its size: by overdraft, or because it shrank and waits for segments.
+        Above 1 while the pool holds more than its size: overdraft, or it shrank and segments are still in use.
         """
         return self.used / self.size if self.size else 0.0

@@ -1,6 +1,6 @@
-"""Buffers as they lie in a file, for codecs that can send them so; and how a reader wants what was kept delivered.
+"""Buffers in the form they have in a file, for codecs that send them without decompressing; and how readers get them.
 
-Takes: compressed (or, glued, also other) buffers. Gives: one `Buffer` that stands for all of them.
+Takes: compressed buffers (or, glued, any buffers). Gives: one `Buffer` that stands for all of them.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from ..events import DataType
 from .buffer import Buffer, BufferOwner
 
 PART_HEADER: Final = struct.Struct(">II")
-"""What stands in front of each compressed buffer, in files and in the native protocol alike: its bytes when
-decompressed, and the CRC-32 of the block that follows, which starts from that number."""
+"""In front of each compressed buffer, in files and in the native protocol: the number of decompressed bytes, and the
+CRC-32 of the following block, whose initial value is that number."""
 
 
 class Packaging(enum.Enum):
-    """How what was kept in files is delivered."""
+    """How buffers that are kept in files are delivered."""
 
     PLAIN = "plain"
-    """Decompressed, a buffer at a time: to readers in the same process."""
+    """Decompressed, one buffer at a time: for readers in the same process."""
     COMPRESSED = "compressed"
-    """Compressed buffers as they are, several in one frame where they fit (native protocol)."""
+    """Compressed buffers unchanged, several in a frame where they fit (native protocol)."""
     GLUED = "glued"
-    """Flink's way: everything in frames of several buffers, events too."""
+    """As Flink does: frames of several buffers, events included."""
 
 
 @final
 class StoredBuffer(Buffer):
-    """Several buffers of a subpartition in one: as many sequence numbers, one credit.
+    """Several buffers of a subpartition as one: as many sequence numbers, one credit.
 
     Attributes:
-        parts: each compressed with its `PART_HEADER`; or as it is.
-        is_compressed: which of the two.
-        is_glued: whether it comes from a sort-merge file, which Flink tells apart.
-        is_range: whether it is read by a channel that reads several subpartitions.
+        parts: the buffers, each compressed with its `PART_HEADER`, or plain.
+        is_compressed: whether the parts are compressed.
+        is_glued: whether it comes from a sort-merge file, which Flink marks in the frame.
+        is_range: whether its reader is a channel that reads several subpartitions.
     """
 
     __slots__ = ("is_compressed", "is_glued", "is_range", "parts")
@@ -55,7 +55,7 @@ class StoredBuffer(Buffer):
         is_glued: bool,
         is_range: bool,
     ) -> None:
-        """Takes over the references that `owner` counts: one for the whole."""
+        """Takes over one reference of `owner` for all parts together."""
         super().__init__(parts[0], sum(map(len, parts)), data_type, owner)
         self.parts = parts
         self.is_compressed = is_compressed
@@ -64,33 +64,36 @@ class StoredBuffer(Buffer):
 
 
 ACCELERATION: Final = 2
-"""Of LZ4. In pages of 32 KiB it writes 0.5 to 9 % more than 1, and takes up to 40 % less time (JSON: 2 %, 20 %)."""
+"""LZ4 acceleration. For pages of 32 KiB the output is 0.5 to 9 % larger than with 1, in up to 40 % less time (JSON:
+2 %, 20 %)."""
 
 
 def compress(data: bytes | memoryview) -> bytes | None:
-    """The LZ4 block of `data`; None if that would not make it smaller by a sixteenth, so that it is kept as it is."""
+    """Compresses `data` to an LZ4 block; None if that saves less than a sixteenth: it is then kept uncompressed."""
     block: bytes = lz4.block.compress(data, mode="fast", acceleration=ACCELERATION, store_size=False)
     return block if len(block) + PART_HEADER.size < len(data) - len(data) // 16 else None
 
 
 def part_crc32(block: bytes | memoryview, original_bytes: int) -> int:
-    """What `PART_HEADER` says of a block."""
+    """The CRC-32 that `PART_HEADER` holds for a block."""
     return crc.crc32(block, original_bytes)
 
 
 def decompress(part: memoryview, max_bytes: int, *, is_checked: bool = False) -> bytes:
-    """A compressed buffer with its header, as it was.
+    """Decompresses a buffer that has a `PART_HEADER`.
 
     Args:
         part: header and block.
-        max_bytes: of a buffer; nothing longer is made, whatever the header announces.
-        is_checked: whether the checksum was compared already, in this process.
+        max_bytes: size limit of a buffer; a larger announced size is refused before decompression.
+        is_checked: whether this process has already verified the checksum.
 
     Raises:
-        RemoteProtocolError: it was damaged, or is none.
+        RemoteProtocolError: the part is damaged or malformed.
     """
     if len(part) < PART_HEADER.size:
-        raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"a compressed buffer of {len(part)} bytes")
+        raise RemoteProtocolError(
+            ErrorCode.MALFORMED_FRAME, f"a compressed buffer of {len(part)} bytes is shorter than its header"
+        )
     original, crc32 = PART_HEADER.unpack_from(part)
     block = part[PART_HEADER.size :]
     if not is_checked and part_crc32(block, original) != crc32:
@@ -101,7 +104,7 @@ def decompress(part: memoryview, max_bytes: int, *, is_checked: bool = False) ->
         )
     if not 1 <= original <= max_bytes:
         raise RemoteProtocolError(
-            ErrorCode.MALFORMED_FRAME, f"a compressed buffer announces {original} bytes; 1 to {max_bytes} can be had"
+            ErrorCode.MALFORMED_FRAME, f"a compressed buffer announces {original} bytes; 1 to {max_bytes} are allowed"
         )
     try:
         data: bytes = lz4.block.decompress(block, uncompressed_size=original)
@@ -109,6 +112,7 @@ def decompress(part: memoryview, max_bytes: int, *, is_checked: bool = False) ->
         raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"a compressed buffer is no LZ4 block: {error}") from error
     if len(data) != original:
         raise RemoteProtocolError(
-            ErrorCode.MALFORMED_FRAME, f"a compressed buffer announces {original} bytes and has {len(data)}"
+            ErrorCode.MALFORMED_FRAME,
+            f"a compressed buffer announces {original} bytes and decompresses to {len(data)}",
         )
     return data

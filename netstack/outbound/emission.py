@@ -169,7 +169,7 @@ class Emission:
         counters = buffers.partition.counters
         segment_bytes = pool.segment_size_bytes
         subpartition = buffers.partition.subpartitions[slot]
-        on_back = None if self._lent is None else buffers.on_lent_back
+        on_returned = None if self._lent is None else buffers.on_lent_returned
         while self._offset < self._total:
             builder = buffers.builders[slot]
             builder.settle()
@@ -202,7 +202,7 @@ class Emission:
                 segments = [] if last is None else [last]
             if not segments:
                 return False
-            elements = [LentBuffer(cursor.take(size), size, segment, pool, slot, on_back) for segment in segments]
+            elements = [LentBuffer(cursor.take(size), size, segment, pool, slot, on_returned) for segment in segments]
             count = len(elements)
             self._opened_at = self._offset + (count - 1) * size
             self._offset += count * size

@@ -68,7 +68,7 @@ class OpenBuffers:
         is_broadcasting: whether the broadcast builder is the one that may be open.
         rounds: of flushes, of a writer that stages records.
         next_kick: with a timeout of 0: from when on (in the host's ticks) a record asks the connections to send.
-        on_lent_back: told when memory lent by a batch was sent.
+        on_lent_returned: told when memory lent by a batch was sent.
     """
 
     __slots__ = (
@@ -89,7 +89,7 @@ class OpenBuffers:
         "ends_record",
         "is_broadcasting",
         "next_kick",
-        "on_lent_back",
+        "on_lent_returned",
         "partition",
         "pens",
         "rounds",
@@ -101,7 +101,7 @@ class OpenBuffers:
         self.ends_record = False
         self.rounds: FlushRounds | None = None
         self.next_kick = 0.0
-        self.on_lent_back: Callable[[], None] | None = None
+        self.on_lent_returned: Callable[[], None] | None = None
         self._broadcast_slot = len(partition.subpartitions)
         slots = self._broadcast_slot + 1
         self.builders: list[BufferBuilder] = [_NONE] * slots

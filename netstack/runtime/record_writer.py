@@ -97,10 +97,10 @@ class RecordWriter(Generic[T]):
         self._partition = engine
         self._pool = engine.pool
         self._now = engine.host.now
-        self._is_back = False
+        self._is_returned = False
         self._parking: Parking = TaskParking() if parking is None else parking
-        engine.pool.on_available = self._on_back
-        self._core.buffers.on_lent_back = self._on_back
+        engine.pool.on_available = self._on_returned
+        self._core.buffers.on_lent_returned = self._on_returned
         engine.on_acknowledged = self._parking.wake
         engine.on_release = self._core.abandon
         self._try_emit = self._core.try_emit
@@ -189,7 +189,7 @@ class RecordWriter(Generic[T]):
                     counters.counted += count
                     core.buffers.after_write(slot)
             await self._parking.checkpoint()
-            if not all(element.is_back for element in lent):
+            if not all(element.is_returned for element in lent):
                 await self._wait_sent(lent)
         finally:
             self._take_back(lent)
@@ -379,29 +379,29 @@ class RecordWriter(Generic[T]):
         """Lets the connections send from the batch's memory for a moment: cheaper than copying the rest."""
         with self._parking.move_on_after(LEND_GRACE_S):
             for element in lent:
-                while not element.is_back:
+                while not element.is_returned:
                     await self._wait(self._partition.soft_backpressured)
 
     async def _wait(self, meter: WaitMeter) -> None:
         """Waits until a buffer or lent memory came back; the meter of the partition learns how long."""
         meter.begin(self._now())
-        self._is_back = False
+        self._is_returned = False
         try:
             listen = self._partition.listen
             spin_s = 0.0 if listen is None else listen()
-            if not self._is_back:  # what was heard may have been what we wait for
+            if not self._is_returned:  # what was heard may have been what we wait for
                 await self._parking.wait(spin_s, self._look)
         finally:
             meter.end(self._now())
 
     def _look(self) -> bool:
         listen = self._partition.listen
-        if listen is not None and not self._is_back:
+        if listen is not None and not self._is_returned:
             listen()
-        return self._is_back
+        return self._is_returned
 
-    def _on_back(self) -> None:
-        self._is_back = True
+    def _on_returned(self) -> None:
+        self._is_returned = True
         self._parking.wake()
 
     def _take_back(self, lent: list[LentBuffer]) -> None:

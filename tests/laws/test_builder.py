@@ -135,7 +135,7 @@ def test_lent_memory_is_the_lenders_again_when_it_says_so(pieces: list[bytes], s
     memory = [bytearray(piece) for piece in pieces]
     told: list[bool] = []
     lent = LentBuffer(
-        tuple(map(memoryview, memory)), len(expected), segment, pool, 0, lambda: told.append(lent.is_back)
+        tuple(map(memoryview, memory)), len(expected), segment, pool, 0, lambda: told.append(lent.is_returned)
     )
     buffer: Buffer | None = None
     built = closed = recycled = False
@@ -152,8 +152,8 @@ def test_lent_memory_is_the_lenders_again_when_it_says_so(pieces: list[bytes], s
             recycled = True
             buffer.recycle()
         elif action == "detach":
-            assert lent.detach() == (built and not lent.is_back)
-        elif action == "overwrite" and lent.is_back:
+            assert lent.detach() == (built and not lent.is_returned)
+        elif action == "overwrite" and lent.is_returned:
             for piece in memory:
                 piece[:] = b"\xee" * len(piece)
         elif action == "snapshot" and not closed:
@@ -162,5 +162,5 @@ def test_lent_memory_is_the_lenders_again_when_it_says_so(pieces: list[bytes], s
             assert bytes(buffer.contiguous()) == expected
         gone = recycled or (closed and not built)
         assert pool.statistics().used == (not gone)
-        assert lent.is_back or not gone
+        assert lent.is_returned or not gone
         assert len(told) <= 1

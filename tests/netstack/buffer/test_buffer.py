@@ -43,7 +43,7 @@ def test_recycling_more_often_than_retained_is_an_error() -> None:
 def test_retaining_a_recycled_buffer_is_an_error() -> None:
     buffer = buffer_of(b"abc")
     buffer.recycle()
-    with pytest.raises(LocalProtocolError, match="recycled already"):
+    with pytest.raises(LocalProtocolError, match="already recycled"):
         buffer.retain()
 
 

@@ -150,7 +150,7 @@ def test_trim_does_not_arm_a_buffer_that_was_read(pool: LocalBufferPool) -> None
 def test_a_second_consumer_is_refused(pool: LocalBufferPool) -> None:
     builder = builder_of(pool)
     builder.create_consumer()
-    with pytest.raises(LocalProtocolError, match="has one consumer"):
+    with pytest.raises(LocalProtocolError, match="already has a consumer"):
         builder.create_consumer()
 
 

@@ -41,7 +41,7 @@ def test_a_lent_buffer_is_built_once_where_it_lies(pool: LocalBufferPool) -> Non
     memory = bytearray(b"abcdef")
     told: list[str] = []
     lent = lent_of(pool, memory, told=told)
-    assert (lent.is_finished, lent.has_data(), lent.is_back) == (True, True, False)
+    assert (lent.is_finished, lent.has_data(), lent.is_returned) == (True, True, False)
     assert lent.snapshot() == b"abcdef"
     assert lent.unread_bytes == 6
     buffer = lent.build()
@@ -55,9 +55,9 @@ def test_a_lent_buffer_is_built_once_where_it_lies(pool: LocalBufferPool) -> Non
     assert lent.snapshot() == b""
     assert lent.unread_bytes == 0
     lent.close()
-    assert (lent.is_back, told) == (False, [])
+    assert (lent.is_returned, told) == (False, [])
     buffer.recycle()
-    assert (lent.is_back, told) == (True, ["back"])
+    assert (lent.is_returned, told) == (True, ["back"])
     assert pool.statistics().used == 0
 
 
@@ -78,7 +78,7 @@ def test_detach_copies_what_is_not_yet_built(pool: LocalBufferPool) -> None:
     memory = bytearray(b"cdefgh")
     lent = lent_of(pool, b"ab", memory)
     assert lent.detach() is False
-    assert lent.is_back
+    assert lent.is_returned
     memory[:] = b"XXXXXX"
     assert lent.snapshot() == b"abcdefgh"
     assert lent.detach() is False
@@ -95,7 +95,7 @@ def test_detach_says_when_the_bytes_are_on_their_way(pool: LocalBufferPool) -> N
     lent = lent_of(pool, bytearray(b"abc"))
     buffer = lent.build()
     assert lent.detach() is True
-    assert not lent.is_back
+    assert not lent.is_returned
     lent.close()
     assert buffer is not None
     buffer.recycle()
@@ -107,5 +107,5 @@ def test_a_lent_buffer_dropped_from_the_queue_gives_everything_back(pool: LocalB
     lent = lent_of(pool, b"abc", told=told)
     lent.close()
     lent.close()
-    assert (lent.is_back, told) == (True, ["back"])
+    assert (lent.is_returned, told) == (True, ["back"])
     assert pool.statistics().used == 0

@@ -183,7 +183,7 @@ def test_a_surplus_in_use_is_overdraft_and_returns_when_recycled() -> None:
     assert pool.size == 4
     pool.set_size(100)
     assert pool.size == 6
-    with pytest.raises(LocalProtocolError, match="promised 1 segments cannot shrink to 0"):
+    with pytest.raises(LocalProtocolError, match="1 guaranteed segments cannot shrink to 0"):
         pool.set_size(0)
 
 

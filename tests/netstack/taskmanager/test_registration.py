@@ -83,7 +83,7 @@ async def test_memory_that_the_system_does_not_give_refuses_the_job_and_ends_nob
         for _ in range(5):  # also while the failure before is being forgotten
             driver.link.send(OpenJob(JOB, "test", 5.0, "memory://nowhere", None, b""))
             refused = await driver.next(JobRefused)
-            assert "MiB of address space, and the system gave none: lower memory_bytes" in refused.text
+            assert "MiB of address space; the system refused: lower memory_bytes" in refused.text
         assert manager.is_idle
         assert manager.registration.count == 1
 
