@@ -1,10 +1,9 @@
-"""What unaligned barriers overtake at one input channel: the data in front of them that was not processed yet.
+"""InputCapture: keeps the unprocessed data in front of an unaligned barrier, for one input channel.
 
-Takes: the start and the end of a checkpoint here, barriers and data as they come. Gives: copies of the data, in order.
+Takes: the start and the end of a checkpoint, barriers and data as they arrive. Gives: copies of the data, in order.
 
-Rules: a channel captures for one checkpoint at a time. What counts is the place of the data on the channel, not the
-time at which somebody reads it: data in front of the barrier of the checkpoint belongs to it, data behind it does not.
-So that is asked of sequence numbers, which wrap around at 2^32.
+Rules: a channel captures for one checkpoint at a time. Data belongs to the checkpoint if it is in front of the barrier
+on the channel, whenever it is read. Sequence numbers decide this; they wrap around at 2^32.
 """
 
 from __future__ import annotations
@@ -17,37 +16,37 @@ from ..events import DataType
 
 
 def is_before(sequence: int, other: int) -> bool:
-    """Whether a number comes before another of the same channel; they are at most 2^31 apart."""
+    """Whether a sequence number comes before another of the same channel; they are at most 2^31 apart."""
     return (other - sequence) & 0xFFFFFFFF < 1 << 31 and other != sequence
 
 
 REMEMBERED_BARRIERS = 16
-"""Barriers of one channel that wait to be read; a coordinator has one or two checkpoints under way."""
+"""Remembered barriers of one channel; a coordinator runs one or two checkpoints at a time."""
 
 
 @final
 class InputCapture:
-    """The state of one channel. See the module."""
+    """The capture state of one channel."""
 
     __slots__ = ("_barriers", "_checkpoint_id", "_pieces", "is_open")
 
     def __init__(self) -> None:
         self._checkpoint_id = -1
         self._pieces: list[bytes] = []
-        self._barriers: dict[int, int] = {}  # checkpoint -> place of its barrier, of the newest that have come
+        self._barriers: dict[int, int] = {}  # checkpoint -> sequence number of its barrier; the newest ones
         self.is_open = False
-        """Whether data that comes now belongs to the checkpoint: its barrier has not come yet."""
+        """Whether data that arrives now belongs to the checkpoint: its barrier has not arrived."""
 
     def start(self, checkpoint_id: int, unconsumed: bytes, queued: Iterable[Buffer]) -> bool:
-        """The checkpoint starts here.
+        """Starts the capture of a checkpoint.
 
         Args:
-            checkpoint_id: a newer one than any before.
-            unconsumed: the part of a record that its deserializer holds; it is in front of everything queued.
-            queued: what has come and was not read yet, in order.
+            checkpoint_id: newer than all before.
+            unconsumed: the partial record in the channel's deserializer, which precedes everything queued.
+            queued: buffers that arrived and were not read, in order.
 
         Returns:
-            False when a newer barrier has come and this one has not: it never will.
+            False if a newer barrier arrived without this one, which then never comes.
         """
         place = self._barriers.get(checkpoint_id)
         if place is None and any(other > checkpoint_id for other in self._barriers):
@@ -64,7 +63,7 @@ class InputCapture:
         return True
 
     def on_barrier(self, checkpoint_id: int, sequence: int) -> None:
-        """A barrier has come, with its number on the channel; a late one of an older checkpoint ends nothing."""
+        """Ends the capture at the barrier, by its sequence number. A late barrier of an older checkpoint is ignored."""
         self._barriers[checkpoint_id] = sequence
         if len(self._barriers) > REMEMBERED_BARRIERS:
             del self._barriers[min(self._barriers)]
@@ -72,11 +71,11 @@ class InputCapture:
             self.is_open = False
 
     def add(self, data: memoryview) -> None:
-        """Data came (or, of a local channel, was read) while `is_open`."""
+        """Captures data that arrives (of a local channel: is read) while `is_open`."""
         self._pieces.append(bytes(data))
 
     def take(self, checkpoint_id: int) -> bytes:
-        """Ends the capture of a checkpoint and gives what it holds; nothing if it is not the one."""
+        """Ends the capture of a checkpoint and returns its data; empty for another checkpoint."""
         if checkpoint_id != self._checkpoint_id:
             return b""
         pieces, self._pieces = self._pieces, []

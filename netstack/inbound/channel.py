@@ -1,7 +1,7 @@
-"""One logical input channel whose producer is behind a connection, with its own and borrowed buffers.
+"""RemoteInputChannel: an input channel whose producer is behind a connection.
 
-Takes: landed segments and events from the `ChannelReceiver`. Gives: buffers to the gate, credit to the receiver's next
-announcement. `channel_buffers` keeps its buffers.
+Takes: received segments and events from the `ChannelReceiver`. Gives: buffers to the gate, credit to the receiver's
+next announcement. `channel_buffers` manages its exclusive and floating buffers.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from .statistics import ChannelStatistics
 _DATA: Final = DataType.DATA
 
 TRICKLE_BYTES: Final = 256
-"""A buffer of so little, and nothing waiting behind it: its reader comes for more at once, so its credit waits
-for that. Told before the record is handed out it would wake the producer first, which holds the record up."""
+"""A last buffer of so few bytes does not announce its credit at once, because its reader polls again soon. An
+announcement before the record is delivered would wake the producer first, and delay the record."""
 
 
 @final
 class RemoteInputChannel(ChannelBuffers):
-    """A channel whose producer is behind a connection."""
+    """An input channel whose producer is behind a connection."""
 
     __slots__ = (
         "_buffers",
@@ -78,20 +78,20 @@ class RemoteInputChannel(ChannelBuffers):
         credit_based: bool = True,
         subpartitions: int = 1,
     ) -> None:
-        """Takes its exclusive buffers, and knows where they and the floating ones return.
+        """Takes its exclusive buffers.
 
         Args:
-            gate: who polls it.
-            index: its place there.
-            peer: the producer's address, for messages.
-            partition_id: what it reads.
-            subpartition: which of it.
-            exclusive: its own buffers: the initial credit.
-            pool: the gate's floating buffers.
-            network: where exclusive buffers return.
-            credit_based: whether the producer may send only what there is room for; if not, buffers are borrowed for
-                what arrives (`uncredited`).
-            subpartitions: how many it reads from that one on.
+            gate: the gate that polls it.
+            index: its index in the gate.
+            peer: the producer's address, for error texts.
+            partition_id: the partition it reads.
+            subpartition: the subpartition it reads, or the first of several.
+            exclusive: its exclusive buffers, which are the initial credit.
+            pool: the gate's pool of floating buffers.
+            network: the pool to which exclusive buffers return.
+            credit_based: whether the producer sends only with credit; if not, data takes buffers when it arrives
+                (`uncredited`).
+            subpartitions: number of consecutive subpartitions it reads.
         """
         super().__init__(exclusive, pool, network, credit_based=credit_based)
         self.index = index
@@ -118,7 +118,7 @@ class RemoteInputChannel(ChannelBuffers):
 
     @property
     def is_answered(self) -> bool:
-        """Whether the producer has said anything of it but errors."""
+        """Whether the producer has sent anything but errors."""
         return bool(self._expected_sequence or self.backlog_announcements)
 
     @property
@@ -127,17 +127,17 @@ class RemoteInputChannel(ChannelBuffers):
         return self._priority_count > 0
 
     def attach(self, link: ChannelLink, number: int) -> None:
-        """Joins a connection under a number."""
+        """Attaches the channel to a connection under a number."""
         self._link = link
         self.number = number
 
     # From the receiver.
 
     def on_buffer(self, sequence: int, backlog: int, segment: Segment, length: int) -> Segment:
-        """A data buffer landed in `segment`; returns the free segment that takes its place.
+        """Queues a data buffer that was received in `segment`; returns a free segment in exchange.
 
         Raises:
-            ChannelFailed: out of sequence, or no credit was left for it; `segment` stays with the caller.
+            ChannelFailed: wrong sequence number, or no credit; `segment` stays with the caller.
         """
         if sequence != self._expected_sequence:
             raise out_of_sequence(self._expected_sequence, sequence, self)
@@ -155,10 +155,10 @@ class RemoteInputChannel(ChannelBuffers):
         return free
 
     def on_small_buffer(self, sequence: int, backlog: int, payload: bytes) -> None:
-        """A data buffer on the heap; the free segment that it could have landed in stands for its credit.
+        """Queues a data buffer on the heap; it occupies one free segment, which stands for its credit.
 
         Raises:
-            ChannelFailed: out of sequence, or no credit was left for it.
+            ChannelFailed: wrong sequence number, or no credit.
         """
         if sequence != self._expected_sequence:
             raise out_of_sequence(self._expected_sequence, sequence, self)
@@ -174,9 +174,9 @@ class RemoteInputChannel(ChannelBuffers):
     def _take(
         self, memory: memoryview, length: int, segment: Segment, is_floating: bool, sequence: int, backlog: int
     ) -> None:
-        """Puts data in the queue, whose place, `segment`, was taken."""
+        """Queues data that occupies `segment`."""
         buffer = Buffer(memory, length, _DATA, self, segment, is_floating)
-        self._expected_sequence = (sequence + 1) & 0xFFFFFFFF  # it travels as 32 bits
+        self._expected_sequence = (sequence + 1) & 0xFFFFFFFF  # 32 bits on the wire
         self._buffers += 1
         self._bytes += length
         buffer.sequence = sequence
@@ -189,7 +189,7 @@ class RemoteInputChannel(ChannelBuffers):
         if len(queue) == 1:
             self._gate.enqueue(self)
         if not length:
-            # Nobody reads an empty buffer: its credit returns at once.
+            # An empty buffer has nothing to read: its credit returns at once.
             queue.pop()
             buffer.recycle()
         self._backlog = backlog
@@ -197,19 +197,19 @@ class RemoteInputChannel(ChannelBuffers):
         required = self._required = wanted + self._initial_credit
         self._is_trickle = not wanted and length <= TRICKLE_BYTES
         if self.credit.use() and self._link is not None:
-            self._link.want_announcement(self)
+            self._link.schedule_announcement(self)
         if not self._waiting and len(self._exclusive) + len(self._floating) < required:
             self.on_backlog(backlog)
 
     def on_parts(
         self, sequence: int, backlog: int, body: memoryview, sizes: tuple[int, ...], inflate: Inflate | None
     ) -> None:
-        """Data buffers that came in one frame: as many sequence numbers, one credit, one buffer of ours.
+        """Queues the data buffers of one frame: several sequence numbers, one credit, one segment.
 
-        Compressed ones are decompressed one by one as they are polled, so that they take no more memory than others.
+        Compressed buffers are decompressed one by one in `poll`, so that they need no more memory than others.
 
         Raises:
-            ChannelFailed: out of sequence, or no credit was left for it, or it cannot be part of a checkpoint.
+            ChannelFailed: wrong sequence number, no credit, or compressed data in a checkpoint.
         """
         if sequence != self._expected_sequence:
             raise out_of_sequence(self._expected_sequence, sequence, self)
@@ -240,18 +240,18 @@ class RemoteInputChannel(ChannelBuffers):
         whole.recycle()
         self.on_backlog(backlog)
         if self.credit.use() and self._link is not None:
-            self._link.want_announcement(self)
+            self._link.schedule_announcement(self)
 
     def on_event(self, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
-        """An in-band event; it took no buffer.
+        """Queues an in-band event, which occupies no buffer.
 
         Raises:
-            ChannelFailed: out of sequence, not an event, or more events than may wait.
+            ChannelFailed: wrong sequence number, malformed event, or too many bytes of events in the queue.
         """
         if sequence != self._expected_sequence:
             raise out_of_sequence(self._expected_sequence, sequence, self)
         event = read_event(payload, data_type, backlog, self)
-        self._expected_sequence = (sequence + 1) & 0xFFFFFFFF  # it travels as 32 bits
+        self._expected_sequence = (sequence + 1) & 0xFFFFFFFF  # 32 bits on the wire
         self._event_bytes += len(payload) + EVENT_OVERHEAD_BYTES
         if self._event_bytes > MAX_WAITING_EVENT_BYTES:
             raise too_many_events(self)
@@ -276,12 +276,12 @@ class RemoteInputChannel(ChannelBuffers):
                 self._insert_first(announcement)
             self._gate.enqueue(self)
         if self._on_demand and data_type.blocks_upstream:
-            self._give_up_floating()
+            self._release_floating()
         else:
             self.on_backlog(backlog)
 
     def fail(self, error: Exception) -> None:
-        """The channel is broken: the next poll raises. Only the first error counts."""
+        """Fails the channel: `poll` raises the first error, after all received buffers."""
         if self._error is None and not self.is_released and not self.is_finished:
             self._error = error
             if isinstance(error, ChannelFailed):
@@ -291,7 +291,7 @@ class RemoteInputChannel(ChannelBuffers):
     # From the gate.
 
     def poll(self) -> Buffer | None:
-        """The next buffer; what arrived before a failure is still delivered."""
+        """The next buffer; buffers received before a failure come first."""
         queue = self._queue
         if not queue:
             if self._error is not None:
@@ -304,7 +304,7 @@ class RemoteInputChannel(ChannelBuffers):
             buffer.more_available = True
             buffer.next_is_event = queue[0].data_type is not _DATA
         elif self._error is not None:
-            buffer.more_available = True  # so that the gate comes back for the error
+            buffer.more_available = True  # the gate then polls again, for the error
         if self._event_bytes and buffer.data_type is not _DATA:
             self._event_bytes -= buffer.length + EVENT_OVERHEAD_BYTES
             if buffer.data_type is DataType.PRIORITY_EVENT or buffer.data_type is DataType.ANNOUNCEMENT:
@@ -312,19 +312,19 @@ class RemoteInputChannel(ChannelBuffers):
         return buffer
 
     def resume(self) -> None:
-        """Lets the producer go on after a blocking event."""
+        """Sends a resume, after a blocking event."""
         if self._link is not None and not self.is_released:
             if self._on_demand:
                 self.credit.forget()
-            self._link.want_resume(self)
+            self._link.send_resume(self)
 
     def announce_buffer_size(self, size_bytes: int) -> None:
-        """Asks the producer to fill new buffers to this size."""
+        """Requests this size for new buffers from the producer."""
         if self._link is not None and not self.is_released:
-            self._link.want_buffer_size(self, size_bytes)
+            self._link.request_buffer_size(self, size_bytes)
 
     def measure(self) -> tuple[int, int]:
-        """Bytes of data polled so far, and buffers in use, here or at the producer; O(queue)."""
+        """Returns the bytes of data polled so far, and the buffers in use here or at the producer; O(queue)."""
         polled = self._bytes
         for buffer in self._queue:
             if buffer.data_type is _DATA:
@@ -333,25 +333,25 @@ class RemoteInputChannel(ChannelBuffers):
         return polled, len(self._queue) + at_producer
 
     def start_capture(self, checkpoint_id: int, unconsumed: bytes) -> bool:
-        """An unaligned checkpoint has begun: what is in front of its barrier and was not processed is kept for it.
+        """Starts to keep the unprocessed data in front of an unaligned barrier.
 
         Args:
-            checkpoint_id: which.
-            unconsumed: the part of a record that the channel's deserializer holds.
+            checkpoint_id: the checkpoint.
+            unconsumed: the partial record in the channel's deserializer.
 
         Returns:
-            False when a newer barrier has come and this one has not: this checkpoint cannot be had any more.
+            False if a newer barrier arrived without this one: the checkpoint cannot complete.
         """
         if self._capture is None:
             self._capture = InputCapture()
         return self._capture.start(checkpoint_id, unconsumed, self._queue)
 
     def take_capture(self, checkpoint_id: int) -> bytes:
-        """Ends it, when the last barrier has come or the checkpoint was aborted."""
+        """Ends the capture when the last barrier arrived or the checkpoint was aborted; returns the data."""
         return b"" if self._capture is None else self._capture.take(checkpoint_id)
 
     def prioritize(self, sequence: int) -> None:
-        """The barrier with this number overtakes what is in front of it; nothing happens if it was read already."""
+        """Makes the barrier with this sequence number overtake the queue, if it is still queued."""
         for index, buffer in enumerate(self._queue):
             if buffer.sequence == sequence and buffer.data_type is DataType.TIMEOUTABLE_ALIGNED_BARRIER:
                 del self._queue[index]
@@ -360,12 +360,12 @@ class RemoteInputChannel(ChannelBuffers):
                 return
 
     def acknowledge_end_of_data(self) -> None:
-        """Every record was processed."""
+        """Sends that every record was processed."""
         if self._link is not None and not self.is_released:
             self._link.acknowledge(self)
 
     def release(self) -> None:
-        """Gives every buffer back and cancels at the producer; idempotent."""
+        """Returns every buffer and cancels the channel at the producer. Idempotent."""
         if self.is_released:
             return
         self.is_released = True
@@ -374,7 +374,7 @@ class RemoteInputChannel(ChannelBuffers):
             buffer.recycle()
         self._return_all()
         if self._link is not None:
-            self._link.leave(self)
+            self._link.remove(self)
 
     def statistics(self) -> ChannelStatistics:
         """A snapshot; O(queue)."""

@@ -1,14 +1,15 @@
-"""The buffers of one remote input channel: its own, those it has borrowed, and the producer's credit for them.
+"""The exclusive and floating buffers of one remote input channel, and the credit that they give the producer.
 
-Takes: buffers of the network pool and of the gate's, backlogs, buffers that were consumed. Gives: a free segment for
-what arrives, credit to announce.
+Takes: buffers of the network pool and of the gate's pool, backlogs, consumed buffers. Gives: a free segment for
+arriving data, credit to announce.
 
-Rules for credit: wanted free buffers = backlog + exclusive. Floating buffers are taken for that, first come
-first served among the channels of the gate. Every free buffer is either announced exactly once or given back before it
-was; an exclusive buffer that is recycled while there is more than wanted gives a floating one back, not a credit.
+Rules for credit: the channel keeps backlog + exclusive free buffers. For that it takes floating buffers, which the
+channels of a gate get first come, first served. Every free buffer is either announced exactly once, or returned
+before that. If an exclusive buffer is recycled while there are more free buffers than required, a floating one is
+returned and no credit is announced.
 
-A channel without exclusive buffers starts without credit and hears of a backlog by announcements. It holds floating
-buffers only for what waits: while it is blocked it gives all of them back, and what was announced is void.
+A channel without exclusive buffers starts without credit and receives backlog announcements. It holds floating buffers
+only for the backlog. While it is blocked it returns all of them, and the announced credit is void.
 """
 
 from __future__ import annotations
@@ -24,32 +25,32 @@ from ..wire.credit import MAX_CREDIT
 from .link import ChannelLink
 
 NO_QUEUE: Final[deque[Buffer]] = deque(maxlen=0)
-"""Stands where nothing has come yet: an empty deque takes 760 bytes, more than all the rest of an idle channel."""
+"""The queue before the first buffer: an empty deque takes 760 bytes, more than the rest of an idle channel."""
 
 
 @final
 class ReceiveCredit:
-    """What a receiver has reserved but not yet announced, and whether an announcement is due.
+    """Counts the reserved but unannounced buffers, and decides when an announcement is due.
 
-    An announcement is due when more is unannounced than the sender still has. So a sender that uses its credit hears of
-    more before it runs out; while both sides are busy it gets large portions (each announcement wakes it, which costs
-    as much as sending 100 KiB); and a sender that has none left gets some as soon as half of what it sent was consumed.
-    A consumer that runs out of data tells the rest to every sender that may soon be out of credit (`is_short_for`).
+    It is due when the unannounced credit exceeds the credit that the sender has left. So a sender that uses its credit
+    receives more before it runs out. While both sides are busy, announcements are large (each wakes the sender, which
+    costs as much as sending 100 KiB). A sender without credit receives some when half of what it sent was consumed.
+    When a consumer runs out of data, it also announces to senders that may soon run out of credit (`is_short_for`).
     """
 
     __slots__ = ("_scheduled", "announced", "unannounced", "used")
 
     def __init__(self, initial: int) -> None:
         self.announced = initial
-        """Announced so far, the initial credit included, without what was forgotten."""
+        """Announced credit, the initial one included, without voided credit."""
         self.unannounced = 0
-        """Reserved, part of the next announcement."""
+        """Reserved buffers that the next announcement contains."""
         self.used = 0
-        """Data buffers that came: credit the sender has spent."""
+        """Received data buffers, which is the credit that the sender has spent."""
         self._scheduled = False
 
     def add(self, count: int) -> bool:
-        """More buffers were reserved. Returns whether an announcement must be scheduled now."""
+        """Adds reserved buffers. Returns whether an announcement must be scheduled."""
         unannounced = self.unannounced = self.unannounced + count
         if self._scheduled or unannounced <= self.announced - self.used:
             return False
@@ -57,7 +58,7 @@ class ReceiveCredit:
         return True
 
     def use(self) -> bool:
-        """A data buffer came. Returns whether an announcement must be scheduled now."""
+        """Counts a received data buffer. Returns whether an announcement must be scheduled."""
         self.used += 1
         if self._scheduled or self.unannounced <= self.announced - self.used:
             return False
@@ -65,10 +66,10 @@ class ReceiveCredit:
         return True
 
     def is_short_for(self, backlog: int) -> bool:
-        """Whether a sender with `backlog` buffers waiting may soon be out of credit although there is some to announce.
+        """Whether a sender with this backlog may soon run out of credit while some is unannounced.
 
-        Soon: as much is waiting there as it may still send, and that is not far more than would be news. A slow stream,
-        of which nothing waits, gets credit when more than half of its credit would be news (`add`, `use`), not after
+        That is so if its backlog is at least its credit, and its credit is at most four times the unannounced credit. A
+        slow stream without a backlog gets credit when the unannounced credit exceeds the rest (`add`, `use`), not after
         every record, which would wake both ends.
         """
         if not self.unannounced or self._scheduled:
@@ -78,20 +79,20 @@ class ReceiveCredit:
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether an announcement is due and not yet taken."""
+        """Whether an announcement is scheduled."""
         return self._scheduled
 
     def schedule(self) -> None:
-        """An announcement is scheduled although none was due."""
+        """Schedules an announcement that is not due."""
         self._scheduled = True
 
     def forget(self) -> None:
-        """What was announced and not used, and what was not announced yet, is void; see `SendCredit.forget`."""
+        """Voids the announced but unused credit, and the unannounced one (`SendCredit.forget`)."""
         self.unannounced = 0
         self.announced = self.used
 
     def take(self) -> int:
-        """Everything unannounced, which is announced with this."""
+        """Takes the unannounced credit for an announcement."""
         count, self.unannounced = self.unannounced, 0
         self.announced += count
         self._scheduled = False
@@ -99,7 +100,7 @@ class ReceiveCredit:
 
 
 class ChannelBuffers:
-    """What `RemoteInputChannel` is besides a queue: one object with it, because every buffer touches both."""
+    """The base of `RemoteInputChannel`; one object with it, because every buffer touches both."""
 
     __slots__ = (
         "_backlog",
@@ -124,7 +125,7 @@ class ChannelBuffers:
     def __init__(
         self, exclusive: list[Segment], pool: LocalBufferPool, network: NetworkBufferPool, *, credit_based: bool
     ) -> None:
-        """Takes its exclusive buffers; see `RemoteInputChannel`."""
+        """Takes its exclusive buffers; `RemoteInputChannel` describes the arguments."""
         self.is_released = False
         self.credit = ReceiveCredit(len(exclusive) if credit_based else MAX_CREDIT)
         self._network = network
@@ -137,7 +138,7 @@ class ChannelBuffers:
         self._expected = 0
         self._on_demand = credit_based and not exclusive
         self._waiting = False
-        self.number = -1  # given by the receiver
+        self.number = -1  # set by `attach`
         self.announcements = 0
         self._link: ChannelLink | None = None
         self._queue: deque[Buffer] = NO_QUEUE
@@ -145,23 +146,23 @@ class ChannelBuffers:
 
     @property
     def initial_credit(self) -> int:
-        """Exclusive buffers: what the producer may send before it hears of more."""
+        """Exclusive buffers: the credit before the first announcement."""
         return self._initial_credit
 
     @property
     def free_buffers(self) -> int:
-        """Buffers reserved and empty: what the producer may still fill."""
+        """Free buffers, which the producer may still fill."""
         return len(self._exclusive) + len(self._floating)
 
     @property
     def is_short_of_credit(self) -> bool:
-        """Whether the producer has more to send than it may, although there is credit to announce."""
+        """Whether the producer may soon run out of credit while some is unannounced."""
         return self.credit.is_short_for(self._required - self._initial_credit)
 
-    # What comes.
+    # Backlog and floating buffers.
 
     def on_backlog(self, backlog: int) -> None:
-        """The producer has `backlog` data buffers waiting: reserve for them, or for more if it expects more."""
+        """Reserves buffers for the producer's backlog, or for the buffers that it expects to send."""
         self._backlog = backlog
         required = self._required = max(backlog, self._expected) + self._initial_credit
         free = len(self._exclusive) + len(self._floating)
@@ -181,21 +182,21 @@ class ChannelBuffers:
             self._announce(gained)
 
     def on_expected(self, buffers: int) -> None:
-        """The producer expects to send so many soon, although fewer may wait."""
+        """Reserves buffers for data that the producer expects to send soon."""
         self._expected = buffers
         self.on_backlog(self._backlog)
 
-    def give_up_unannounced(self) -> None:
-        """Less waits at the producer than it expected: others get what is reserved for that and was not announced."""
+    def release_unannounced(self) -> None:
+        """Returns floating buffers that are neither required nor announced."""
         credit = self.credit
         while credit.unannounced and self._floating and self.free_buffers > self._required:
             credit.unannounced -= 1
             self._pool.recycle(self._floating.pop())
 
-    # From a receiver without credits.
+    # For a receiver without credit.
 
     def borrow(self) -> bool:
-        """Takes a buffer of the gate for data that has arrived, if none was taken yet. Returns whether there is one."""
+        """Acquires a floating buffer for arrived data, unless one is free. Returns whether one is free."""
         if not self._floating:
             segment = self._pool.try_acquire()
             if segment is None:
@@ -205,28 +206,28 @@ class ChannelBuffers:
 
     @property
     def borrowed(self) -> Segment:
-        """What `borrow` took."""
+        """The buffer that `borrow` acquired."""
         return self._floating[-1]
 
     def lend(self, segment: Segment) -> None:
-        """A buffer of the gate, for data that has arrived."""
+        """Takes a floating buffer for arrived data."""
         self._floating.append(segment)
 
     def wait_to_borrow(self, listener: BufferListener) -> None:
-        """Has `listener` offered the next buffer of the gate."""
+        """Registers `listener` for the next floating buffer."""
         self._pool.add_listener(listener)
 
-    # Buffers that come back.
+    # Recycled buffers.
 
     def reclaim(self, buffer: Buffer) -> None:
-        """A buffer was consumed (`BufferOwner`)."""
+        """Takes the segment of a consumed buffer (`BufferOwner`)."""
         segment = buffer.segment
         assert segment is not None
         if buffer.is_floating:
             free = len(self._exclusive) + len(self._floating)
             if self._waiting and free + 1 < self._required and not self.is_released and self._pool.is_next(self):
-                # What the pool would do, in fewer steps: offer it to its only listener, which is this channel and would
-                # get in line again.
+                # A shortcut for `pool.recycle`, which would offer it to this channel as its only listener, and register
+                # the channel again.
                 self._floating.append(segment)
                 self._announce(1)
                 return
@@ -237,43 +238,43 @@ class ChannelBuffers:
             return
         self._exclusive.append(segment)
         if self._floating and len(self._exclusive) + len(self._floating) > self._required:
-            self._pool.recycle(self._floating.pop())  # one in, one out: the credit already announced now means this one
+            self._pool.recycle(self._floating.pop())  # its announced credit now stands for the exclusive one
         else:
             self._announce(1)
 
     def on_buffer_available(self, segment: Segment) -> bool:
-        """The gate's pool offers a floating buffer (`BufferListener`)."""
+        """Takes a floating buffer that the pool offers, if it is required (`BufferListener`)."""
         self._waiting = False
         free = len(self._exclusive) + len(self._floating)
         if self.is_released or free >= self._required:
             return False
         self._floating.append(segment)
         if free + 1 < self._required:
-            self._waiting = self._pool.add_listener(self)  # at the back: one buffer a turn
+            self._waiting = self._pool.add_listener(self)  # behind the others: one buffer each
         self._announce(1)
         return True
 
     def on_pool_destroyed(self) -> None:
-        """The gate is closing."""
+        """The gate is closing (`BufferListener`)."""
         self._waiting = False
 
     def _announce(self, count: int) -> None:
-        """So many buffers more were reserved: announces them to the producer, now or later."""
+        """Adds `count` reserved buffers to the credit, and announces them now or later."""
         credit, link = self.credit, self._link
         is_due = credit.add(count)
         if link is None:
             return
         if not credit.is_scheduled:
-            link.hold_announcement(self)
+            link.defer_announcement(self)
             return
         if is_due:
-            link.want_announcement(self)
+            link.schedule_announcement(self)
         waiting = len(self._queue)
         if credit.unannounced > waiting and (waiting or not self._is_trickle):
             link.announce_now()
 
-    def _give_up_floating(self) -> None:
-        """The channel is blocked: its floating buffers serve others, until it is resumed and announces a backlog."""
+    def _release_floating(self) -> None:
+        """Returns the floating buffers of a blocked channel; after the resume a backlog is announced again."""
         self._required = self._backlog = self._expected = 0
         self.credit.forget()
         floating, self._floating = self._floating, []
@@ -281,7 +282,7 @@ class ChannelBuffers:
             self._pool.recycle(segment)
 
     def _return_all(self) -> None:
-        """Gives every free buffer back."""
+        """Returns every free buffer to its pool."""
         self._network.recycle_unpooled(self._exclusive)
         self._exclusive = []
         floating, self._floating = self._floating, []

@@ -1,15 +1,15 @@
-"""How large buffers should be so that what is under way takes about a given time to consume (FLIP-183).
+"""BufferDebloater: sizes buffers so that the data in flight takes a given time to consume (FLIP-183).
 
-Takes: measured throughput and the number of buffers in use, once a period. Gives: a buffer size, when it has changed
-enough to announce it to the producers.
+Takes: throughput and the number of buffers in use, once a period. Gives: a buffer size, when it has changed enough to
+announce it to the producers.
 
-Sizes are shrunk, not counts: a buffer that carries less is sooner consumed, while pools, credit and the share of each
-channel stay as they are. The formula is Flink's (`BufferDebloater`, `BufferSizeEMA`):
+It shrinks sizes, not counts: a smaller buffer is consumed sooner, while pools, credit and the shares of the channels
+stay the same. The formula is Flink's (`BufferDebloater`, `BufferSizeEMA`):
 
     desired = throughput * target ; instant = min(desired / buffers in use, 2 * last)
     last += 2 / (samples + 1) * (instant - last), then clamped to [min, max]
 
-The bound of twice the last size makes growing as fast as shrinking, however large the desired size is.
+The bound of twice the last size makes the size grow as fast as it shrinks, however large the desired size is.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from __future__ import annotations
 from typing import Final, final
 
 _MAX_PERIODS: Final = 1000
-"""More of them would change nothing that matters: by then even a moving average over hundreds has arrived."""
+"""More periods change nothing: even a moving average over hundreds of samples has converged."""
 
 
 @final
 class BufferDebloater:
-    """The size of the buffers that the producers of one gate fill."""
+    """Computes the buffer size for the producers of one gate."""
 
     __slots__ = (
         "_alpha",
@@ -45,15 +45,15 @@ class BufferDebloater:
         max_bytes: int,
         start_bytes: int | None = None,
     ) -> None:
-        """Starts without a measurement. `NetworkConfig` has checked the numbers.
+        """Starts without a measurement; `NetworkConfig` has checked the values.
 
         Args:
-            target_s: how long what is under way should take to consume.
-            samples: the newest counts 2 / (samples + 1).
-            threshold_percent: changes of less than this are not announced.
+            target_s: time that the data in flight should take to consume.
+            samples: window of the moving average; the newest sample has weight 2 / (samples + 1).
+            threshold_percent: smaller changes are not announced.
             min_bytes: smallest size.
-            max_bytes: largest size: the segments'.
-            start_bytes: the size before the first measurement; None is the largest.
+            max_bytes: largest size: that of a segment.
+            start_bytes: size before the first measurement; None: the largest.
         """
         self._target_s = target_s
         self._alpha = 2.0 / (samples + 1)
@@ -61,22 +61,22 @@ class BufferDebloater:
         self._min_bytes = min_bytes
         self._max_bytes = max_bytes
         self.announced_bytes = max_bytes if start_bytes is None else start_bytes
-        """The size that was announced last, or that producers use before an announcement."""
+        """The last announced size, or the initial one."""
         self._last = float(self.announced_bytes)
         self.estimated_time_to_consume_s: float | None = None
-        """How long what was under way at the last measurement takes; None before the first."""
+        """Time to consume the data in flight at the last measurement; None before the first."""
 
     def recalculate(self, throughput_bytes_per_s: float, buffers_in_use: int, periods: int = 1) -> int | None:
-        """Takes one measurement.
+        """Adds one measurement.
 
         Args:
-            throughput_bytes_per_s: bytes consumed per second in which there was something to consume.
-            buffers_in_use: filled and not yet consumed, at either end.
-            periods: how many it was measured over; it counts as so many alike.
+            throughput_bytes_per_s: bytes consumed per second of the time in which data was available.
+            buffers_in_use: filled and unconsumed buffers, at either end.
+            periods: number of periods that the measurement covers; it counts as that many equal samples.
 
         Returns:
-            The size to announce, in bytes; None when it has not changed enough. The smallest and the largest size are
-            announced however small the step to them.
+            The size to announce, in bytes; None if it changed too little. The smallest and the largest size are
+            announced after any change.
         """
         in_use = max(1, buffers_in_use)
         desired = throughput_bytes_per_s * self._target_s / in_use

@@ -1,18 +1,18 @@
-"""Fair choice among the input channels that have something: SingleInputGate.
+"""SingleInputGate: fair choice among input channels with data.
 
 Takes: notifications of channels. Gives: buffers and events, one at a time, to a reader.
 
 Rules:
-- One buffer a turn, then the channel goes to the tail: round robin among the channels with data. Channels with a
-  priority event go first, in the order in which theirs came.
-- Available is "some channel is in line"; `on_available` is called on that edge only. A poll that finds nothing is
-  normal.
-- A channel that ended leaves the line for good; when all have, the gate is finished and stays available, so that
-  waiters see it.
-- A reader that has waited since the last review is faster than what comes: its gate may have more floating buffers.
-  One that has not is what holds the stream up, and more buffers would bring only a longer way for barriers: the gate
-  goes back to what it has anyway. Reviews are counted in buffers, so a slow stream takes none. More is taken only
-  while the network pool is idle, of what no pool was promised, and a quarter is left to others.
+- A channel delivers one buffer, then moves to the end of the line: round robin among the channels with data. Channels
+  with a priority event go first, in the order of arrival.
+- The gate is available while a channel is in line; `on_available` is called when it becomes available. A poll may
+  return nothing.
+- A channel that ended leaves the line for good. When all have ended, the gate is finished and stays available, so that
+  waiters notice it.
+- A reader that has waited since the last review is faster than its producers: its gate may get spare floating buffers.
+  A reader that has not waited is the bottleneck, and more buffers would only delay barriers: the gate returns its
+  spare buffers. Reviews are counted in buffers, so a slow stream gets none. Spare buffers are taken only while the
+  network pool is idle, from unguaranteed segments, and a quarter of all segments stays free.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from ..config import NetworkConfig
 from ..errors import LocalProtocolError, NetstackError
 from ..events import DataType, EndOfData, decode_event
 from ..waits import WaitMeter
+from .closing import ClosingContext
 from .debloat import BufferDebloater
-from .leaving import ClosedByLeaving
 from .statistics import ChannelStatistics, GateStatistics
 
 REVIEW_BUFFERS: Final = 64
-"""Data buffers from one review to the next: 2 MiB of the default size."""
+"""Data buffers between two reviews: 2 MiB of the default size."""
 
 
 @final
 class SpareBuffers:
-    """Of one gate."""
+    """The spare floating buffers of one gate."""
 
     __slots__ = ("_least", "_most", "_pool", "_waits")
 
     def __init__(self, pool: LocalBufferPool, buffers: int) -> None:
-        """None are taken before the first review.
+        """Takes none before the first review.
 
         Args:
-            pool: of the gate's floating buffers, as large as it is without spare ones.
-            buffers: spare ones at most.
+            pool: the gate's floating buffers, at its size without spare ones.
+            buffers: maximum number of spare buffers.
         """
         assert pool.maximum is not None
         self._pool = pool
@@ -55,7 +55,7 @@ class SpareBuffers:
         self._waits = 0
 
     def review(self, waits: int) -> None:
-        """Another `REVIEW_BUFFERS` were polled; `waits` is how often the reader has waited so far."""
+        """Adjusts the pool after `REVIEW_BUFFERS` polls; `waits` counts the waits of the reader so far."""
         has_waited = waits != self._waits
         self._waits = waits
         self._pool.set_maximum(self._most if has_waited and self._pool.is_network_idle else self._least)
@@ -69,7 +69,7 @@ def _no_time() -> float:
 
 
 class InputChannel(Protocol):
-    """One logical channel as its gate sees it."""
+    """One input channel, as its gate uses it."""
 
     index: int
     partition_id: str
@@ -83,39 +83,39 @@ class InputChannel(Protocol):
         """Whether the next buffer is a priority event."""
 
     def poll(self) -> Buffer | None:
-        """The next buffer; raises the channel's error if it failed."""
+        """The next buffer; raises the channel's error after a failure."""
 
     def resume(self) -> None:
-        """Lets the producer go on after a blocking event."""
+        """Lets the producer continue after a blocking event."""
 
     def start_capture(self, checkpoint_id: int, unconsumed: bytes) -> bool:
-        """Keeps what is in front of a barrier and was not processed. Returns False when that can never come."""
+        """Keeps the unprocessed data in front of a barrier. Returns False if that barrier never comes."""
 
     def take_capture(self, checkpoint_id: int) -> bytes:
-        """Ends it; what was kept."""
+        """Ends the capture; returns the data."""
 
     def prioritize(self, sequence: int) -> None:
-        """An announced barrier overtakes what is in front of it."""
+        """Makes an announced barrier overtake the data in front of it."""
 
     def acknowledge_end_of_data(self) -> None:
-        """Every record of the channel was processed."""
+        """Sends to the producer that every record was processed."""
 
     def announce_buffer_size(self, size_bytes: int) -> None:
-        """Asks the producer to fill new buffers to this size."""
+        """Requests this size for new buffers from the producer."""
 
     def measure(self) -> tuple[int, int]:
-        """Bytes of data polled so far, and buffers in use: filled and not polled, here or at the producer."""
+        """Returns the bytes of data polled so far, and the filled and unpolled buffers, here or at the producer."""
 
     def release(self) -> None:
-        """Gives everything back and tells the producer; idempotent."""
+        """Returns all buffers and cancels the channel at the producer. Idempotent."""
 
     def statistics(self) -> ChannelStatistics:
         """A snapshot."""
 
 
 @final
-class SingleInputGate(ClosedByLeaving):
-    """All channels of one input. `with gate:` closes it; leaving it before every channel has ended warns."""
+class SingleInputGate(ClosingContext):
+    """All channels of one input. `with gate:` closes it, with a warning if channels have not ended."""
 
     def __init__(
         self,
@@ -126,56 +126,56 @@ class SingleInputGate(ClosedByLeaving):
         now: Callable[[], float] = _no_time,
         name: str = "",
     ) -> None:
-        """Called by `NetworkEnvironment.open_gate`, which adds the channels.
+        """Use `NetworkEnvironment.open_gate`, which adds the channels.
 
         Args:
-            pool: floating buffers, None when every channel is local.
-            read_connections: drives the connections of the gate without waiting.
-            on_closed: told once.
-            now: monotonic seconds, to measure waits; without it none takes time.
+            pool: floating buffers; None if every channel is local.
+            read_connections: reads and writes the gate's connections without waiting.
+            on_closed: called once.
+            now: monotonic seconds, to measure waits; by default they take no time.
             name: for metrics.
         """
         self.pool = pool
         self.name = name
         self.now = now
         self.idle = WaitMeter(now())
-        """Its reader waits because there is nothing to poll; shared by the gates of a union."""
+        """Time its reader waited because nothing was available; shared by the gates of a union."""
         self.records = 0
         self.config: NetworkConfig | None = None
-        """Of the NetworkEnvironment that opened it, where its readers find what nobody told them otherwise."""
+        """Settings of its NetworkEnvironment: the defaults of its readers."""
         self.debloater: BufferDebloater | None = None
-        """What sizes its producers' buffers, if anything does."""
+        """Computes the size of its producers' buffers; None without debloating."""
         self._spare: SpareBuffers | None = None
         self._until_review = REVIEW_BUFFERS
         self.on_data: Callable[[], None] | None = None
-        """Told when a channel gets in line and no other was."""
+        """Called when a channel enters the empty line."""
         self.on_available: Callable[[], None] | None = None
         self.on_priority: Callable[[], None] | None = None
-        """Called when a priority event came and none waited: whoever does something else should poll."""
+        """Called when a priority event arrives and none was waiting: the reader should poll soon."""
         self.read_connections = read_connections
         self.spin_s = 0.0
-        """How long its reader may look with `read_connections` before it parks; 0 where that is in vain."""
+        """Seconds for which its reader may call `read_connections` before it parks; 0 where that is useless."""
         self._on_closed = on_closed
         self._channels: list[InputChannel] = []
         self._line: deque[InputChannel] = deque()
-        self._first_in_line = 0  # channels with a priority event: a prefix of the line
+        self._first_in_line = 0  # channels with a priority event, at the front of the line
         self._finished_channels = 0
         self._drain = True
         self._end_of_data: set[int] = set()
         self._closed = False
 
     def add_channel(self, channel: InputChannel) -> None:
-        """Appends a channel; its index is its place."""
+        """Appends a channel, at the next index."""
         self._channels.append(channel)
 
     def allow_spare(self, buffers: int) -> None:
-        """Its pool may have so many more floating buffers while its reader waits for data."""
+        """Allows this number of spare floating buffers while its reader waits for data."""
         if self.pool is not None:
             self._spare = SpareBuffers(self.pool, buffers)
 
     @property
     def channels(self) -> Sequence[InputChannel]:
-        """In order of their index."""
+        """All channels, by index."""
         return self._channels
 
     @property
@@ -185,12 +185,12 @@ class SingleInputGate(ClosedByLeaving):
 
     @property
     def is_available(self) -> bool:
-        """Whether `poll` is worth calling."""
+        """Whether `poll` may return something or raise."""
         return bool(self._line) or self._closed or self.is_finished
 
     @property
     def has_data(self) -> bool:
-        """Whether a channel is in line."""
+        """Whether a channel has data."""
         return bool(self._line)
 
     @property
@@ -205,11 +205,11 @@ class SingleInputGate(ClosedByLeaving):
 
     @property
     def ended_with_drain(self) -> bool | None:
-        """None until every channel has sent EndOfData; then whether all of them said drain."""
+        """Whether all channels sent EndOfData with drain; None until every channel has sent EndOfData."""
         return self._drain if len(self._end_of_data) == len(self._channels) else None
 
     def enqueue(self, channel: InputChannel) -> None:
-        """A channel has something (or has failed): it gets in line, once."""
+        """Puts a channel that has data or has failed in line, once."""
         if channel.is_enqueued or channel.is_finished or self._closed:
             return
         channel.is_enqueued = True
@@ -218,7 +218,7 @@ class SingleInputGate(ClosedByLeaving):
             self._notify_reader()
 
     def enqueue_first(self, channel: InputChannel) -> None:
-        """A channel has a priority event: it goes to the head of the line, behind others that have one."""
+        """Puts a channel with a priority event at the front of the line, behind others with one."""
         if channel.is_finished or channel.is_first or self._closed:
             return
         if channel.is_enqueued:
@@ -230,10 +230,10 @@ class SingleInputGate(ClosedByLeaving):
             self.on_priority()
 
     def poll(self) -> Buffer | None:
-        """The next buffer or event of the channel whose turn it is.
+        """The next buffer or event, of the channel at the front of the line.
 
         Raises:
-            ChannelFailed, ConnectionLost, RemoteProtocolError: the channel whose turn it is has failed.
+            ChannelFailed, ConnectionLost, RemoteProtocolError: that channel has failed.
             LocalProtocolError: the gate is closed.
         """
         if self._closed:
@@ -248,7 +248,7 @@ class SingleInputGate(ClosedByLeaving):
             try:
                 buffer = channel.poll()
             except NetstackError:
-                # It has said all it will: whoever goes on with the other channels must not wait for this one.
+                # The channel ends with its error, so that a reader of the other channels does not wait for it.
                 self._end(channel)
                 raise
             if buffer is None:
@@ -290,7 +290,7 @@ class SingleInputGate(ClosedByLeaving):
 
     def _end(self, channel: InputChannel) -> None:
         if channel.is_enqueued:
-            if self._line[-1] is channel:  # as a rule: it has just had its turn
+            if self._line[-1] is channel:  # usual: its poll has just put it there
                 self._line.pop()
             else:
                 self._line.remove(channel)
@@ -304,28 +304,28 @@ class SingleInputGate(ClosedByLeaving):
         channel.release()
 
     def count_records(self, channel_index: int, count: int) -> None:
-        """The reader has decoded records of a channel."""
+        """Counts records that the reader has decoded from a channel."""
         self.records += count
 
     def acknowledge_end_of_data(self, channel_index: int) -> None:
-        """Every record of a channel was processed (follows its EndOfData)."""
+        """Sends that every record of a channel was processed (after its EndOfData)."""
         self._channels[channel_index].acknowledge_end_of_data()
 
     def resume(self, channel_index: int) -> None:
-        """Lets a channel go on after a blocking event."""
+        """Lets a channel continue after a blocking event."""
         channel = self._channels[channel_index]
         if channel.is_finished or self._closed:
-            raise LocalProtocolError(f"channel {channel_index} has ended; there is nothing to resume")
+            raise LocalProtocolError(f"channel {channel_index} has ended and cannot resume")
         channel.resume()
 
     def announce_buffer_size(self, size_bytes: int) -> None:
-        """Asks every producer that has not ended to fill new buffers to this size."""
+        """Requests this size for new buffers from every producer that has not ended."""
         for channel in self._channels:
             if not channel.is_finished:
                 channel.announce_buffer_size(size_bytes)
 
     def measure(self) -> tuple[int, int]:
-        """Bytes of data polled so far, and buffers in use, over all channels; O(channels and what they have queued)."""
+        """Returns the bytes of data polled so far and the buffers in use, of all channels; O(their queues)."""
         bytes_polled = buffers_in_use = 0
         for channel in self._channels:
             polled, in_use = channel.measure()
@@ -335,28 +335,28 @@ class SingleInputGate(ClosedByLeaving):
 
     @property
     def has_priority(self) -> bool:
-        """Whether the next poll gives a priority event (a barrier that overtakes, or the announcement of one)."""
+        """Whether the next poll returns a priority event (a barrier that overtakes, or the announcement of one)."""
         return self._first_in_line > 0
 
     def channel_key(self, channel_index: int) -> tuple[str, int]:
-        """What a channel reads: (partition id, subpartition)."""
+        """The partition id and subpartition that a channel reads."""
         channel = self._channels[channel_index]
         return channel.partition_id, channel.subpartition
 
     def start_capture(self, channel_index: int, checkpoint_id: int, unconsumed: bytes) -> bool:
-        """Keeps what is in front of a barrier of a channel; False when that can never come."""
+        """Keeps the unprocessed data in front of a channel's barrier. Returns False if that barrier never comes."""
         return self._channels[channel_index].start_capture(checkpoint_id, unconsumed)
 
     def take_capture(self, channel_index: int, checkpoint_id: int) -> bytes:
-        """Ends the capture of a channel; returns what was kept."""
+        """Ends the capture of a channel; returns the data."""
         return self._channels[channel_index].take_capture(checkpoint_id)
 
     def prioritize(self, channel_index: int, sequence: int) -> None:
-        """An announced barrier of a channel overtakes what is in front of it."""
+        """Makes an announced barrier of a channel overtake the data in front of it."""
         self._channels[channel_index].prioritize(sequence)
 
     def close(self) -> None:
-        """Releases every channel, returns every buffer, wakes its readers. Idempotent."""
+        """Releases every channel, returns every buffer, wakes the readers. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -371,13 +371,13 @@ class SingleInputGate(ClosedByLeaving):
         if self.on_available is not None:
             self.on_available()
 
-    def _left_behind(self) -> str:
+    def _describe_unread(self) -> str:
         if self._closed or self.is_finished:
             return ""
         return f"{len(self._channels) - self._finished_channels} of {len(self._channels)} channels that have not ended"
 
     def statistics(self) -> GateStatistics:
-        """A snapshot; O(channels and what they have queued)."""
+        """A snapshot; O(channels and their queued elements)."""
         debloater = self.debloater
         return GateStatistics(
             name=self.name,

@@ -1,6 +1,6 @@
-"""In-band events as they arrive: what may come under which data type, how much of it may wait, and what is refused.
+"""Checks in-band events on arrival: their data type, the bytes that may be queued, and the errors of a faulty producer.
 
-Takes: bytes of an event, numbers of buffers. Gives: the event; the error that ends a channel whose producer is faulty.
+Takes: bytes of an event, numbers of buffers. Gives: the event, or the error that fails the channel.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from ..errors import ChannelFailed, ErrorCode, RemoteProtocolError, channel_erro
 from ..events import DataType, EndOfData, EndOfPartition, Event, decode_event
 
 _END_TYPES: Final = {EndOfData: DataType.END_OF_DATA, EndOfPartition: DataType.END_OF_PARTITION}
-"""Gates count these by their data type and read their bytes, so the two have to agree."""
+"""Gates count these events by data type and decode their bytes, so both must agree."""
 
 MAX_WAITING_EVENT_BYTES: Final = 16 * 1024 * 1024
 EVENT_OVERHEAD_BYTES: Final = 100
-"""Events cost no credit, so a bound of their own keeps a hostile producer from filling memory: 160,000 small ones."""
+"""Events need no credit, so this bound keeps a hostile producer from filling memory: 160,000 small events."""
 
 
 def read_event(payload: bytes, data_type: DataType, backlog: int, channel: object) -> Event:
-    """The event in a frame.
+    """Decodes and checks the event in a frame.
 
     Args:
         payload: its bytes.
-        data_type: what it came under.
-        backlog: what the producer says is waiting behind it.
-        channel: for the message.
+        data_type: the data type of the frame.
+        backlog: the backlog in the frame.
+        channel: for the error text.
 
     Raises:
-        ChannelFailed: it is no event, or not one that may come so.
+        ChannelFailed: malformed, or not allowed under this data type.
     """
     try:
         event = decode_event(payload)
@@ -43,7 +43,7 @@ def read_event(payload: bytes, data_type: DataType, backlog: int, channel: objec
     if backlog and data_type.blocks_upstream:
         raise ChannelFailed(
             ErrorCode.MALFORMED_FRAME,
-            f"{data_type.name} came with backlog {backlog}, but nothing follows it until a resume; its producer is"
+            f"{data_type.name} came with backlog {backlog}, but only a resume may be followed by data; its producer is"
             " faulty",
             channel=str(channel),
         )
@@ -51,25 +51,25 @@ def read_event(payload: bytes, data_type: DataType, backlog: int, channel: objec
 
 
 def too_many_events(channel: object) -> ChannelFailed:
-    """More of them wait than may."""
+    """The error of a channel with too many bytes of queued events."""
     return ChannelFailed(
         ErrorCode.CREDIT_VIOLATION,
-        f"more than {MAX_WAITING_EVENT_BYTES} bytes of events wait to be read; send what is large as records",
+        f"more than {MAX_WAITING_EVENT_BYTES} bytes of events wait to be read; send large data as records",
         channel=str(channel),
     )
 
 
 def compressed_checkpoint(channel: object) -> ChannelFailed:
-    """What is compressed cannot be kept for a checkpoint."""
+    """The error of a channel with compressed data in a checkpoint, which cannot store it."""
     return ChannelFailed(
         ErrorCode.UNEXPECTED_FRAME,
-        "compressed buffers and a barrier that may overtake them on one channel; switch the compression off",
+        "compressed buffers cannot be part of a checkpoint, but a barrier may overtake them; switch compression off",
         channel=str(channel),
     )
 
 
 def without_credit(sequence: int, channel: object) -> ChannelFailed:
-    """A data buffer came that had no place."""
+    """The error of a data buffer without credit."""
     return ChannelFailed(
         ErrorCode.CREDIT_VIOLATION,
         f"a data buffer came (sequence {sequence}) although the producer had no credit left",
@@ -78,7 +78,7 @@ def without_credit(sequence: int, channel: object) -> ChannelFailed:
 
 
 def out_of_sequence(expected: int, sequence: int, channel: object) -> ChannelFailed:
-    """Another buffer was expected."""
+    """The error of an unexpected sequence number."""
     return channel_error(
         ErrorCode.SEQUENCE_GAP,
         f"expected buffer {expected}, got {sequence}: a buffer was lost or repeated",

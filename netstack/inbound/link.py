@@ -1,6 +1,6 @@
-"""What a remote channel tells its producer, through the receiver of its connection: `ChannelLink`.
+"""ChannelLink: how a remote input channel sends control frames through the receiver of its connection.
 
-Takes: intents of one channel. Gives: frames, when the socket has room for them.
+Takes: requests of one channel. Gives: frames, when the socket has room for them.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
 
 class ChannelLink(Protocol):
-    """The receiver of a connection, as its channels see it."""
+    """The receiver of a connection, as its channels use it."""
 
-    def want_announcement(self, channel: ChannelBuffers) -> None:
-        """The channel has credit to announce."""
+    def schedule_announcement(self, channel: ChannelBuffers) -> None:
+        """Schedules an announcement of the channel's credit."""
 
     def announce_now(self) -> None:
-        """Half of what the producer could send was consumed: it should hear of it before the rest is."""
+        """Writes scheduled announcements: half of what the producer could send was consumed."""
 
-    def hold_announcement(self, channel: ChannelBuffers) -> None:
-        """The channel has credit that need not be announced while data keeps coming."""
+    def defer_announcement(self, channel: ChannelBuffers) -> None:
+        """Defers an announcement until no data arrives."""
 
-    def want_resume(self, channel: RemoteInputChannel) -> None:
-        """The producer may go on."""
+    def send_resume(self, channel: RemoteInputChannel) -> None:
+        """Sends a resume."""
 
-    def want_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
-        """The producer should fill new buffers to this size; only the newest counts."""
+    def request_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
+        """Requests a size for new buffers; only the newest request is sent."""
 
     def acknowledge(self, channel: RemoteInputChannel) -> None:
-        """Every record was processed."""
+        """Sends that every record was processed."""
 
-    def leave(self, channel: RemoteInputChannel) -> None:
-        """The channel is released; nothing more is wanted of it."""
+    def remove(self, channel: RemoteInputChannel) -> None:
+        """Removes a released channel and cancels it at the producer."""

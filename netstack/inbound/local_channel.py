@@ -1,4 +1,4 @@
-"""One logical input channel to a partition of the same TaskManager: straight at the producer's queue.
+"""LocalInputChannel: an input channel that reads a partition of the same TaskManager, directly from its queue.
 
 Takes: a `BufferSource`. Gives: its buffers to the gate.
 """
@@ -21,9 +21,9 @@ _BARRIER_TYPES: Final = (DataType.PRIORITY_EVENT, DataType.ALIGNED_BARRIER, Data
 
 @final
 class LocalInputChannel:
-    """A channel to a partition of the same TaskManager.
+    """An input channel that reads a partition of the same TaskManager.
 
-    No credit, no wire, no copy; buffers stay charged to the producer until they are recycled.
+    It needs no credit, no wire format and no copy. Buffers stay charged to the producer until they are recycled.
     """
 
     __slots__ = (
@@ -48,7 +48,7 @@ class LocalInputChannel:
     def __init__(
         self, gate: SingleInputGate, index: int, *, partition_id: str, subpartition: int, subpartitions: int = 1
     ) -> None:
-        """Args: its gate and place in it; what it reads: the first subpartition, and how many."""
+        """Creates the channel at an index of a gate; it reads `subpartitions` from the first one on."""
         self.index = index
         self.is_enqueued = False
         self.is_first = False
@@ -57,10 +57,10 @@ class LocalInputChannel:
         self.subpartition = subpartition
         self.subpartitions = subpartitions
         self.withdraw: Callable[[], None] | None = None
-        """Takes the request for the view back; a partition that comes later is then left to somebody else."""
+        """Cancels the request for the view."""
         self._gate = gate
         self._view: BufferSource | None = None
-        self._buffer_size = 0  # asked for, also before there is a view; 0 is nothing
+        self._buffer_size = 0  # requested size, perhaps before there is a view; 0: none
         self._error: Exception | None = None
         self._released = False
         self._capture: InputCapture | None = None
@@ -71,7 +71,7 @@ class LocalInputChannel:
         return f"local channel ({self.partition_id!r} subpartition {self.subpartition})"
 
     def on_data_available(self) -> None:
-        """The subpartition has something (or was released)."""
+        """Puts the channel in line: the subpartition has data, or was released."""
         if self.has_priority:
             self._gate.enqueue_first(self)
         else:
@@ -83,7 +83,7 @@ class LocalInputChannel:
         return self._view is not None and self._view.has_priority
 
     def on_view(self, view: BufferSource) -> None:
-        """The partition exists."""
+        """Takes the view, when the partition exists."""
         if self._released:
             view.release()
             return
@@ -94,7 +94,7 @@ class LocalInputChannel:
             self.on_data_available()
 
     def fail(self, error: Exception) -> None:
-        """The channel is broken: the next poll raises."""
+        """Fails the channel: the next poll raises."""
         if self._error is None and not self._released:
             self._error = error
             if isinstance(error, ChannelFailed):
@@ -136,30 +136,30 @@ class LocalInputChannel:
         return buffer
 
     def resume(self) -> None:
-        """Lets the producer go on after a blocking event."""
+        """Lets the producer continue after a blocking event."""
         if self._view is not None:
             self._view.resume()
 
     def announce_buffer_size(self, size_bytes: int) -> None:
-        """Asks the producer to fill new buffers to this size."""
+        """Requests this size for new buffers from the producer."""
         self._buffer_size = size_bytes
         if self._view is not None:
             self._view.set_buffer_size(size_bytes)
 
     def measure(self) -> tuple[int, int]:
-        """Bytes of data polled so far, and buffers that wait at the producer; O(1)."""
+        """Returns the bytes of data polled so far, and the buffers queued at the producer; O(1)."""
         return self._bytes, 0 if self._view is None or self._released else self._view.queued_buffers()
 
     def start_capture(self, checkpoint_id: int, unconsumed: bytes) -> bool:
-        """Starts to keep data for a checkpoint: only what follows, since the producer keeps what was not read yet."""
+        """Starts to keep data for a checkpoint: only later data, since the producer keeps its queue."""
         return self._captured().start(checkpoint_id, unconsumed, ())
 
     def take_capture(self, checkpoint_id: int) -> bytes:
-        """Ends it, when the last barrier has come or the checkpoint was aborted."""
+        """Ends the capture when the last barrier arrived or the checkpoint was aborted; returns the data."""
         return b"" if self._capture is None else self._capture.take(checkpoint_id)
 
     def prioritize(self, sequence: int) -> None:
-        """The announced barrier overtakes what is in front of it, at the producer."""
+        """Makes the announced barrier overtake the producer's queue."""
         if self._view is not None:
             self._view.time_out_barrier()
 
@@ -169,12 +169,12 @@ class LocalInputChannel:
         return self._capture
 
     def acknowledge_end_of_data(self) -> None:
-        """Every record was processed."""
+        """Records at the producer that every record was processed."""
         if self._view is not None:
             self._view.acknowledge_end_of_data()
 
     def release(self) -> None:
-        """The producer counts this subpartition as consumed; idempotent."""
+        """Ends reading: the producer counts this subpartition as consumed. Idempotent."""
         if not self._released:
             self._released = True
             if self.withdraw is not None:

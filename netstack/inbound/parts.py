@@ -1,6 +1,6 @@
-"""Several buffers that share one segment, because they came in one frame, and buffers that are still compressed.
+"""Buffers that share a segment because they arrived in one frame, and buffers that are still compressed.
 
-Takes: the buffer that owns the segment, and sizes. Gives: a buffer for each part; the segment returns with the last.
+Takes: the buffer that owns the segment, and sizes. Gives: a buffer for each part; the last one returns the segment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _DATA: Final = DataType.DATA
 
 @final
 class _Share:
-    """Each part holds a reference to the whole (a `BufferOwner`)."""
+    """The owner of all parts, each of which holds a reference to the whole (a `BufferOwner`)."""
 
     __slots__ = ("_whole",)
 
@@ -24,13 +24,13 @@ class _Share:
         self._whole = whole
 
     def reclaim(self, buffer: Buffer) -> None:
-        """One part less."""
+        """Drops the reference of one part."""
         self._whole.recycle()
 
 
 @final
 class CompressedBuffer(Buffer):
-    """A buffer that its channel decompresses before anybody sees it."""
+    """A buffer that its channel decompresses in `poll`."""
 
     __slots__ = ("_inflate",)
 
@@ -39,10 +39,10 @@ class CompressedBuffer(Buffer):
         self._inflate = inflate
 
     def inflated(self) -> Buffer:
-        """The buffer that takes its place, with its reference to the segment: credit returns when it was read.
+        """Decompresses it to a buffer that takes over its reference, so the credit returns after reading.
 
         Raises:
-            RemoteProtocolError: it cannot be decompressed; this one is still there.
+            RemoteProtocolError: decompression failed; this buffer is unchanged.
         """
         data = self._inflate(self.memory)
         buffer = Buffer(memoryview(data), len(data), _DATA, self._owner)
@@ -51,13 +51,13 @@ class CompressedBuffer(Buffer):
 
 
 def buffers_of(whole: Buffer, sequence: int, sizes: tuple[int, ...], inflate: Inflate | None) -> list[Buffer]:
-    """A buffer for each part that has bytes, in order.
+    """Creates a buffer for each part with bytes, in order.
 
     Args:
-        whole: all of them; each part retains it, the caller keeps its own reference.
-        sequence: of the first part.
-        sizes: of the parts.
-        inflate: what decompresses a part; None if they are not compressed.
+        whole: all parts together; each part retains it, the caller keeps its own reference.
+        sequence: sequence number of the first part.
+        sizes: bytes of each part.
+        inflate: decompresses a part; None: the parts are not compressed.
     """
     share = _Share(whole)
     buffers: list[Buffer] = []
@@ -69,6 +69,6 @@ def buffers_of(whole: Buffer, sequence: int, sizes: tuple[int, ...], inflate: In
             continue
         whole.retain()
         buffer = Buffer(memory, size, _DATA, share) if inflate is None else CompressedBuffer(memory, share, inflate)
-        buffer.sequence = (sequence + index) & 0xFFFFFFFF  # it travels as 32 bits
+        buffer.sequence = (sequence + index) & 0xFFFFFFFF  # 32 bits on the wire
         buffers.append(buffer)
     return buffers

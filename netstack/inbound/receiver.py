@@ -1,17 +1,17 @@
-"""The consuming half of a connection: which channel a frame belongs to, and when credit is announced.
+"""ChannelReceiver, the consuming half of a connection: passes frames to channels and announces credit.
 
-Takes: frames from the connection, intents of its channels. Gives: buffers to the channels; opens, credits, resumes,
+Takes: frames from the connection, requests of its channels. Gives: buffers to the channels; opens, credits, resumes,
 acknowledgements and cancels to the producer.
 
 Rules:
-- The connection's reader never waits for a channel: every data frame finds a buffer, because its credit was reserved.
-- Credits are built when the socket has room, for all channels at once, so they coalesce by themselves. So do sizes of
-  buffers: of several for one channel the newest is sent.
-- A frame for a channel that left crossed its cancel: dropped (and answered by another where a producer may overlook
-  one, `Codec.repeats_cancel`). One for a number that was never opened breaks the protocol.
+- The connection's reader never waits for a channel: every data frame finds a buffer, reserved with its credit.
+- Credit announcements are built when the socket has room, for all channels together, so they coalesce. Buffer sizes
+  too: of several requests for one channel only the newest is sent.
+- A frame for a channel that was closed crossed its cancel, and is dropped (and answered by another cancel where a
+  producer may overlook one, `Codec.repeats_cancel`). A frame for a number that was never opened breaks the protocol.
 - One channel's failure (sequence, credit, checksum) resets that channel alone.
-- A partition that was not found is asked for again, under the same number, as often as `retries` allows; nothing else
-  is said of a channel before its first answer.
+- A partition that was not found is requested again, under the same number, up to `retries` times; before its first
+  answer a channel sends nothing else.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LONGEST_RETRY_S = 10.0
 
 
 def never(delay_s: float, callback: Callable[[], None]) -> None:
-    """Nothing is asked for twice."""
+    """The default `call_later`: never calls back, so nothing is requested again."""
 
 
 class ChannelReceiver:
@@ -70,14 +70,14 @@ class ChannelReceiver:
         """Starts without channels.
 
         Args:
-            codec: the layout.
+            codec: decodes and encodes frames.
             peer: the producer's address.
             on_write_wanted: called when there is something to write.
             send: queues a control frame.
-            on_empty: called when the last channel left.
-            write_now: has what there is to write written, without waiting.
-            retries: how often a channel asks again for a partition that was not found; 0 where a number is used once.
-            call_later: calls back once, so many seconds later.
+            on_empty: called when the last channel was removed.
+            write_now: writes pending frames without waiting.
+            retries: how often a channel requests a partition again that was not found; 0 where a number is used once.
+            call_later: calls back once, after a delay in seconds.
         """
         self.peer = peer
         self._codec = codec
@@ -88,26 +88,26 @@ class ChannelReceiver:
         self._retries = retries
         self._call_later = call_later
         self._retried: dict[int, int] = {}
-        """How often, of channels whose partition was not found."""
+        """Number of retries, by channel whose partition was not found."""
         self._retrying: set[int] = set()
         self._channels: dict[int, RemoteInputChannel] = {}
         self._next_number = 0
         self._to_announce: list[ChannelBuffers] = []
-        self._held: dict[ChannelBuffers, None] = {}
+        self._deferred: dict[ChannelBuffers, None] = {}
         self._sizes: dict[int, int] = {}
         self._checksum = False
         self._closed: Exception | None = None
 
     @property
     def channel_count(self) -> int:
-        """Channels open now."""
+        """Open channels."""
         return len(self._channels)
 
     def open(self, channel: RemoteInputChannel) -> None:
-        """Requests the channel's subpartition.
+        """Opens a channel: requests its subpartition.
 
         Raises:
-            ConnectionLost: the connection is gone already.
+            ConnectionLost: the connection has ended.
         """
         if self._closed is not None:
             raise ConnectionLost(f"the connection to {self.peer} is gone: {self._closed}") from self._closed
@@ -120,13 +120,13 @@ class ChannelReceiver:
     # From the connection.
 
     def on_open(self, peer: Hello, features: int) -> None:
-        """Both hellos agree."""
+        """Stores the features that both hellos agree on."""
         self._checksum = bool(features & FEATURE_CHECKSUM)
 
     def on_buffer(
         self, channel: int, sequence: int, backlog: int, segment: Segment, length: int, checksum: int
     ) -> Segment:
-        """A data buffer landed in `segment`."""
+        """Delivers a data buffer that was received in `segment`."""
         entry = self._channels.get(channel)
         if entry is None:
             self._drop(channel)
@@ -140,7 +140,7 @@ class ChannelReceiver:
             return segment
 
     def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
-        """A data buffer on the heap."""
+        """Delivers a data buffer on the heap."""
         entry = self._channels.get(channel)
         if entry is None:
             self._drop(channel)
@@ -153,7 +153,7 @@ class ChannelReceiver:
             self._reset(entry, error)
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
-        """An in-band event."""
+        """Delivers an in-band event."""
         entry = self._channels.get(channel)
         if entry is None:
             self._drop(channel)
@@ -175,7 +175,7 @@ class ChannelReceiver:
         sizes: tuple[int, ...],
         inflate: Inflate | None,
     ) -> None:
-        """Data buffers that came in one frame."""
+        """Delivers the data buffers of one frame."""
         entry = self._channels.get(channel)
         if entry is None:
             self._drop(channel)
@@ -191,7 +191,7 @@ class ChannelReceiver:
         return not self._channels
 
     def on_frame(self, frame: Frame) -> None:
-        """What a producer may say."""
+        """Handles a producer's control frame."""
         match frame:
             case ChannelError(number, code, text):
                 channel = self._channels.get(number)
@@ -203,23 +203,23 @@ class ChannelReceiver:
                 if channel is not None:
                     channel.backlog_announcements += 1
                     channel.on_backlog(backlog)
-                    channel.give_up_unannounced()
+                    channel.release_unannounced()
             case ExpectedBuffers(number, buffers):
                 channel = self._channels.get(number)
                 if channel is not None:
                     channel.on_expected(buffers)
-                    channel.give_up_unannounced()
+                    channel.release_unannounced()
             case _:
                 raise RemoteProtocolError(
                     ErrorCode.UNEXPECTED_FRAME, f"a producer does not send {type(frame).__name__} frames"
                 )
 
     def on_closed(self, error: Exception | None) -> None:
-        """The connection is gone: every channel fails."""
+        """Fails every channel: the connection has ended."""
         self._closed = error or ConnectionLost(f"the connection to {self.peer} was closed")
         channels, self._channels = self._channels, {}
         self._to_announce.clear()
-        self._held.clear()
+        self._deferred.clear()
         self._sizes.clear()
         for channel in channels.values():
             lost = ConnectionLost(f"{channel}: {self._closed}")
@@ -227,13 +227,13 @@ class ChannelReceiver:
             channel.fail(lost)
 
     def collect(self, batch: OutgoingBatch) -> None:
-        """Adds the credit announcements that are due, and buffer sizes."""
+        """Adds scheduled credit announcements and buffer sizes."""
         waiting = self._to_announce
         while waiting and batch.has_room:
             pairs = []
             for channel in waiting[:CREDIT_PAIRS_A_FRAME]:
                 count = channel.credit.take()
-                if count and channel.number in self._channels:  # some producers take credit for others ill
+                if count and channel.number in self._channels:  # some producers reject credit for closed channels
                     channel.announcements += 1
                     pairs.append((channel.number, count))
             del waiting[:CREDIT_PAIRS_A_FRAME]
@@ -247,57 +247,57 @@ class ChannelReceiver:
 
     # From the channels.
 
-    def want_announcement(self, channel: ChannelBuffers) -> None:
-        """The channel has credit to announce (called once until it was collected)."""
+    def schedule_announcement(self, channel: ChannelBuffers) -> None:
+        """Schedules an announcement of the channel's credit (called once until it is collected)."""
         if channel.number in self._channels:
             self._to_announce.append(channel)
             if len(self._to_announce) == 1:
                 self._on_write_wanted()
 
-    def hold_announcement(self, channel: ChannelBuffers) -> None:
-        """The channel has credit that need not be announced while data keeps coming."""
-        self._held[channel] = None
+    def defer_announcement(self, channel: ChannelBuffers) -> None:
+        """Defers an announcement until no data arrives."""
+        self._deferred[channel] = None
 
     def announce_now(self) -> None:
-        """Announces what is due without waiting until the consumer has read all that came.
+        """Writes scheduled announcements before the consumer has read everything that arrived.
 
-        A producer out of credit needs a wake-up and a trip to send more; told when half is consumed, it has sent before
-        the other half is (measured: 30-40 % more throughput with 10 buffers). While most channels have credit left the
-        producer is busy with those, and one announcement for many channels costs less.
+        A producer without credit needs a wake-up and a trip to send more. If it receives credit when half of its data
+        is consumed, it sends before the other half is (measured: 30-40 % more throughput with 10 buffers). While most
+        channels have credit the producer is busy with those, and one announcement for many channels costs less.
         """
         if 2 * len(self._to_announce) >= len(self._channels):
             self._write_now()
 
-    def announce_held(self) -> None:
-        """No data came: announces what there is to the producers that are short of credit."""
-        if not self._held:
+    def announce_deferred(self) -> None:
+        """Announces deferred credit to producers that are short of credit, when no data arrives."""
+        if not self._deferred:
             return
-        held, self._held = self._held, {}
-        for channel in held:
+        deferred, self._deferred = self._deferred, {}
+        for channel in deferred:
             if channel.is_short_of_credit:
                 channel.credit.schedule()
-                self.want_announcement(channel)
+                self.schedule_announcement(channel)
 
-    def want_resume(self, channel: RemoteInputChannel) -> None:
-        """The producer may go on."""
+    def send_resume(self, channel: RemoteInputChannel) -> None:
+        """Sends a resume."""
         if channel.number in self._channels:
             self._send(Resume(channel.number))
 
-    def want_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
-        """The producer should fill new buffers to this size; only the newest counts."""
+    def request_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
+        """Requests a size for new buffers; only the newest request is sent."""
         if channel.number in self._channels:
             self._sizes[channel.number] = size_bytes
             if len(self._sizes) == 1:
                 self._on_write_wanted()
 
     def acknowledge(self, channel: RemoteInputChannel) -> None:
-        """Every record was processed."""
+        """Sends that every record was processed."""
         if channel.number in self._channels:
             self._send(Acknowledge(channel.number))
 
-    def leave(self, channel: RemoteInputChannel) -> None:
-        """The channel was released: cancel it at the producer."""
-        self._held.pop(channel, None)
+    def remove(self, channel: RemoteInputChannel) -> None:
+        """Removes a released channel and cancels it at the producer."""
+        self._deferred.pop(channel, None)
         self._retried.pop(channel.number, None)
         if self._channels.pop(channel.number, None) is not None:
             self._send(CancelChannel(channel.number))
@@ -305,7 +305,7 @@ class ChannelReceiver:
             self._on_empty()
 
     def _request(self, number: int) -> None:
-        """Asks for a channel's subpartition, unless the channel has left meanwhile."""
+        """Requests a channel's subpartition, unless the channel was closed meanwhile."""
         self._retrying.discard(number)
         channel = self._channels.get(number)
         if channel is not None:
@@ -313,13 +313,13 @@ class ChannelReceiver:
             self._send(OpenChannel(number, channel.partition_id, channel.subpartition, credit, channel.subpartitions))
 
     def _retry(self, channel: RemoteInputChannel) -> bool:
-        """Whether a channel whose partition was not found will ask again; not if it was there, and is gone now."""
+        """Whether a channel requests its partition again; not if the producer answered before and lost it since."""
         number = channel.number
         tried = self._retried.get(number, 0)
         if tried >= self._retries or channel.is_answered:
             return False
         self._retried[number] = tried + 1
-        if number not in self._retrying:  # not asked for at all at the moment: the answer was given twice
+        if number not in self._retrying:  # else no request is pending: the producer answered twice
             self._retrying.add(number)
             self._call_later(min(FIRST_RETRY_S * 2**tried, LONGEST_RETRY_S), functools.partial(self._request, number))
         return True
@@ -330,7 +330,7 @@ class ChannelReceiver:
         self._send(CancelChannel(channel.number))
 
     def _drop(self, number: int) -> None:
-        """A buffer came for a channel that left, or never was."""
+        """Handles a buffer for a channel that was closed or never opened."""
         if number >= self._next_number:
             raise RemoteProtocolError(
                 ErrorCode.UNKNOWN_CHANNEL, f"{self.peer} sent a buffer for channel {number}, which was never opened"

@@ -1,6 +1,6 @@
-"""What can be said of an input gate and its channels at one moment.
+"""Snapshots of an input gate and its channels.
 
-Takes: what they counted. Gives: `ChannelStatistics` and `GateStatistics`, with what follows from the counts.
+Takes: counts. Gives: `ChannelStatistics` and `GateStatistics`, with values derived from the counts.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ class ChannelStatistics:
     """A snapshot of one input channel.
 
     Attributes:
-        channel_index: its place in the gate.
+        channel_index: its index in the gate.
         is_local: whether it reads a partition of its own TaskManager.
-        partition_id: what it reads.
-        subpartition: which of it.
-        queued_buffers: data buffers and events that are here and not yet polled. A local channel's are those of its
-            subpartition's queue that may be taken: not an unflushed open buffer, nothing behind a blocking event.
-        queued_bytes: in them.
+        partition_id: the partition it reads.
+        subpartition: the subpartition it reads.
+        queued_buffers: data buffers and events received and not polled. For a local channel: the available elements of
+        the subpartition's queue, without an unflushed open buffer and without elements behind a blocking event.
+        queued_bytes: bytes in them.
         buffers: data buffers received (local: polled).
-        bytes: of data received (local: polled), length prefixes included.
-        polled_buffers: data buffers polled by the task; what was queued when the channel was released counts too.
-        polled_bytes: in them, length prefixes included.
-        exclusive: buffers of its own (0 for local channels, and once it is released).
-        free_exclusive: of these, at hand.
-        free_floating: floating buffers at hand.
-        unannounced_credit: reserved but not yet told to the producer.
-        announced_credit: told so far, the initial credit included, without what both sides have forgotten since.
+        bytes: bytes of data received (local: polled), length prefixes included.
+        polled_buffers: data buffers that the task polled, and those queued when the channel was released.
+        polled_bytes: bytes in them, length prefixes included.
+        exclusive: its exclusive buffers (0 for local channels, and after release).
+        free_exclusive: of these, free.
+        free_floating: free floating buffers.
+        unannounced_credit: reserved buffers that were not announced.
+        announced_credit: announced so far, the initial credit included, without voided credit.
         announcements: credit announcements sent.
-        backlog_announcements: received: the producer had data and no credit.
-        sender_backlog: what waits at the producer: data buffers, as it told last; of a local channel what its queue
-            does not let go yet.
-        sender_expected: data buffers that the producer expects to send soon, whether they wait or not, because it was
-            held up for want of credit; buffers are reserved for so many.
+        backlog_announcements: announcements received: the producer had data and no credit.
+        sender_backlog: data buffers that wait at the producer, as last announced; for a local channel the elements of
+        the queue that are not available.
+        sender_expected: data buffers that the producer expects to send soon, waiting or not, because it ran out of
+        credit; buffers are reserved for them.
         is_finished: whether its end was polled.
     """
 
@@ -67,17 +67,17 @@ class ChannelStatistics:
 class GateStatistics:
     """A snapshot of one gate.
 
-    Usages are parts of a whole, 0 when the whole is; local channels have no buffers of their own and do not count.
+    Usages are fractions, 0 if the whole is 0. Local channels have no buffers of their own and do not count.
 
     Attributes:
         name: unique among the open gates of a TaskManager.
-        channels: each of them; none while it is being opened.
-        pool: its floating buffers; None when every channel is local.
+        channels: its channels; empty while it is being opened.
+        pool: its floating buffers; None if every channel is local.
         records: records its reader has decoded.
-        idle: its reader waited because the gate (of a union: every gate of it) was empty.
+        idle: time its reader waited because the gate (of a union: every gate) was empty.
         is_finished: whether every channel has ended.
-        debloated_buffer_bytes: what its producers fill buffers to; None without debloating, and for a union.
-        estimated_time_to_consume_s: for what was under way when that was last computed; None likewise, and before.
+        debloated_buffer_bytes: requested size of its producers' buffers; None without debloating, and for a union.
+        estimated_time_to_consume_s: for the data in flight at the last debloating; None without one.
     """
 
     name: str
@@ -91,42 +91,42 @@ class GateStatistics:
 
     @property
     def queued_buffers(self) -> int:
-        """Data buffers and events that are here and not yet polled, over all channels."""
+        """Data buffers and events received and not polled, of all channels."""
         return sum(channel.queued_buffers for channel in self.channels)
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that are here and not yet polled, over all channels."""
+        """Bytes received and not polled, of all channels."""
         return sum(channel.queued_bytes for channel in self.channels)
 
     @property
     def shortest_queue_buffers(self) -> int:
-        """What waits in the shortest queue of a channel."""
+        """Elements in the shortest queue of a channel."""
         return min((channel.queued_buffers for channel in self.channels), default=0)
 
     @property
     def longest_queue_buffers(self) -> int:
-        """What waits in the longest queue of a channel."""
+        """Elements in the longest queue of a channel."""
         return max((channel.queued_buffers for channel in self.channels), default=0)
 
     @property
     def average_queue_buffers(self) -> float:
-        """What waits in a queue of a channel, on average."""
+        """Average number of elements in a channel's queue."""
         return _part(self.queued_buffers, len(self.channels))
 
     @property
     def sender_backlog(self) -> int:
-        """What waits at the producers, over all channels."""
+        """Data buffers that wait at the producers, of all channels."""
         return sum(channel.sender_backlog for channel in self.channels)
 
     @property
     def sender_expected(self) -> int:
-        """What producers expect to send soon, over all channels."""
+        """Data buffers that producers expect to send soon, of all channels."""
         return sum(channel.sender_expected for channel in self.channels)
 
     @property
     def buffers_in_use(self) -> int:
-        """Filled and not polled, here or at the producer; what `SingleInputGate.measure` says."""
+        """Filled and unpolled buffers, here or at the producers, as `SingleInputGate.measure` counts them."""
         return self.queued_buffers + self.sender_backlog
 
     @property
@@ -166,7 +166,7 @@ class GateStatistics:
 
     @property
     def used_exclusive_buffers(self) -> int:
-        """Exclusive buffers that hold data, queued or still with the reader."""
+        """Exclusive buffers that hold data, queued or in use by the reader."""
         return sum(channel.exclusive - channel.free_exclusive for channel in self.channels)
 
     @property
@@ -176,23 +176,23 @@ class GateStatistics:
 
     @property
     def used_floating_buffers(self) -> int:
-        """Floating buffers that hold data: those taken from the pool, without the free ones channels hold."""
+        """Floating buffers that hold data: those taken from the pool, without the free ones of channels."""
         taken = 0 if self.pool is None else self.pool.used
         return max(0, taken - sum(channel.free_floating for channel in self.channels))
 
     @property
     def exclusive_usage(self) -> float:
-        """Used exclusive buffers as a part of all exclusive ones."""
+        """Used exclusive buffers divided by all exclusive ones."""
         return _part(self.used_exclusive_buffers, self.exclusive_buffers)
 
     @property
     def floating_usage(self) -> float:
-        """Used floating buffers as a part of the pool's size; above 1 while the pool shrinks."""
+        """Used floating buffers divided by the pool's size; above 1 while the pool shrinks."""
         return _part(self.used_floating_buffers, self.floating_buffers)
 
     @property
     def in_pool_usage(self) -> float:
-        """Used exclusive and floating buffers as a part of all; above 1 while the pool shrinks."""
+        """Used exclusive and floating buffers divided by all; above 1 while the pool shrinks."""
         return _part(
             self.used_exclusive_buffers + self.used_floating_buffers, self.exclusive_buffers + self.floating_buffers
         )

@@ -1,12 +1,12 @@
-"""The model before credits, to be measured against: a channel without a free buffer stops its whole connection.
+"""The model before credit, for comparison: a channel without a free buffer stops its whole connection.
 
 Takes: frames from the connection, buffers from the gates' pools. Gives: buffers to the channels, in order; a pause of
-reading while the next of them has nowhere to go.
+reading while the next frame has no buffer.
 
-Channels are opened with more credit than anybody can spend, so a producer sends whatever it has. Buffers come from the
-gate's pool when data arrives. When there is none, the frame and everything behind it that has been read already is kept
-aside in order (at most what one system call brings), and the socket is not read from until the channel's gate has a
-buffer again. Meanwhile no other channel of the connection gets anything: head-of-line blocking.
+Channels are opened with unlimited credit, so a producer sends whatever it has. Data takes a buffer of the gate's pool
+when it arrives. If there is none, the frame and everything already read behind it is staged in order (at most what one
+system call reads), and the socket is not read until the channel's gate has a buffer again. Meanwhile no other channel
+of the connection receives anything: head-of-line blocking.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .receiver import ChannelReceiver, never
 
 @final
 class UncreditedReceiver(ChannelReceiver):
-    """All channels of one dialled connection that is stopped by any of them."""
+    """All channels of one dialled connection, which any of them may stop."""
 
     def __init__(
         self,
@@ -41,19 +41,7 @@ class UncreditedReceiver(ChannelReceiver):
         retries: int = 0,
         call_later: Callable[[float, Callable[[], None]], None] = never,
     ) -> None:
-        """Starts without channels, like `ChannelReceiver`.
-
-        Args:
-            codec: see there, as of all the others.
-            peer: see there.
-            on_write_wanted: see there.
-            send: see there.
-            on_empty: see there.
-            write_now: see there.
-            on_pause: told True when the socket must not be read from, False when it may again.
-            retries: see there.
-            call_later: see there.
-        """
+        """Like `ChannelReceiver`; `on_pause(True)` stops reading from the socket, `on_pause(False)` continues."""
         super().__init__(
             codec,
             peer=peer,
@@ -68,12 +56,12 @@ class UncreditedReceiver(ChannelReceiver):
         self._staged: deque[_Staged | Callable[[], None]] = deque()
         self._waiter: _Waiter | None = None
         self.stalls = 0
-        """How often the connection was stopped."""
+        """Number of times the connection was stopped."""
 
     def on_buffer(
         self, channel: int, sequence: int, backlog: int, segment: Segment, length: int, checksum: int
     ) -> Segment:
-        """A data buffer landed in `segment`."""
+        """Delivers or stages a data buffer that was received in `segment`."""
         entry = self._channels.get(channel)
         if not self._staged and (entry is None or entry.borrow()):
             return super().on_buffer(channel, sequence, 0, segment, length, checksum)
@@ -83,7 +71,7 @@ class UncreditedReceiver(ChannelReceiver):
         return segment
 
     def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
-        """A data buffer on the heap."""
+        """Delivers or stages a data buffer on the heap."""
         entry = self._channels.get(channel)
         if not self._staged and (entry is None or entry.borrow()):
             super().on_small_buffer(channel, sequence, 0, payload, checksum)
@@ -93,37 +81,37 @@ class UncreditedReceiver(ChannelReceiver):
             self._stall(entry)
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
-        """An in-band event."""
+        """Delivers or stages an in-band event."""
         if self._staged:
             self._staged.append(lambda: ChannelReceiver.on_event(self, channel, sequence, 0, data_type, payload))
         else:
             super().on_event(channel, sequence, 0, data_type, payload)
 
     def on_frame(self, frame: Frame) -> None:
-        """What a producer may say."""
+        """Handles or stages a producer's control frame."""
         if self._staged:
             self._staged.append(lambda: ChannelReceiver.on_frame(self, frame))
         else:
             super().on_frame(frame)
 
     def on_closed(self, error: Exception | None) -> None:
-        """The connection is gone, and what was kept aside with it."""
+        """Drops the staged frames: the connection has ended."""
         self._staged.clear()
         if self._waiter is not None:
             self._waiter.is_over = True
             self._waiter = None
         super().on_closed(error)
 
-    def leave(self, channel: RemoteInputChannel) -> None:
-        """The channel was released; if the connection waited for it, it goes on."""
-        super().leave(channel)
+    def remove(self, channel: RemoteInputChannel) -> None:
+        """Removes a released channel; continues if the connection waited for it."""
+        super().remove(channel)
         waiter = self._waiter
         if waiter is not None and waiter.channel is channel:
             waiter.is_over = True
-            self.go_on()
+            self.deliver_staged()
 
-    def go_on(self) -> None:
-        """Delivers what was kept aside, as far as there are buffers; then the socket may be read from again."""
+    def deliver_staged(self) -> None:
+        """Delivers staged frames while there are buffers; then reading continues."""
         self._waiter = None
         staged = self._staged
         while staged:
@@ -134,7 +122,7 @@ class UncreditedReceiver(ChannelReceiver):
                     if not entry.borrow():
                         self._wait_for(entry)
                         return
-                    # The buffer that was borrowed for it is the one it lands in, and so stays where it is.
+                    # The frame uses exactly the borrowed buffer, which therefore stays where it is.
                     segment = entry.borrowed
                     segment.memory[: len(head.payload)] = head.payload
                     super().on_buffer(head.channel, head.sequence, 0, segment, len(head.payload), head.checksum)
@@ -156,7 +144,7 @@ class UncreditedReceiver(ChannelReceiver):
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """A data buffer that has nowhere to go."""
+    """A data buffer that waits for a free segment."""
 
     channel: int
     sequence: int
@@ -166,7 +154,7 @@ class _Staged:
 
 @final
 class _Waiter:
-    """Waits for a buffer of one channel's gate (a `BufferListener`)."""
+    """Waits for a floating buffer of one channel's gate (a `BufferListener`)."""
 
     __slots__ = ("_receiver", "channel", "is_over")
 
@@ -176,14 +164,14 @@ class _Waiter:
         self.is_over = False
 
     def on_buffer_available(self, segment: Segment) -> bool:
-        """The gate's pool offers a buffer."""
+        """Takes the buffer that the pool offers, and continues."""
         if self.is_over or self.channel.is_released:
             return False
         self.is_over = True
         self.channel.lend(segment)
-        self._receiver.go_on()
+        self._receiver.deliver_staged()
         return True
 
     def on_pool_destroyed(self) -> None:
-        """The gate is closing: its channels leave by themselves."""
+        """The gate is closing; its channels are removed separately."""
         self.is_over = True

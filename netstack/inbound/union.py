@@ -1,6 +1,6 @@
-"""Several gates as one input: UnionInputGate.
+"""UnionInputGate: several gates as one input.
 
-Takes: gates. Gives: their buffers and events, fair among gates, with the channels of all of them numbered through.
+Takes: gates. Gives: their buffers and events, fair among gates; channel indexes run over all gates.
 """
 
 from __future__ import annotations
@@ -13,28 +13,27 @@ from typing import final
 from ..buffer.buffer import Buffer
 from ..buffer.statistics import LocalBufferPoolStatistics
 from ..errors import LocalProtocolError
+from .closing import ClosingContext
 from .gate import SingleInputGate
-from .leaving import ClosedByLeaving
 from .statistics import GateStatistics
 
 
 @final
-class UnionInputGate(ClosedByLeaving):
+class UnionInputGate(ClosingContext):
     """Several gates as one input.
 
-    Fair among gates, one buffer a turn; channel indexes follow each other gate by gate, in the order in which gates
-    came.
+    Fair among gates, one buffer each. Channel indexes continue from gate to gate, in the order of the gates.
     """
 
     def __init__(self, gates: Sequence[SingleInputGate], *, missing: int = 0) -> None:
         """Starts with some gates.
 
         Args:
-            gates: distinct ones, at least one; two with those that are missing.
-            missing: how many will be added: the union is not finished before.
+            gates: distinct gates, at least one; at least two together with the missing ones.
+            missing: number of gates that will be added; the union is not finished before.
 
         Raises:
-            LocalProtocolError: too few, or one of them twice.
+            LocalProtocolError: too few gates, or one of them twice.
         """
         if not gates or len(gates) + missing < 2 or len(set(map(id, gates))) != len(gates):
             raise LocalProtocolError(f"a UnionInputGate needs at least 2 distinct gates, got {len(gates)}")
@@ -43,7 +42,7 @@ class UnionInputGate(ClosedByLeaving):
         self.now = gates[0].now
         self.spin_s = gates[0].spin_s
         self.idle = gates[0].idle
-        """Its reader waits because there is nothing to poll in any gate: the time of each of them."""
+        """Time its reader waited because no gate had data; shared by all gates."""
         self._missing = len(gates) + missing
         self._gates: list[SingleInputGate] = []
         self._offsets: list[int] = []
@@ -52,13 +51,15 @@ class UnionInputGate(ClosedByLeaving):
             self.add(gate)
 
     def add(self, gate: SingleInputGate) -> None:
-        """One of those that were missing is there; its channels follow those of all before.
+        """Adds a missing gate; its channels follow all earlier ones.
 
         Raises:
-            LocalProtocolError: none is missing.
+            LocalProtocolError: no gate is missing.
         """
         if not self._missing:
-            raise LocalProtocolError("a UnionInputGate has all of its gates; say missing= when it is made")
+            raise LocalProtocolError(
+                "the UnionInputGate is complete; pass missing= to its constructor to add gates later"
+            )
         index = len(self._gates)
         self._offsets.append(self.channel_count)
         self.spin_s = min(self.spin_s, gate.spin_s)
@@ -72,7 +73,7 @@ class UnionInputGate(ClosedByLeaving):
 
     @property
     def on_priority(self) -> Callable[[], None] | None:
-        """What each gate calls when a priority event came and none waited."""
+        """Called by each gate when a priority event arrives and none was waiting."""
         return self._gates[0].on_priority
 
     @on_priority.setter
@@ -82,27 +83,27 @@ class UnionInputGate(ClosedByLeaving):
 
     @property
     def channel_count(self) -> int:
-        """Over all gates."""
+        """Number of channels of all gates."""
         return sum(gate.channel_count for gate in self._gates)
 
     @property
     def is_available(self) -> bool:
-        """Whether `poll` is worth calling."""
+        """Whether `poll` may return something or raise."""
         return bool(self._line) or self.is_finished
 
     @property
     def is_finished(self) -> bool:
-        """Whether every gate is, and none is missing."""
+        """Whether every gate is finished, and none is missing."""
         return not self._missing and all(gate.is_finished for gate in self._gates)
 
     @property
     def ended_with_drain(self) -> bool | None:
-        """None until every gate has seen the end of its data; then whether all of them said drain."""
+        """Whether all gates ended with drain; None until every gate has received the end of its data."""
         states = [gate.ended_with_drain for gate in self._gates]
         return None if self._missing or None in states else all(states)
 
     def poll(self) -> Buffer | None:
-        """The next buffer or event of the gate whose turn it is; raises what that gate raises."""
+        """The next buffer or event, of the gate at the front of the line; raises that gate's errors."""
         line = self._line
         while line:
             index = line.popleft() if len(line) == 1 else self._take_turn()
@@ -118,7 +119,7 @@ class UnionInputGate(ClosedByLeaving):
         return None
 
     def _take_turn(self) -> int:
-        """The gate whose turn it is; gates with priority events go first."""
+        """The next gate; gates with priority events go first."""
         for index in self._line:
             if self._gates[index].has_priority:
                 self._line.remove(index)
@@ -126,60 +127,60 @@ class UnionInputGate(ClosedByLeaving):
         return self._line.popleft()
 
     def read_connections(self) -> None:
-        """Before waiting: has every gate announce what is due and look whether more has arrived."""
+        """Reads and writes the connections of every gate without waiting."""
         for gate in self._gates:
             gate.read_connections()
 
     def count_records(self, channel_index: int, count: int) -> None:
-        """The reader has decoded records of a channel."""
+        """Counts records that the reader has decoded from a channel."""
         gate, _ = self._locate(channel_index)
         gate.records += count
 
     def acknowledge_end_of_data(self, channel_index: int) -> None:
-        """Every record of a channel was processed."""
+        """Sends that every record of a channel was processed."""
         gate, local = self._locate(channel_index)
         gate.acknowledge_end_of_data(local)
 
     def resume(self, channel_index: int) -> None:
-        """Lets a channel go on after a blocking event."""
+        """Lets a channel continue after a blocking event."""
         gate, local = self._locate(channel_index)
         gate.resume(local)
 
     @property
     def has_priority(self) -> bool:
-        """Whether the next poll gives a priority event."""
+        """Whether the next poll returns a priority event."""
         return any(gate.has_priority for gate in self._gates)
 
     def channel_key(self, channel_index: int) -> tuple[str, int]:
-        """What a channel reads: (partition id, subpartition)."""
+        """The partition id and subpartition that a channel reads."""
         gate, local = self._locate(channel_index)
         return gate.channel_key(local)
 
     def start_capture(self, channel_index: int, checkpoint_id: int, unconsumed: bytes) -> bool:
-        """Keeps what is in front of a barrier of a channel; False when that can never come."""
+        """Keeps the unprocessed data in front of a channel's barrier. Returns False if that barrier never comes."""
         gate, local = self._locate(channel_index)
         return gate.start_capture(local, checkpoint_id, unconsumed)
 
     def take_capture(self, channel_index: int, checkpoint_id: int) -> bytes:
-        """Ends the capture of a channel; returns what was kept."""
+        """Ends the capture of a channel; returns the data."""
         gate, local = self._locate(channel_index)
         return gate.take_capture(local, checkpoint_id)
 
     def prioritize(self, channel_index: int, sequence: int) -> None:
-        """An announced barrier of a channel overtakes what is in front of it."""
+        """Makes an announced barrier of a channel overtake the data in front of it."""
         gate, local = self._locate(channel_index)
         gate.prioritize(local, sequence)
 
     def close(self) -> None:
-        """Closes every gate; idempotent."""
+        """Closes every gate. Idempotent."""
         for gate in self._gates:
             gate.close()
 
-    def _left_behind(self) -> str:
-        return "; ".join(filter(None, (gate._left_behind() for gate in self._gates)))
+    def _describe_unread(self) -> str:
+        return "; ".join(filter(None, (gate._describe_unread() for gate in self._gates)))
 
     def statistics(self) -> GateStatistics:
-        """The channels of all gates, numbered through; their pools as one."""
+        """Snapshots of the channels of all gates under the union's indexes, and of their pools as one."""
         parts = [gate.statistics() for gate in self._gates]
         channels = [channel for part in parts for channel in part.channels]
         return GateStatistics(

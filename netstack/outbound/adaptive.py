@@ -1,9 +1,9 @@
-"""Rebalance by load: records go where credit is and no backlog, beside plain round robin.
+"""Rebalance by load: prefers subpartitions whose consumers have credit and no backlog.
 
-Takes: the load of each subpartition, as its queue and its consumer's credit tell it. Gives: subpartition indices.
+Takes: the load of each subpartition, from its queue and its consumer's credit. Gives: subpartition indices.
 
-A slow consumer gives little credit and its queue grows, so it gets fewer records; round robin would feed it as many as
-the others and wait for it. Order and exactly-once hold per channel, as always; which channel a record takes depends on
+A slow consumer grants little credit and its queue grows, so it gets fewer records. Round robin would send it as many as
+the others, and wait for it. Each channel still delivers in order and exactly once; the channel of a record depends on
 timing.
 """
 
@@ -29,38 +29,38 @@ BATCH_SHARE_BYTES: Final = 32 * 1024
 
 @final
 class AdaptiveRebalanceSelector(ChannelSelector):
-    """The least loaded of the next few subpartitions; round robin while all are loaded alike.
+    """The least loaded of the next few subpartitions; round robin while their loads are equal.
 
     The load of a subpartition is its queued buffers minus the credit of its consumer
-    (`ResultSubpartition.load_buffers`), in buffers. An array is dealt in shares of about a buffer, each share to the
-    subpartition that is then the least loaded, the shares dealt before it included.
+    (`ResultSubpartition.load_buffers`). An array is cut into shares of about a buffer. Each share goes to the
+    subpartition with the least load, where earlier shares of the array count too.
     """
 
     def __init__(self, candidates: int = DEFAULT_CANDIDATES) -> None:
-        """A selector that compares `candidates` subpartitions for each record, the next ones in turn.
+        """Creates a selector that compares the next `candidates` subpartitions for each record.
 
-        Comparing more finds a better one and costs more: about 0.2 us each.
+        More candidates find a better one, at about 0.2 us each.
 
         Raises:
-            ConfigError: fewer than 2; with 1 it would be round robin.
+            ConfigError: fewer than 2, which would be round robin.
         """
         if candidates < 2:
             raise ConfigError(f"candidates={candidates}; give at least 2, or use RebalanceSelector")
-        self._asked = self._candidates = candidates
+        self._requested = self._candidates = candidates
         self._next = 0
         self._subpartitions: Sequence[ResultSubpartition] = ()
 
     def setup(self, channels: int) -> None:
-        """Gets the number of subpartitions, before the first record."""
+        """Stores the number of subpartitions, before the first record."""
         super().setup(channels)
-        self._candidates = min(self._asked, channels)
+        self._candidates = min(self._requested, channels)
 
     def observe(self, subpartitions: Sequence[ResultSubpartition]) -> None:
-        """Whose loads count."""
+        """Stores the subpartitions whose loads are compared."""
         self._subpartitions = subpartitions
 
     def select(self, record: Any) -> int:
-        """The least loaded of the next subpartitions, the first of them among equals."""
+        """The least loaded of the next subpartitions; the first among equals."""
         subpartitions, channels = self._subpartitions, self.channels
         best = channel = self._next
         least = subpartitions[channel].load_buffers()
@@ -75,7 +75,7 @@ class AdaptiveRebalanceSelector(ChannelSelector):
         return best
 
     def select_batch(self, array: NDArray[Any]) -> int | Indices:
-        """An index for each record: shares of about a buffer, dealt to the least loaded."""
+        """One index for each record, in shares of about a buffer for the least loaded subpartitions."""
         channels, count = self.channels, len(array)
         if channels == 1:
             return 0
@@ -83,7 +83,7 @@ class AdaptiveRebalanceSelector(ChannelSelector):
         loads = [subpartition.load_buffers() for subpartition in self._subpartitions]
         chosen = []
         for _ in range(0, count, share):
-            # All of them: a share is worth more than the comparison, and there are few.
+            # Compares all subpartitions: a share is large enough to pay for that, and there are few shares.
             ahead = range(self._next, self._next + channels)
             best = min(ahead, key=lambda index: loads[index % channels]) % channels
             loads[best] += 1

@@ -1,20 +1,21 @@
-"""Channels that wait for credit: what they expect to send is announced, and what they do not use goes back.
+"""Announces expected buffers for channels that ran out of credit, and returns credit that they do not use.
 
-Takes: channels that ran out of credit while data waited. Gives: how many buffers each expects to send; when one has
-fallen silent, that it expects none, and its credit in empty buffers.
+Takes: channels that ran out of credit while data waited. Gives: `ExpectedBuffers` frames for them; for a channel that
+stopped sending, the frame that expects none, and its unused credit as empty buffers.
 
-Why. A buffer tells how many wait behind it, and its consumer reserves as many. What a writer has queued is at most what
-it was held up with, so the last buffer of every round tells of none: the consumer gives its buffers up, and the next
-round begins with the exclusive ones and a round trip for the others. But who was held up a moment ago will go on. Told
-so, the consumer keeps its window open: with 2 + 8 buffers and 22 spare ones 1.4 to 1.5 times the throughput.
+Why: a buffer announces the backlog behind it, and the consumer reserves as many buffers. A blocked writer has queued
+little, so the last buffer of a round announces a backlog of 0. The consumer then releases its buffers, and the next
+round starts with the exclusive ones and waits a round trip for the others. A channel that was blocked a moment ago
+will probably send more. With an announcement of that, the consumer keeps its window open: 1.4 to 1.5 times the
+throughput with 2 + 8 buffers and 22 spare ones.
 
 Rules:
-- A share of `EXPECTED_BUFFERS` for each channel of the connection; of many channels others have something when one has
-  not.
-- A channel that has sent less than `GOES_ON` times its share from one look to the next (`LOOK_S`) is slow, and a slow
-  one needs no window. When nothing of it waits, its consumer learns so, and every credit above the initial one goes
-  back as an empty buffer; so does what arrives later. So a silent channel holds no buffers that others may need.
-- Not for channels without buffers of their own, nor for those whose consumer wants less under way (`NewBufferSize`).
+- Each channel announces its share of `EXPECTED_BUFFERS`; with many channels, others send while one waits.
+- A channel that has sent less than `BUSY_SHARES` times its share between two checks (`CHECK_S`) needs no window.
+  When it has no backlog, its consumer is informed, and all credit above the initial one returns as empty buffers,
+  credit that arrives later included. So an idle channel holds no buffers that others may need.
+- Channels without exclusive buffers, and those whose consumer requested smaller buffers (`NewBufferSize`), are left
+  out.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ if TYPE_CHECKING:
     from .sending_channel import SendingChannel
 
 EXPECTED_BUFFERS: Final = 32
-"""Of all channels of a connection: a MiB of the default size is as much as keeps both ends busy."""
+"""For all channels of a connection: 1 MiB of buffers of the default size keeps both ends busy."""
 
-LOOK_S: Final = 0.05
-"""How often channels that were held up are looked at; a writer that pauses for less finds its window open."""
+CHECK_S: Final = 0.05
+"""Seconds between two checks of boosted channels; a writer that pauses for less keeps its window."""
 
-GOES_ON: Final = 4
-"""Shares in that time: 80 MB/s of the default buffers. Below, a round trip for a few of them costs nothing."""
+BUSY_SHARES: Final = 4
+"""Shares in that time, 80 MB/s with default buffers. Below that rate, waiting a round trip for buffers costs little."""
 
 _DATA: Final = DataType.DATA
 
 
 @final
 class CreditBoost:
-    """The channels of one connection that wait for credit, and those that waited and fell silent."""
+    """The boosted channels of one connection, and those that stopped sending."""
 
     __slots__ = ("_call_later", "_codec", "_expecting", "_on_write_wanted", "_silent")
 
@@ -55,51 +56,51 @@ class CreditBoost:
         call_later: Callable[[float, Callable[[], None]], None],
         on_write_wanted: Callable[[], None],
     ) -> None:
-        """Starts without any.
+        """Starts without channels.
 
         Args:
-            codec: the layout.
-            call_later: calls back once, so many seconds later.
+            codec: encodes control frames.
+            call_later: calls back once, after a delay in seconds.
             on_write_wanted: called when there is something to write.
         """
         self._codec = codec
         self._call_later = call_later
         self._on_write_wanted = on_write_wanted
-        self._expecting: dict[SendingChannel, int] = {}  # with the buffers it had sent at the last look
-        self._silent: dict[SendingChannel, None] = {}  # whose backlog, and credit, are to be announced and given back
+        self._expecting: dict[SendingChannel, int] = {}  # boosted channels, with their sent buffers at the last check
+        self._silent: dict[SendingChannel, None] = {}  # channels that end their boost and return credit
 
     @property
     def has_silent(self) -> bool:
-        """Whether `collect` has something to add."""
+        """Whether `collect` has frames to add."""
         return bool(self._silent)
 
     def add(self, channel: SendingChannel, channels: int, batch: OutgoingBatch) -> None:
-        """A channel, of so many on the connection, has data and no credit: announces that more comes."""
+        """Announces more buffers for a channel, one of `channels`, that has data and no credit."""
         share = EXPECTED_BUFFERS // channels
         initial = channel.initial_credit
-        if not share or not 0 < initial < MAX_CREDIT or channel.has_asked_for_less:
+        if not share or not 0 < initial < MAX_CREDIT or channel.wants_smaller_buffers:
             return
         channel.expected = share
         channel.gives_back = True
         batch.add_control(self._codec.encode_control(ExpectedBuffers(channel.number, share)))
         self._silent.pop(channel, None)
         if not self._expecting:
-            self._call_later(LOOK_S, self._look)
+            self._call_later(CHECK_S, self._check)
         self._expecting[channel] = channel.buffers
 
     def on_credit(self, channel: SendingChannel) -> None:
-        """A channel that gives back has got credit: more than it needs, perhaps."""
+        """Returns credit that a channel with an ended boost has received."""
         if not channel.expected and channel.credit.available > channel.initial_credit:
             self._silent[channel] = None
             self._on_write_wanted()
 
     def forget(self, channel: SendingChannel) -> None:
-        """It is gone."""
+        """Removes a closed channel."""
         self._expecting.pop(channel, None)
         self._silent.pop(channel, None)
 
     def collect(self, batch: OutgoingBatch) -> None:
-        """Adds what is to be said of channels that have fallen silent, and their credit."""
+        """Adds the frames that end boosts and return credit."""
         waiting, self._silent = self._silent, {}
         for channel in waiting:
             view, credit = channel.view, channel.credit
@@ -107,7 +108,7 @@ class CreditBoost:
                 continue
             has_room = batch.has_room
             if not has_room or view.is_available(has_credit=credit.available > 0):
-                self._silent[channel] = None  # first what waits, which says how much that is
+                self._silent[channel] = None  # its data goes first, and announces the backlog
                 continue
             batch.add_control(self._codec.encode_control(ExpectedBuffers(channel.number, 0)))
             while credit.available > channel.initial_credit:
@@ -122,16 +123,16 @@ class CreditBoost:
                 header = self._codec.encode_buffer_header(channel.number, _DATA, empty.sequence, 0, 0, 0)
                 batch.add_control(header)
 
-    def _look(self) -> None:
-        """Who has sent little since the last look may fall silent."""
+    def _check(self) -> None:
+        """Ends the boost of channels that have sent little since the last check."""
         expecting, self._expecting = self._expecting, {}
         for channel, buffers in expecting.items():
-            if channel.buffers - buffers >= GOES_ON * channel.expected > 0:
+            if channel.buffers - buffers >= BUSY_SHARES * channel.expected > 0:
                 self._expecting[channel] = channel.buffers
             else:
                 channel.expected = 0
                 self._silent[channel] = None
         if self._expecting:
-            self._call_later(LOOK_S, self._look)
+            self._call_later(CHECK_S, self._check)
         if self._silent:
             self._on_write_wanted()

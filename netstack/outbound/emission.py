@@ -1,7 +1,7 @@
-"""Framed bytes on their way into one slot of a writer, and the pieces they may be made of.
+"""Writes framed bytes into one slot of a writer, from a batch, a byte source or pieces that are not copied.
 
-Takes: a batch as runs, a source of bytes, or a cursor over pieces where they lie. Gives: filled builders and lent
-buffers, as far as there are buffers; the rest when it is asked again.
+Takes: a batch as runs, a source of bytes, or a cursor over pieces. Gives: filled builders and lent buffers while
+buffers are available; `advance` continues later.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from ..buffer.builder import BufferBuilder
 from ..buffer.lent import LentBuffer
 from ..record.framing import LENGTH
 from ..record.runs import FramedRuns
-from .open_buffers import KICK_BUFFERS, OpenBuffers
+from .open_buffers import SEND_BUFFERS, OpenBuffers
 
 Rows = npt.NDArray[np.uint8]
 Payload = bytes | bytearray | memoryview
 
 SMALL_PIECE_BYTES: Final = 1024
-"""Pieces below this may as well be copied."""
+"""Smaller pieces may be copied."""
 
 
 class Emission:
-    """Framed bytes on their way into one slot; may stop for want of a buffer and go on later.
+    """Framed bytes that are written into one slot. It stops when no buffer is available, and continues later.
 
-    It is cut short only between its *units*: cells of one length, or runs.
+    It may be cut only between *units*: cells of equal length, or runs.
     """
 
     __slots__ = (
@@ -59,17 +59,17 @@ class Emission:
         unit_records: int = 1,
         runs: FramedRuns | None = None,
     ) -> None:
-        """Takes a source or runs, whose bytes are copied, or a cursor, whose pieces are queued where they lie.
+        """Takes a source or runs, whose bytes are copied, or a cursor, whose pieces are queued without copying.
 
         Args:
-            buffers: whose builders are filled.
-            slot: which of them.
-            total: framed bytes in all; of runs 0, since they are as long as there is room.
-            unit_bytes: framed bytes of a unit; of runs 0.
+            buffers: the open buffers to fill.
+            slot: the slot to write to.
+            total: framed bytes in all; 0 for runs, whose length depends on the room in buffers.
+            unit_bytes: framed bytes of a unit; 0 for runs.
             source: writes a range of the bytes into memory.
-            cursor: hands out pieces.
-            lent: where buffers over the cursor's pieces are noted, if their owner wants them back.
-            unit_records: how many records a unit is; of runs it follows as they begin.
+            cursor: returns pieces.
+            lent: list for the buffers over the cursor's pieces, if their owner needs the memory back.
+            unit_records: records in each unit; runs count their own.
             runs: instead of a source.
         """
         self._buffers = buffers
@@ -82,16 +82,16 @@ class Emission:
         self._cursor = cursor
         self._lent = lent
         self._offset = 0
-        self._opened_at = -1  # where the last buffer that it took begins
-        self._begun_at = 0  # where the last run begins
+        self._opened_at = -1  # offset at which the last buffer that it took begins
+        self._begun_at = 0  # offset at which the last run begins
 
     def advance(self) -> bool:
-        """Goes on as far as there are buffers. Returns whether it is complete."""
+        """Continues while buffers are available. Returns whether it is complete."""
         return self._lend() if self._cursor is not None else self._copy()
 
     @property
     def has_taken_buffer(self) -> bool:
-        """Whether the unit in progress took a buffer; not if its first part fitted into one that was open before."""
+        """Whether the unit in progress took a buffer; False if its first part fitted into an already open one."""
         offset = self._offset
         if self._runs is None:
             begun_at = offset - offset % self._unit_bytes
@@ -107,7 +107,7 @@ class Emission:
         return -(-self._offset // self._unit_bytes) * self._unit_records
 
     def cut(self) -> bytes:
-        """The bytes that complete the unit in progress; the emission is over."""
+        """Ends the emission; returns the bytes that complete the unit in progress."""
         offset = self._offset
         missing = self._unit_left(offset)
         self._total = offset
@@ -158,10 +158,9 @@ class Emission:
         return True
 
     def _lend(self) -> bool:
-        """Queues whole buffers where they lie; what does not fill one is copied, so that frames are full.
+        """Queues full buffers without copying; copies the bytes that do not fill one, so that frames are full.
 
-        Where the consumer asked for smaller buffers, one still holds at least what is left of the record it begins
-        with.
+        If the consumer requested smaller buffers, a buffer still holds at least the rest of the record at its start.
         """
         buffers, slot, cursor = self._buffers, self._slot, self._cursor
         assert cursor is not None
@@ -174,7 +173,7 @@ class Emission:
             builder = buffers.builders[slot]
             builder.settle()
             left = self._total - self._offset
-            size, at_once = segment_bytes, KICK_BUFFERS
+            size, at_once = segment_bytes, SEND_BUFFERS
             if subpartition.buffer_size < size:
                 size, at_once = min(size, max(subpartition.buffer_size, self._unit_left(self._offset))), 1
             if builder.position or left < size:
@@ -213,18 +212,18 @@ class Emission:
             counters.slots[slot] += count * size
             counters.flushes_full += count
             subpartition.add_finished(elements)
-            buffers.count_unkicked(count)
+            buffers.count_unsent(count)
         return True
 
     def _unit_left(self, offset: int) -> int:
-        """Framed bytes of the unit at `offset`, from there to its end."""
+        """Framed bytes from `offset` to the end of its unit."""
         return self._unit_bytes - offset % self._unit_bytes if self._runs is None else self._total - offset
 
     def _room_for_run(self, builder: BufferBuilder) -> int:
-        """How long a run may be that begins in the open buffer.
+        """The maximum length of a run that begins in the open buffer.
 
-        It ends there, or, where hardly anything fits, in the next one. In a buffer that was kept small a single record
-        does, as others.
+        The run ends in this buffer, or in the next one if almost nothing fits. If the capacity was reduced, a single
+        record may continue in the next one, as elsewhere.
         """
         room = builder.capacity - builder.position
         assert self._runs is not None
@@ -233,10 +232,10 @@ class Emission:
         return room + len(builder.memory)
 
     def _make_room(self, offset: int) -> int:
-        """Room in the open buffer, which was kept small and will be full.
+        """Returns the room in the open buffer, whose capacity was reduced; enlarges it if needed.
 
-        A new one is to hold what is left of the unit that comes first; any, the unit that its end would cut, when there
-        is no buffer for the rest (`OpenBuffers.grow`).
+        An empty buffer must hold the rest of its first unit. Any buffer must hold the unit that its end would cut when
+        the pool has no buffer for the rest (`OpenBuffers.grow`).
         """
         builder = self._buffers.builders[self._slot]
         position = builder.position
@@ -254,7 +253,7 @@ class Emission:
 
 
 class PieceCursor:
-    """Takes a stream of pieces apart at arbitrary lengths, without copying."""
+    """Cuts a stream of pieces at arbitrary lengths without copying."""
 
     __slots__ = ("_left", "_pieces")
 
@@ -263,7 +262,7 @@ class PieceCursor:
         self._left = memoryview(b"")
 
     def take(self, count: int) -> tuple[memoryview, ...]:
-        """The next `count` bytes (which are there) as views."""
+        """The next `count` bytes, which must exist, as views."""
         taken: list[memoryview] = []
         left = self._left
         while count:
@@ -286,7 +285,7 @@ _EMPTY: Final = memoryview(b"")
 
 
 def framed_rows(rows: Rows) -> Iterator[Payload]:
-    """The framed stream of rows in pieces: a prefix, a row, a prefix, a row, ..."""
+    """Frames rows as pieces: a prefix, a row, a prefix, a row, ..."""
     prefix = LENGTH.pack(rows.shape[1])
     for row in rows:
         yield prefix
@@ -294,7 +293,7 @@ def framed_rows(rows: Rows) -> Iterator[Payload]:
 
 
 def is_immutable(piece: Payload) -> bool:
-    """Whether nobody will change it, or it is so small that it may as well be copied."""
+    """Whether a piece cannot change, or is small enough to be copied."""
     return (
         isinstance(piece, bytes) or len(piece) < SMALL_PIECE_BYTES or (isinstance(piece, memoryview) and piece.readonly)
     )

@@ -1,10 +1,10 @@
-"""Single records that no pen takes: the per-record path of `PartitionWriter` behind `record/cells`.
+"""Writes single records for `PartitionWriter` when the pen in `record/cells` does not take them.
 
-Takes: single records, encoded. Gives: bytes to the pens of open buffers, opened here; what does not fit there goes to
-the writer's slow path, `try_emit_slowly`.
+Takes: encoded records. Gives: bytes to the pens of open buffers; records that do not fit go to the writer's slow path,
+`try_emit_slowly`.
 
-Classes of their own because the methods of a compiled class are called sooner than closures, and because what the path
-always needs is looked up once, when they are made.
+These are classes because calling a method of a compiled class is faster than calling a closure. They look up what every
+record needs when they are created.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from .staging import Staging
 if TYPE_CHECKING:
     from .writer import PartitionWriter
 
-LOOK_S: Final = 10e-6
-QUICK_LOOKS: Final = 16
-"""With a timeout of 0: so many looks at the clock in a row, less than `LOOK_S` separate, find a producer in a hurry."""
+BUSY_GAP_S: Final = 10e-6
+BUSY_CHECKS: Final = 16
+"""With timeout 0: this many consecutive clock checks, each less than `BUSY_GAP_S` apart, mark a busy producer."""
 
 GRANTED: Final = 32
-"""It writes so many records with a pen from look to look; if it stops being in a hurry, as many may be late, once."""
+"""Records that a busy producer writes between two checks of the clock; when it slows down, so many may be late once."""
 
 ALL: Final = 1 << 30
-"""With any other timeout: all that the buffer holds."""
+"""With any other timeout: all records that fit in the buffer."""
 
 
 @final
 class SlowEmitter:
-    """Writes single records of one writer that no pen took."""
+    """Writes the records of one writer that no pen took."""
 
     __slots__ = (
         "_buffers",
         "_builders",
+        "_checked_at",
         "_flush_always",
         "_granted",
-        "_looked_at",
-        "_quick_looks",
+        "_quick_checks",
         "_refuse",
         "_ticks",
         "_writer",
@@ -52,8 +52,8 @@ class SlowEmitter:
         """Emits for a writer.
 
         Args:
-            writer: whose records they are.
-            refuse: raised when there is no buffer for a record; None returns False.
+            writer: the writer of the records.
+            refuse: exception raised when no buffer is available; None: `emit` returns False.
         """
         self._writer = writer
         self._refuse = refuse
@@ -62,11 +62,11 @@ class SlowEmitter:
         self._flush_always = writer.flush_always
         self._ticks = writer.partition.host.ticks
         self._granted = 1 if writer.flush_always else ALL
-        self._quick_looks = 0
-        self._looked_at = 0.0
+        self._quick_checks = 0
+        self._checked_at = 0.0
 
     def emit(self, record: Any, payload: Payload, slot: int, /) -> bool:
-        """Writes a record, whole or not at all; `PartitionWriter.try_emit` says what it raises."""
+        """Writes a record, whole or not at all. `PartitionWriter.try_emit` lists what it raises."""
         builder = self._builders[slot]
         size = len(payload)
         if builder.is_pen_open:
@@ -77,7 +77,7 @@ class SlowEmitter:
             is_written = False
         if is_written:
             if self._flush_always:
-                self._look()
+                self._check_clock()
             return True
         if self._writer.try_emit_slowly(slot, payload, size):
             return True
@@ -86,27 +86,27 @@ class SlowEmitter:
             raise self._refuse
         return False
 
-    def _look(self) -> None:
-        """With a timeout of 0: has the connections send when it is time, and says when to look at the clock again.
+    def _check_clock(self) -> None:
+        """With timeout 0: flushes the connections when it is time, and sets how many records precede the next check.
 
-        That is at the next record, unless `QUICK_LOOKS` found a producer in a hurry: a look costs as much as a record.
+        It is one, unless `BUSY_CHECKS` checks found a busy producer: a check costs as much as a record.
         """
         now = self._ticks()
-        self._quick_looks = self._quick_looks + 1 if now - self._looked_at < LOOK_S else 0
-        self._looked_at = now
-        self._granted = GRANTED if self._quick_looks >= QUICK_LOOKS else 1
-        if now >= self._buffers.next_kick:
+        self._quick_checks = self._quick_checks + 1 if now - self._checked_at < BUSY_GAP_S else 0
+        self._checked_at = now
+        self._granted = GRANTED if self._quick_checks >= BUSY_CHECKS else 1
+        if now >= self._buffers.next_flush_at:
             self._buffers.flush_connections()
 
 
 @final
 class StagingEmitter:
-    """The same, for a writer that stages what it can (`staging`)."""
+    """Stages the records of one writer where possible (`staging`)."""
 
     __slots__ = ("_encode", "_is_raw", "_records", "_separate", "_staging", "_writer")
 
     def __init__(self, writer: PartitionWriter, staging: Staging, separate: Callable[[Any], bool]) -> None:
-        """Puts into `staging` what it takes, and hands the others to `separate`."""
+        """Stages records in `staging`; passes the others to `separate`."""
         self._writer = writer
         self._staging = staging
         self._records = staging.records
@@ -115,7 +115,7 @@ class StagingEmitter:
         self._is_raw = kind_of(writer.format) == "bytes"
 
     def emit(self, record: Any, /) -> bool:
-        """Writes a record, whole or not at all; `PartitionWriter.try_emit` says what it raises."""
+        """Writes a record, whole or not at all. `PartitionWriter.try_emit` lists what it raises."""
         staging = self._staging
         if staging.size < 0:
             staging.pause -= 1
@@ -125,7 +125,7 @@ class StagingEmitter:
         if not self._is_raw or type(record) is not bytes:
             payload = self._encode(record)
             if type(payload) is not bytes and len(payload) <= RUN_LIMIT_BYTES:
-                payload = bytes(payload)  # what is that small may join a run
+                payload = bytes(payload)  # a payload of this length may join a run
         size = len(payload)
         if size != staging.size:
             staging.close()

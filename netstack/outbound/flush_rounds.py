@@ -1,16 +1,15 @@
-"""One deadline for all open buffers of a writer in a hurry, instead of one for each of them.
+"""Flushes all open buffers of a busy writer together, at one deadline instead of one for each buffer.
 
 Takes: the open buffers of a writer that stages records (`staging`). Gives: rounds of flushes, a buffer timeout apart.
 
-The first record behind bytes that were taken has to go the slow way, because it arms the deadline of its buffer. With
-10,000 channels and a timeout of 100 ms that is one record in 20 of a writer in Python, each as dear as ten others; and
-while some buffers wait for such a record, as they do as long as a flush of so many is being sent, nothing is staged. So
-a writer that stages when a deadline passes goes over to rounds. Buffers stay armed when their bytes are taken; whoever
-takes them gets what was shared out, and leaves staged records where they are. A timeout after a round, what is staged
-is shared out, and every buffer with unannounced bytes is flushed. So nothing waits longer than the timeout,
-and what was written last before a round less.
+The first record after a flush takes the slow path, because it arms the deadline of its buffer. With 10,000 channels
+and a timeout of 100 ms that is one record in 20 of a writer in Python, and each costs as much as ten others. Nothing
+can be staged while a buffer waits for such a record, which is usual while so many flushed buffers are being sent. So
+a writer that is staging when a deadline passes switches to rounds. Buffers stay armed when their bytes are taken, and
+readers leave staged records alone. After each timeout, a round distributes staged records and flushes every buffer
+with unannounced bytes. So nothing waits longer than the timeout.
 
-A round that finds little to flush is the last.
+Rounds end when one finds little to flush.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ if TYPE_CHECKING:
     from .staging import Staging
 
 LEAST_SHARE: Final = 16
-"""Rounds end when fewer than one buffer in so many had something to flush: looking at all costs as much as arming."""
+"""Rounds end when fewer than one buffer in this many had bytes to flush: a round costs as much as arming deadlines."""
 
 
 @final
 class FlushRounds:
-    """The rounds of one writer.
+    """The flush rounds of one writer.
 
     Attributes:
-        is_active: whether a round is due, so that every open buffer is armed.
+        is_active: whether a next round is scheduled; every open buffer is then armed.
     """
 
     __slots__ = ("_buffers", "_staging", "_timeout_s", "is_active")
 
     def __init__(self, buffers: OpenBuffers, staging: Staging, timeout_s: float) -> None:
-        """Nothing is due.
+        """Starts inactive.
 
         Args:
-            buffers: those of the subpartitions are flushed.
-            staging: of the same writer.
-            timeout_s: from round to round.
+            buffers: the buffers to flush, without the broadcast buffer.
+            staging: the staging of the same writer.
+            timeout_s: seconds between rounds.
         """
         self._buffers = buffers
         self._staging = staging
@@ -50,11 +49,11 @@ class FlushRounds:
 
     @property
     def should_begin(self) -> bool:
-        """Whether the writer is in a hurry, and there are no rounds yet."""
+        """Whether the writer is staging and rounds are inactive."""
         return self._staging.size >= 0 and not self.is_active
 
     def begin(self) -> int:
-        """The first round. Returns how many buffers were flushed; whoever calls has the connections send."""
+        """Runs the first round. Returns the number of flushed buffers; the caller must flush the connections."""
         self.is_active = True
         buffers = self._buffers
         for builder, subpartition in zip(buffers.builders, buffers.partition.subpartitions, strict=False):
@@ -101,4 +100,4 @@ class FlushRounds:
                 builder.stays_armed = False
                 if not subpartition.is_flushed:
                     builder.settle()
-                    builder.limit = builder.position  # its next record arms a deadline of its own
+                    builder.limit = builder.position  # the next record arms its own deadline

@@ -1,15 +1,15 @@
-"""The open buffers of a writer: opened at their first byte, finished when full, flushed when their time has come.
+"""The open buffers of a writer: opened at the first byte, finished when full, flushed at their deadline.
 
 Takes: a result partition, the buffer timeout. Gives: BufferBuilders to fill; finished buffers and flushes to the
-subpartitions, and the wish to send to the connections.
+subpartitions; flushes of the connections.
 
-Slots: 0 .. C-1 are the subpartitions' builders, C is the broadcast builder, shared by all. Either kind may be open,
-never both; switching finishes the other kind.
+Slots: 0 .. C-1 are the subpartitions' builders, C is the shared broadcast builder. Subpartition builders and the
+broadcast builder are never open together; `switch` finishes the other kind.
 
-Buffer timeout: None: buffers leave when full. Above 0: the first unflushed byte of a slot gets a time at which the slot
-is flushed (`flush_times`), which may be now; a writer in a hurry has one time for all (`flush_rounds`). 0: every record
-flushes its slot at once; what is written before the connection takes the bytes rides in the same frame, and a producer
-that never waits has them sent every 50 us (`SLICE_S`; 200 where sending takes long), which keeps latency low at little
+Buffer timeout: None: only full buffers are sent. Above 0: the first unflushed byte of a slot gets a flush time
+(`flush_times`), possibly now; a busy writer has one flush time for all slots (`flush_rounds`). 0: every record flushes
+its slot. Records written before the connection takes the bytes share its frame; a producer that never waits has its
+connections flushed every 50 us (`SLICE_S`; up to 200 us where sending takes long), which keeps latency low at little
 cost.
 """
 
@@ -30,19 +30,19 @@ from .flush_times import AT_ONCE, FlushTimes, LeadingEdge, Periodic
 from .partition import ResultPartition
 
 SLICE_S: Final = 50e-6
-"""With a timeout of 0: how long bytes may wait for a producer that never waits; measured: 1.75 M records/s without, 3.3
-M with."""
+"""With timeout 0: how long bytes of a producer that never waits stay unsent. Measured: 1.75 M records/s without slices,
+3.3 M with them."""
 
 LONGEST_SLICE_S: Final = 200e-6
 SEND_SHARE: Final = 8
-"""Where sending takes longer, a slice lasts so many times what it took, up to the longest: an eighth goes into it."""
+"""Where sending is slow, a slice is this multiple of the sending time, up to the longest: an eighth goes to sending."""
 
-KICK_BUFFERS: Final = 16
-"""Finished buffers after which the connections are asked to send: one gathering write takes 16 of 32 KiB."""
+SEND_BUFFERS: Final = 16
+"""Finished buffers after which the connections are flushed: one gathering write carries 16 of 32 KiB."""
 
 
 def _no_builder() -> BufferBuilder:
-    """Stands where a slot has no open buffer, so that the per-record path needs no test for it: full at position 0."""
+    """Creates the builder of slots without an open buffer: full at position 0, so the per-record path needs no test."""
     builder = BufferBuilder(Segment(np.empty(0, np.uint8)), None, 0)
     builder.finish()
     return builder
@@ -51,7 +51,7 @@ def _no_builder() -> BufferBuilder:
 _NONE: Final = _no_builder()
 
 _NOTHING: Final = -1
-"""The `limit` of a new buffer, of which nothing was flushed."""
+"""The `limit` of a new buffer, of which nothing is flushed."""
 
 
 @final
@@ -59,16 +59,16 @@ class OpenBuffers:
     """The open buffers of one partition, for `PartitionWriter` and its emissions.
 
     Attributes:
-        partition: where they are queued.
-        builders: of each slot; one that is full at position 0 stands for none.
-        pens: of each slot's builder.
-        ends_record: whether segments are taken beyond the quota, and beyond the pool's size, to end what was begun.
-        waits_early: whether nothing is written while the pool has no segment at hand, as by Flink's writers; ours fill
-            the open buffer.
-        is_broadcasting: whether the broadcast builder is the one that may be open.
-        rounds: of flushes, of a writer that stages records.
-        next_kick: with a timeout of 0: from when on (in the host's ticks) a record asks the connections to send.
-        on_lent_returned: told when memory lent by a batch was sent.
+        partition: the partition in which they are queued.
+        builders: one for each slot; a builder that is full at position 0 means that none is open.
+        pens: the pen of each slot's builder.
+        ends_record: whether segments may exceed the quota and the pool's size, to complete a record.
+        waits_early: whether writing stops while the pool has no free segment, as in Flink; otherwise the open buffer is
+        filled first.
+        is_broadcasting: whether the broadcast builder may be open, instead of the others.
+        rounds: the flush rounds of a writer that stages records.
+        next_flush_at: with timeout 0: the time, in the host's ticks, from which a record flushes the connections.
+        on_lent_returned: called when memory lent by a batch was sent.
     """
 
     __slots__ = (
@@ -84,11 +84,11 @@ class OpenBuffers:
         "_store",
         "_ticks",
         "_times",
-        "_unkicked",
+        "_unsent",
         "builders",
         "ends_record",
         "is_broadcasting",
-        "next_kick",
+        "next_flush_at",
         "on_lent_returned",
         "partition",
         "pens",
@@ -100,7 +100,7 @@ class OpenBuffers:
         self.partition = partition
         self.ends_record = False
         self.rounds: FlushRounds | None = None
-        self.next_kick = 0.0
+        self.next_flush_at = 0.0
         self.on_lent_returned: Callable[[], None] | None = None
         self._broadcast_slot = len(partition.subpartitions)
         slots = self._broadcast_slot + 1
@@ -122,19 +122,19 @@ class OpenBuffers:
         self._counters = partition.counters
         partition.counters.builders = self.builders
         self._store = partition.store
-        self._unkicked = 0
-        self._marks: dict[int, bytes] = {}  # events that follow what is written to a slot
-        self._due: dict[float, list[int]] = {}  # slots to be flushed, by time
+        self._unsent = 0
+        self._marks: dict[int, bytes] = {}  # events to queue behind the present bytes of a slot
+        self._due: dict[float, list[int]] = {}  # slots to flush, by time
         self._due_at: list[float] = [0.0] * slots
-        self._flushed_to: list[int] = [_NOTHING] * slots  # how far the open buffer was flushed last
+        self._flushed_to: list[int] = [_NOTHING] * slots  # position of the last flush in the open buffer
 
     def targets(self, slot: int) -> tuple[Any, ...]:
-        """The subpartitions behind a slot."""
+        """The subpartitions of a slot."""
         subpartitions = self.partition.subpartitions
         return subpartitions if slot == self._broadcast_slot else (subpartitions[slot],)
 
     def acquire(self, slot: int, overdraft: bool) -> Segment | None:
-        """A segment charged to a slot; has the connections send before it gives up, or overdraws."""
+        """Acquires a segment charged to a slot. Flushes the connections before it fails or overdraws."""
         pool = self.partition.pool
         if pool.is_over_quota and not self.ends_record:
             self.flush_connections()
@@ -148,7 +148,7 @@ class OpenBuffers:
         return segment
 
     def acquire_many(self, slot: int, count: int) -> list[Segment]:
-        """Up to `count` segments charged to a subpartition; asks the connections to send before it gives up."""
+        """Acquires up to `count` segments charged to a subpartition. Flushes the connections before it fails."""
         pool = self.partition.pool
         if pool.is_over_quota:
             self.flush_connections()
@@ -161,12 +161,12 @@ class OpenBuffers:
         return segments
 
     def open(self, slot: int, overdraft: bool) -> bool:
-        """Opens a buffer for a slot and queues it at its first byte. Returns False when there is none.
+        """Opens a buffer for a slot and queues it. Returns False when no segment is available.
 
-        Of the overdraft it is only where a record that has taken a buffer needs another (or `ends_record`).
+        Overdraft is used only if a record that has taken a buffer needs another one (or `ends_record`).
 
-        Its capacity is what the consumer asked for (the least of what all consumers of a broadcast did), at most the
-        segment; it does not follow when they ask for another. `Emission` makes it hold its first record.
+        The capacity is what the consumer requested (in a broadcast the least of all consumers), at most the segment. A
+        later request does not change it. `Emission` enlarges it to hold its first record.
         """
         segment = self.acquire(slot, overdraft)
         if segment is None:
@@ -175,7 +175,7 @@ class OpenBuffers:
             for other in self.builders:
                 if other is not _NONE:
                     other.settle()
-                    other.limit = other.position  # its next record goes the slow way, where it has to wait
+                    other.limit = other.position  # its next record takes the slow path, which waits
         builder = BufferBuilder(segment, self.partition.pool, 0 if slot == self._broadcast_slot else slot)
         self.builders[slot] = builder
         self.pens[slot] = builder.pen
@@ -194,18 +194,18 @@ class OpenBuffers:
         return True
 
     def grow(self, slot: int, end: int) -> None:
-        """Lets a record end, at position `end`, in the open buffer that was kept small, when there is no other for it.
+        """Enlarges an open buffer of reduced capacity up to position `end` when the pool has no other buffer.
 
-        Otherwise its first part would leave and the rest wait for a buffer. Flink's rule (FLINK-33077) also adds a byte
-        so that the buffer stays open, and grows it for record after record; here the buffer ends with the record,
-        because a writer is held back between records: the wish stays in force under back-pressure.
+        Otherwise the first part of the record would leave while the rest waits for a buffer. Flink's rule (FLINK-33077)
+        adds another byte so that the buffer stays open, and enlarges it for every further record. Here the buffer ends
+        with the record, because a writer blocks between records: the requested size holds under back-pressure.
         """
         builder = self.builders[slot]
         if builder is not _NONE and not self.partition.pool.is_available:
             builder.trim(end)
 
     def finish(self, slot: int, *, by_event: bool = False) -> None:
-        """Finishes a slot's buffer, if it has one, and announces it."""
+        """Finishes the open buffer of a slot, if any, and announces it."""
         builder = self.builders[slot]
         if builder is _NONE:
             return
@@ -233,32 +233,32 @@ class OpenBuffers:
                 subpartition.on_buffer_finished()
         if self._marks:
             self._follow(slot)
-        self._unkicked += 1
-        if self._unkicked >= KICK_BUFFERS:
+        self._unsent += 1
+        if self._unsent >= SEND_BUFFERS:
             self.flush_connections()
 
-    def count_unkicked(self, buffers: int = 1) -> None:
-        """Buffers were finished: every few of them the connections are asked to send."""
-        self._unkicked += buffers
-        if self._unkicked >= KICK_BUFFERS:
+    def count_unsent(self, buffers: int = 1) -> None:
+        """Counts finished buffers; flushes the connections after every `SEND_BUFFERS`."""
+        self._unsent += buffers
+        if self._unsent >= SEND_BUFFERS:
             self.flush_connections()
 
     def flush_connections(self) -> None:
-        """Has the connections send what is there."""
-        self._unkicked = 0
+        """Makes the connections send what is available."""
+        self._unsent = 0
         if not self._flush_always:
             self._host.flush_connections()
             return
         began = self._ticks()
         self._host.flush_connections()
         now = self._ticks()
-        self.next_kick = now + min(max(SLICE_S, SEND_SHARE * (now - began)), LONGEST_SLICE_S)
+        self.next_flush_at = now + min(max(SLICE_S, SEND_SHARE * (now - began)), LONGEST_SLICE_S)
 
     def after_write(self, slot: int) -> None:
-        """Arms the flush of what was written last to a slot, and sends what has become full."""
+        """Arms the flush of what was written last to a slot, and sends full buffers."""
         builder = self.builders[slot]
         taken = builder.limit
-        if builder is not _NONE and taken < builder.position:  # there is something to flush
+        if builder is not _NONE and taken < builder.position:  # there are unflushed bytes
             if not self.waits_early or self.partition.pool.is_available:
                 builder.limit = builder.capacity
             if builder.stays_armed:
@@ -273,15 +273,15 @@ class OpenBuffers:
             elif self._flush_always:
                 for subpartition in self.targets(slot):
                     subpartition.flush(is_written=True)
-                if self._ticks() >= self.next_kick:
+                if self._ticks() >= self.next_flush_at:
                     self.flush_connections()
-        if self._unkicked:
+        if self._unsent:
             self.flush_connections()
             if self._store is not None:
                 self._store.on_boundary()
 
     def switch(self, slot: int) -> None:
-        """Goes over between the subpartitions' builders and the broadcast builder: finishes the other kind."""
+        """Finishes the subpartitions' builders before a broadcast, or the broadcast builder before other records."""
         broadcasting = slot == self._broadcast_slot
         if broadcasting is not self.is_broadcasting:
             self.finish_all()
@@ -295,9 +295,9 @@ class OpenBuffers:
                     self.finish(slot, by_event=by_event)
 
     def mark(self, slot: int, event: bytes) -> None:
-        """Has an event travel as a record would that is written now: behind what is written, at its time.
+        """Queues an event behind the bytes written to a slot, when a record written now would be flushed.
 
-        A mark of the same slot that still waits stays alone.
+        A slot holds one such event: while one waits, further ones are dropped.
         """
         if self.is_broadcasting:
             slot = self._broadcast_slot
@@ -309,28 +309,28 @@ class OpenBuffers:
             return  # it leaves in the next round
         if self._due_at[slot] in self._due:
             return
-        if self._times is not None and not self.targets(slot)[0].is_flushed:  # else it goes with what is taken next
+        if self._times is not None and not self.targets(slot)[0].is_flushed:  # a flushed slot leaves at the next poll
             due = self._times.due(slot, builder is _NONE or builder.limit == self._flushed_to[slot])
             if due != AT_ONCE:
                 self._await(slot, due)
                 return
         elif self._times is None and not self._flush_always and builder is not _NONE:
-            return  # it leaves when the buffer is full
+            return  # it leaves with the full buffer
         self._flush(slot)
         self.flush_connections()
 
     def flush_marked(self) -> None:
-        """Has leave what a mark follows. What is staged was shared out."""
+        """Flushes the slots with a waiting event. Staged records must have been distributed."""
         for slot in list(self._marks):
             self._flush(slot)
 
     @property
     def has_marks(self) -> bool:
-        """Whether a mark waits."""
+        """Whether an event waits (`mark`)."""
         return bool(self._marks)
 
     def _follow(self, slot: int) -> None:
-        """Queues the mark of a slot, if there is one: its buffer is finished."""
+        """Queues the waiting event of a slot, if any; the slot's buffer is finished."""
         event = self._marks.pop(slot, None)
         if event is not None:
             self._counters.events += 1
@@ -349,7 +349,7 @@ class OpenBuffers:
             slots.append(slot)
 
     def _on_due(self) -> None:
-        """A time has come: flush every slot that is due."""
+        """Flushes every slot that is due."""
         if self.rounds is not None and self.rounds.should_begin:
             self._due.clear()
             self.on_flushed(self.rounds.begin())
@@ -358,14 +358,14 @@ class OpenBuffers:
         flushed = 0
         for due in [due for due in self._due if due <= now]:
             for slot in self._due.pop(due):
-                if self._due_at[slot] == due:  # else its buffer left before
+                if self._due_at[slot] == due:  # else its buffer left earlier
                     self._flush(slot)
                     flushed += 1
         if flushed:
             self.on_flushed(flushed)
 
     def _flush(self, slot: int) -> None:
-        """Has what is written to a slot sent, and the mark behind it."""
+        """Flushes a slot, and queues its waiting event."""
         if slot in self._marks and self.builders[slot] is not _NONE:
             self.finish(slot, by_event=True)
             return
@@ -378,7 +378,7 @@ class OpenBuffers:
         self._follow(slot)
 
     def flush_all(self) -> None:
-        """Has everything sent that is written."""
+        """Flushes everything that is written."""
         for slot, builder in enumerate(self.builders):
             if builder is not _NONE:
                 self._flush(slot)
@@ -386,12 +386,12 @@ class OpenBuffers:
         self.flush_connections()
 
     def on_flushed(self, buffers: int) -> None:
-        """The time of so many had come: has the connections send what they hold."""
+        """Counts buffers flushed by the timeout, and flushes the connections."""
         self._counters.flushes_timeout += buffers
         self.flush_connections()
 
     def abandon(self) -> None:
-        """Gives the open builders up (their bytes stay queued)."""
+        """Finishes the open builders (their bytes stay queued), or drops them when the partition is released."""
         if not self.partition.is_released:
             self.finish_all(by_event=True)
             for subpartition in self.partition.subpartitions:  # no event follows

@@ -1,9 +1,9 @@
-"""The subpartitions of one task's output, their buffers and their lifecycle.
+"""ResultPartition: the subpartitions of one task's output, their buffers and their lifecycle.
 
-Takes: finished and open buffers from a `RecordWriter`. Gives: read views to senders and local channels.
+Takes: finished and open buffers from a `RecordWriter`. Gives: views to senders and local channels.
 
 Life: created -> written -> `finish` (EndOfPartition queued everywhere) -> every subpartition consumed and the partition
-closed -> released. `fail` and `release` cut it short. Each step is idempotent and safe in any order.
+closed -> released. `fail` and `release` end it early. Each step is idempotent and safe in any order.
 """
 
 from __future__ import annotations
@@ -29,43 +29,43 @@ if TYPE_CHECKING:
 
 
 class StoredPartition(Protocol):
-    """Where a partition is kept that outlives its writer: `shuffle.store`, or what it takes of it."""
+    """The storage of a partition that outlives its writer (`shuffle.store`), as this module uses it."""
 
     is_sealed: bool
-    """Whether all of it is kept."""
+    """Whether everything is stored."""
     on_cut: Callable[[], None] | None
     """Called between two records: the writer finishes every open buffer."""
 
     @property
     def error(self) -> NetstackError | None:
-        """Why it could not be kept."""
+        """Why storing failed."""
 
     @property
     def stored_bytes(self) -> int:
-        """On disk."""
+        """Bytes on disk."""
 
     @property
     def data_bytes(self) -> int:
-        """Of records (framed), that went there; what all consumers get counts once."""
+        """Framed bytes of records that were stored; a broadcast counts once."""
 
     @property
     def compressed_bytes(self) -> int:
-        """Of these, in buffers that were compressed."""
+        """Of these, bytes in compressed buffers."""
 
     def on_boundary(self) -> None:
-        """A record was written whole, and finished a buffer."""
+        """Called after a whole record that finished a buffer."""
 
     def seal(self, *, drain: bool) -> None:
-        """Nothing more comes."""
+        """Completes the stored partition."""
 
     def fail(self, cause: str) -> None:
-        """The producer failed."""
+        """Fails the stored partition."""
 
     def release(self) -> None:
-        """Nobody wants it any more."""
+        """Deletes the stored partition."""
 
     def create_view(self, first: int, count: int, notify: Notify, packaging: Packaging) -> BufferSource:
-        """The read end of some subpartitions.
+        """Creates the read end of `count` subpartitions.
 
         Raises:
             ChannelFailed: it cannot be read now.
@@ -73,27 +73,27 @@ class StoredPartition(Protocol):
 
 
 class PartitionHost(Protocol):
-    """What a partition and its writer need of the TaskManager they live in."""
+    """The services of the TaskManager that a partition and its writer use."""
 
     def now(self) -> float:
         """Monotonic seconds, for deadlines (virtual in tests)."""
 
     def ticks(self) -> float:
-        """Seconds of the processor's clock: cheap enough to be read for every record."""
+        """Seconds of the processor's clock, cheap enough to read for every record."""
 
     def flush_connections(self) -> None:
-        """Has every connection with something to send try to send it, without waiting."""
+        """Makes every connection send what it can without waiting."""
 
     def settle(self) -> None:
-        """Has every connection copy what it is in the middle of sending, so that lent memory may change."""
+        """Makes every connection copy the bytes it is sending, so that lent memory may change."""
 
     def call_at(self, deadline_s: float, callback: Callable[[], None]) -> None:
-        """Calls back once, at `deadline_s` of `now`."""
+        """Calls back once, at `deadline_s` of the clock `now`."""
 
 
 @final
 class OutputCounters:
-    """What the writer counts, per buffer or per batch; read through `ResultPartition.statistics`."""
+    """The writer's counters, per buffer or per batch; read them through `ResultPartition.statistics`."""
 
     __slots__ = (
         "buffers",
@@ -109,7 +109,7 @@ class OutputCounters:
 
     def __init__(self, slots: int) -> None:
         self.counted = 0
-        """Records, without those that an open buffer counts: see `BufferBuilder.records`."""
+        """Records, except those that open buffers count (`BufferBuilder.records`)."""
         self.builders: list[BufferBuilder] = []
         """The open buffers."""
         self.buffers = 0
@@ -119,7 +119,7 @@ class OutputCounters:
         self.flushes_timeout = 0
         self.flushes_event = 0
         self.slots = [0] * slots
-        """Bytes of finished buffers by subpartition; the last ones are those of broadcasts."""
+        """Bytes of finished buffers by subpartition; the last entry counts broadcasts."""
 
     @property
     def records(self) -> int:
@@ -148,19 +148,19 @@ class ResultPartition:
         as_flink: bool = False,
         max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
-        """Called by `NetworkEnvironment.create_partition`.
+        """Use `NetworkEnvironment.create_partition` instead.
 
         Args:
             partition_id: its name.
             kind: how it is consumed.
-            subpartitions: how many consumers it has.
-            pool: its buffers; owned by the partition from now on.
-            on_released: told once, when the partition is gone.
+            subpartitions: number of consumers.
+            pool: its buffers; the partition takes ownership.
+            on_released: called once, when the partition is released.
             host: the TaskManager's services.
-            store: where it is kept, if it is of such a kind: then the store is its only consumer, and makes its views.
+            store: storage of a kept partition, which is then its only consumer and creates its views.
             has_runs: whether batches are written as runs, which Flink cannot read.
-            as_flink: whether its writer flushes, frames and waits as Flink's (`NetworkConfig.flink`).
-            max_record_bytes: the longest record that its writer takes.
+            as_flink: whether its writer flushes, frames and waits as Flink's does (`NetworkConfig.flink`).
+            max_record_bytes: size limit of a record.
         """
         self.partition_id = partition_id
         self.kind = kind
@@ -173,24 +173,25 @@ class ResultPartition:
         self.host = host
         now = host.now()
         self.soft_backpressured = WaitMeter(now)
-        """Its writer waits for output, and the record in hand has not taken a buffer."""
+        """Time its writer waited for output before the present record had taken a buffer."""
         self.hard_backpressured = WaitMeter(now)
-        """Its writer waits inside a record that has taken a buffer and needs more."""
+        """Time its writer waited inside a record that had taken a buffer and needed more."""
         self.on_acknowledged: Callable[[], None] | None = None
-        """Told when a consumer has processed every record, or is gone."""
+        """Called when a consumer has processed every record or is closed."""
         self.on_task_event: Callable[[Event], None] | None = None
-        """Told what a consumer says to the task, where a dialect lets it; None: nobody listens, which is its answer."""
+        """Called with a consumer's event for the task, where the dialect has those; None: the consumer gets a
+        refusal."""
         self.on_release: Callable[[], None] | None = None
-        """Told before the partition is dropped: its writer gives its open buffers up."""
+        """Called before the partition is dropped: its writer abandons its open buffers."""
         self._staging: Staging | None = None
         self.listen: Callable[[], float] | None = None
-        """Takes in what consumers have said, credit above all, without waiting; returns for how many seconds its writer
-        may do so before it parks. None: nobody can be asked."""
+        """Reads pending frames of the consumers, such as credit, without waiting; returns for how many seconds the
+        writer may repeat that before it parks. None: it cannot."""
         self._on_released = on_released
         self.on_barrier: Callable[[int, int, bytes], None] | None = None
-        """Told once for each subpartition and barrier that is unaligned or has a timeout: (subpartition, checkpoint id,
-        the data it overtook there)."""
-        # One of each callback, not one a subpartition.
+        """Called once for each subpartition and barrier that is unaligned or has a timeout, with (subpartition,
+        checkpoint id, the data that the barrier overtook there)."""
+        # One bound method of each, shared by all subpartitions.
         callbacks = self._on_consumed, self._on_acknowledged, self._on_barrier
         self.subpartitions = tuple(ResultSubpartition(index, *callbacks) for index in range(subpartitions))
         self._consumed: set[int] = set()
@@ -200,44 +201,40 @@ class ResultPartition:
         self.is_finished = False
         self.is_closed = False
         self.is_released = False
-        self._failure: str | None = None
-
-    @property
-    def failure(self) -> str | None:
-        """Why the producer failed."""
-        return self._failure
+        self.failure: str | None = None
+        """Why the producer failed; None without a failure."""
 
     @property
     def all_acknowledged(self) -> bool:
-        """Whether every consumer has processed every record, or is gone; whether a kept one is sealed."""
+        """Whether every consumer has processed every record or is closed; of a kept partition: whether it is sealed."""
         if self.store is not None:
             return self.store.is_sealed
         return len(self._acknowledged | self._consumed) == len(self.subpartitions)
 
     @property
     def is_processed(self) -> bool:
-        """Whether every consumer has said that it has processed every record; whether a kept one is sealed."""
+        """Whether every consumer has processed every record; of a kept partition: whether it is sealed."""
         return self.store.is_sealed if self.store is not None else len(self._acknowledged) == len(self.subpartitions)
 
     @property
     def is_readable(self) -> bool:
-        """Whether it can be read by now: a blocking one when it is sealed."""
+        """Whether it can be read now: a blocking partition when it is sealed."""
         return self.store is None or not self.kind.is_blocking or self.store.is_sealed
 
     @property
     def kept_bytes(self) -> tuple[int, ...]:
-        """Of a kept partition: bytes of records, how many of these were compressed, bytes on disk; else nothing."""
+        """Of a kept partition: bytes of records, of these compressed, and on disk; else empty."""
         store = self.store
         return () if store is None else (store.data_bytes, store.compressed_bytes, store.stored_bytes)
 
     @property
     def bytes_per_subpartition(self) -> tuple[int, ...]:
-        """Framed bytes finished so far for each consumer; of a finished partition what each will read."""
+        """Framed bytes finished so far for each consumer; once finished, the total that each reads."""
         *slots, broadcast = self.counters.slots
         return tuple(slot + broadcast for slot in slots)
 
     def stage(self, staging: Staging) -> None:
-        """Its writer keeps records there, which are shared out before anybody looks."""
+        """Stores where its writer stages records; every reader distributes them first."""
         self._staging = staging
         for subpartition in self.subpartitions:
             subpartition.staging = staging
@@ -245,16 +242,16 @@ class ResultPartition:
     def create_view(
         self, subpartition: int, notify: Notify, count: int = 1, packaging: Packaging = Packaging.PLAIN
     ) -> BufferSource:
-        """The read end of a subpartition, or of `count` from it on (only of what is kept).
+        """Creates the read end of a subpartition, or of `count` consecutive ones (only of a kept partition).
 
         Raises:
             PartitionNotFound: no such subpartition, or the partition is released.
-            ChannelFailed: it is consumed already, or the producer failed, or it is read one by one only, or a consumer
-                of Flink asks for what is written in runs.
+            ChannelFailed: the subpartition is already consumed, the producer failed, or Flink's dialect requests
+                batches that were written as runs.
         """
         name = f"partition {self.partition_id!r} subpartition {subpartition}"
-        if self._failure is not None:
-            raise ChannelFailed(ErrorCode.PRODUCER_FAILED, self._failure, channel=name)
+        if self.failure is not None:
+            raise ChannelFailed(ErrorCode.PRODUCER_FAILED, self.failure, channel=name)
         if not 0 <= subpartition < subpartition + count <= len(self.subpartitions):
             raise PartitionNotFound(
                 ErrorCode.SUBPARTITION_OUT_OF_RANGE,
@@ -275,8 +272,8 @@ class ResultPartition:
         if count != 1:
             raise PartitionNotFound(
                 ErrorCode.SUBPARTITION_OUT_OF_RANGE,
-                f"{count} subpartitions in one channel; a {self.kind.name} partition is read one by one: ask for each"
-                " in a channel of its own",
+                f"a channel requests {count} subpartitions; a {self.kind.name} partition serves one in each channel:"
+                " open a channel for each",
                 channel=name,
             )
         try:
@@ -285,19 +282,19 @@ class ResultPartition:
             raise ChannelFailed(ErrorCode.SUBPARTITION_CONSUMED, str(error), channel=name) from error
 
     def broadcast_event(self, event: Event, *, priority: bool = False, is_last: bool = False) -> None:
-        """Queues an event behind (with priority: in front of) everything, on every subpartition.
+        """Queues an event behind everything (with priority: in front of it), on every subpartition.
 
-        The writer has finished its open buffers before. Never waits: events need no pool buffer.
+        The writer must have finished its open buffers. Never waits: events need no pool buffer.
         """
         self.check_writable()
         data_type = data_type_of(event, priority=priority)
         if self.store is not None and (data_type.blocks_upstream or data_type.has_priority):
             raise LocalProtocolError(
-                f"partition {self.partition_id!r} is {self.kind.name}: nothing blocks in, or overtakes, what is kept"
+                f"partition {self.partition_id!r} is {self.kind.name}, which takes no blocking or priority event"
                 f" (a {type(event).__name__}); checkpoints need pipelined partitions"
             )
         if self.store is not None and isinstance(event, EndOfData):
-            self.end_of_data(drain=event.drain)  # each reader gets it when it has read all
+            self.end_of_data(drain=event.drain)  # each reader gets it at the end
             return
         self.counters.events += 1
         if isinstance(event, CheckpointBarrier):
@@ -309,13 +306,13 @@ class ResultPartition:
             subpartition.add(EventBuffer(data, data_type), is_last=is_last)
 
     def time_out_barrier(self, checkpoint_id: int) -> None:
-        """The barrier of this checkpoint overtakes everything wherever it still waits."""
+        """Makes the barrier of this checkpoint overtake everything wherever it still waits."""
         for subpartition in self.subpartitions:
             subpartition.time_out_barrier(checkpoint_id)
         self.host.flush_connections()
 
     def forget_barrier(self, checkpoint_id: int) -> None:
-        """The checkpoint was aborted: nobody wants to know any more what its barrier overtakes."""
+        """Stops reporting what the barrier of an aborted checkpoint overtakes."""
         for subpartition in self.subpartitions:
             subpartition.forget_barrier(checkpoint_id)
 
@@ -328,7 +325,7 @@ class ResultPartition:
                 self.broadcast_event(EndOfData(drain))
 
     def finish(self) -> None:
-        """Queues EndOfPartition, or has a kept partition sealed; nothing may be written afterwards. Idempotent."""
+        """Queues EndOfPartition, or seals a kept partition; writing ends. Idempotent."""
         if self.is_finished:
             return
         if self.store is None:
@@ -339,34 +336,46 @@ class ResultPartition:
         self.is_finished = True
 
     def fail(self, cause: str) -> None:
-        """The producer failed: consumers get the cause, a writer that waits for a buffer is cancelled."""
-        if self._failure is None and not self.is_released:
-            self._failure = cause
+        """Fails the partition: consumers receive the cause, a writer that waits for a buffer is cancelled."""
+        if self.failure is None and not self.is_released:
+            self.failure = cause
             for subpartition in self.subpartitions:
                 subpartition.fail(cause)
             if self.store is not None:
                 self.store.fail(cause)
-            self._release()
+            self.release()
 
     def close(self) -> None:
-        """The task is done with the partition; it lives on until it is consumed. Idempotent."""
+        """Ends the task's use of the partition, which lives until it is consumed. Idempotent."""
         self.is_closed = True
         if len(self._consumed) == len(self.subpartitions):
-            self._release()
+            self.release()
 
     def release(self) -> None:
-        """Drops everything not yet consumed. Idempotent."""
-        self._release()
+        """Drops everything that is not consumed. Idempotent."""
+        if self.is_released:
+            return
+        self.is_released = True
+        if self.on_release is not None:
+            self.on_release()
+        for subpartition in self.subpartitions:
+            subpartition.discard()
+        if self.store is not None:
+            self.store.release()
+        self.pool.destroy()
+        self._on_released(self)
+        if self.on_acknowledged is not None:
+            self.on_acknowledged()
 
     def flush_all(self) -> None:
-        """Makes everything written available to the consumers; what is kept is available when its buffers are full."""
+        """Makes everything written available to the consumers. A kept partition is read only when buffers are full."""
         if self.store is not None:
             return
         for subpartition in self.subpartitions:
             subpartition.flush()
 
     def statistics(self) -> ResultPartitionStatistics:
-        """A snapshot; O(subpartitions and what they have queued)."""
+        """A snapshot; O(subpartitions and their queued elements)."""
         if self._staging is not None:
             self._staging.close()
         counters = self.counters
@@ -393,24 +402,22 @@ class ResultPartition:
         )
 
     def check_writable(self) -> None:
-        """Raises unless records may be written.
+        """Checks that records may be written.
 
         Raises:
             LocalProtocolError: the partition is finished, closed or released.
-            DiskFull, ShuffleStorageError: what was written could not be kept.
+            DiskFull, ShuffleStorageError: storing earlier records failed.
         """
         self.check_kept()
         if self.is_finished or self.is_closed or self.is_released:
             state = "released" if self.is_released else "finished" if self.is_finished else "closed"
-            raise LocalProtocolError(
-                f"partition {self.partition_id!r} is {state}; nothing can be written to it any more"
-            )
+            raise LocalProtocolError(f"partition {self.partition_id!r} is {state}; it takes no more records or events")
 
     def check_kept(self) -> None:
-        """Raises if what was written could not be kept.
+        """Checks that storing succeeded so far.
 
         Raises:
-            DiskFull, ShuffleStorageError: why.
+            DiskFull, ShuffleStorageError: storing failed.
         """
         if self.store is not None and self.store.error is not None:
             raise self.store.error
@@ -420,7 +427,7 @@ class ResultPartition:
         if self.on_acknowledged is not None:
             self.on_acknowledged()
         if self.is_closed and len(self._consumed) == len(self.subpartitions):
-            self._release()
+            self.release()
 
     def _on_barrier(self, subpartition: int, checkpoint_id: int, overtaken: bytes) -> None:
         if self.on_barrier is not None:
@@ -428,20 +435,5 @@ class ResultPartition:
 
     def _on_acknowledged(self, subpartition: int) -> None:
         self._acknowledged.add(subpartition)
-        if self.on_acknowledged is not None:
-            self.on_acknowledged()
-
-    def _release(self) -> None:
-        if self.is_released:
-            return
-        self.is_released = True
-        if self.on_release is not None:
-            self.on_release()
-        for subpartition in self.subpartitions:
-            subpartition.discard()
-        if self.store is not None:
-            self.store.release()
-        self.pool.destroy()
-        self._on_released(self)
         if self.on_acknowledged is not None:
             self.on_acknowledged()

@@ -1,11 +1,11 @@
-"""Channel selectors: which subpartition gets a record, or each record of an array.
+"""Channel selectors: choose the subpartition of a record, or of each record of an array.
 
 Takes: records, and arrays of records, from a `RecordWriter`. Gives: subpartition indices.
 
-Rules: an array is distributed exactly as its records would be one by one (`records_of` tells what its records are);
-only `adaptive.AdaptiveRebalanceSelector`, whose choice depends on timing anyway, deals arrays in larger shares. The
-writer calls `setup` once, before anything else; a selector holds the state of one writer. Chance comes in as a
-generator, so that a run can be repeated.
+Rules: an array is distributed exactly as its records would be one by one (`records_of` converts it to records). Only
+`adaptive.AdaptiveRebalanceSelector`, whose choice depends on timing anyway, deals arrays in larger shares. The writer
+calls `setup` once, before anything else; a selector holds the state of one writer. Randomness comes from a generator
+argument, so that a run can be repeated.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ Indices: TypeAlias = "NDArray[np.integer[Any]]"
 
 
 class ChannelSelector(abc.ABC):
-    """Chooses the subpartition of each record; subclass it, or use `CustomSelector`, for a rule of your own.
+    """Chooses the subpartition of each record. Subclass it, or use `CustomSelector`, for another rule.
 
     Attributes:
-        channels: how many subpartitions there are; 0 before `setup`.
+        channels: number of subpartitions; 0 before `setup`.
         is_broadcast: every record goes to all of them; `select` is not called.
-        is_round_robin: `advance` works: the writer may cut an array into strided slices instead of asking for indices.
+        is_round_robin: `advance` works: the writer may cut an array into strided slices without computing indices.
     """
 
     channels: int = 0
@@ -59,17 +59,17 @@ class ChannelSelector(abc.ABC):
     is_round_robin: bool = False
 
     def setup(self, channels: int) -> None:
-        """Told once how many subpartitions there are.
+        """Stores the number of subpartitions; called once.
 
         Raises:
-            ConfigError: this selector cannot work with so many.
+            ConfigError: this selector does not support that number.
         """
         if channels < 1:
-            raise ConfigError(f"{type(self).__name__} was set up with {channels} subpartitions; the least is 1")
+            raise ConfigError(f"{type(self).__name__} was set up with {channels} subpartitions; the minimum is 1")
         self.channels = channels
 
-    def observe(self, subpartitions: Sequence[ResultSubpartition]) -> None:  # noqa: B027 - most rules need not look
-        """Shown the subpartitions it chooses among, after `setup`, for rules that depend on their load."""
+    def observe(self, subpartitions: Sequence[ResultSubpartition]) -> None:  # noqa: B027 - optional
+        """Receives the subpartitions, after `setup`, for rules that depend on their load."""
 
     @abc.abstractmethod
     def select(self, record: Any) -> int:
@@ -77,31 +77,31 @@ class ChannelSelector(abc.ABC):
 
     @abc.abstractmethod
     def select_batch(self, array: NDArray[Any]) -> int | Indices:
-        """What `select` would give for each record of `array` in turn.
+        """The result of `select` for each record of `array` in order.
 
         Returns:
             One subpartition for the whole array, or an index for each record.
         """
 
     def select_many(self, records: list[Any]) -> list[int] | None:
-        """What `select` would give for each record in turn; None: they are to be asked for one by one.
+        """The result of `select` for each record in order; None: the caller must select one by one.
 
         Raises:
-            Exception: likewise. Nothing has changed then.
+            Exception: the caller must select one by one, which raises it again. The state has not changed.
         """
         return None
 
     def advance(self, count: int) -> int:
-        """Only where `is_round_robin`: moves on by `count` records; returns the subpartition of the first of them.
+        """Advances a round robin by `count` records; returns the subpartition of the first.
 
-        Record i of them belongs to `(first + i) % channels`, so that subpartition c gets the strided slice
+        Record i belongs to `(first + i) % channels`, so that subpartition c gets the strided slice
         `array[(c - first) % channels :: channels]`.
         """
-        raise LocalProtocolError(f"{type(self).__name__} does not go round; check is_round_robin first")
+        raise LocalProtocolError(f"{type(self).__name__} is not a round robin; check is_round_robin first")
 
 
 class _FirstSelector(ChannelSelector):
-    """Always subpartition 0."""
+    """Always chooses subpartition 0."""
 
     def select(self, record: Any) -> int:
         return 0
@@ -112,31 +112,31 @@ class _FirstSelector(ChannelSelector):
 
 @final
 class ForwardSelector(_FirstSelector):
-    """To the one consumer opposite (pointwise: its partition has one subpartition)."""
+    """Sends every record to the one consumer (pointwise: the partition has one subpartition)."""
 
 
 @final
 class GlobalSelector(_FirstSelector):
-    """To the first of all consumers."""
+    """Sends every record to the first consumer."""
 
 
 @final
 class BroadcastSelector(ChannelSelector):
-    """To every consumer; the writer shares one buffer among all subpartitions."""
+    """Sends every record to every consumer; the subpartitions share one buffer."""
 
     is_broadcast = True
 
     def select(self, record: Any) -> int:
-        """Refuses: there is no one subpartition."""
+        """Raises: a record has no single subpartition."""
         raise LocalProtocolError("BroadcastSelector has no single subpartition for a record; check is_broadcast first")
 
     def select_batch(self, array: NDArray[Any]) -> int:
-        """Refuses: there is no one subpartition."""
+        """Raises: a record has no single subpartition."""
         return self.select(array)
 
 
 class RoundRobinSelector(ChannelSelector):
-    """Each record to the subpartition after the last one's."""
+    """Sends each record to the subpartition after the previous one."""
 
     is_round_robin = True
 
@@ -161,14 +161,14 @@ class RoundRobinSelector(ChannelSelector):
 
     @final
     def advance(self, count: int) -> int:
-        """Moves on by `count` records; returns the subpartition of the first."""
+        """Advances by `count` records; returns the subpartition of the first."""
         start = self._next
         self._next = (start + count) % self.channels
         return start
 
     @final
     def next_indices(self, count: int) -> Indices:
-        """Moves on by `count` records; returns the subpartition of each."""
+        """Advances by `count` records; returns the subpartition of each."""
         start = self.advance(count)
         turns = np.arange(start, start + count, dtype=np.uint32) % np.uint32(self.channels)
         return turns.astype(_index_type(self.channels))
@@ -176,10 +176,10 @@ class RoundRobinSelector(ChannelSelector):
 
 @final
 class RebalanceSelector(RoundRobinSelector):
-    """Round robin over all consumers, from a random start: many producers do not all begin with the same consumer.
+    """Round robin over all consumers, from a random start, so that producers do not all begin with the same consumer.
 
     Args:
-        rng: draws the start; without one it is subpartition 0.
+        rng: draws the start; None: subpartition 0.
     """
 
     def __init__(self, rng: random.Random | None = None) -> None:
@@ -194,15 +194,15 @@ class RebalanceSelector(RoundRobinSelector):
 
 @final
 class RescaleSelector(RoundRobinSelector):
-    """Round robin over the producer's own share of the consumers (pointwise), from subpartition 0."""
+    """Round robin over the producer's own part of the consumers (pointwise), from subpartition 0."""
 
 
 @final
 class ShuffleSelector(ChannelSelector):
-    """A subpartition drawn at random, each as likely as the other.
+    """Draws a subpartition at random for each record, all with equal probability.
 
     Args:
-        rng: the generator; an array takes from it exactly what its records would take one by one.
+        rng: the generator; an array draws from it exactly what its records would draw one by one.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -210,7 +210,7 @@ class ShuffleSelector(ChannelSelector):
 
     def select(self, record: Any) -> int:
         """Draws one."""
-        # 32 bits scaled to the range: no retries, so that an array can be drawn at once. Off by less than
+        # 32 bits scaled to the range need no retries, so that an array can be drawn at once. The bias is below
         # channels / 2**32.
         return self._bits(32) * self.channels >> 32
 
@@ -225,16 +225,16 @@ class ShuffleSelector(ChannelSelector):
 KNOWN_KEYS = 1 << 16
 KNOWN_LENGTH = 256
 KNOWN_ITEMS = 8
-"""A writer remembers the owners of so many keys, of up to so many characters or bytes; of tuples of so many items."""
+"""A writer caches the owners of this many keys, of at most this many characters or bytes, or tuple items."""
 
 
 class _KnownKeys(dict[Any, int]):
-    """The owner of each key that was met lately, by `canonical_key`: to look there costs a fiftieth of its hash."""
+    """Caches the owner of recent keys, by `canonical_key`: a look-up costs a fiftieth of hashing."""
 
     __slots__ = ("_owners",)
 
     def __init__(self, owners: list[int]) -> None:
-        """Args: of every key group."""
+        """Takes the owner of every key group."""
         super().__init__()
         self._owners = owners
 
@@ -248,7 +248,7 @@ class _KnownKeys(dict[Any, int]):
 
 
 def _is_small(form: Any) -> bool:
-    """Whether a key is short enough to be remembered."""
+    """Whether a key is short enough to be cached."""
     if form.__class__ is tuple:
         return len(form) <= KNOWN_ITEMS and all(map(_is_small, form))
     return not isinstance(form, str | bytes) or len(form) <= KNOWN_LENGTH
@@ -256,14 +256,14 @@ def _is_small(form: Any) -> bool:
 
 @final
 class KeyGroupSelector(ChannelSelector):
-    """To the subpartition that owns the record's key group: equal keys always meet.
+    """Sends each record to the subpartition that owns its key group: equal keys meet.
 
     Args:
-        key: the key of a record, of a type that `stable_hash` knows; None: the record is its own key.
-        key_batch: the keys of an array of records, as an array; fast. It has to agree with `key`, which is used for the
-            records of an array one by one where this is None.
-        max_parallelism: number of key groups, fixed for the life of the job; None: by `default_max_parallelism`.
-        key_type: what every key is said to be; a record with another key is refused. None: nobody said.
+        key: returns the key of a record, of a type that `stable_hash` supports; None: the record is its own key.
+        key_batch: returns the keys of an array of records, as an array; fast. It must agree with `key`, which is called
+        for each record of an array where this is None.
+        max_parallelism: number of key groups, fixed for the life of the job; None: `default_max_parallelism`.
+        key_type: declared type of all keys; a record with another key is refused. None: any type.
 
     Raises:
         ConfigError: `max_parallelism` out of range, or `key_batch` without `key`.
@@ -277,22 +277,24 @@ class KeyGroupSelector(ChannelSelector):
         key_type: type | None = None,
     ) -> None:
         if key_batch is not None and key is None:
-            raise ConfigError("KeyGroupSelector has key_batch and no key: give key too, for records emitted one by one")
+            raise ConfigError(
+                "KeyGroupSelector has key_batch without key: give key too, for records emitted one by one"
+            )
         if max_parallelism is not None and not 1 <= max_parallelism <= MAX_PARALLELISM_LIMIT:
             raise ConfigError(f"max_parallelism={max_parallelism}; give 1 to {MAX_PARALLELISM_LIMIT}, or None")
         self._key = key
         self._key_batch = key_batch
         self._key_type = key_type
-        self._asked_max_parallelism = max_parallelism
+        self._requested_max_parallelism = max_parallelism
         self.max_parallelism = 0
         self._owner_array = np.empty(0, np.uint8)
         self._owners: list[int] = []
         self._known = _KnownKeys([])
 
     def setup(self, channels: int) -> None:
-        """Shares the key groups out among the subpartitions."""
+        """Distributes the key groups among the subpartitions."""
         super().setup(channels)
-        self.max_parallelism = self._asked_max_parallelism or default_max_parallelism(channels)
+        self.max_parallelism = self._requested_max_parallelism or default_max_parallelism(channels)
         self._owner_array = group_owners(channels, self.max_parallelism)
         self._owners = self._owner_array.tolist()
         self._known = _KnownKeys(self._owners)
@@ -305,7 +307,7 @@ class KeyGroupSelector(ChannelSelector):
         return self._known[key if key.__class__ in PLAIN_KEYS else canonical_key(key)]
 
     def select_many(self, records: list[Any]) -> list[int] | None:
-        """The owners of the records' key groups; None where a key is not of the type that it is said to be."""
+        """The owners of the records' key groups; None if a key does not have the declared type."""
         key = self._key
         keys = records if key is None else [key(record) for record in records]
         if key_slots is not None:
@@ -331,13 +333,13 @@ class KeyGroupSelector(ChannelSelector):
         return self._known[canonical_key(key)]
 
     def _check_type(self, key: Any) -> None:
-        """What counts as a value of the type, such as a number of numpy's, is one."""
+        """Accepts values that convert to the declared type, such as numpy's numbers."""
         assert self._key_type is not None
         if canonical_key(key).__class__ is not self._key_type:
             what = getattr(self._key, "__qualname__", "the format of the edge")
             raise RecordError(
-                f"{what} says that keys are {self._key_type.__name__}, and one is {shown(key)}, of type"
-                f" {type(key).__name__}: equal keys of two types are two keys, so let it say what it gives, or nothing"
+                f"{what} declares keys of type {self._key_type.__name__}, but returned {shown(key)} of type"
+                f" {type(key).__name__}: equal keys of two types are two keys, so declare the returned type, or none"
             )
 
     def _hashes(self, array: NDArray[Any]) -> NDArray[np.int32]:
@@ -345,7 +347,7 @@ class KeyGroupSelector(ChannelSelector):
         if self._key_batch is not None:
             keys = np.asarray(self._key_batch(array))
             if len(keys) != len(array):
-                raise ConfigError(f"key_batch gave {len(keys)} keys for {len(array)} records; give one for each")
+                raise ConfigError(f"key_batch returned {len(keys)} keys for {len(array)} records; return one for each")
         hashes = hash_array(keys)
         if hashes is None:
             hashes = np.array([stable_hash(key) for key in records_of(keys)], np.int32)
@@ -354,13 +356,13 @@ class KeyGroupSelector(ChannelSelector):
 
 @final
 class CustomSelector(ChannelSelector):
-    """By a function of the user's.
+    """Calls a function of the user.
 
     Args:
-        partitioner: `(key, channels)` to a subpartition.
-        key: the key of a record; None: the record itself.
-        partition_batch: `(array, channels)` to one subpartition, or an index for each record; it has to agree with
-            `partitioner`, which is called for each record of an array where this is None.
+        partitioner: maps `(key, channels)` to a subpartition.
+        key: returns the key of a record; None: the record itself.
+        partition_batch: maps `(array, channels)` to one subpartition, or an index for each record. It must agree with
+        `partitioner`, which is called for each record of an array where this is None.
     """
 
     def __init__(
@@ -374,10 +376,10 @@ class CustomSelector(ChannelSelector):
         self._partition_batch = partition_batch
 
     def select(self, record: Any) -> int:
-        """What the function says.
+        """The result of the function.
 
         Raises:
-            ConfigError: it names a subpartition that does not exist.
+            ConfigError: the function returned a subpartition that does not exist.
         """
         channel = self._partitioner(record if self._key is None else self._key(record), self.channels)
         if not 0 <= channel < self.channels:
@@ -385,18 +387,18 @@ class CustomSelector(ChannelSelector):
         return channel
 
     def select_batch(self, array: NDArray[Any]) -> int | Indices:
-        """What the function says for each record.
+        """The result of the function for each record.
 
         Raises:
-            ConfigError: it names a subpartition that does not exist, or not one for each record.
+            ConfigError: it returned a subpartition that does not exist, or not one for each record.
         """
         if self._partition_batch is None:
             return np.array([self.select(record) for record in records_of(array)], _index_type(self.channels))
         chosen = np.asarray(self._partition_batch(array, self.channels))
         if chosen.dtype.kind not in "iu" or chosen.shape not in ((), (len(array),)):
             raise ConfigError(
-                f"partition_batch gave {chosen.dtype} of shape {chosen.shape} for {len(array)} records;"
-                " give one whole number, or one for each"
+                f"partition_batch returned {chosen.dtype} of shape {chosen.shape} for {len(array)} records;"
+                " return one whole number, or one for each"
             )
         if chosen.size and (chosen.min() < 0 or chosen.max() >= self.channels):
             raise self._out_of_range(int(chosen.min() if chosen.min() < 0 else chosen.max()))
@@ -407,7 +409,7 @@ class CustomSelector(ChannelSelector):
 
 
 def records_of(array: NDArray[Any]) -> list[Any]:
-    """The records of an array, as one by one they would be emitted: Python values, or `bytes` for rows of bytes."""
+    """The records of an array as Python values, or `bytes` for rows of bytes."""
     rows = byte_rows(array)
     if rows is not None:
         return list(rows_as_bytes(np.ascontiguousarray(rows)))

@@ -1,16 +1,16 @@
-"""The producing half of a connection: which channel sends next, given credit, backlog and fairness.
+"""ChannelSender, the producing half of a connection: which channel sends next, given credit, backlog and fairness.
 
-Takes: control frames of the consumer (open, credit, resume, acknowledge, cancel) and notifications of subpartitions.
+Takes: the consumer's control frames (open, credit, resume, acknowledge, cancel) and notifications of subpartitions.
 Gives: buffer frames to a gathering write, whenever the socket has room.
 
 Rules:
-- A data buffer costs one credit; an event costs none but keeps its place, unless it has priority.
-- Round robin among the channels that may send, one buffer a turn; a channel with a priority event goes first.
-- A channel that credit holds up is announced more than what waits, for as long as it goes on (`credit_boost`).
-- A channel that was opened without credit has its backlog announced when it has something to send and no credit.
-- A frame for a channel that is not open here crossed its cancel on the way: ignored. A channel number that was never
-  opened is the peer's mistake and costs that channel only; unless the dialect blames the connection
-  (`Codec.blames_connection`): then all of its channels fail, and whatever comes next is served as before.
+- A data buffer costs one credit. An event costs none and is sent in order, unless it has priority.
+- Round robin among the channels that may send, one buffer each; channels with a priority event go first.
+- A channel that waits for credit announces more buffers than its backlog while it keeps sending (`credit_boost`).
+- A channel that was opened without credit announces its backlog when it has data and no credit.
+- A frame for a channel that was closed crossed the close on its way, and is ignored. A frame for a channel number that
+  was never opened fails that channel only; where the dialect blames the connection (`Codec.blames_connection`), all
+  of its channels fail, and later requests are served as before.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class ChannelSender:
         """Starts without channels.
 
         Args:
-            codec: the layout.
-            views: where partitions are found.
-            max_channels: bound on what one peer can make us remember.
+            codec: encodes frames.
+            views: opens partitions.
+            max_channels: limit on the channels that one peer may open.
             on_write_wanted: called when there is something to write.
             send: queues a control frame.
-            call_later: calls back once, so many seconds later; None: nothing is announced but what waits.
+            call_later: calls back once, after a delay in seconds; None: channels are not boosted.
         """
         self._codec = codec
         self._credit_boost: CreditBoost | None = None
@@ -90,32 +90,32 @@ class ChannelSender:
         self._channels: dict[int, SendingChannel] = {}
         self._highest_number = -1
         self._ready: deque[SendingChannel] = deque()
-        self._first: deque[SendingChannel] = deque()  # those with a priority event
-        self._to_announce: dict[SendingChannel, None] = {}  # those with a backlog and no credit
-        self._blamed: ConnectionFailure | None = None  # only the newest: mistakes without end cost nothing
+        self._first: deque[SendingChannel] = deque()  # channels with a priority event
+        self._to_announce: dict[SendingChannel, None] = {}  # channels with a backlog and no credit
+        self._blamed: ConnectionFailure | None = None  # only the newest, so that endless mistakes cost nothing
         self._checksum = False
         self._closed = False
 
     # From the connection.
 
     def on_open(self, peer: Hello, features: int) -> None:
-        """Both hellos agree."""
+        """Stores the features that both hellos agree on."""
         self._checksum = bool(features & FEATURE_CHECKSUM)
         if not features & FEATURE_EXPECTED:
             self._credit_boost = None
 
     def on_frame(self, frame: Frame) -> None:
-        """What a consumer may say."""
+        """Handles a consumer's frame."""
         match frame:
             case OpenChannel():
                 self._open(frame)
             case AddCredit(pairs):
-                is_told = False
+                is_reported = False
                 for number, count in pairs:
                     channel = self._channels.get(number)
                     if channel is None:
-                        if number > self._highest_number and not is_told:
-                            is_told = True  # of one frame only the first: 8 bytes of credit would cause 80 of answer
+                        if number > self._highest_number and not is_reported:
+                            is_reported = True  # one answer per frame: 8 bytes of credit would cause 80 bytes each
                             self._find(number)
                     else:
                         try:
@@ -136,7 +136,7 @@ class ChannelSender:
                     try:
                         channel.view.resume()
                     except LocalProtocolError as error:
-                        credit.available, credit.granted = before  # nothing was blocked, so nothing is void
+                        credit.available, credit.granted = before  # nothing was blocked, so the credit stays valid
                         if self._codec.blames_connection:
                             self._blame(ErrorCode.UNEXPECTED_FRAME, str(error))
                         else:
@@ -154,10 +154,10 @@ class ChannelSender:
                     return
                 if size_bytes < 1:
                     self._fail(
-                        channel, ErrorCode.MALFORMED_FRAME, "buffers of 0 bytes were asked for; ask for 1 or more"
+                        channel, ErrorCode.MALFORMED_FRAME, "a buffer size of 0 bytes was requested; request 1 or more"
                     )
                     return
-                channel.has_asked_for_less = True
+                channel.wants_smaller_buffers = True
                 channel.expected = 0
                 if channel.view is None:
                     channel.buffer_size = size_bytes
@@ -173,7 +173,7 @@ class ChannelSender:
             case UnknownChannel(text):
                 self._blame(ErrorCode.UNKNOWN_CHANNEL, text)
             case SegmentRequest():
-                pass  # for tiered storage; what is pipelined comes in its order
+                pass  # for tiered storage; pipelined segments are sent in order anyway
             case _:
                 raise RemoteProtocolError(
                     ErrorCode.UNEXPECTED_FRAME, f"a consumer does not send {type(frame).__name__} frames"
@@ -182,15 +182,15 @@ class ChannelSender:
     def on_buffer(
         self, channel: int, sequence: int, backlog: int, segment: Segment, length: int, checksum: int
     ) -> Segment:
-        """Consumers send no data (the assembler has refused it already)."""
+        """Refuses data: consumers send none (the assembler has refused it already)."""
         raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a consumer sent a data buffer for channel {channel}")
 
     def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
-        """Likewise."""
+        """Refuses data, as `on_buffer`."""
         raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a consumer sent a data buffer for channel {channel}")
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
-        """Consumers send no in-band events."""
+        """Refuses in-band events: consumers send none."""
         raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a consumer sent an event for channel {channel}")
 
     def on_parts(
@@ -202,7 +202,7 @@ class ChannelSender:
         sizes: tuple[int, ...],
         inflate: Inflate | None,
     ) -> None:
-        """Consumers send no data (the assembler has refused it already)."""
+        """Refuses data, as `on_buffer`."""
         raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a consumer sent data buffers for channel {channel}")
 
     @property
@@ -211,13 +211,13 @@ class ChannelSender:
         return not self._channels
 
     def on_closed(self, error: Exception | None) -> None:
-        """The connection is gone: every subpartition counts as consumed."""
+        """Releases every view: the connection has ended."""
         self._closed = True
         for channel in list(self._channels.values()):
             self._drop(channel)
 
     def collect(self, batch: OutgoingBatch) -> None:
-        """Adds frames of the channels whose turn it is."""
+        """Adds the frames of the channels that may send."""
         if self._to_announce:
             self._announce_backlogs(batch)
         credit_boost = self._credit_boost
@@ -284,7 +284,7 @@ class ChannelSender:
             credit_boost.collect(batch)
 
     def enqueue_if_ready(self, channel: SendingChannel) -> None:
-        """Puts a channel in line, if it may send."""
+        """Queues a channel if it may send."""
         view = channel.view
         if view is None or self._closed:
             return
@@ -299,14 +299,14 @@ class ChannelSender:
             self._on_write_wanted()
 
     def move_first(self, channel: SendingChannel) -> None:
-        """A channel in line has got a priority event."""
+        """Moves a queued channel to the front: it has a priority event."""
         self._ready.remove(channel)
         channel.is_first = True
         self._first.append(channel)
 
     @property
     def channel_count(self) -> int:
-        """Open channels."""
+        """Number of open channels."""
         return len(self._channels)
 
     def statistics(self) -> tuple[SendingChannelStatistics, ...]:
@@ -377,7 +377,7 @@ class ChannelSender:
             channel.withdraw = withdraw
 
     def _announce_backlogs(self, batch: OutgoingBatch) -> None:
-        """Those that still have a backlog and no credit; the rest of them need no announcement any more."""
+        """Announces the backlog of each waiting channel that still has one and no credit."""
         waiting, self._to_announce = self._to_announce, {}
         for channel in waiting:
             backlog = 0 if channel.view is None else channel.view.backlog_buffers()
@@ -394,12 +394,12 @@ class ChannelSender:
         return channel
 
     def _blame(self, code: ErrorCode, text: str) -> None:
-        """Tells that the connection has failed; what there is to end on it the peer ends."""
+        """Sends a failure of the whole connection; the peer closes its channels."""
         self._blamed = ConnectionFailure(code, text)
         self._on_write_wanted()
 
     def _refuse(self, number: int, code: ErrorCode, text: str) -> None:
-        """Tells that a channel is broken, whether or not it was opened."""
+        """Fails a channel, whether or not it is open."""
         channel = self._channels.get(number)
         if channel is not None:
             self._fail(channel, code, text)

@@ -1,6 +1,6 @@
-"""One channel as its producer sees it: credit, what was sent, and the source it is sent from.
+"""The producer's state of one channel: credit, counters, and the view that it sends from.
 
-Takes: notifications of its source. Gives: its place in the line of the `ChannelSender`.
+Takes: notifications of its view. Gives: its place in the queue of the `ChannelSender`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @final
 class SendingChannel:
-    """One channel as the producer sees it."""
+    """The producer's state of one channel."""
 
     __slots__ = (
         "_sender",
@@ -27,7 +27,6 @@ class SendingChannel:
         "credit",
         "expected",
         "gives_back",
-        "has_asked_for_less",
         "initial_credit",
         "is_first",
         "is_registered",
@@ -35,6 +34,7 @@ class SendingChannel:
         "partition_id",
         "subpartition",
         "view",
+        "wants_smaller_buffers",
         "withdraw",
     )
 
@@ -48,22 +48,22 @@ class SendingChannel:
         self.credit = SendCredit(initial_credit)
         self.initial_credit = initial_credit
         self.expected = 0
-        """Buffers that were announced to its consumer beside those that wait (`credit_boost`)."""
+        """Buffers announced to its consumer in addition to its backlog (`credit_boost`)."""
         self.gives_back = False
-        """Whether it was ever expected to send more than it had, and so gives back credit that it does not use."""
-        self.has_asked_for_less = False
-        """Whether its consumer has asked for smaller buffers."""
+        """Whether it was ever boosted, and so returns credit that it does not use."""
+        self.wants_smaller_buffers = False
+        """Whether its consumer has requested smaller buffers."""
         self.buffers = 0
         self.backlog_announcements = 0
         self.buffer_size = 0
-        """Asked for before there was a view to pass it on to; 0 is nothing."""
+        """A size requested before the view existed; 0: none."""
         self.is_registered = False
         self.is_first = False
         self.view: BufferSource | None = None
         self.withdraw: Callable[[], None] | None = None
 
     def on_data_available(self) -> None:
-        """The subpartition has something to take (or failed)."""
+        """Queues the channel: its subpartition has data, or failed."""
         if not self.is_registered:
             self._sender.enqueue_if_ready(self)
         elif not self.is_first and self.view is not None and self.view.has_priority:

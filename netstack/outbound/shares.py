@@ -1,6 +1,6 @@
-"""A batch of little for each of many subpartitions: what each of them gets, on its way into the open buffers.
+"""The shares of a small batch that goes to many subpartitions, on their way into the open buffers.
 
-Takes: the payloads of a batch, those of a slot side by side. Gives: the share whose turn it is.
+Takes: the payloads of a batch, grouped by slot. Gives: the next share to write.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ class Shares:
     """The shares of a batch, in the order of writing.
 
     Attributes:
-        slots: of each share.
-        counts: the number of its records.
+        slots: the slot of each share.
+        counts: the number of records in each share.
         width: bytes of each payload.
-        has_runs: whether a share is a run; else it is cells.
-        body: the payloads of all shares, or their cells; nobody else's.
-        index: the share whose turn it is.
-        offset: where its bytes begin.
+        has_runs: whether shares are runs; else they are cells.
+        body: the payloads of all shares, or their cells; owned by this object.
+        index: the next share.
+        offset: where the bytes of the next share begin.
     """
 
     __slots__ = ("body", "counts", "has_runs", "index", "offset", "slots", "width")
@@ -37,14 +37,14 @@ class Shares:
 
     @property
     def next_bytes(self) -> int:
-        """Framed bytes of the share whose turn it is."""
+        """Framed bytes of the next share."""
         count = self.counts[self.index]
         if not self.has_runs:
             return count * (self.width + PREFIX_BYTES)
         return count * self.width + (PREFIX_BYTES if count == 1 else RUN_HEAD_BYTES)
 
     def take(self) -> bytes:
-        """The framed share whose turn it is; then it is the next one's."""
+        """Takes the next share, framed."""
         count = self.counts[self.index]
         head = head_of(count, self.width) if self.has_runs else b""
         end = self.offset + self.next_bytes - len(head)

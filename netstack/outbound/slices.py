@@ -1,14 +1,14 @@
-"""What a task emits, staged record by record and written a slice at a time: the list path into one partition.
+"""SliceWriter: stages the records that a task emits, and writes them to one partition a slice at a time.
 
-Takes: records of one task. Gives: their bytes to a `PartitionWriter`; what finds no buffer stays here, in order.
+Takes: records of one task. Gives: their bytes to a `PartitionWriter`; records without a buffer stay staged, in order.
 
-Nobody can tell it from emitting each record at once, as long as everything is flushed before the task waits. A record
-that may change is encoded when it is staged. Str and numbers cannot: they are encoded, and their subpartitions are
-chosen, all together. Where one of them is refused, those in front of it are written before the error is raised.
+The result equals emitting each record at once, as long as the task flushes before it waits. A record that may change
+is encoded when it is staged. Str and numbers cannot change: they are encoded, and their subpartitions are chosen, all
+together. If one of them is refused, those in front of it are written before the error is raised.
 
-What is staged is framed as a whole, a run of cells for each subpartition (`record/cells.framed_cells`), and copied into
-the open buffers as far as it fits. So the subpartitions are written one after the other, each in order. What is not
-plain (a long record, one that the format or the selector may refuse) is written record by record.
+A slice is framed as a whole, one run of cells for each subpartition (`record/cells.framed_cells`), and copied into
+the open buffers as far as it fits. So subpartitions are written one after another, each in order. Other records (long
+ones, and those that the format or the selector may refuse) are written one by one.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .writer import LEND_BYTES, PartitionWriter
 
 @final
 class SliceWriter:
-    """Writes what one task emits to one partition; nobody else writes there.
+    """Writes the output of one task to one partition, as its only writer.
 
     Attributes:
-        records: staged as they are; only where `takes_records`. They come behind everything else.
-        written_bytes: the payloads written so far.
-        takes_records: whether the records of the format cannot change.
+        records: staged unencoded; only if `takes_records`. They follow all other staged records.
+        written_bytes: payload bytes written so far.
+        takes_records: whether records of the format cannot change.
     """
 
     __slots__ = (
@@ -70,10 +70,10 @@ class SliceWriter:
         self._fixed_slot = writer.fixed_slot
         self._failure: Exception | None = None
         self.records: list[Any] = []
-        self._payloads: list[Payload] = []  # staged, encoded; the slot of each
+        self._payloads: list[Payload] = []  # staged, encoded; `_slots` has the slot of each
         self._slots: list[int] = []
-        self._framed: list[tuple[int, int, bytes]] = []  # in front of those: slot, cells, their bytes
-        self._at = 0  # of the last of them, what is written
+        self._framed: list[tuple[int, int, bytes]] = []  # written before those, last first: slot, cells, their bytes
+        self._at = 0  # written bytes of the last entry of `_framed`
         self.written_bytes = 0
         self.takes_records = self._encode_many is not None
 
@@ -83,10 +83,11 @@ class SliceWriter:
         return not (self.records or self._payloads or self._framed) and self._failure is None
 
     def stage(self, record: Any, /) -> None:
-        """Stages a record that may change afterwards.
+        """Stages a record that may change later.
 
         Raises:
-            RecordError: it does not fit the format; or whatever the selector raises. It is not staged then.
+            RecordError: it does not fit the format. Errors of the selector propagate too. The record is not staged
+            then.
         """
         payload = self._encode(record)
         slot = self._fixed_slot
@@ -94,12 +95,12 @@ class SliceWriter:
         self._payloads.append(payload)
 
     def flush(self) -> bool:
-        """Writes what is staged. Returns whether that is all; False: there are no buffers for the rest.
+        """Writes the staged records. Returns whether all are written; False: no buffer for the rest.
 
         Raises:
-            RecordError: a record does not fit; those in front of it are written.
+            RecordError: a record does not fit the format; those in front of it are written.
             LocalProtocolError, PoolDestroyed: as `PartitionWriter.try_emit`.
-            Exception: whatever the selector raises; those in front of the record are written.
+            Exception: the selector raised it; records in front of that one are written.
         """
         if self._framed and not self._write_framed():
             return False
@@ -119,7 +120,7 @@ class SliceWriter:
         return not self.records or self.flush()
 
     def take(self) -> tuple[int, Payload]:
-        """The slot of a first payload, and the payload, which the caller writes."""
+        """Takes the first staged payload and its slot; the caller writes it."""
         if not self._framed:
             self.written_bytes += len(self._payloads[0])
             return self._slots.pop(0), self._payloads.pop(0)
@@ -134,7 +135,7 @@ class SliceWriter:
         try:
             if slots is None:
                 slots = self._selector.select_many(records)
-        except Exception:  # `stage` finds the record, and raises for it
+        except Exception:  # `stage` raises it again, for the right record
             slots = None
         try:
             if slots is None:
@@ -143,22 +144,22 @@ class SliceWriter:
             elif not self._frame(records, self._kind, slots):
                 self._slots = [slots] * len(records) if isinstance(slots, int) else slots
                 self._encode_each(records)
-        except Exception as error:  # raised by `flush` when the records in front of it are written
+        except Exception as error:  # `flush` raises it after it has written the records in front
             del self._slots[len(self._payloads) :]
             self._failure = error
         records.clear()
 
     def _encode_each(self, records: list[Any]) -> None:
-        """Encodes as many as fit the format."""
+        """Encodes records until one does not fit the format."""
         try:
             assert self._encode_many is not None
             self._payloads += self._encode_many(records)
-        except Exception:  # raised by `flush`, as above
+        except Exception:  # the loop raises it again, for the right record
             for record in records:
                 self._payloads.append(self._encode(record))
 
     def _frame(self, records: list[Any], kind: str, slots: list[int] | int) -> bool:
-        """Frames records as cells, all of them or none."""
+        """Frames all records as cells, or none."""
         shares = framed_cells(records, kind, slots, self._channels, self._most_bytes)
         if shares is None:
             return False
@@ -167,7 +168,7 @@ class SliceWriter:
         return True
 
     def _write_framed(self) -> bool:
-        """Writes cells as long as there are buffers; returns whether that is all."""
+        """Writes cells while buffers are available; returns whether all are written."""
         writer, builders, framed = self._writer, self._builders, self._framed
         writer.settle()
         while framed:
@@ -195,13 +196,13 @@ class SliceWriter:
         return True
 
     def _next_payload(self, data: bytes) -> bytes:
-        """The first that is not written of the cells that are written now."""
+        """The first unwritten payload of the present cells."""
         start = self._at + PREFIX_BYTES
         size: int = LENGTH.unpack_from(data, self._at)[0]
         return data[start : start + size]
 
     def _advance(self, size: int, count: int) -> None:
-        """So many bytes, and cells, of those that are written now are written."""
+        """Marks `size` bytes, which are `count` cells, of the present ones as written."""
         slot, cells, data = self._framed[-1]
         self.written_bytes += size - count * PREFIX_BYTES
         self._at += size
@@ -212,7 +213,7 @@ class SliceWriter:
             self._framed[-1] = slot, cells - count, data
 
     def _write_each(self) -> bool:
-        """Writes payloads one by one as long as there are buffers; returns whether that is all."""
+        """Writes payloads one by one while buffers are available; returns whether all are written."""
         writer, payloads, slots = self._writer, self._payloads, self._slots
         writer.settle()
         for index, payload in enumerate(payloads):
@@ -226,5 +227,5 @@ class SliceWriter:
 
     def _flush_connections(self) -> None:
         writer = self._writer
-        if writer.flush_always and writer.partition.host.ticks() >= writer.buffers.next_kick:
+        if writer.flush_always and writer.partition.host.ticks() >= writer.buffers.next_flush_at:
             writer.buffers.flush_connections()

@@ -1,17 +1,17 @@
-"""Records for many subpartitions in turn, kept in one place and shared out together.
+"""Collects records for many subpartitions in one list, and distributes them together.
 
-Takes: single records of one length, of a writer that goes round many subpartitions. Gives: their framed bytes in the
-open buffers, before anybody looks at one.
+Takes: single records of equal length, of a writer that goes round many subpartitions. Gives: their framed bytes in the
+open buffers, before a buffer is read.
 
-Writing each record into a buffer of its own touches memory that was last touched a round ago: with 10,000 channels the
-processor waits longer for it than it works (measured: 190 ns a record compiled and 780 in Python, against 90 and 220
-with one channel). Here a record is appended to one list; the whole is joined, turned and framed by array operations,
-and each buffer gets its part at once.
+Writing each record into its own buffer touches memory that was last used one round ago. With 10,000 channels the
+processor waits for memory most of the time (measured: 190 ns a record compiled and 780 in Python, against 90 and 220
+with one channel). Here a record is appended to one list. Array operations then join, reorder and frame all of them,
+and each buffer gets its part in one copy.
 
-Nobody can tell. Records are staged only while every subpartition has an open buffer with bytes that wait for their
-flush (so no deadline is to be armed, and nothing becomes available by one more record), and only as many as have room
-in those buffers. Whoever takes bytes out of a buffer, or does anything else with the writer, has the records shared out
-first (`close`); while buffers are flushed in rounds (`flush_rounds`), only whoever does anything else.
+This is not observable. Records are staged only while every subpartition has an open buffer with bytes that wait for
+their flush (so no deadline must be armed, and another record makes nothing available), and only as many as fit in
+those buffers. Every read of a buffer, and every other use of the writer, distributes the records first (`close`).
+Flush rounds (`flush_rounds`) relax this: then reads leave staged records alone.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ from .open_buffers import OpenBuffers
 from .selector import ChannelSelector
 
 FROM_CHANNELS: Final = 16
-"""Among fewer, the open buffers stay in the processor's cache."""
+"""With fewer channels, the open buffers stay in the processor's cache."""
 
 ROUNDS: Final = 32
-"""Records staged for one subpartition at most: what is done once a subpartition then costs less than the records."""
+"""Maximum staged records per subpartition: the work per subpartition then costs less than the records."""
 
 STAGED_RECORDS: Final = 128 * 1024
-"""In all: sharing them out takes some milliseconds."""
+"""Maximum staged records in total: distributing them takes some milliseconds."""
 
 STAGED_BYTES: Final = 4 * 1024 * 1024
 
 LONGEST_PAUSE_ROUNDS: Final = 16
-"""Looking whether every buffer is ready costs as much as half a round; it is done less often when it was in vain."""
+"""Checking whether every buffer is ready costs half a round; after a failed check, the next one waits longer."""
 
 
 @final
 class Staging:
-    """What one writer keeps.
+    """The staged records of one writer.
 
     Attributes:
-        records: staged, in the order of writing.
-        size: the length of each; -1 while none are taken.
-        left: how many more may be staged.
-        pause: records to be written otherwise before it is worth asking for `open`.
+        records: staged records, in the order of writing.
+        size: bytes of each record; -1 while staging is inactive.
+        left: how many more records may be staged.
+        pause: records to write without staging before `open` is tried again.
     """
 
     __slots__ = ("_buffers", "_channels", "_pause_rounds", "_selector", "_taken", "left", "pause", "records", "size")
 
     def __init__(self, buffers: OpenBuffers, selector: ChannelSelector) -> None:
-        """Takes no records yet.
+        """Starts inactive.
 
         Args:
-            buffers: where they go; it has no broadcast buffer open while `size` is not -1.
-            selector: goes round; it is asked when the records are shared out.
+            buffers: the buffers to fill; no broadcast buffer is open while staging is active.
+            selector: a round robin; advanced when the records are distributed.
         """
         self._buffers = buffers
         self._selector = selector
@@ -70,7 +70,7 @@ class Staging:
         self.pause = self._channels
 
     def open(self, size: int) -> bool:
-        """Takes records of this length from now on, if every buffer is ready. Returns whether it does."""
+        """Activates staging for records of this length, if every buffer is ready. Returns whether it is active."""
         self._taken = 0
         if size and self._measure(size):
             self.size = size
@@ -79,7 +79,7 @@ class Staging:
         return False
 
     def close(self) -> None:
-        """Shares out what there is, and takes no more."""
+        """Distributes the staged records and deactivates staging."""
         if self.size >= 0:
             self._share_out()
             self.size = -1
@@ -90,7 +90,7 @@ class Staging:
                 self._pause()
 
     def on_full(self) -> None:
-        """None are left to be taken: shares out, and goes on if there is room."""
+        """Distributes the staged records when `left` is 0; stays active if the buffers have room."""
         self._share_out()
         if not self._measure(self.size):
             self.size = -1
@@ -98,7 +98,7 @@ class Staging:
             self.pause = self._channels
 
     def drop(self) -> None:
-        """The partition is gone, and with it what was staged."""
+        """Drops the staged records with their partition."""
         self.records.clear()
         self.size = -1
 
@@ -114,8 +114,8 @@ class Staging:
         builders = self._buffers.builders
         for slot in range(self._channels):
             builder = builders[slot]
-            # Below 0 without a buffer, and where the next record arms the flush. A record that ends where its buffer
-            # does finishes it, which is not for here.
+            # The room is below 0 without a buffer, and where the next record arms the flush. A record that ends at the
+            # end of its buffer finishes it, which staging must not do.
             here = builder.limit - 1 - builder.written_bytes
             if here < room:
                 if here < cell:

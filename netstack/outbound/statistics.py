@@ -1,6 +1,6 @@
-"""Snapshots of the producing side: of a partition, of its subpartitions, of the channels that carry them.
+"""Snapshots of the producing side: a partition, its subpartitions, and the channels that carry them.
 
-Takes: counts. Gives: frozen values, for metrics and reports.
+Takes: counts. Gives: frozen values for metrics and reports.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ class SubpartitionStatistics:
     """A snapshot of one subpartition.
 
     Attributes:
-        queued_buffers: elements in the queue: events, data buffers, and the one that is still being written.
-        queued_bytes: in them, as far as they were written and not taken.
-        backlog_buffers: data buffers that may be promised to the consumer.
-        buffers_added: elements ever added.
-        buffers_sent: elements ever taken, the next sequence number.
-        bytes_sent: bytes ever taken.
+        queued_buffers: elements in the queue: events, data buffers, and the open buffer.
+        queued_bytes: bytes in them that were written and not taken.
+        backlog_buffers: data buffers that may be announced to the consumer.
+        buffers_added: elements added so far.
+        buffers_sent: elements taken so far; the next sequence number.
+        bytes_sent: bytes taken so far.
         is_blocked: whether it waits for a resume.
         is_finished: whether its end was added.
-        is_consumed: whether its consumer is gone or has read the end.
-        credit: data buffers its consumer has room for; None of a local consumer, and before one came.
+        is_consumed: whether its consumer is closed or has read the end.
+        credit: data buffers its consumer has room for; None for a local consumer, and before one connects.
     """
 
     queued_buffers: int
@@ -47,12 +47,12 @@ class SendingChannelStatistics:
 
     Attributes:
         channel: its number.
-        partition_id: what it reads.
-        subpartition: which of it.
-        credit: data buffers it may still be sent.
-        credits_granted: so far.
+        partition_id: the partition it reads.
+        subpartition: the subpartition it reads.
+        credit: data buffers it may still send.
+        credits_granted: credit received so far.
         buffers: data buffers sent.
-        backlog_announcements: sent because there was a backlog and no credit (channels opened without credit).
+        backlog_announcements: frames sent because it had a backlog and no credit (channels opened without credit).
     """
 
     channel: int
@@ -75,18 +75,18 @@ class ResultPartitionStatistics:
         bytes: framed bytes written into them, length prefixes included (a broadcast buffer counts once).
         events: events broadcast.
         flushes_full: buffers that left because they were full.
-        flushes_timeout: flushes because of the buffer timeout: it had passed, or the channel was quiet for so long.
-        flushes_event: buffers that left because an event came.
-        pool: its buffers.
-        subpartitions: each of them.
-        soft_backpressured: its writer waited for output, and the record in hand had not taken a buffer yet (the rest of
-            an open one may have been filled with its first part).
-        hard_backpressured: its writer waited inside a record that had taken a buffer and needs more.
+        flushes_timeout: flushes caused by the buffer timeout: it had passed, or the channel was quiet for that time.
+        flushes_event: buffers that left because an event followed.
+        pool: its buffer pool.
+        subpartitions: each subpartition.
+        soft_backpressured: time its writer waited for output before the present record had taken a buffer (its first
+            part may have filled an open buffer).
+        hard_backpressured: time its writer waited inside a record that had taken a buffer and needed more.
         is_finished: whether its end was queued.
-        is_released: whether it is gone.
+        is_released: whether it was released.
         bytes_per_subpartition: framed bytes finished for each consumer (a broadcast buffer counts for each).
-        stored_bytes: of a kept partition: on disk.
-        compressed_bytes: of a kept partition: bytes of records that were compressed before they went there.
+        stored_bytes: of a kept partition: bytes on disk.
+        compressed_bytes: of a kept partition: bytes of records that were compressed when stored.
         is_sealed: of a kept partition: whether all of it is on disk.
     """
 
@@ -111,7 +111,7 @@ class ResultPartitionStatistics:
 
     @property
     def out_pool_usage(self) -> float:
-        """Used buffers of the pool as a part of its size; above 1 with overdraft, see its `usage`."""
+        """Used buffers of the pool divided by its size; above 1 with overdraft (`LocalBufferPoolStatistics.usage`)."""
         return self.pool.usage
 
     @property
@@ -136,10 +136,10 @@ class ResultPartitionStatistics:
 
     @property
     def average_queue_buffers(self) -> float:
-        """Elements a queue of a subpartition, on average."""
+        """Average number of elements in a subpartition's queue."""
         return self.queued_buffers / len(self.subpartitions)
 
     @property
     def backpressured_ms_per_s(self) -> float:
-        """Soft and hard back-pressure together, over the last minute."""
+        """Soft plus hard back-pressure over the last minute."""
         return self.soft_backpressured.ms_per_s + self.hard_backpressured.ms_per_s

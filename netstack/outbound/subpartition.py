@@ -1,14 +1,13 @@
-"""Ordered buffers for one consumer: the queue between a record writer and its reader.
+"""ResultSubpartition: the queue of buffers between a record writer and the reader of one consumer.
 
 Takes: queue elements from the partition's writer. Gives: `Buffer`s with sequence number and backlog to one reader, a
 sender or a local channel (it is a `BufferSource`).
 
 Rules:
 - Only the last element may be unfinished; priority elements form a prefix in order of arrival.
-- One notification per edge from nothing to something; spurious ones are allowed, lost ones are not.
-- The backlog promises only what may be taken: data buffers without the open last one, unless it was flushed. Events
-  never count.
-- After a blocking event was taken nothing leaves, and the backlog is 0, until `resume`.
+- One notification when data becomes available; spurious ones are allowed, missing ones are not.
+- The backlog counts only available data buffers: without the open last one, unless it was flushed. Events never count.
+- After a blocking event nothing is available, and the backlog is 0, until `resume`.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ if TYPE_CHECKING:
     from .staging import Staging
 
 LOCAL_CREDIT: Final = 16
-"""A local consumer takes what is queued without waiting for credit: for comparing loads it counts as having this."""
+"""Credit of a local consumer, which needs none, for comparing loads."""
 
 UNBOUNDED_BYTES: Final = 1 << 31
-"""No segment is as large: what a consumer that asks for no smaller buffers gets."""
+"""Above any segment size: the buffer size while the consumer requests no smaller one."""
 
-_PRIORITY: Final = DataType.PRIORITY_EVENT  # an enum's property costs 100 ns
+_PRIORITY: Final = DataType.PRIORITY_EVENT  # looking up an enum's attribute costs 100 ns
 _ANNOUNCEMENT: Final = DataType.ANNOUNCEMENT
 _NOTHING: Final = memoryview(b"")
 _NO_QUEUE: Final[deque[QueueElement]] = deque(maxlen=0)
-"""Stands where nothing was queued yet: an empty deque takes 760 bytes, more than all the rest of an idle channel."""
+"""The queue before the first element: an empty deque takes 760 bytes, more than the rest of an idle channel."""
 
 
 def _nothing(index: int, checkpoint_id: int, overtaken: bytes) -> None:
-    """Nobody takes checkpoints."""
+    """The default `on_barrier`, of a task without checkpoints."""
 
 
 @final
 class ResultSubpartition:
-    """The queue of one consumer: its writer adds at one end, its reader (a `BufferSource`) takes at the other."""
+    """The queue of one consumer: the writer adds elements, the reader (`BufferSource`) takes them."""
 
     __slots__ = (
         "_added",
@@ -85,15 +84,15 @@ class ResultSubpartition:
     ) -> None:
         self.index = index
         self.buffer_size = UNBOUNDED_BYTES
-        """Bytes that its consumer would like a new buffer to hold at most; read by the writer, once a buffer."""
+        """Buffer size that its consumer requested; the writer reads it for each new buffer."""
         self.is_blocked = False
         self.is_finished = False
         self.is_discarded = False
-        """Whether its writer dropped what is queued, for good."""
+        """Whether its queue was dropped."""
         self.staging: Staging | None = None
-        """Where the writer keeps records that belong into the last buffer; shared out before anybody reads that."""
+        """Staged records of the writer that belong into the last buffer; distributed before it is read."""
         self.is_in_rounds = False
-        """Whether the writer shares out and flushes by itself, some time after a read (`flush_rounds`)."""
+        """Whether the writer distributes staged records and flushes in rounds (`flush_rounds`)."""
         self._queue: deque[QueueElement] = _NO_QUEUE
         self._priority_count = 0
         self._data_buffers = 0
@@ -116,7 +115,7 @@ class ResultSubpartition:
     # The writer's side.
 
     def add(self, element: QueueElement, *, is_last: bool = False) -> bool:
-        """Appends an element; a priority event goes behind the other priority events.
+        """Appends an element; a priority event follows the other priority events at the front.
 
         Returns:
             False when the subpartition is finished or released; the element was closed.
@@ -134,7 +133,7 @@ class ResultSubpartition:
         elif element.data_type is _PRIORITY or element.data_type is _ANNOUNCEMENT:
             self._queue.insert(self._priority_count, element)
             self._priority_count += 1
-            overtakes = True  # also data that a flush announced and that waits for credit: its reader is notified again
+            overtakes = True  # also flushed data that waits for credit: the reader is notified again
         else:
             self._queue.append(element)
         self.is_finished = is_last
@@ -143,10 +142,10 @@ class ResultSubpartition:
         return True
 
     def add_barrier(self, element: BarrierBuffer) -> bool:
-        """Appends a barrier, or puts it in front of everything when it has priority.
+        """Appends a barrier; one with priority goes to the front.
 
-        `on_barrier` gets what a barrier with priority overtakes at once; of one with a timeout it gets that when
-        either the barrier is taken (nothing was overtaken) or its time is up (`time_out_barrier`).
+        `on_barrier` receives the data that a barrier with priority overtakes, at once. For a barrier with a timeout it
+        is called when the barrier is taken (nothing was overtaken) or times out (`time_out_barrier`).
 
         Returns:
             False when the subpartition is finished or released.
@@ -163,7 +162,7 @@ class ResultSubpartition:
         return True
 
     def time_out_barrier(self, checkpoint_id: int | None = None) -> None:
-        """A barrier with a timeout that still waits (of this checkpoint, if given) overtakes everything now."""
+        """Makes a barrier with a timeout (of this checkpoint, if given) overtake everything, if it is still queued."""
         element = self._barrier
         if element is None or checkpoint_id not in (None, element.barrier.checkpoint_id):
             return
@@ -178,16 +177,16 @@ class ResultSubpartition:
             self._notify_reader()
 
     def forget_barrier(self, checkpoint_id: int) -> None:
-        """The checkpoint was aborted: nobody wants to know what its barrier overtakes."""
+        """Stops reporting what the barrier of an aborted checkpoint overtakes."""
         if self._barrier is not None and self._barrier.barrier.checkpoint_id == checkpoint_id:
             self._barrier = None
 
     def _announce_barrier(self, element: BarrierBuffer) -> None:
-        """A local consumer hears of a barrier with a timeout as a remote one does: when it arrives, which is now."""
+        """Announces a barrier with a timeout to a local consumer, as the wire protocol does for remote ones."""
         self.add(EventBuffer(element.snapshot(), DataType.ANNOUNCEMENT))
 
     def add_finished(self, elements: Sequence[QueueElement]) -> None:
-        """Appends finished data buffers; one notification for all."""
+        """Appends finished data buffers, with one notification."""
         if self.is_finished or self.is_discarded:
             for element in elements:
                 element.close()
@@ -201,15 +200,15 @@ class ResultSubpartition:
             self._notify_reader()
 
     def on_buffer_finished(self) -> None:
-        """The last element was finished by its writer: announce it, if that made something available."""
+        """Notifies the reader if finishing the last element made something available."""
         if not self._flush_requested and not self.is_blocked and len(self._queue) == 1:
             self._notify_reader()
 
     def flush(self, *, is_written: bool = False) -> bool:
-        """Makes the bytes of an unfinished last buffer available too. Returns whether they were not before.
+        """Makes the bytes of an unfinished last buffer available. Returns whether they were not before.
 
         Args:
-            is_written: whether its writer knows that it has bytes that were not taken.
+            is_written: whether the writer has written bytes that were not taken.
         """
         if self._flush_requested or not self._queue:
             return False
@@ -222,17 +221,17 @@ class ResultSubpartition:
 
     @property
     def is_flushed(self) -> bool:
-        """Whether the bytes of an unfinished last buffer are available, also those that come until they are taken."""
+        """Whether the bytes of an unfinished last buffer are available, and those written until the next poll."""
         return self._flush_requested
 
     def fail(self, cause: str) -> None:
-        """The producer failed: drops what is queued; the reader gets to know why."""
+        """Drops the queue after the producer failed; the reader receives the cause."""
         if self._failure is None:
             self._failure = cause
         self.discard()
 
     def discard(self) -> None:
-        """Drops everything queued: its reader gets no more. Idempotent."""
+        """Drops the queue; its reader gets nothing more. Idempotent."""
         if self.is_discarded:
             return
         self.is_discarded = True
@@ -242,18 +241,18 @@ class ResultSubpartition:
         self._barrier = None
         for element in queue:
             element.close()
-        self._notify_reader()  # so that a reader notices
+        self._notify_reader()  # the reader then finds it released
 
     # The reader's side.
 
     def create_view(self, notify: Notify) -> ResultSubpartition:
-        """Itself, for its reader; there is one, ever: pipelined data is consumed once.
+        """Returns itself for its only reader: pipelined data is consumed once.
 
         Args:
-            notify: called when there is something to take (also at once, if there is).
+            notify: called when data becomes available (at once, if there is some).
 
         Raises:
-            LocalProtocolError: it was consumed already, or released.
+            LocalProtocolError: it has a reader already, or is released.
         """
         if self._is_read:
             raise LocalProtocolError(f"subpartition {self.index} is consumed already; pipelined data is read once")
@@ -266,7 +265,7 @@ class ResultSubpartition:
         return self
 
     def poll(self) -> Buffer | None:
-        """The next buffer; see `BufferSource`."""
+        """Takes the next buffer (`BufferSource`)."""
         if self.is_blocked:
             return None
         staging = self.staging
@@ -321,7 +320,7 @@ class ResultSubpartition:
         return buffer
 
     def take_empty(self) -> Buffer | None:
-        """A data buffer without bytes in its place among the others; None where none may come now."""
+        """Takes an empty data buffer with the next sequence number; None where data may not follow now."""
         if self.is_blocked or self.is_finished or self.is_discarded or self._end_of_data_taken:
             return None
         buffer = Buffer(_NOTHING, 0, DataType.DATA, None)
@@ -330,7 +329,7 @@ class ResultSubpartition:
         return buffer
 
     def is_available(self, *, has_credit: bool) -> bool:
-        """Whether `poll` would return something; without credit only events count."""
+        """Whether `poll` would return a buffer; without credit only events count."""
         if self.is_blocked or not self._queue:
             return False
         if not has_credit:
@@ -338,7 +337,7 @@ class ResultSubpartition:
         return self._flush_requested or self._finished_elements() > 0
 
     def backlog_buffers(self) -> int:
-        """Data buffers that wait and may be promised."""
+        """Data buffers that may be announced to the consumer."""
         if self.is_blocked or not self._queue:
             return 0
         if self._flush_requested or not self.has_open_buffer:
@@ -346,17 +345,17 @@ class ResultSubpartition:
         return max(self._data_buffers - 1, 0)
 
     def queued_buffers(self) -> int:
-        """Elements in the queue."""
+        """Number of elements in the queue."""
         return len(self._queue)
 
     def readable(self) -> tuple[int, int]:
-        """How many elements `poll` would return now, and their bytes; O(queue)."""
+        """The number of elements that `poll` would return now, and their bytes; O(queue)."""
         if self.staging is not None:
             self.staging.close()
         return (0, 0) if self.is_blocked else count_readable(self._queue, flushed=self._flush_requested)
 
     def load_buffers(self) -> int:
-        """How loaded its consumer is: buffers that wait minus buffers that may be sent; less is better."""
+        """Load of its consumer: queued buffers minus credit; less is better."""
         credit = self._credit
         return len(self._queue) - (LOCAL_CREDIT if credit is None else credit.available)
 
@@ -366,36 +365,36 @@ class ResultSubpartition:
         return self._priority_count > 0
 
     def set_buffer_size(self, size_bytes: int) -> None:
-        """How much a buffer begun from now on should hold."""
+        """Sets the size that the consumer requests for new buffers."""
         self.buffer_size = size_bytes
 
     def attach_credit(self, credit: Allowance) -> None:
-        """A connection carries it; `credit` is what its consumer allows."""
+        """Attaches the credit of its consumer, when a connection begins to send this subpartition."""
         self._credit = credit
         self._returns_empty = credit.is_on_demand
 
     @property
     def failure(self) -> str | None:
-        """Why the producer failed."""
+        """Why the producer failed; None without a failure."""
         return self._failure
 
     @property
     def failure_code(self) -> ErrorCode:
-        """That of a failed producer: nothing else fails here."""
+        """The only code of a failure here."""
         return ErrorCode.PRODUCER_FAILED
 
     @property
     def is_released(self) -> bool:
-        """Whether its reader has left, or there is nothing to read any more."""
+        """Whether its reader has left, or its queue was dropped."""
         return self._has_left or self.is_discarded
 
     @property
     def has_open_buffer(self) -> bool:
-        """Whether the last element is still being written."""
+        """Whether the last element is unfinished."""
         return bool(self._queue) and not self._queue[-1].is_finished
 
     def resume(self) -> None:
-        """Goes on after a blocking event.
+        """Continues after a blocking event.
 
         Raises:
             LocalProtocolError: it is not blocked.
@@ -407,9 +406,9 @@ class ResultSubpartition:
             self._notify_reader()
 
     def release(self) -> None:
-        """Its reader has left. Idempotent.
+        """Ends reading. Idempotent.
 
-        The queue stays: a producer without consumer ends back-pressured, not silently drained.
+        The queue stays: without a consumer, the producer blocks instead of losing data silently.
         """
         if self._has_left:
             return
@@ -419,10 +418,10 @@ class ResultSubpartition:
         self._on_consumed(self.index)
 
     def acknowledge_end_of_data(self) -> None:
-        """The consumer has processed every record.
+        """Records that the consumer has processed every record.
 
         Raises:
-            LocalProtocolError: it has not been given the end of the data yet.
+            LocalProtocolError: EndOfData was not taken yet.
         """
         if not self._end_of_data_taken:
             raise LocalProtocolError(

@@ -1,6 +1,6 @@
-"""Where a sender finds what it is asked for.
+"""The interface through which a sender opens subpartitions.
 
-Takes: names of partitions. Gives: views of their subpartitions, once they are there.
+Takes: names of partitions. Gives: views of their subpartitions, as soon as the partitions exist.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..events import Event
 
 
 class ViewProvider(Protocol):
-    """Finds partitions: the TaskManager."""
+    """Opens partitions by name: the TaskManager."""
 
     def open_view(
         self,
@@ -27,20 +27,20 @@ class ViewProvider(Protocol):
         subpartitions: int = 1,
         packaging: Packaging = Packaging.PLAIN,
     ) -> Callable[[], None]:
-        """Calls `on_view` as soon as the partition exists, perhaps at once; `on_failed` when it does not come in time.
+        """Calls `on_view` when the partition exists, possibly at once, or `on_failed` after a timeout or an error.
 
         Args:
-            partition_id: which.
-            subpartition: of it, the first if there are several.
-            notify: told when there is something to read.
-            on_view: gets the view.
-            on_failed: gets to know why there is none.
-            subpartitions: how many in a row.
-            packaging: how what was kept in files is wanted.
+            partition_id: the partition.
+            subpartition: the subpartition, or the first of several.
+            notify: called when there is data to read.
+            on_view: receives the view.
+            on_failed: receives the reason why there is none.
+            subpartitions: number of consecutive subpartitions.
+            packaging: how a kept partition is delivered.
 
         Returns:
-            A function that withdraws the request.
+            A function that cancels the request.
         """
 
     def take_task_event(self, partition_id: str, event: Event) -> bool:
-        """A consumer tells the task that produces a partition something. Returns whether anybody listens."""
+        """Delivers a consumer's event to the task that produces a partition. Returns whether the task takes events."""

@@ -1,14 +1,14 @@
-"""Records and batches into the buffers of a partition: the synchronous half of `RecordWriter`.
+"""PartitionWriter, the synchronous half of `RecordWriter`: writes records and batches into a partition's buffers.
 
 Takes: records (or arrays of records), a selector, the buffer timeout. Gives: committed bytes in BufferBuilders,
 finished buffers and flushes to the subpartitions.
 
-How a record becomes visible: it goes into the open buffer of its subpartition, which is in the queue from its first
-byte on. The buffer's pen writes it (`record/cells`), with one comparison, and the buffer commits it when somebody
-looks. Everything else (no buffer yet, buffer full, flush to be armed, torn record to be completed) is behind that
-comparison, in the slow path, once per buffer or per flush.
+A record goes into the open buffer of its subpartition, which is queued from its first byte on. The buffer's pen writes
+it after one comparison (`record/cells`), and the buffer commits it before the next read. All other cases (no buffer
+open, buffer full, flush to arm, torn record to complete) fail that comparison and take the slow path, once per buffer
+or per flush.
 
-Slots and the buffer timeout are those of `OpenBuffers`.
+`OpenBuffers` defines slots and the buffer timeout.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ from .shares import Shares
 from .staging import FROM_CHANNELS, Staging
 
 LEND_BYTES: Final = 8 * 1024
-"""Records from this size on are sent from where they lie instead of being copied into a buffer first."""
+"""Records of at least this size are sent without being copied into a buffer first."""
 
 SHARE: Final = 4
-"""A batch with less for each channel than such a part of a buffer is put in order as a whole."""
+"""A batch with less than this fraction of a buffer for each channel is ordered as a whole."""
 
 WHOLE_BYTES: Final = 16 * 1024 * 1024
-"""A larger batch is not: the copy would be long in coming."""
+"""A larger batch is not ordered as a whole: copying it would delay its first record."""
 
 _SMALL_SHARE: Final = 8
-"""Batches with fewer records a channel than this go record by record: an array operation costs as much as that many
+"""Batches with fewer records per channel are written record by record: an array operation costs as much as that many
 records."""
 
 
 class PartitionWriter:
-    """The part of `RecordWriter` that never waits. One per partition; not for direct use."""
+    """The part of `RecordWriter` that never waits; one for each partition. Internal."""
 
     def __init__(
         self,
@@ -74,15 +74,15 @@ class PartitionWriter:
         """Takes over the partition.
 
         Args:
-            partition: to write to.
-            selector: set up for its subpartitions here.
-            format: how a record becomes bytes.
-            buffer_timeout_s: see `open_buffers`.
-            refuse: what `emit_nowait` raises for want of a buffer.
+            partition: the partition to write to.
+            selector: set up here for the subpartitions.
+            format: encodes records.
+            buffer_timeout_s: the buffer timeout in seconds (`open_buffers`).
+            refuse: exception that `emit_nowait` raises when no buffer is available.
         """
         self.partition = partition
         self.buffers = OpenBuffers(partition, buffer_timeout_s)
-        self._builders = self.buffers.builders  # the list itself: a look-up less a record
+        self._builders = self.buffers.builders  # the list itself, which saves a look-up for each record
         self._count = len(partition.subpartitions)
         selector.setup(self._count)
         selector.observe(partition.subpartitions)
@@ -92,21 +92,21 @@ class PartitionWriter:
         self.format_name = format.name
         self._select = selector.select
         self.fixed_slot = self._count if selector.is_broadcast else 0 if self._count == 1 else None
-        """Where all records go; None asks the selector."""
+        """The slot of all records; None: the selector chooses."""
         self.flush_always = buffer_timeout_s == 0
         self._counters = partition.counters
         self._max_record_bytes = partition.max_record_bytes
-        self._lend_bytes = LEND_BYTES if partition.store is None else MAX_RECORD_BYTES + 1  # files are no reader
+        self._lend_bytes = LEND_BYTES if partition.store is None else MAX_RECORD_BYTES + 1  # a store needs copies
         if partition.store is not None:
             partition.store.on_cut = self.buffers.finish_all
         self._torn: Emission | None = None
         self.refused: list[tuple[Any, int]] = []
-        """The last record, and its slot, if there was no buffer for it; else empty."""
+        """The last refused record and its slot; empty if the last record found a buffer."""
         self.is_emitting = False
-        """Whether an emission waits half-way: nothing else may be written then."""
+        """Whether an emission is incomplete: nothing else may be written before it."""
         self.overdraws = False
-        """Whether also a record's first buffer may be one of the overdraft: its task looks for room before it begins
-        with what may be several records."""
+        """Whether the first buffer of a record may be overdraft: the task checks for room only before a group of
+        records."""
         self._staging: Staging | None = None
         if (
             selector.is_round_robin
@@ -120,12 +120,12 @@ class PartitionWriter:
             if buffer_timeout_s is not None:
                 self.buffers.rounds = FlushRounds(self.buffers, self._staging, buffer_timeout_s)
         self.try_emit = self._emitter(None)
-        """`try_emit(record)` writes a record, whole or not at all, and returns whether it did; not when that needs a
-        buffer that is not there. Raises RecordError: the record does not fit the format; LocalProtocolError: the
-        partition is finished or released; PoolDestroyed: it failed or was released meanwhile. Nothing was written then.
+        """`try_emit(record)` writes a record, whole or not at all; returns False when no buffer is available for it.
+        Raises RecordError: the record does not fit the format; LocalProtocolError: the partition is finished or
+        released; PoolDestroyed: it failed or was released meanwhile. Nothing was written then.
         """
         self.emit_nowait = self._emitter(refuse)
-        """Writes like `try_emit`, but raises `refuse` when there is no buffer for the record: `await emit(record)`."""
+        """Like `try_emit`, but raises `refuse` when no buffer is available: continue with `await emit(record)`."""
 
     # One record.
 
@@ -137,33 +137,33 @@ class PartitionWriter:
             self.format.encode,
             self._select,
             self.refused,
-            self.slot_again,
+            self.slot_of_retry,
             SlowEmitter(self, refuse).emit,
         )
         return emit if self._staging is None else StagingEmitter(self, self._staging, emit).emit
 
     def can_stage(self) -> bool:
-        """Whether nothing is half-way, so that a record could be written at once."""
+        """Whether no record is incomplete, so that a record could be written at once."""
         return self._torn is None and not self.refused and not self.is_emitting
 
     def settle(self) -> None:
-        """Shares out what is staged, before anything else is written."""
+        """Distributes the staged records before another write."""
         if self._staging is not None:
             self._staging.close()
 
-    def slot_again(self, record: Any) -> int:
-        """The slot of a record that was refused just before: a selector is asked once a record, whatever it counts."""
+    def slot_of_retry(self, record: Any) -> int:
+        """The slot of a record that may have just been refused: the selector is called once for each record."""
         refused, slot = self.refused.pop()
         return slot if refused is record else self._select(record)
 
     def forget_refused(self) -> None:
-        """The record that was refused does not come again: another one takes its turn."""
+        """Forgets the refused record, which is not retried: another record gets its turn."""
         if self.refused and self.selector.is_round_robin:
             self.selector.advance(-1)
         self.refused.clear()
 
     def try_emit_slowly(self, slot: int, payload: Payload, size: int) -> bool:
-        """Writes an encoded record to a slot, whose buffer is settled, like `try_emit`, whatever is in the way."""
+        """Writes an encoded record to a slot with a settled buffer; handles all cases. Returns as `try_emit`."""
         if self.is_emitting or (self._torn is not None and not self.complete_torn()):
             return False
         self.partition.check_writable()
@@ -194,24 +194,24 @@ class PartitionWriter:
                 buffers.flush_connections()
                 if not self._can_begin(wanted):
                     return False
-            buffers.ends_record = True  # it is asked between records: what was begun here has to be written whole
+            buffers.ends_record = True  # checked between records: this record must be written whole
             complete = emission.advance()
             buffers.ends_record = False
             if not complete:
-                raise LocalProtocolError(f"{wanted} buffers were at hand and then were not; one writer a partition")
+                raise LocalProtocolError(f"{wanted} buffers were taken meanwhile; use one writer for a partition")
         self._counters.counted += 1
         buffers.after_write(slot)
         return True
 
     def _can_begin(self, wanted: int) -> bool:
-        """Whether a record that needs so many buffers can be written whole, the first one within the pool's size."""
+        """Whether a record that needs `wanted` more buffers can be written whole; its first is no overdraft."""
         pool = self.partition.pool
         if pool.is_over_quota or not (pool.is_available or self.overdraws):
             return False
         return pool.can_acquire(wanted)
 
     def emission_of_record(self, slot: int, pieces: list[Payload], size: int) -> Emission:
-        """A single record of any size, as an emission."""
+        """Creates the emission of one record of any size."""
         total = size + PREFIX_BYTES
         if size >= self._lend_bytes and slot != self._count and all(map(is_immutable, pieces)):
             kept = [
@@ -230,11 +230,11 @@ class PartitionWriter:
         return Emission(self.buffers, slot, total, total, write, None, None)
 
     def plan_record(self, record: Any) -> tuple[int, Emission]:
-        """The slot of a record, and the emission that writes it with waits."""
+        """Returns the slot of a record, and the emission that writes it with waits."""
         self.settle()
         slot = self.fixed_slot
         if slot is None:
-            slot = self.slot_again(record) if self.refused else self._select(record)
+            slot = self.slot_of_retry(record) if self.refused else self._select(record)
         pieces: list[Payload] = list(self.format.encode_pieces(record))
         size = sum(map(len, pieces))
         check_record_bytes(size, self._max_record_bytes)
@@ -245,11 +245,11 @@ class PartitionWriter:
     # Arrays of records.
 
     def plan_batch(self, array: npt.NDArray[Any], lent: list[LentBuffer]) -> Iterator[tuple[int, int, Emission]]:
-        """(slot, records, emission) in the order of writing, equal to emitting each record alone.
+        """Yields (slot, records, emission) in the order of writing; the result equals emitting the records one by one.
 
         Args:
-            array: one record an element, or, for a two-dimensional uint8 array, one record a row.
-            lent: where buffers over the array's own memory are noted; they must be settled before it may change.
+            array: one record per element, or per row for a two-dimensional uint8 array.
+            lent: receives buffers over the array's own memory; they must be returned before the array may change.
         """
         self.settle()
         rows = self.rows_of_batch(array)
@@ -287,15 +287,15 @@ class PartitionWriter:
             start = end
 
     def is_scattered_batch(self, array: npt.NDArray[Any]) -> bool:
-        """Whether a batch goes to so many channels that it is framed as a whole and then shared out (`plan_shares`).
+        """Whether a batch goes to so many channels that it is framed as a whole and then distributed (`plan_shares`).
 
-        Array operations for every channel would cost more than the copy that the whole is.
+        Array operations for each channel would cost more than copying the whole batch.
         """
         most = self.partition.pool.segment_size_bytes // SHARE * self._count
         return self.fixed_slot is None and array.nbytes < most and array.nbytes <= WHOLE_BYTES
 
     def plan_shares(self, array: npt.NDArray[Any]) -> Iterator[Shares]:
-        """What each slot gets, in the order of writing, equal to emitting each record alone; the bytes are copied."""
+        """Yields the shares of all slots in the order of writing, equal to emitting one by one; copies the bytes."""
         self.settle()
         rows = self.rows_of_batch(array)
         count = len(rows)
@@ -308,7 +308,7 @@ class PartitionWriter:
             whole = count // channels
             slots = [*range(first, channels), *range(first)]
             if whole:
-                yield self._shares(slots, [whole] * channels, turned(rows[: whole * channels], channels))
+                yield self._shares(slots, [whole] * channels, rows_by_channel(rows[: whole * channels], channels))
             left = count - whole * channels
             yield self._shares(slots[:left], [1] * left, rows[whole * channels :])
             return
@@ -324,7 +324,7 @@ class PartitionWriter:
         return Shares(slots, counts, rows.shape[1], has_runs, rows.reshape(-1).data if has_runs else framed_whole(rows))
 
     def write_shares(self, shares: Shares) -> bool:
-        """Writes shares as long as there is room in the open buffers; returns whether that is all; see `try_emit`."""
+        """Writes shares while the open buffers have room. Returns whether all are written (`try_emit`)."""
         builders, pens = self._builders, self.buffers.pens
         slots, counts, width, has_runs = shares.slots, shares.counts, shares.width, shares.has_runs
         while True:
@@ -341,7 +341,7 @@ class PartitionWriter:
             builder.pen.begin(builder.position, builder.limit)
 
     def emission_of_share(self, shares: Shares) -> tuple[int, int, Emission]:
-        """(slot, records, emission) of the share whose turn it is, which the caller writes, with waits."""
+        """Returns (slot, records, emission) of the next share; the caller writes it, with waits."""
         slot, records = shares.slots[shares.index], shares.counts[shares.index]
         framed = shares.take()
         total = len(framed)
@@ -354,17 +354,17 @@ class PartitionWriter:
         return slot, records, Emission(self.buffers, slot, total, total // records, write, None, None)
 
     def rows_of_batch(self, array: npt.NDArray[Any]) -> Rows:
-        """The records of a batch as rows of bytes.
+        """Converts a batch to rows of bytes.
 
         Raises:
-            RecordError: its elements are no records of the writer's format.
+            RecordError: its elements are not records of the writer's format.
             LocalProtocolError: the partition is finished or released.
         """
         self.partition.check_writable()
         if self.format_name != "bytes" and array.dtype != self.format.numpy_dtype:
             wanted = self.format.numpy_dtype
             raise RecordError(
-                f"an array of {array.dtype} is no batch of {self.format_name} records:"
+                f"an array of {array.dtype} is not a batch of {self.format_name} records:"
                 + (f" give {wanted}" if wanted is not None else " their width varies; emit them one by one")
             )
         rows = with_heads(rows_of(array)) if self._has_heads else rows_of(array)
@@ -372,7 +372,7 @@ class PartitionWriter:
         return rows
 
     def slots_of_batch(self, array: npt.NDArray[Any], count: int) -> list[int]:
-        """The slot of each of `count` records, as if each had been emitted alone."""
+        """The slots of `count` records, as if each had been emitted alone."""
         self.settle()
         if self.fixed_slot is not None:
             return [self.fixed_slot] * count
@@ -383,7 +383,7 @@ class PartitionWriter:
         return [chosen] * count if isinstance(chosen, int) else chosen.tolist()
 
     def try_write(self, slot: int, payload: Payload) -> bool:
-        """Writes an encoded record to a slot, whole or not at all; see `try_emit`."""
+        """Writes an encoded record to a slot, whole or not at all. Returns as `try_emit`."""
         size = len(payload)
         builder = self._builders[slot]
         builder.settle()
@@ -397,16 +397,16 @@ class PartitionWriter:
         return True
 
     def plan_payload(self, slot: int, payload: Payload) -> Emission:
-        """The emission that writes an encoded record with waits."""
+        """Creates the emission that writes an encoded record with waits."""
         self.buffers.switch(slot)
         return self.emission_of_record(slot, [payload], len(payload))
 
     def is_small_batch(self, count: int) -> bool:
-        """Whether a batch is emitted faster record by record."""
+        """Whether a batch is faster to write record by record."""
         return self.fixed_slot is None and count < _SMALL_SHARE * self._count
 
     def _has_runs(self, record_bytes: int) -> bool:
-        """Whether records of a batch that are so long are written as runs."""
+        """Whether records of this length are written as runs."""
         return self.partition.has_runs and 0 < record_bytes < LEND_BYTES
 
     def _emission_of_runs(self, slot: int, runs: FramedRuns) -> Emission:
@@ -418,7 +418,7 @@ class PartitionWriter:
         cell = rows.shape[1] + PREFIX_BYTES
         total = len(rows) * cell
         if rows.shape[1] >= self._lend_bytes and slot != self._count:
-            # A part that was copied for this call (lent is None) belongs to nobody else; an array of the caller does.
+            # Rows that were copied for this call (lent is None) belong to it; otherwise they belong to the caller.
             cursor = PieceCursor(framed_rows(rows))
             return Emission(self.buffers, slot, total, cell, None, cursor, lent)
         return Emission(self.buffers, slot, total, cell, FramedBatch(rows).write, None, None)
@@ -426,9 +426,9 @@ class PartitionWriter:
     # Events and the end.
 
     def broadcast_event(self, event: Event, *, priority: bool = False) -> None:
-        """Queues an event behind (or, with priority, in front of) everything written so far, on every subpartition.
+        """Queues an event behind (with priority: in front of) everything written so far, on every subpartition.
 
-        A torn record (a cancelled `emit`) must have been completed before.
+        A torn record (of a cancelled `emit`) must have been completed before.
         """
         self.settle()
         self.buffers.finish_all(by_event=True)
@@ -436,7 +436,7 @@ class PartitionWriter:
         self.partition.host.flush_connections()
 
     def mark(self, subpartition: int, event: bytes) -> None:
-        """Has an event travel to a consumer as a record would that is written now; not where results are kept."""
+        """Queues an event that travels as a record written now would; ignored where results are kept."""
         partition = self.partition
         if partition.store is None and not (partition.is_finished or partition.is_released):
             self.settle()
@@ -451,12 +451,12 @@ class PartitionWriter:
         self.buffers.flush_connections()
 
     def flush(self) -> None:
-        """Makes everything written available now."""
+        """Makes everything written available."""
         self.settle()
         self.buffers.flush_all()
 
     def abandon(self) -> None:
-        """Gives the open builders up (their bytes stay queued)."""
+        """Abandons the open builders (`OpenBuffers.abandon`)."""
         if self._staging is not None:
             if self.partition.is_released:
                 self._staging.drop()
@@ -467,7 +467,7 @@ class PartitionWriter:
     # What was begun and is to be completed.
 
     def complete_torn(self) -> bool:
-        """Writes the rest of a record whose emission was cancelled half-way. Returns whether none is torn now."""
+        """Writes the rest of a record whose emission was cancelled. Returns whether no record is torn now."""
         if self._torn is None:
             return True
         if not self._torn.advance():
@@ -478,7 +478,7 @@ class PartitionWriter:
         return True
 
     def tear(self, slot: int, emission: Emission) -> None:
-        """Gives an emission up: what it is in the middle of is completed before anything else is written."""
+        """Cancels an emission: the record in progress is completed before the next write."""
         self._counters.counted += emission.begun_records
         rest = emission.cut()
         if rest:
@@ -489,8 +489,8 @@ class PartitionWriter:
             self._torn = Emission(self.buffers, slot, len(rest), len(rest), write, None, None)
 
 
-def turned(rows: Rows, channels: int) -> Rows:
-    """The rows of a round robin in the order of its channels; as many for each."""
+def rows_by_channel(rows: Rows, channels: int) -> Rows:
+    """Reorders the rows of a round robin by channel; each channel has the same number of rows."""
     count, width = rows.shape
     dtype = template(width).payload_dtype
     if dtype is None:
@@ -501,11 +501,10 @@ def turned(rows: Rows, channels: int) -> Rows:
 
 
 def rows_of(array: npt.NDArray[Any]) -> Rows:
-    """An array of fixed-width records as a contiguous (records, bytes) array; copied only if it was not contiguous.
+    """An array of fixed-width records as a contiguous (records, bytes) array; copied only if not contiguous.
 
     Raises:
-        RecordError: not a one-dimensional array, nor a two-dimensional one of uint8; or elements that are Python
-        objects.
+        RecordError: the array has Python objects, or is neither one-dimensional nor a two-dimensional uint8 array.
     """
     if array.dtype.hasobject:
         raise RecordError(
@@ -515,8 +514,8 @@ def rows_of(array: npt.NDArray[Any]) -> Rows:
         return np.ascontiguousarray(array)
     if array.ndim != 1:
         raise RecordError(
-            f"an array of shape {array.shape} and type {array.dtype} is no batch of records; give one dimension"
-            " (a record an element) or two dimensions of uint8 (a record a row)"
+            f"an array of shape {array.shape} and type {array.dtype} is not a batch of records; give one dimension"
+            " (a record per element) or two dimensions of uint8 (a record per row)"
         )
     width = array.dtype.itemsize
     return np.ascontiguousarray(array).view(np.uint8).reshape(len(array), width)

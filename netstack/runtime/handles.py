@@ -11,7 +11,7 @@ from typing import final
 
 from ..ids import PartitionId, ResultPartitionType
 from ..inbound import gate as inbound
-from ..inbound.leaving import ClosedByLeaving
+from ..inbound.closing import ClosingContext
 from ..inbound.statistics import GateStatistics
 from ..inbound.union import UnionInputGate as UnionEngine
 from ..outbound import partition as outbound
@@ -66,7 +66,7 @@ class ResultPartition:
         self.engine.release()
 
 
-class InputGate(ClosedByLeaving):
+class InputGate(ClosingContext):
     """All channels of one input, for a `RecordReader` or an `ArrayReader`: from `NetworkEnvironment.open_gate`.
 
     `with gate:` closes it; leaving the block before every channel has ended warns.
@@ -101,8 +101,8 @@ class InputGate(ClosedByLeaving):
         """Gives every channel up, returns every buffer; a reader that waits gets an error. Idempotent."""
         self.engine.close()
 
-    def _left_behind(self) -> str:
-        return self.engine._left_behind()
+    def _describe_unread(self) -> str:
+        return self.engine._describe_unread()
 
 
 @final

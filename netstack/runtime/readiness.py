@@ -137,7 +137,7 @@ class Producers:
                 if pump.is_dirty:  # credit that is due: the producer may be waiting for it
                     pump.write_now()
                 if not pump.read_now():
-                    receiver.announce_held()
+                    receiver.announce_deferred()
                     if pump.is_dirty:
                         pump.write_now()
             return
@@ -147,6 +147,6 @@ class Producers:
         brought = {pump for pump in self._readiness.ready() if pump.read_now()}
         for pump, receiver in receivers.items():
             if pump not in brought:
-                receiver.announce_held()
+                receiver.announce_deferred()
                 if pump.is_dirty:
                     pump.write_now()

@@ -21,8 +21,8 @@ from ..buffer.buffer import Buffer
 from ..config import NetworkConfig
 from ..errors import ConfigError, NetstackError, RecordError
 from ..events import DataType, Event, decode_event
+from ..inbound.closing import ClosingContext
 from ..inbound.gate import SingleInputGate
-from ..inbound.leaving import ClosedByLeaving
 from ..inbound.union import UnionInputGate
 from ..record.cells import Handout, Ready
 from ..record.formats import RecordFormat, format_named
@@ -161,7 +161,7 @@ class _Waiter:
         return event
 
 
-class _Reader(ClosedByLeaving):
+class _Reader(ClosingContext):
     """What both readers are: a gate's reader, closed at the end of a `with` block."""
 
     _waiter: _Waiter
@@ -170,12 +170,12 @@ class _Reader(ClosedByLeaving):
         """Closes the gate; idempotent."""
         self._waiter.gate.close()
 
-    def _left_behind(self) -> str:
+    def _describe_unread(self) -> str:
         gate = self._waiter.gate
         if isinstance(gate, SingleInputGate) and gate.is_closed:
             return ""
         unread = self._unread()
-        return f"{unread} that were not handed out" if unread else gate._left_behind()
+        return f"{unread} that were not handed out" if unread else gate._describe_unread()
 
     @abc.abstractmethod
     def _unread(self) -> str:

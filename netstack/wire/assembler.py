@@ -1,23 +1,22 @@
-"""From a byte stream to frames: where the next bytes should land, and what they turned out to be.
+"""FrameAssembler: splits a byte stream into frames, and receives payloads directly in their memory.
 
 Takes: the count of bytes that arrived in the windows it lent. Gives: buffers in pool segments, events and control
 frames to a `FrameSink`.
 
-Two ways of receiving, chosen by what came last:
+It receives in one of two ways, chosen by the previous frame:
 
-- *staging*: one window into a slab; frames are parsed in place and payloads copied out. Best for small frames, of which
-  one read brings many. The tail of a large payload is read straight into its segment. A frame that is not a plain
-  buffer is taken from the slab once all of it is there. A payload up to `SMALL_BYTES` is copied to the heap and not to
-  a segment: what was freed last is in the processor's cache, while the next segment of one of many channels is not.
-- *bulk*: after a full buffer the next frames are expected to be full buffers too. The windows are then the rest of this
-  payload, a header, a whole segment, a header, a whole segment, ...: one system call lands many buffers in place. If a
-  header says otherwise, the bytes behind it are moved to the slab and parsed there; nothing is lost but the speed of
-  that one read.
+- *staging*: one window into a slab. Frames are parsed in place and payloads copied out. This is best for small frames,
+  of which one read brings many. The tail of a large payload is read straight into its segment. A frame other than a
+  plain buffer is taken from the slab when it is complete. A payload up to `SMALL_BYTES` is copied to the heap instead
+  of a segment: recently freed heap memory is in the processor's cache, the next segment of one of many channels is not.
+- *bulk*: after a full buffer the next frames are probably full buffers too. The windows are the rest of this payload, a
+  header, a whole segment, a header, a whole segment, ...: one system call receives many buffers in place. If a header
+  is different, the bytes behind it are moved to the slab and parsed there, at the cost of one slower read.
 
-Landing and ownership: which channel a payload belongs to is known only after its header, so payloads land in segments
-of the connection, and the sink *swaps*: it keeps the landed segment as the channel's buffer and hands back a free one
-of that channel. Credit guarantees that there is one. Bytes for a channel nobody knows any more are dropped by returning
-the landed segment itself. A small payload takes the channel's free segment too, which then only stands for its credit.
+Ownership: the channel of a payload is known only after its header, so payloads are received in segments of the
+connection, and the sink *swaps*: it keeps the filled segment as the channel's buffer and returns a free one of that
+channel. Credit guarantees that there is one. Bytes for a closed channel are dropped by returning the filled segment
+itself. A small payload also occupies a free segment of the channel, which only stands for its credit.
 """
 
 from __future__ import annotations
@@ -31,33 +30,34 @@ from ..events import DataType
 from .codec import Codec, FrameKind, HeaderFields, Inflate
 from .frames import Frame
 
-STAGING_BYTES = 64 * 1024  # a few hundred small frames; larger ones land directly
+STAGING_BYTES = 64 * 1024  # a few hundred small frames; larger ones are received directly in segments
 
 SMALL_BYTES: Final = 4 * 1024
-"""Payloads up to this, and below a segment, are copied to the heap: with segments of 32 KiB at most an eighth more."""
+"""Payloads up to this, and below a segment, are copied to the heap: at most an eighth more memory with 32 KiB
+segments."""
 
-_BUFFER: Final = FrameKind.BUFFER  # an enum's attribute costs 50 ns a look-up
+_BUFFER: Final = FrameKind.BUFFER  # looking up an enum's attribute takes 50 ns
 _CONTROL: Final = FrameKind.CONTROL
 _DATA: Final = int(DataType.DATA)
 
 
 class BufferSink(Protocol):
-    """Where data buffers go."""
+    """Receives data buffers."""
 
     def on_buffer(
         self, channel: int, sequence: int, backlog: int, segment: Segment, length: int, checksum: int
     ) -> Segment:
-        """A data buffer landed in `segment`. Returns the segment to land in next instead of it (itself: dropped)."""
+        """Takes a data buffer in `segment`. Returns the segment to fill next in exchange (the same one: dropped)."""
 
     def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
-        """A data buffer that landed in no segment, because it is small."""
+        """Takes a small data buffer, which is not in a segment."""
 
 
 class FrameSink(BufferSink, Protocol):
-    """Where frames go."""
+    """Receives frames."""
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
-        """An in-band event."""
+        """Takes an in-band event."""
 
     def on_parts(
         self,
@@ -68,25 +68,25 @@ class FrameSink(BufferSink, Protocol):
         sizes: tuple[int, ...],
         inflate: Inflate | None,
     ) -> None:
-        """Data buffers that came in one frame and took one credit; `sequence` is that of the first. See `Parts`."""
+        """Takes the data buffers of one frame (`Parts`), which used one credit; `sequence` is that of the first."""
 
     def on_frame(self, frame: Frame) -> None:
-        """A control frame."""
+        """Takes a control frame."""
 
 
 @final
 class FrameAssembler:
-    """One direction of one connection."""
+    """Parses one direction of one connection."""
 
     def __init__(self, codec: Codec, sink: FrameSink, landing: list[Segment], max_buffer_bytes: int) -> None:
         """Starts in staging.
 
         Args:
-            codec: knows the layout.
-            sink: gets the frames.
-            landing: segments for payloads, owned by the assembler until `take_landing`; empty when this side gets no
-                buffers.
-            max_buffer_bytes: longest payload of a data buffer; longer is a protocol error.
+            codec: parses headers and control frames.
+            sink: receives the frames.
+            landing: segments for payloads, owned by the assembler until `take_landing`; empty if this side receives no
+            buffers.
+            max_buffer_bytes: longest payload of a data buffer; a longer one is a protocol error.
         """
         self._codec = codec
         self._sink = sink
@@ -103,18 +103,18 @@ class FrameAssembler:
         )
         if codec.max_split_bytes and landing:
             longest = max(longest, self._header_bytes + codec.max_split_bytes + max_buffer_bytes)
-        # The slack lets a codec look at a whole header where a shorter one is.
+        # The slack lets a codec read a full header where a shorter one is.
         size = max(STAGING_BYTES, longest) + self._header_bytes
-        self._slab: Any = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # what is shared stays
+        self._slab: Any = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared pages would stay
         self._slab_view: memoryview = memoryview(self._slab)
         self._stop = STAGING_BYTES
         self._window = self._slab_view[:STAGING_BYTES]
-        self._filled = 0  # staging: bytes in the slab that are not parsed yet
+        self._filled = 0  # staging: unparsed bytes in the slab
         self._headers = [memoryview(bytearray(self._header_bytes)) for _ in landing]
         cells: list[memoryview] = []
         for header, segment in zip(self._headers, landing, strict=True):
             cells += (header, segment.memory)
-        self._ring = cells + cells  # twice, so that what follows any cell is one slice
+        self._ring = cells + cells  # twice, so that the cells that follow any cell are one slice
         self._cell = 0  # bulk and landing: index of the segment being filled
         self._in_payload = False
         self._in_bulk = False
@@ -122,7 +122,7 @@ class FrameAssembler:
         self._fields: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)  # length, channel, sequence, backlog, checksum
 
     def deliver_to(self, sink: BufferSink) -> None:
-        """Where data buffers go from now on; the connection shortens their way once it is open."""
+        """Sets the receiver of data buffers; an open connection passes its endpoint, to shorten their way."""
         self._on_buffer = sink.on_buffer
         self._on_small_buffer = sink.on_small_buffer
 
@@ -133,25 +133,25 @@ class FrameAssembler:
 
     @property
     def unparsed(self) -> bytes:
-        """The bytes that are not yet a frame, for messages."""
+        """The bytes that are not yet a frame, for error texts."""
         return bytes(self._slab_view[: self._filled])
 
     def rest(self) -> None:
-        """Gives the slab's memory back to the system until bytes come again; for a connection that is silent.
+        """Returns the slab's memory to the system until bytes arrive again; for an idle connection.
 
-        Whatever it holds of a frame is kept. Landing segments are network buffers and stay.
+        A partial frame is kept. Landing segments are network buffers and stay.
         """
         if not self._filled:
             self._slab.madvise(mmap.MADV_DONTNEED)
 
     def take_landing(self) -> list[Segment]:
-        """Gives the landing segments up; the assembler is finished."""
+        """Returns the landing segments to the caller; the assembler is finished."""
         landing, self._landing = self._landing, []
         self._ring = []
         return landing
 
     def windows(self) -> list[memoryview]:
-        """Where the next bytes should be stored, in order. Valid until `advance`."""
+        """The memory for the next bytes, in order. Valid until `advance`."""
         if self._in_bulk:
             first = 2 * self._cell
             have = self._have
@@ -164,15 +164,15 @@ class FrameAssembler:
                     windows[0] = windows[0][have:]
             return windows
         if self._in_payload:
-            # A payload shorter than a segment: the rest of it, and whatever follows goes to the slab.
+            # A payload shorter than a segment: its rest, and the slab for whatever follows.
             return [self._landing[self._cell].memory[self._have : self._fields[0]], self._window]
         return [self._slab_view[self._filled : self._stop]]
 
     def advance(self, count: int) -> None:
-        """`count` bytes were stored in the windows.
+        """Parses `count` bytes that were stored in the windows.
 
         Raises:
-            RemoteProtocolError: they are not a frame of this protocol. The stream cannot be used any more.
+            RemoteProtocolError: they are not a frame of this protocol. The stream is unusable.
         """
         if self._in_bulk:
             self._advance_bulk(count)
@@ -208,7 +208,7 @@ class FrameAssembler:
                 have = self._have = self._have + count
                 header = self._headers[self._cell]
                 if have >= self._shortest and have >= self._codec.header_length(header, 0):
-                    # A shorter header: not what was expected, and nothing behind it may ever come.
+                    # A shorter header than expected; more bytes may never arrive.
                     self._slab_view[:have] = header[:have]
                     self._have = 0
                     self._in_bulk = False
@@ -224,7 +224,7 @@ class FrameAssembler:
                 self._fields = (length, channel, sequence, backlog, checksum)
                 self._in_payload = True
                 continue
-            # Not what was expected: gather header and everything behind it in the slab.
+            # Another frame than expected: gather its header and everything behind it in the slab.
             slab = self._slab_view
             slab[:header_bytes] = self._headers[self._cell]
             filled = header_bytes
@@ -245,7 +245,7 @@ class FrameAssembler:
             return
 
     def _deliver(self) -> None:
-        """The payload in the current landing segment is complete."""
+        """Delivers the complete payload in the current landing segment."""
         length, channel, sequence, backlog, checksum = self._fields
         cell = self._cell
         self._in_payload = False
@@ -306,12 +306,12 @@ class FrameAssembler:
         if left and position:
             slab[:left] = bytes(slab[position:filled])
         self._filled = left
-        # Only an empty slab may hand over to bulk: what is left of a header belongs in front of the next bytes.
+        # Only an empty slab may switch to bulk: the rest of a header precedes the next bytes.
         if left:
             self._in_bulk = False
 
     def _check_length(self, fields: HeaderFields) -> None:
-        """Refuses a frame that is too long from its header alone."""
+        """Refuses a frame that is too long, from its header alone."""
         kind, length, data_type, channel, _, _, _ = fields
         codec = self._codec
         if kind is _CONTROL:
@@ -328,7 +328,7 @@ class FrameAssembler:
             raise self._too_large(what, channel, length, limit)
 
     def _take_staged(self, fields: HeaderFields, payload: memoryview) -> None:
-        """A frame that is all there and no plain buffer."""
+        """Delivers a complete frame that is not a plain buffer."""
         kind, _, data_type, channel, sequence, backlog, described = fields
         if kind is _CONTROL:
             frame = self._codec.decode_control(data_type, channel, bytes(payload))
@@ -347,11 +347,11 @@ class FrameAssembler:
             for index, size in enumerate(parts.sizes):
                 event = bytes(parts.body[start : start + size])
                 start += size
-                number = (sequence + index) & 0xFFFFFFFF  # it travels as 32 bits
+                number = (sequence + index) & 0xFFFFFFFF  # 32 bits on the wire
                 self._sink.on_event(channel, number, backlog, DataType(data_type), event)
 
     def _too_large(self, what: str, channel: int, length: int, limit: int) -> RemoteProtocolError:
         return RemoteProtocolError(
             ErrorCode.FRAME_TOO_LARGE if limit else ErrorCode.UNEXPECTED_FRAME,
-            f"{what} of {length} bytes for channel {channel}; the most here is {limit}",
+            f"{what} of {length} bytes for channel {channel}; at most {limit} bytes are allowed here",
         )

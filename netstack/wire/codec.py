@@ -1,11 +1,11 @@
-"""What a codec must offer: the one place where the layout of frames is known.
+"""The interface of a codec, which is the only code that depends on the layout of frames.
 
-Takes: `Frame`s, events and the fields of data buffers. Gives: bytes, and back. Two dialects stand behind it (native;
-Flink's, see `dialects`); nothing above may depend on a layout.
+Takes: `Frame`s, events and the fields of data buffers. Gives: bytes, and back. There are two dialects, the native one
+and Flink's (`dialects`); nothing else may depend on a layout.
 
-A connection has a codec of its own: a dialect may name channels by something else than our numbers, and keeps the table
-in its codec. What a dialect lacks altogether (a hello, say) it tells by the attributes below; a frame that it has no
-words for is encoded as no bytes at all.
+Each connection has its own codec: a dialect may identify channels by something else than our numbers, and keeps the
+table in its codec. The attributes below describe what a dialect lacks (a hello, for example). A frame that it cannot
+express is encoded as no bytes.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from .frames import Frame
 
 
 class FrameKind(enum.IntEnum):
-    """What a header announces."""
+    """The kind of frame that a header announces."""
 
     BUFFER = 0
     """A data buffer or an in-band event."""
     CONTROL = 1
-    """Anything else; its payload goes to `decode_control`."""
+    """Any other frame; its payload goes to `decode_control`."""
     COMPOSITE = 2
-    """Data buffers or events that have to be taken apart first; its payload goes to `split`."""
+    """Several data buffers or events; its payload goes to `split`."""
 
 
 HeaderFields: TypeAlias = tuple[FrameKind, int, int, int, int, int, int]
 """(kind, payload length in bytes, data type or control type, channel, sequence, backlog, checksum).
 
-A plain tuple on purpose: one is made for every buffer, and a class would double its price. In place of a composite's
-checksum stands what `split` needs to know.
+A plain tuple on purpose: one is created for every buffer, and a class would take twice as long. For a composite frame
+the checksum is replaced by what `split` needs.
 """
 
 Inflate: TypeAlias = Callable[[memoryview], bytes]
-"""Decompresses one buffer; a `RemoteProtocolError` if that cannot be done within its bounds."""
+"""Decompresses one buffer; raises `RemoteProtocolError` if that fails or exceeds its limit."""
 
 
 @final
 class Parts:
-    """A composite frame taken apart: buffers, or events, that came glued together.
+    """A composite frame split into its buffers or events.
 
-    A plain class: compiled, a dataclass cannot have a field of type memoryview.
+    A plain class, because a compiled dataclass cannot have a field of type memoryview.
 
     Attributes:
-        body: all of them; a view that is valid until the next bytes are read.
-        sizes: of each, in bytes and in order; they add up to the body.
-        inflate: what decompresses each of them; None if they are as they are.
+        body: all parts; a view that is valid until the next bytes are read.
+        sizes: bytes of each part, in order; they add up to the body.
+        inflate: decompresses each part; None if they are not compressed.
     """
 
     __slots__ = ("body", "inflate", "sizes")
@@ -64,13 +64,13 @@ class Parts:
 
 
 class Codec(abc.ABC):
-    """Turns frames into bytes and bytes into frames, without keeping state between frames but names of channels."""
+    """Encodes and decodes frames; between frames it keeps only the table of channels."""
 
     header_bytes: int
-    """Length of the header a buffer frame starts with."""
+    """Length of the header of a buffer frame."""
 
     control_header_bytes: int
-    """Length of the header any other frame starts with; not above `header_bytes`."""
+    """Length of the header of any other frame; not above `header_bytes`."""
 
     max_control_bytes: int
     """Longest payload of a control frame."""
@@ -79,63 +79,63 @@ class Codec(abc.ABC):
     """Longest payload of an in-band event."""
 
     max_split_bytes: int = 0
-    """What the payload of a composite frame may have beyond its buffers; 0: there are no such frames."""
+    """Bytes that the payload of a composite frame may have besides its buffers; 0: there are no such frames."""
 
     has_hello: bool = True
-    """Whether both sides say who they are before anything else. Without: both are taken to have the same settings."""
+    """Whether both sides send a hello first. Without, both are assumed to have the same settings."""
 
     has_heartbeat: bool = True
     """Whether there are pings."""
 
     has_goodbye: bool = True
-    """Whether the end of a stream is announced. Without: it is the regular end of a connection without channels."""
+    """Whether the end of a stream is announced. Without, a stream may end when no channel is open."""
 
     blames_connection: bool = False
-    """Whether the answer to a misused channel is that the whole connection has failed, which its consumer then ends. If
-    not, the channel fails, and no other."""
+    """Whether misuse of a channel is answered by a failure of the whole connection, which its consumer then closes.
+    Otherwise only that channel fails."""
 
     takes_credit_back: bool = True
-    """Whether a consumer has the buffer of an empty one free again: the way a producer gives back credit."""
+    """Whether an empty buffer frees a buffer at the consumer, so that a producer can return credit."""
 
     repeats_cancel: bool = False
-    """Whether a producer may overlook a cancel, so that what comes for a channel that left is answered by another."""
+    """Whether a producer may overlook a cancel, so that data for a closed channel is answered by another cancel."""
 
     @property
     def packaging(self) -> Packaging:
-        """How what was kept in files is sent."""
+        """How kept buffers are sent."""
         return Packaging.PLAIN
 
     @abc.abstractmethod
     def encode_control(self, frame: Frame) -> bytes:
-        """Whole control frames: mostly one; none (no bytes) for what this dialect does not say."""
+        """Encodes whole control frames: usually one; none (no bytes) if this dialect cannot express it."""
 
     def encode_stored(
         self, channel: int, sequence: int, backlog: int, buffer: StoredBuffer
     ) -> list[bytes | memoryview]:
-        """A whole frame, in pieces, of what was kept; only with a `packaging` other than PLAIN.
+        """Encodes kept buffers as one frame, in pieces; only with a `packaging` other than PLAIN.
 
         Raises:
-            LocalProtocolError: this dialect sends kept buffers as it sends others.
+            LocalProtocolError: this dialect sends kept buffers like others.
         """
         raise LocalProtocolError(
-            f"{type(self).__name__} has no frame for a kept buffer; its packaging is PLAIN: unpack the buffer first"
+            f"{type(self).__name__} has no frame for a kept buffer: its packaging is PLAIN, so unpack the buffer first"
         )
 
     @abc.abstractmethod
     def encode_buffer_header(
         self, channel: int, data_type: DataType, sequence: int, backlog: int, length: int, checksum: int
     ) -> bytes:
-        """The header that precedes the `length` payload bytes of a data buffer."""
+        """Encodes the header in front of the `length` payload bytes of a data buffer."""
 
     @abc.abstractmethod
     def encode_event(
         self, channel: int, data_type: DataType, sequence: int, backlog: int, payload: bytes
     ) -> tuple[bytes, bytes]:
-        """The header and the payload of a frame with an event, which is given as its native bytes."""
+        """Encodes an event, given as its native bytes, to the header and the payload of a frame."""
 
     @abc.abstractmethod
     def header_length(self, data: memoryview, offset: int) -> int:
-        """How long the header at `offset` is; asked where fewer than `header_bytes`, but `control_header_bytes` are.
+        """Length of the header at `offset`, where at least `control_header_bytes` but fewer than `header_bytes` exist.
 
         Raises:
             RemoteProtocolError: not a header of this protocol.
@@ -143,7 +143,7 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def parse_header(self, data: memoryview, offset: int) -> HeaderFields:
-        """The fields of the header at `offset`, of which all bytes are there.
+        """Parses the complete header at `offset`.
 
         Raises:
             RemoteProtocolError: not a header of this protocol.
@@ -151,28 +151,28 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def decode_control(self, control_type: int, channel: int, payload: bytes) -> Frame | None:
-        """The control frame with this payload; None for one that is of no consequence here.
+        """Decodes a control frame; None if it has no effect here.
 
         Raises:
-            RemoteProtocolError: unknown type, or a payload that does not fit it.
+            RemoteProtocolError: unknown type, or malformed payload.
         """
 
     @abc.abstractmethod
     def decode_event(self, data_type: DataType, payload: bytes) -> tuple[DataType, bytes]:
-        """The native bytes of an event that came with this payload, and the type it is handled as.
+        """Decodes an event to its native bytes, and the data type to handle it as.
 
         Raises:
-            RemoteProtocolError: not an event; its channel is unusable, others are not.
+            RemoteProtocolError: not an event; only its channel fails.
         """
 
     @abc.abstractmethod
     def split(self, described: int, payload: memoryview) -> Parts:
-        """Takes the payload of a composite frame apart.
+        """Splits the payload of a composite frame.
 
         Args:
-            described: the last of its header's fields.
-            payload: all of it.
+            described: the last field of its header.
+            payload: the whole payload.
 
         Raises:
-            RemoteProtocolError: sizes that do not add up.
+            RemoteProtocolError: the sizes do not add up.
         """

@@ -1,8 +1,8 @@
-"""The layout of Flink 2.3.0: what a Flink task manager says and understands, as the frames everything else speaks.
+"""The layout of Flink 2.3.0's protocol between TaskManagers, mapped to our frames.
 
-Takes: frames, events and fields. Gives: bytes, and back. One object for one connection: a producer's codec
-(`flink_producer`) for one that was accepted, a consumer's (`flink_consumer`) for one that was dialled; this module is
-what both have in common.
+Takes: frames, events and fields. Gives: bytes, and back. Each connection has its own codec: a producer's
+(`flink_producer`) if it was accepted, a consumer's (`flink_consumer`) if it was dialled. This module has their common
+part.
 
 | Flink | here |
 |---|---|
@@ -14,9 +14,9 @@ what both have in common.
 | TaskEventRequest | TaskEvent |
 | ErrorResponse | ChannelError, or ConnectionFailure if it is fatal |
 
-There is no hello, no ping and no goodbye of a producer; those frames have no bytes. A cancel that finds its request
-parked is overlooked by Flink, so it is said again. Credit, resumes and acknowledgements for channels that were never
-asked for have nobody's number, and become an UnknownChannel.
+There is no hello, no ping and no goodbye of a producer; those frames are encoded as no bytes. Flink overlooks a cancel
+of a request that is still waiting for its partition, so cancels are repeated. Credit, resumes and acknowledgements for
+channels that were never opened have no number here, and become an UnknownChannel.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .flink_channels import ChannelIds
 from .flink_layout import BUFFER, ID_BYTES, INT, MAGIC, PLAIN_DATA, PREFIX, ROUTE, Kind, malformed
 
 MAX_EVENT_BYTES: Final = 16 * 1024
-"""Flink has no bound; its events have tens of bytes."""
+"""A limit of ours; Flink has none, but its events are tens of bytes long."""
 
 
 class FlinkCodec(Codec):
-    """What both sides have in common: the table of channels, and sessions without ceremony."""
+    """The common part of both sides: the table of channels, and no greeting."""
 
     has_hello = False
     has_heartbeat = False
@@ -44,30 +44,30 @@ class FlinkCodec(Codec):
     takes_credit_back = False
 
     def __init__(self) -> None:
-        """Knows no channel."""
+        """Starts without channels."""
         self.control_header_bytes = PREFIX.size
         self.max_event_bytes = MAX_EVENT_BYTES
         self.ids = ChannelIds()
-        """The names of the channels, by number."""
+        """The ids of the channels, by number."""
 
     def encode_buffer_header(
         self, channel: int, data_type: DataType, sequence: int, backlog: int, length: int, checksum: int
     ) -> bytes:
-        """Overridden by the side that sends buffers."""
-        raise LocalProtocolError(f"a consumer has no buffers to send (channel {channel})")
+        """Raises; overridden by the side that sends buffers."""
+        raise LocalProtocolError(f"a consumer sends no buffers (channel {channel})")
 
     def encode_event(
         self, channel: int, data_type: DataType, sequence: int, backlog: int, payload: bytes
     ) -> tuple[bytes, bytes]:
-        """Overridden by the side that sends events in-band."""
-        raise LocalProtocolError(f"a consumer has no in-band events to send (channel {channel})")
+        """Raises; overridden by the side that sends events in-band."""
+        raise LocalProtocolError(f"a consumer sends no in-band events (channel {channel})")
 
     def header_length(self, data: memoryview, offset: int) -> int:
-        """Overridden by the side that gets buffers."""
+        """Always 9; overridden by the side that receives buffers."""
         return PREFIX.size
 
     def decode_event(self, data_type: DataType, payload: bytes) -> tuple[DataType, bytes]:
-        """The native bytes of an event. The ends have bytes of their own, as in Flink."""
+        """Decodes an event to its native bytes; the end events get data types of their own, as in Flink."""
         event = flink_events.to_native(flink_events.decode(payload))
         if data_type is DataType.EVENT:
             if isinstance(event, EndOfData):
@@ -80,30 +80,30 @@ class FlinkCodec(Codec):
             raise malformed(str(error)) from error
 
     def split(self, described: int, payload: memoryview) -> Parts:
-        """Overridden by the side that gets buffers."""
+        """Raises; overridden by the side that receives buffers."""
         raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, "a consumer does not send buffers")
 
 
 def route_of(channel_id: bytes, subpartition: int) -> bytes:
-    """What is the same in the headers of all plain buffers of a channel."""
+    """The part of the header that all plain buffers of a channel share."""
     return ROUTE.pack(MAGIC, Kind.BUFFER_RESPONSE, channel_id, subpartition, 0)
 
 
 def head_of(route: bytes, length: int) -> bytes:
-    """The first of the two fields that all plain data buffers of a channel and length have alike in their headers."""
+    """The first of two header fields that all plain data buffers of a channel and length share."""
     return INT.pack(BUFFER.size + length) + route
 
 
 def tail_of(length: int) -> bytes:
-    """The second of them."""
+    """The second of the two fields (`head_of`)."""
     return struct.pack(">HI", PLAIN_DATA, length)
 
 
 def id_in(body: bytes) -> bytes:
-    """The id that is all of a body.
+    """Checks that a body is one id, and returns it.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it does not have 16 bytes.
     """
     if len(body) != ID_BYTES:
         raise ValueError("an id has 16 bytes")
@@ -111,11 +111,11 @@ def id_in(body: bytes) -> bytes:
 
 
 def positive(value: int, what: str) -> int:
-    """`value`.
+    """Checks that `value` is above 0, and returns it.
 
     Raises:
         ValueError: it is not above 0.
     """
     if value <= 0:
-        raise ValueError(f"{what} {value}; at least 1 is expected")
+        raise ValueError(f"{what} {value}; the minimum is 1")
     return value

@@ -1,9 +1,9 @@
-"""The native layout: `SPEC.md` is normative, this module implements it.
+"""NativeCodec: netstack's own layout. `SPEC.md` is normative; this module implements it.
 
 Takes: frames and fields. Gives: bytes, and back.
 
-Every frame starts with the same 24 bytes, so that a receiver can ask the kernel for "the rest of this payload, the next
-header, the next payload, ..." in one call (scatter), and so that one `struct` call parses any frame.
+Every frame starts with a header of 24 bytes. So a receiver can ask the kernel for "the rest of this payload, the next
+header, the next payload, ..." in one call (scatter), and one `struct` call parses any header.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from .frames import (
 PROTOCOL_VERSION: Final = 4
 MAGIC: Final = b"netstack"
 PROOF_MAGIC: Final = b"NSA2"
-"""What a peer says first that wants a shared secret proven before anything else (`SPEC.md`, section 15)."""
-MAX_TEXT_BYTES: Final = 1000  # of an error's text; enough for a cause, too little to be a burden
+"""The first bytes of a peer that requires proof of a shared secret (`SPEC.md`, section 15)."""
+MAX_TEXT_BYTES: Final = 1000  # of an error text; enough for a cause, and small
 
 # length u32 | kind u8 | data type u8 | reserved u16 | channel u32 | sequence u32 | backlog u32 | checksum u32
 _HEADER: Final = struct.Struct(">IBBHIIII")
@@ -63,7 +63,7 @@ _DATA_TYPES: Final = frozenset(int(data_type) for data_type in DataType if data_
 
 
 class Kind(enum.IntEnum):
-    """The second field of the header."""
+    """The second field of the header, except the first byte of a HELLO, chosen to reject other protocols early."""
 
     HELLO = 0x6E  # "n": so that a peer of another protocol rarely gets past the first frame
     BUFFER = 1
@@ -98,68 +98,69 @@ _CONTROL_FRAME: Final = FrameKind.CONTROL
 
 @final
 class NativeCodec(Codec):
-    """The native layout."""
+    """Encodes and decodes the native layout."""
 
     def __init__(self, segment_size_bytes: int = 1 << 24) -> None:
-        """Keeps nothing of any connection.
+        """Keeps no state of a connection.
 
         Args:
-            segment_size_bytes: what a compressed buffer may become.
+            segment_size_bytes: size limit of a decompressed buffer.
         """
         self.header_bytes = _HEADER.size
         self.control_header_bytes = _HEADER.size
         self.max_control_bytes = 16 * 1024
         self.max_event_bytes = 16 * 1024
         self.max_credit_pairs = self.max_control_bytes // _PAIR.size
-        self.max_split_bytes = 4096  # 4 a compressed buffer
+        self.max_split_bytes = 4096  # 4 for each compressed buffer
         self._inflate = functools.partial(decompress, max_bytes=segment_size_bytes)
 
     @property
     def packaging(self) -> Packaging:
-        """Compressed buffers as they are."""
+        """Compressed buffers are sent unchanged."""
         return Packaging.COMPRESSED
 
     def encode_buffer_header(
         self, channel: int, data_type: DataType, sequence: int, backlog: int, length: int, checksum: int
     ) -> bytes:
-        """The 24 bytes before a buffer's payload."""
+        """Encodes the 24 bytes in front of a buffer's payload."""
         return _HEADER.pack(length, _BUFFER, data_type, 0, channel, sequence & 0xFFFFFFFF, backlog, checksum)
 
     def encode_event(
         self, channel: int, data_type: DataType, sequence: int, backlog: int, payload: bytes
     ) -> tuple[bytes, bytes]:
-        """Header and payload: events travel in their native bytes."""
+        """Encodes header and payload; events travel in their native bytes."""
         return self.encode_buffer_header(channel, data_type, sequence, backlog, len(payload), 0), payload
 
     def header_length(self, data: memoryview, offset: int) -> int:
-        """Always the same."""
+        """Always 24."""
         return _HEADER.size
 
     def parse_header(self, data: memoryview, offset: int) -> HeaderFields:
-        """The fields of the header at `offset`."""
+        """Parses the header at `offset`."""
         length, kind, data_type, reserved, channel, sequence, backlog, checksum = _HEADER.unpack_from(data, offset)
         if kind == _BUFFER:
             if reserved or data_type not in _DATA_TYPES:
                 raise RemoteProtocolError(
-                    ErrorCode.MALFORMED_FRAME, f"buffer frame with data type {data_type}, reserved field {reserved}"
+                    ErrorCode.MALFORMED_FRAME, f"a buffer frame with data type {data_type}, reserved field {reserved}"
                 )
             return _BUFFER_FRAME, length, data_type, channel, sequence, backlog, checksum
         if kind == _COMPRESSED:
             if not 1 <= reserved <= MAX_COMPRESSED or data_type != _DATA:
                 raise RemoteProtocolError(
                     ErrorCode.MALFORMED_FRAME,
-                    f"compressed frame of {reserved} buffers with data type {data_type}; 1 to {MAX_COMPRESSED} of data",
+                    f"a compressed frame of {reserved} buffers with data type {data_type};"
+                    f" 1 to {MAX_COMPRESSED} buffers of data are allowed",
                 )
             return FrameKind.COMPOSITE, length, data_type, channel, sequence, backlog, reserved
         return _CONTROL_FRAME, length, kind, channel, sequence, backlog, checksum
 
     def encode_control(self, frame: Frame) -> bytes:
-        """A whole control frame."""
+        """Encodes a control frame."""
         kind, channel, payload = _control_parts(frame)
         return _HEADER.pack(len(payload), kind, 0, 0, channel, 0, 0, 0) + payload
 
     def decode_control(self, control_type: int, channel: int, payload: bytes) -> Frame:
-        """The control frame with this payload."""
+        """Decodes a control frame."""
         try:
             return _decode_control(Kind(control_type), channel, payload)
         except (struct.error, ValueError, IndexError) as error:
@@ -169,13 +170,13 @@ class NativeCodec(Codec):
             ) from error
 
     def decode_event(self, data_type: DataType, payload: bytes) -> tuple[DataType, bytes]:
-        """The bytes unchanged; the channel decodes them."""
+        """Returns the bytes unchanged; the channel decodes them."""
         return data_type, payload
 
     def encode_stored(
         self, channel: int, sequence: int, backlog: int, buffer: StoredBuffer
     ) -> list[bytes | memoryview]:
-        """Compressed buffers, as they lie in the file."""
+        """Encodes compressed buffers as they are in the file."""
         parts = buffer.parts
         count = len(parts)
         length = _NUMBER.size * count + buffer.length
@@ -183,7 +184,7 @@ class NativeCodec(Codec):
         return [header + struct.pack(f">{count}I", *map(len, parts)), *parts]
 
     def split(self, described: int, payload: memoryview) -> Parts:
-        """The sizes, then the buffers, each compressed."""
+        """Splits the payload: the sizes, then the compressed buffers."""
         body = payload[_NUMBER.size * described :]
         if len(payload) < _NUMBER.size * described:
             raise RemoteProtocolError(
@@ -193,13 +194,13 @@ class NativeCodec(Codec):
         if sum(sizes) != len(body):
             raise RemoteProtocolError(
                 ErrorCode.MALFORMED_FRAME,
-                f"{described} compressed buffers of {sum(sizes)} bytes together; the frame has {len(body)}",
+                f"{described} compressed buffers of {sum(sizes)} bytes in total; the frame has {len(body)}",
             )
         return Parts(body, sizes, self._inflate)
 
 
 def explain_foreign_bytes(first: bytes) -> str:
-    """What a stream that does not start with a hello seems to speak, for the error message."""
+    """Guesses the protocol of a stream that does not start with a hello, for an error text."""
     for start, name in (
         (b"GET ", "HTTP"),
         (b"POST", "HTTP"),
@@ -255,7 +256,7 @@ def _control_parts(frame: Frame) -> tuple[Kind, int, bytes]:
         case Received(position):
             return Kind.RECEIVED, 0, _TOKEN.pack(position)
         case TaskEvent() | SegmentRequest() | UnknownChannel():
-            raise LocalProtocolError(f"the native protocol has no {type(frame).__name__} frames; send it as records")
+            raise LocalProtocolError(f"the native protocol has no {type(frame).__name__} frames; send records instead")
         case _:
             assert_never(frame)
 

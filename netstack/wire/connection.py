@@ -1,13 +1,16 @@
-"""One multiplexed connection without a socket: greeting, limits, heartbeat, dispatch, and what to write next.
+"""Connection: the protocol of one multiplexed connection, without a socket.
+
+It handles greeting, limits, heartbeat and dispatch, and collects what to write next.
 
 Takes: bytes that arrived (through the windows it lends) and the time. Gives: frames to its `Endpoint` (the producing
 half in `outbound.sender`, the consuming half in `inbound.receiver`), and pieces to write when the socket has room.
 
 Rules:
-- Pull, never push: `collect` is called when the socket has room, and asks the endpoint for frames then. Nothing else
-  queues, so memory is bounded whatever the peer does, and a priority event overtakes data right up to the socket.
-- Nothing but a hello is accepted before a hello; in a dialect without hellos the connection is open at once.
-- `RemoteProtocolError` from `advance` is final: tell the peer (`fail`), then close.
+- Pull, never push: `collect` is called when the socket has room, and asks the endpoint for frames at that moment.
+  Nothing else queues, so memory is bounded whatever the peer does, and a priority event overtakes data right up to the
+  socket.
+- Before a hello only a hello is accepted; in a dialect without hellos the connection opens at once.
+- `RemoteProtocolError` from `advance` is final: send the peer the reason (`fail`), then close.
 """
 
 from __future__ import annotations
@@ -30,15 +33,15 @@ from .session import Session, SessionStatistics
 from .states import TRANSITIONS, Input, State
 
 MAX_PENDING_CONTROL: Final = 200_000
-"""Opening 65,536 channels queues as many frames; three times that is a peer that never reads."""
+"""Opening 65,536 channels queues as many frames; a peer with three times that never reads."""
 
 
 PAIRS_A_FRAME: Final = 16
-"""So many announcements of credit, which a frame may have thousands of, are as much work as a frame."""
+"""This many credit pairs, of which a frame may have thousands, count as one control frame."""
 
 
 class Endpoint(FrameSink, Protocol):
-    """The half of a connection that knows channels. Its `on_frame` gets what is not the connection's own business."""
+    """The half of a connection that has channels. `on_frame` receives frames that `Connection` does not handle."""
 
     def on_open(self, peer: Hello, features: int) -> None:
         """Both hellos agree."""
@@ -48,10 +51,10 @@ class Endpoint(FrameSink, Protocol):
         """Whether no channel is open."""
 
     def collect(self, batch: OutgoingBatch) -> None:
-        """Adds frames that are ready, while `batch.has_room`."""
+        """Adds available frames, while `batch.has_room`."""
 
     def on_closed(self, error: Exception | None) -> None:
-        """The connection is gone: every channel on it ends, with `error` if it broke. Called once."""
+        """Ends every channel, with `error` if the connection broke. Called once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +62,14 @@ class ConnectionStatistics:
     """A snapshot of one connection.
 
     Attributes:
-        state: of the table in `states`.
-        peer_software: from its hello.
-        bytes_received: ever.
-        bytes_sent: ever handed to the socket.
+        state: its state (`states`).
+        peer_software: from the peer's hello.
+        bytes_received: bytes received.
+        bytes_sent: bytes written to the socket.
         sends: gathering writes.
-        receives: reads that brought something.
-        round_trip_s: last measured by ping, None before.
-        session: what outliving cuts has cost; None where a cut ends the connection.
+        receives: reads that returned bytes.
+        round_trip_s: last round trip measured by ping; None before.
+        session: cost of surviving cuts; None if a cut ends the connection.
         is_prompt: whether it is of the prompt class (`ids.ChannelDescriptor`).
     """
 
@@ -83,7 +86,7 @@ class ConnectionStatistics:
 
 @final
 class Connection:
-    """Protocol logic common to both halves."""
+    """The protocol logic that both halves share."""
 
     def __init__(
         self,
@@ -97,22 +100,22 @@ class Connection:
         now: float,
         session: Session | None = None,
     ) -> None:
-        """Queues our hello, if there is one to say.
+        """Queues our hello, if the dialect has one.
 
         Args:
-            codec: the layout; for this connection only.
-            endpoint: gets the frames.
-            hello: what we say of ourselves.
-            landing: where payloads land; empty on the producing side.
-            peer: its address, for messages.
-            on_write_wanted: called when `collect` has become worth calling.
+            codec: encodes and decodes frames; for this connection only.
+            endpoint: receives the frames.
+            hello: our hello.
+            landing: segments for payloads; empty on the producing side.
+            peer: its address, for error texts.
+            on_write_wanted: called when `collect` may return something.
             now: monotonic seconds.
-            session: counts and keeps what goes over the stream; None where a cut ends the connection.
+            session: counts and keeps the bytes of the stream; None if a cut ends the connection.
         """
         self.peer = peer
         self.peer_hello: Hello | None = None
         self.is_prompt = bool(hello.features >> 16 & FEATURE_PROMPT)
-        """Whether it is of the prompt class, as the consumer asked; a producer knows from its hello on."""
+        """Whether it is of the prompt class, which the consumer requests; at the producer valid after the greeting."""
         self.state = State.GREETING if codec.has_hello else State.OPEN
         self._codec = codec
         self._endpoint = endpoint
@@ -132,12 +135,12 @@ class Connection:
         self.sends = 0
         self.receives = 0
         self.control_frames = 0
-        """Frames that moved no data, events included: what a peer may send without end."""
+        """Received frames without data, events included: a peer may send any number of them."""
         self.continuation: Continue | None = None
-        """The stream carries another session from now on: whoever owns it must take it away from this connection."""
+        """Set when this stream belongs to another session, whose owner must take it over."""
         self._session = session
         self._awaits_session = False
-        self._has_heard = False  # of a channel
+        self._has_heard = False  # whether a frame of a channel was received
         self._is_closed = False
         self._has_left = False
         self._has_greeted = not codec.has_hello
@@ -150,10 +153,10 @@ class Connection:
     # Bytes in.
 
     def advance(self, count: int, now: float) -> None:
-        """`count` bytes were stored in `windows()`.
+        """Parses `count` bytes that were stored in `windows()`.
 
         Raises:
-            RemoteProtocolError: the peer broke the protocol; final.
+            RemoteProtocolError: the peer violated the protocol; final.
         """
         self.bytes_received += count
         self.receives += 1
@@ -167,15 +170,15 @@ class Connection:
 
     @property
     def is_greeting(self) -> bool:
-        """Whether something is still to be said before channels may be opened."""
+        """Whether channels may not be opened yet."""
         return self.state is _GREETING or self._awaits_session
 
     def end_of_stream(self) -> None:
-        """The peer's direction ended.
+        """Handles the end of the peer's direction.
 
         Raises:
-            RemoteProtocolError: without a goodbye, or in the middle of a frame; where there are no goodbyes, while a
-                channel was open and we had not left.
+            RemoteProtocolError: it ended without a goodbye, or inside a frame; in a dialect without goodbyes, while a
+            channel was open and we had not sent ours.
         """
         if self._assembler.mid_frame:
             raise RemoteProtocolError(
@@ -200,10 +203,10 @@ class Connection:
     # Bytes out.
 
     def send(self, frame: Frame) -> None:
-        """Queues a control frame (those of the endpoint that do not coalesce: at most a few a channel).
+        """Queues a control frame that does not coalesce (at most a few per channel).
 
         Raises:
-            RemoteProtocolError: the peer provokes more answers than it reads.
+            RemoteProtocolError: the peer causes more answers than it reads.
         """
         if self.state is not State.CLOSED:
             if len(self._control) >= MAX_PENDING_CONTROL:
@@ -218,10 +221,10 @@ class Connection:
                 self._on_write_wanted()
 
     def collect(self) -> OutgoingBatch | None:
-        """What to write now, or None. The batch's buffers must be released by the caller."""
+        """Returns the next frames to write, or None. The caller must release the batch."""
         batch = OutgoingBatch()
         control = self._control
-        if self._pong is not None and self._has_greeted:  # a heartbeat waits for nothing but our hello
+        if self._pong is not None and self._has_greeted:  # a heartbeat waits only for our hello
             batch.add_control(self._codec.encode_control(self._pong))
             self._pong = None
         while control and batch.has_room:
@@ -246,18 +249,18 @@ class Connection:
     # Life.
 
     def heartbeat(self, now: float, interval_s: float, timeout_s: float) -> None:
-        """Pings a silent peer, where there are pings, and keeps no memory for it; call it about every `interval_s`.
+        """Pings a silent peer, in a dialect with pings, and frees idle memory; call it about every `interval_s`.
 
-        A peer that talks is pinged when we have said nothing since the last call: what it has sent may take us longer
-        to take in than its patience lasts, and its own ping stands behind that.
+        A peer that sends data is pinged too if we have sent nothing since the last call: we may need longer to process
+        its data than its timeout allows, and its own ping is queued behind that data.
 
         Raises:
-            RemoteProtocolError: it has not been heard of for `timeout_s` although it was pinged.
+            RemoteProtocolError: it was pinged and sent nothing for `timeout_s`.
         """
         silent = now - self._last_received
         if self._ping_sent is not None and silent >= timeout_s:
             raise RemoteProtocolError(
-                ErrorCode.TIMED_OUT, f"{self.peer} did not answer for {silent:.1f} s; its host or the network is gone"
+                ErrorCode.TIMED_OUT, f"{self.peer} did not answer for {silent:.1f} s; its host or the network is down"
             )
         if silent >= interval_s:
             self._assembler.rest()
@@ -269,16 +272,16 @@ class Connection:
             self.send(Ping(self._ping_token))
 
     def excuse(self, now: float) -> None:
-        """There was no stream for the peer to say anything on: its silence begins now."""
+        """Restarts the peer's timeout: there was no stream on which it could send."""
         self._last_received = now
         self._ping_sent = None
 
     def fail(self, error: RemoteProtocolError) -> bytes:
-        """The frame that tells the peer why the connection ends; no bytes where the dialect has no such frame."""
+        """Encodes the frame that contains the reason of the failure; no bytes if the dialect has none."""
         return self._codec.encode_control(ConnectionFailure(error.code, error.text))
 
     def close(self, error: Exception | None) -> list[Segment]:
-        """Ends every channel. Idempotent. Returns the landing segments."""
+        """Ends every channel and returns the landing segments. Idempotent."""
         self.state = TRANSITIONS.get((self.state, Input.CLOSE), State.CLOSED)
         self._control.clear()
         if not self._is_closed:
@@ -287,7 +290,7 @@ class Connection:
         return self._assembler.take_landing()
 
     def take_landing(self) -> list[Segment]:
-        """Gives up the landing segments of a connection whose `close` failed."""
+        """Returns the landing segments of a connection whose `close` failed."""
         return self._assembler.take_landing()
 
     def statistics(self) -> ConnectionStatistics:
@@ -305,20 +308,20 @@ class Connection:
             is_prompt=self.is_prompt,
         )
 
-    # FrameSink: what the assembler found.
+    # FrameSink: called by the assembler.
 
     def on_buffer(
         self, channel: int, sequence: int, backlog: int, segment: Segment, length: int, checksum: int
     ) -> Segment:
-        """A data buffer in any state but OPEN, in which they go straight to the endpoint."""
+        """Refuses a data buffer in any state but OPEN, in which buffers go straight to the endpoint."""
         raise self._unexpected("a data buffer")
 
     def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
-        """Likewise."""
+        """Refuses a data buffer, as `on_buffer`."""
         raise self._unexpected("a data buffer")
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
-        """An in-band event."""
+        """Passes an in-band event to the endpoint."""
         self.control_frames += 1
         if self.state not in _TAKES_FRAMES:
             raise self._unexpected(f"an event ({data_type.name})")
@@ -333,13 +336,13 @@ class Connection:
         sizes: tuple[int, ...],
         inflate: Inflate | None,
     ) -> None:
-        """Several data buffers in one frame."""
+        """Passes the data buffers of one frame to the endpoint."""
         if self.state not in _TAKES_FRAMES:
             raise self._unexpected("data buffers")
         self._endpoint.on_parts(channel, sequence, backlog, body, sizes, inflate)
 
     def on_frame(self, frame: Frame) -> None:
-        """A control frame."""
+        """Handles a control frame, or passes it to the endpoint."""
         self.control_frames += 1
         match frame:
             case Hello():
@@ -351,7 +354,7 @@ class Connection:
             case SessionOffer() | Continue() | Received():
                 self._on_session_frame(frame)
             case Ping():
-                self._pong = Pong(frame.token)  # only the newest: a peer that pings without end costs nothing
+                self._pong = Pong(frame.token)  # only the newest, so that endless pings cost nothing
                 self._on_write_wanted()
             case Pong(token):
                 if token == self._ping_token and self._ping_sent is not None:
@@ -416,7 +419,7 @@ class Connection:
         )
 
     def _check_first_bytes(self, count: int) -> None:
-        """Recognises a peer of another protocol by its first bytes, before their lengths are believed."""
+        """Detects a peer of another protocol by its first bytes, before a length is trusted."""
         expected = self._control_hello_prefix()
         if self.bytes_received - count >= len(expected):
             return

@@ -1,8 +1,8 @@
-"""Credit as a type: what a sender may send. What a receiver promised is `ReceiveCredit` in `inbound.channel_buffers`.
+"""SendCredit: how many buffers a sender may send. `inbound.channel_buffers.ReceiveCredit` is the receiver's side.
 
 Takes: counts of buffers. Gives: `SendCredit` to the sender.
 
-Unit: network buffers. Every method is O(1); going below zero raises. The law both sides keep, per channel:
+Unit: network buffers. Every method is O(1); falling below zero raises. Both sides keep this invariant for each channel:
 sender's credit + announcements in flight + unannounced + data buffers in flight = free buffers reserved at the
 receiver.
 """
@@ -14,28 +14,28 @@ from typing import final
 from ..errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 
 MAX_CREDIT = 1 << 31
-"""No receiver has more buffers than this; a larger sum is a broken or hostile peer."""
+"""No receiver has more buffers; a larger sum means a broken or hostile peer."""
 
 
 @final
 class SendCredit:
-    """How many data buffers one channel may still send."""
+    """The number of data buffers that one channel may still send."""
 
     __slots__ = ("available", "granted", "is_on_demand")
 
     def __init__(self, initial: int) -> None:
         self.available = initial
-        """May be sent now."""
+        """Credit that is left."""
         self.granted = initial
-        """Granted so far, without what was forgotten."""
+        """Credit granted so far, without voided credit."""
         self.is_on_demand = not initial
-        """Whether the receiver has no buffers of its own for the channel: it grants for an announced backlog."""
+        """Whether the receiver has no exclusive buffers for the channel and grants credit for an announced backlog."""
 
     def grant(self, count: int) -> None:
-        """The receiver announced `count` more.
+        """Adds announced credit.
 
         Raises:
-            RemoteProtocolError: not above zero, or more than any receiver can have.
+            RemoteProtocolError: `count` is not above 0, or the sum exceeds what a receiver can have.
         """
         if count <= 0 or self.available + count > MAX_CREDIT:
             raise RemoteProtocolError(
@@ -45,20 +45,20 @@ class SendCredit:
         self.granted += count
 
     def spend(self) -> None:
-        """A data buffer goes out.
+        """Spends one credit for a data buffer.
 
         Raises:
-            LocalProtocolError: there is no credit for it.
+            LocalProtocolError: no credit is left.
         """
         if self.available <= 0:
             raise self.exceeded()
         self.available -= 1
 
     def exceeded(self) -> LocalProtocolError:
-        """The error of a sender that has no credit for what it sends."""
-        return LocalProtocolError(f"a buffer without credit: {self.granted} were granted, and all are spent")
+        """The error of a sender without credit."""
+        return LocalProtocolError(f"a buffer was sent without credit: all {self.granted} granted credits are spent")
 
     def forget(self) -> None:
-        """What is left is void: while the channel was blocked, its receiver gave the buffers to others."""
+        """Voids the remaining credit: while the channel was blocked, its receiver gave the buffers to others."""
         self.granted -= self.available
         self.available = 0

@@ -1,6 +1,6 @@
-"""The dialects by name: who speaks to a netstack, and who to a Flink cluster.
+"""The wire dialects by name: netstack's own, and Flink's.
 
-Takes: a name. Gives: codecs, one for each connection.
+Takes: a name. Gives: one codec for each connection.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ FLINK: Final = FLINK_DIALECT
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How the connections of one TaskManager speak.
+    """The wire protocol of one TaskManager's connections.
 
     Attributes:
-        name: as in `dialect_named`.
-        producer_codec: makes the codec of a connection that was accepted.
-        consumer_codec: makes the codec of a connection that was dialled.
+        name: its name for `dialect_named`.
+        producer_codec: creates the codec of an accepted connection.
+        consumer_codec: creates the codec of a dialled connection.
     """
 
     name: str
@@ -40,14 +40,14 @@ def dialect_named(name: str, *, segment_size_bytes: int, new_id: Callable[[], by
 
     Args:
         name: `NATIVE` or `FLINK`.
-        segment_size_bytes: of this TaskManager.
-        new_id: 16 random bytes, for a channel.
+        segment_size_bytes: segment size of this TaskManager.
+        new_id: returns 16 random bytes, for a channel.
 
     Raises:
-        ConfigError: no such dialect.
+        ConfigError: unknown dialect.
     """
     if name == NATIVE:
-        codec = NativeCodec(segment_size_bytes)  # knows nothing of any connection
+        codec = NativeCodec(segment_size_bytes)  # has no state of a connection
         return Dialect(name, lambda: codec, lambda: codec)
     if name == FLINK:
         return Dialect(

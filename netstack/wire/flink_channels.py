@@ -1,6 +1,6 @@
-"""The names Flink gives to channels (16 bytes, chosen at random by consumers) and the numbers they have here.
+"""ChannelIds: maps Flink's channel ids (16 random bytes, chosen by consumers) to channel numbers and back.
 
-Takes: ids and numbers. Gives: the other of the two, to the codecs of one connection.
+Takes: ids and numbers. Gives: the other of the two, to the codec of one connection.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Final, final
 from ..errors import ErrorCode, RemoteProtocolError
 
 MAX_CHANNEL_IDS: Final = 100_000
-"""A peer has at most 65,536 channels open by default, and asks again under the same id; more fill memory."""
+"""A peer opens at most 65,536 channels by default, and retries under the same id; more ids would only fill memory."""
 
 
 @final
 class ChannelIds:
-    """Both ways, for one connection. A number is used once; an id that was forgotten and comes back gets a new one."""
+    """The channel ids of one connection. A number is used once: an id that was forgotten and returns gets a new one."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
@@ -23,7 +23,7 @@ class ChannelIds:
         self._next = 0
 
     def number_of(self, channel_id: bytes) -> int | None:
-        """The number of a channel; None if nobody named it so far."""
+        """The number of a channel; None if its id is unknown."""
         return self._numbers.get(channel_id)
 
     def id_of(self, number: int) -> bytes:
@@ -35,22 +35,22 @@ class ChannelIds:
         return number in self._ids
 
     def bind(self, number: int, channel_id: bytes) -> None:
-        """Our own consumer opens a channel under this number."""
+        """Binds an id to the number of a channel that our consumer opens."""
         self._numbers[channel_id] = number
         self._ids[number] = channel_id
 
     def number_for(self, channel_id: bytes) -> int:
-        """The number of a channel that the peer names; a new one, if it has none.
+        """The number of a channel that the peer names; a new one if its id is unknown.
 
         Raises:
-            RemoteProtocolError: the peer names more channels than anybody has.
+            RemoteProtocolError: the peer names too many channels.
         """
         number = self._numbers.get(channel_id)
         if number is None:
             if len(self._numbers) >= MAX_CHANNEL_IDS:
                 raise RemoteProtocolError(
                     ErrorCode.CHANNEL_IN_USE,
-                    f"more than {MAX_CHANNEL_IDS} channels on one connection that were not cancelled",
+                    f"more than {MAX_CHANNEL_IDS} channels were opened on one connection and not cancelled",
                 )
             number = self._next
             self._next += 1
@@ -58,5 +58,5 @@ class ChannelIds:
         return number
 
     def forget(self, number: int) -> None:
-        """The channel was cancelled: nobody names it any more."""
+        """Removes a cancelled channel."""
         del self._numbers[self._ids.pop(number)]

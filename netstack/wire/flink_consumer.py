@@ -1,9 +1,9 @@
-"""The consuming side of Flink's dialect: writes requests, reads buffers. See `codec_flink`.
+"""FlinkConsumerCodec, the consuming side of Flink's dialect: writes requests, reads buffers (`codec_flink`).
 
-Takes: frames of a consumer to send; bytes of a producer. Gives: bytes; buffer headers, parts and frames.
+Takes: a consumer's frames to send; bytes of a producer. Gives: bytes; buffer headers, parts and frames.
 
-The header of a plain data buffer is one look-up: its first 33 bytes (length, magic, kind, channel, subpartition, no
-parts) are the same for all buffers of a channel that are as long, so they are checked and turned into the channel's
+The header of a plain data buffer needs one look-up: all buffers of a channel with the same length start with the same
+33 bytes (length, magic, kind, channel, subpartition, no parts), so these bytes are checked and mapped to the channel's
 number in one step.
 """
 
@@ -59,28 +59,28 @@ from .frames import (
 )
 
 MAX_ERROR_BYTES: Final = 256 * 1024
-"""A stack trace has 2 to 4 KiB, with its causes a multiple of that."""
+"""A stack trace has 2 to 4 KiB, and several times that with its causes."""
 
 _BUFFER_BYTES: Final = BUFFER.size
 _BUFFER_FRAME: Final = FrameKind.BUFFER
 _DATA: Final = int(DataType.DATA)
 _unpack_plain: Final = PLAIN_BUFFER.unpack_from
 _unpack_known: Final = KNOWN_BUFFER.unpack_from
-_MAX_KNOWN: Final = 4096  # pairs of channel and length whose headers are remembered
+_MAX_KNOWN: Final = 4096  # pairs of channel and length whose headers are cached
 
 
 @final
 class FlinkConsumerCodec(FlinkCodec):
-    """Of a connection on which we consume: writes requests, reads buffers."""
+    """The codec of a dialled connection: writes requests, reads buffers."""
 
     repeats_cancel = True
 
     def __init__(self, new_id: Callable[[], bytes], segment_size_bytes: int) -> None:
-        """Knows no channel.
+        """Starts without channels.
 
         Args:
-            new_id: 16 random bytes.
-            segment_size_bytes: what a compressed buffer may become.
+            new_id: returns 16 random bytes.
+            segment_size_bytes: size limit of a decompressed buffer.
         """
         super().__init__()
         self.header_bytes = _BUFFER_BYTES
@@ -89,12 +89,12 @@ class FlinkConsumerCodec(FlinkCodec):
         self._new_id = new_id
         self._inflate = functools.partial(inflate, max_bytes=segment_size_bytes)
         self._by_route: dict[bytes, int] = {}
-        """Channels by the part of the header that is the same in all of their plain buffers."""
+        """Channels by the header bytes that all of their plain buffers share."""
         self._known: dict[bytes, tuple[int, int, bytes]] = {}
-        """Channel, length and the last field, by the first field of headers that were checked once."""
+        """Channel, length and last field of checked headers, by their first field."""
 
     def encode_control(self, frame: Frame) -> bytes:
-        """What a consumer says. The first of an `OpenChannel` gives the channel its id."""
+        """Encodes a consumer's frame. The first `OpenChannel` of a channel assigns its id."""
         ids = self.ids
         match frame:
             case AddCredit(pairs):
@@ -108,7 +108,7 @@ class FlinkConsumerCodec(FlinkCodec):
                     channel_id = self._new_id()
                     ids.bind(channel, channel_id)
                     self._by_route[route_of(channel_id, first)] = channel
-                # Without credits a consumer grants more than can be said.
+                # Without credit-based flow control the initial credit exceeds the field.
                 body = REQUEST.pack(partition, first, first + count - 1, ids.id_of(channel), min(credit, MAX_INT))
                 return whole_frame(Kind.PARTITION_REQUEST, body)
             case Resume(channel):
@@ -136,18 +136,18 @@ class FlinkConsumerCodec(FlinkCodec):
         return _BUFFER_BYTES if kind is Kind.BUFFER_RESPONSE else PREFIX.size
 
     def parse_header(self, data: memoryview, offset: int) -> HeaderFields:
-        """The fields of a producer's frame."""
+        """Parses the header of a producer's frame."""
         try:
             head, sequence, backlog, tail = _unpack_known(data, offset)
             channel, size, right = self._known[head]
-        except (KeyError, struct.error):  # a length or a frame that is rare, or the last bytes of the slab
+        except (KeyError, struct.error):  # a new length, another kind of frame, or the end of the slab
             return self._parse_plain(data, offset)
         if tail == right and backlog <= 0x7FFFFFFF:
             return _BUFFER_FRAME, size, 1, channel, sequence, backlog, 0
         return self._parse_other(data, offset)
 
     def decode_control(self, control_type: int, channel: int, payload: bytes) -> Frame | None:
-        """What a producer says beside buffers."""
+        """Decodes a producer's frame other than a buffer."""
         if control_type == Kind.ERROR_RESPONSE:
             number, code, name = read_error(payload, self.ids.number_of)
             text = f"the producer answered with {name}"
@@ -163,19 +163,19 @@ class FlinkConsumerCodec(FlinkCodec):
         return None if number is None else BacklogAnnouncement(number, backlog)
 
     def split(self, described: int, payload: memoryview) -> Parts:
-        """The sizes, then the buffers."""
+        """Splits the payload: the sizes, then the buffers."""
         count, is_compressed = described >> 1, described & 1
         body = payload[count * INT.size :]
         sizes = struct.unpack_from(f">{count}i", payload) if count else (len(body),)
         if min(sizes) < 0 or sum(sizes) != len(body):
             raise malformed(
-                f"a BUFFER_RESPONSE of {count} parts with {sum(sizes)} bytes together, the smallest with {min(sizes)};"
+                f"a BUFFER_RESPONSE of {count} parts with {sum(sizes)} bytes in total, the smallest with {min(sizes)};"
                 f" it has {len(body)} bytes"
             )
         return Parts(body, sizes, self._inflate if is_compressed else None)
 
     def _parse_plain(self, data: memoryview, offset: int) -> HeaderFields:
-        """A plain data buffer of another length, as a rule; its like are known from then on."""
+        """Parses and caches the header of a plain data buffer, usually of a new length."""
         if len(data) - offset >= _BUFFER_BYTES:
             length, route, sequence, backlog, described, size = _unpack_plain(data, offset)
             channel = self._by_route.get(route)
@@ -188,7 +188,7 @@ class FlinkConsumerCodec(FlinkCodec):
         return self._parse_other(data, offset)
 
     def _parse_other(self, data: memoryview, offset: int) -> HeaderFields:
-        """Anything but a plain data buffer of a channel in its own subpartition."""
+        """Parses any header except those of plain data buffers of a channel in its own subpartition."""
         length, kind = parse_prefix(data, offset, FROM_PRODUCER)
         if kind is not Kind.BUFFER_RESPONSE:
             return FrameKind.CONTROL, length - PREFIX.size, kind, 0, 0, 0, 0
@@ -207,7 +207,7 @@ class FlinkConsumerCodec(FlinkCodec):
         if number is None:
             raise RemoteProtocolError(
                 ErrorCode.UNKNOWN_CHANNEL,
-                f"a BUFFER_RESPONSE for channel {channel_id.hex()}, which was never asked for",
+                f"a BUFFER_RESPONSE for channel {channel_id.hex()}, which was never opened",
             )
         if parts or compressed:
             described = parts << 1 | compressed

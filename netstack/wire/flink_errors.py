@@ -1,11 +1,11 @@
-"""Error responses of Flink, without Java: what can be read of a serialised exception, and constant bytes that are one.
+"""Flink's error responses without Java: reads parts of a serialised exception, and writes exceptions as constant bytes.
 
 Takes: the body of an ErrorResponse, or a code and a text. Gives: scope, class and code; or a body.
 
-Nothing is deserialised. Of the object stream only the head is looked at (the class name has a fixed place), of the rest
-of the body only its last 17 bytes. What is written is the same stream each time, but for the message: a
-PartitionNotFoundException where a partition is missing, an IOException otherwise. Flink's consumer looks at the class
-only; ours knows that very stream again, and reads the message, which is in a fixed place.
+Nothing is deserialised. Only the head of the object stream is read (the class name has a fixed place), and the last 17
+bytes of the body. The written stream is constant except for the message: a PartitionNotFoundException for a missing
+partition, an IOException otherwise. Flink's consumer checks only the class. Ours recognises that very stream and reads
+the message, which has a fixed place.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CODES: Final = {
 
 
 def _class(name: str, serial: str, rest: str = "02 0000 78") -> bytes:
-    """One class of the chain: its name, its serial version, flags and fields."""
+    """One class of the chain: name, serial version, flags and fields."""
     return b"\x72" + _text(name.encode()) + bytes.fromhex(serial) + bytes.fromhex(rest)
 
 
@@ -61,12 +61,12 @@ _PARTITION_NOT_FOUND: Final = (
 
 
 def write_error(code: ErrorCode, text: str, channel_id: bytes | None) -> bytes:
-    """The body of an ErrorResponse.
+    """Encodes the body of an ErrorResponse.
 
     Args:
-        code: which exception it is.
-        text: for people; ASCII, what else is in it becomes question marks.
-        channel_id: of the channel it concerns; None: the whole connection.
+        code: selects the exception.
+        text: for people; characters other than ASCII become question marks.
+        channel_id: the failed channel; None: the whole connection.
     """
     if code is ErrorCode.PARTITION_NOT_FOUND and channel_id is not None:
         error = _STREAM + _PARTITION_NOT_FOUND + _text(b"")
@@ -79,18 +79,18 @@ def write_error(code: ErrorCode, text: str, channel_id: bytes | None) -> bytes:
 
 
 def read_error(body: bytes, number_of: Callable[[bytes], int | None]) -> tuple[int | None, ErrorCode, str]:
-    """What an ErrorResponse says.
+    """Reads the body of an ErrorResponse.
 
     Args:
-        body: of the frame.
-        number_of: the number of a channel with this id, None if there is none.
+        body: the body of the frame.
+        number_of: returns the number of a channel id; None if it is unknown.
 
     Returns:
-        The channel it concerns, or None for all of the connection; a code; the exception's class, and the message if it
-        is one of ours.
+        The failed channel, or None for the whole connection; a code; the exception's class, with the message if
+        it is one of ours.
 
     Raises:
-        RemoteProtocolError: it concerns neither a channel that was ever opened nor the connection.
+        RemoteProtocolError: it concerns neither a channel that was opened nor the connection.
     """
     name = _class_name(body)
     code = _CODES.get(name, ErrorCode.INTERNAL)
@@ -105,13 +105,13 @@ def read_error(body: bytes, number_of: Callable[[bytes], int | None]) -> tuple[i
     if body and body[-1] == _IS_FATAL:
         return None, code, name
     raise malformed(
-        f"an ErrorResponse of {len(body)} bytes with a {name} that concerns neither a channel of ours nor the"
+        f"an ErrorResponse of {len(body)} bytes with a {name} concerns neither a channel that was opened nor the"
         f" connection; its last bytes are {body[-ID_BYTES - 1 :].hex()}"
     )
 
 
 def _own_message(body: bytes) -> str:
-    """The message of an IOException as `write_error` makes it."""
+    """The message of an IOException that `write_error` wrote; empty for others."""
     head = _STREAM + _IO_EXCEPTION
     start = len(head) + _SHORT.size
     if len(body) < start or not body.startswith(head):
@@ -122,7 +122,7 @@ def _own_message(body: bytes) -> str:
 
 
 def _class_name(body: bytes) -> str:
-    """The class of a serialised exception, or what stands in its place."""
+    """The class of a serialised exception, or a substitute."""
     start = _NAME_AT + _SHORT.size
     if len(body) < start or not body.startswith(_STREAM):
         return "error without a class"

@@ -1,15 +1,15 @@
-"""Events of Flink 2.3.0: their bytes, with the padding, and which event of ours each is.
+"""Events of Flink 2.3.0: their bytes with the padding, and their mapping to our events.
 
-Takes: bytes, or events. Gives: the others.
+Takes: bytes, or events. Gives: the other of the two.
 
-Two steps. `decode` and `encode` know every event and every field. `to_native` and `from_native` say what becomes of
-them above the codec: ends, barriers and cancel markers are our own events; every other is a `UserEvent` that has the
-name of Flink's class and, as its payload, the bytes behind the type. A barrier keeps what a checkpoint is made of; that
-it belongs to a savepoint, and where that is stored, is dropped, because there are no savepoints here.
+There are two steps. `decode` and `encode` handle every event and every field. `to_native` and `from_native` map them to
+our events: ends, barriers and cancel markers have classes here; every other event becomes a `UserEvent` with the name
+of Flink's class and, as payload, the bytes behind the type. A barrier loses that it belongs to a savepoint, and the
+savepoint's location.
 
-Rules: whatever follows an event is ignored. What is written is padded as Flink pads it: it sends the array an event was
-written into. Times are milliseconds there and nanoseconds here; the age of a barrier stays behind, since Flink compares
-clocks.
+Rules: bytes behind an event are ignored. Written events are padded as Flink pads them: it sends the whole array that an
+event was written into. Times are in milliseconds there and in nanoseconds here. The age of a barrier is not sent, since
+Flink compares clocks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..events import (
 from .flink_layout import malformed
 
 NO_TIMEOUT_MS: Final = 2**63 - 1
-PADDED_BYTES: Final = 128  # the first size of the array that events of any class are written into
+PADDED_BYTES: Final = 128  # initial size of the array that events of any class are written into
 MAX_NAME_BYTES: Final = 255  # of a user event here
 _NS_PER_MS: Final = 1_000_000
 _MAX_MS: Final = (2**63 - 1) // _NS_PER_MS
@@ -41,7 +41,7 @@ _PAIR: Final = struct.Struct(">ii")
 _ID: Final = struct.Struct(">q")
 _LENGTH: Final = struct.Struct(">H")
 _OPTIONS: Final = struct.Struct(">bq")
-_BARRIER_ARRAY_BYTES: Final = 38  # and the location
+_BARRIER_ARRAY_BYTES: Final = 38  # plus the location
 
 CHECKPOINT: Final = 0
 SAVEPOINT: Final = 1
@@ -52,16 +52,16 @@ FULL_CHECKPOINT: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A checkpoint barrier with all that Flink says of it.
+    """A checkpoint barrier with all of Flink's fields.
 
     Attributes:
-        checkpoint_id: which checkpoint.
+        checkpoint_id: the checkpoint.
         timestamp_ms: when it was triggered.
         kind: CHECKPOINT, FULL_CHECKPOINT or one of the savepoints.
-        format: of a savepoint: 0 canonical, 1 native; None of a checkpoint.
-        location: where to store it; None is the default.
+        format: of a savepoint: 0 canonical, 1 native; None for a checkpoint.
+        location: where to store it; None: the default.
         alignment: how consumers treat it.
-        timeout_ms: when an aligned one turns unaligned; `NO_TIMEOUT_MS`: never.
+        timeout_ms: when an aligned barrier becomes unaligned; `NO_TIMEOUT_MS`: never.
     """
 
     checkpoint_id: int
@@ -75,12 +75,12 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class EndOfSuperstepEvent:
-    """Of iterations over data sets."""
+    """Belongs to iterations over data sets."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassEvent:
-    """An event of any other class: its name and what it writes of itself, with the padding, whose end nobody tells."""
+    """An event of any other class: its name, and its bytes with padding of unknown length."""
 
     name: str
     payload: bytes
@@ -88,12 +88,12 @@ class ClassEvent:
 
 @dataclass(frozen=True, slots=True)
 class EndOfOutputChannelStateEvent:
-    """What had been on its way at the last checkpoint was sent again."""
+    """All data that was in flight at the last checkpoint was sent again."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventAnnouncement:
-    """A consumer tells itself of the barrier with this sequence number."""
+    """A consumer announces to itself the barrier with this sequence number."""
 
     sequence: int
     announced: FlinkEvent
@@ -101,7 +101,7 @@ class EventAnnouncement:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskConnectionDescriptor:
-    """Which old channel the buffers behind it belong to, after rescaling."""
+    """Names the old channel of the buffers that follow, after rescaling."""
 
     input_subtask: int
     output_subtask: int
@@ -109,19 +109,19 @@ class SubtaskConnectionDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class EndOfSegmentEvent:
-    """Of tiered storage."""
+    """Belongs to tiered storage."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryMetadata:
-    """Of tiered storage."""
+    """Belongs to tiered storage."""
 
     subpartition: int
 
 
 @dataclass(frozen=True, slots=True)
 class WatermarkEvent:
-    """A watermark of a user's own: a number or a truth value."""
+    """A user-defined watermark: a number or a boolean."""
 
     identifier: str
     is_aligned: bool
@@ -130,7 +130,7 @@ class WatermarkEvent:
 
 @dataclass(frozen=True, slots=True)
 class EndOfInputChannelStateEvent:
-    """A consumer's own; otherwise like the one of the output."""
+    """Internal to a consumer; otherwise like `EndOfOutputChannelStateEvent`."""
 
 
 _Numbered: TypeAlias = (
@@ -167,14 +167,14 @@ _NAMED: Final = {
     for made, number in _TYPES.items()
     if made not in (EndOfPartition, Barrier, ClassEvent, CancelCheckpointMarker, EndOfData)
 }
-"""Types of the events that are `UserEvent`s above the codec, by name."""
+"""Type numbers of the events that become `UserEvent`s, by class name."""
 
 
 def decode(data: bytes) -> FlinkEvent:
-    """The event at the start of `data`.
+    """Decodes the event at the start of `data`.
 
     Raises:
-        RemoteProtocolError: unknown type, an event cut short, or a field without meaning.
+        RemoteProtocolError: unknown type, a truncated event, or an invalid field.
     """
     try:
         return _decode(data)
@@ -183,10 +183,10 @@ def decode(data: bytes) -> FlinkEvent:
 
 
 def encode(event: FlinkEvent) -> bytes:
-    """Its bytes, with the padding a producer sends.
+    """Encodes an event with the padding that a producer sends.
 
     Raises:
-        ValueError: a field that does not fit.
+        ValueError: a field is out of range.
     """
     exact = encode_exact(event)
     match event:
@@ -201,10 +201,10 @@ def encode(event: FlinkEvent) -> bytes:
 
 
 def encode_exact(event: FlinkEvent) -> bytes:
-    """Its bytes without padding, as task events have them.
+    """Encodes an event without padding, as in task events.
 
     Raises:
-        ValueError: a field that does not fit.
+        ValueError: a field is out of range.
     """
     try:
         return _TYPE.pack(_TYPES[type(event)]) + _encode_fields(event)
@@ -213,10 +213,10 @@ def encode_exact(event: FlinkEvent) -> bytes:
 
 
 def to_native(event: FlinkEvent) -> Event:
-    """What it is above the codec.
+    """Maps an event to ours.
 
     Raises:
-        RemoteProtocolError: it has no place there.
+        RemoteProtocolError: it cannot be mapped.
     """
     match event:
         case EndOfPartition() | EndOfData() | CancelCheckpointMarker():
@@ -234,24 +234,24 @@ def to_native(event: FlinkEvent) -> Event:
             )
         case ClassEvent(name, payload):
             if len(name.encode()) > MAX_NAME_BYTES:
-                raise malformed(f"an event of class {name[:80]!r}...; {MAX_NAME_BYTES} bytes are the most")
+                raise malformed(f"an event of class {name[:80]!r}...; a name has at most {MAX_NAME_BYTES} bytes")
             return UserEvent(name, payload)
         case _:
             return UserEvent(type(event).__name__, _encode_fields(event))
 
 
 def from_native(event: Event) -> FlinkEvent:
-    """The text that Flink gets.
+    """Maps an event of ours to Flink's.
 
     Raises:
-        ValueError: a user event that bears the name of one of Flink's, with another payload.
+        ValueError: a user event has the name of one of Flink's events, but another payload.
     """
     match event:
         case EndOfPartition() | EndOfData() | CancelCheckpointMarker():
             return event
         case CheckpointBarrier():
-            # Not 0: that is "at once" for Flink; and no shorter than we were asked to wait. Flink refuses an unaligned
-            # barrier with a timeout, which is what one that timed out would be.
+            # Not 0, which means "at once" in Flink; rounded up, so it is not shorter than requested. Flink refuses an
+            # unaligned barrier with a timeout, which a timed-out barrier would be.
             has_timeout = event.aligned_timeout_ns and event.alignment is not Alignment.UNALIGNED
             timeout_ms = -(-event.aligned_timeout_ns // _NS_PER_MS) if has_timeout else NO_TIMEOUT_MS
             timestamp_ms = event.timestamp_ns // _NS_PER_MS
@@ -332,7 +332,7 @@ def _decode_watermark(rest: bytes) -> WatermarkEvent:
 
 
 def _decode_text(rest: bytes) -> tuple[str, int]:
-    """A text with its length in front, and the bytes both take."""
+    """Decodes a text with its length in front; returns the text and the number of bytes of both."""
     (length,) = _LENGTH.unpack_from(rest)
     stop = _LENGTH.size + length
     raw = rest[_LENGTH.size : stop]
@@ -342,7 +342,7 @@ def _decode_text(rest: bytes) -> tuple[str, int]:
 
 
 def _encode_text(text: str) -> bytes:
-    # Java's UTF writes these two otherwise than UTF-8 does; no class is named so.
+    # Java's UTF encodes these two differently from UTF-8; no class has such a name.
     raw = "".join("?" if character == "\0" or character > "\uffff" else character for character in text).encode()
     return _LENGTH.pack(len(raw)) + raw
 
@@ -386,7 +386,7 @@ def _encode_fields(event: FlinkEvent) -> bytes:
 
 
 def flink_name(event: Event) -> str:
-    """The simple name of Flink's class for an event, as its logs and reports have it."""
+    """The simple name of Flink's class for an event, as in its logs and reports."""
     match event:
         case EndOfPartition():
             return "EndOfPartitionEvent"

@@ -1,10 +1,10 @@
-"""Frames of Flink 2.3.0: the nine bytes each starts with, the kinds, the numbers and names inside.
+"""Frames of Flink 2.3.0: the prefix of nine bytes, the kinds, and the structures inside.
 
 Takes: fields. Gives: bytes, and back, to the other modules of the dialect.
 
-Everything is big-endian. A frame's length includes all of it, also the length itself. Ids are 16 bytes; a result
-partition is named by 60: data set (16), number (4), execution graph (16), job vertex (16), subtask (4), attempt (4).
-Above the codec it goes by these bytes in hex.
+Everything is big-endian. A frame's length includes the length field. Ids have 16 bytes. A result partition is
+identified by 60 bytes: data set (16), number (4), execution graph (16), job vertex (16), subtask (4), attempt (4).
+Above the codec its name is these bytes in hex.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ SEGMENT: Final = struct.Struct(">ii16s")
 BUFFER: Final = struct.Struct(">IIB16siiIIBBI")
 """Length, magic, kind, channel, subpartition, parts, sequence, backlog, data type, is compressed, size."""
 ROUTE: Final = struct.Struct(">IB16sii")
-"""What stands in the middle of it and is the same in every plain buffer of a channel: magic to parts."""
+"""The middle of that header, which is the same in every plain buffer of a channel: magic to parts."""
 PLAIN_BUFFER: Final = struct.Struct(f">I{ROUTE.size}sIIHI")
-"""The same header with that as one field, and data type and compression as one number."""
+"""The same header with the middle as one field, and data type and compression as one number."""
 KNOWN_BUFFER: Final = struct.Struct(f">{INT.size + ROUTE.size}sII6s")
-"""The same again with everything in one field that buffers of one length and channel have in common, but for the last
-six bytes (data type, compression, size), which are one field too."""
+"""The same header again. One field has everything that buffers of one length and channel share, except the last six
+bytes (data type, compression, size), which are another field."""
 PLAIN_DATA: Final = int(DataType.DATA) << 8
 """Data type and no compression, as one number."""
 
 _NATIVE_HELLO: Final = codec_native.Kind.HELLO << 24
-"""What stands where the magic number should be, if the peer starts with a hello."""
+"""Appears in place of the magic number if the peer starts with netstack's hello."""
 
 MAX_PARTS: Final = 4096
-"""Of one frame. A segment of 32 KiB holds about 240 compressed buffers of zeros, and thousands of nothing else."""
+"""Limit for one frame. A segment of 32 KiB holds about 240 compressed buffers of zeros, or thousands of empty parts."""
 
 
 class Kind(enum.IntEnum):
-    """The ninth byte."""
+    """The ninth byte of a frame."""
 
     BUFFER_RESPONSE = 0
     ERROR_RESPONSE = 1
@@ -89,7 +89,7 @@ DATA_TYPES: Final[dict[int, DataType]] = {
     12: DataType.BLOCKING_EVENT,  # aligned watermark
     13: DataType.EVENT,  # unaligned watermark
 }
-"""How a buffer is handled, by its data type. Which event it is the event's own bytes say."""
+"""How a buffer is handled, by its data type. The event's own bytes contain its class."""
 
 RECOVERY_COMPLETION: Final = 6
 ALIGNED_WATERMARK: Final = 12
@@ -97,15 +97,15 @@ UNALIGNED_WATERMARK: Final = 13
 
 
 def whole_frame(kind: Kind, body: bytes) -> bytes:
-    """A whole frame."""
+    """Encodes a frame."""
     return PREFIX.pack(PREFIX.size + len(body), MAGIC, kind) + body
 
 
 def parse_prefix(data: memoryview, offset: int, allowed: frozenset[Kind]) -> tuple[int, Kind]:
-    """Length of the frame at `offset`, of which nine bytes are there, and its kind.
+    """Parses the nine bytes at `offset`; returns the length and kind of the frame.
 
     Raises:
-        RemoteProtocolError: wrong magic, a kind that this side does not take, or a length no frame has.
+        RemoteProtocolError: wrong magic, a kind that this side does not accept, or an impossible length.
     """
     length, magic, kind = PREFIX.unpack_from(data, offset)
     if magic != MAGIC:
@@ -114,22 +114,22 @@ def parse_prefix(data: memoryview, offset: int, allowed: frozenset[Kind]) -> tup
         if magic == _NATIVE_HELLO:
             spoken = f"netstack's own protocol (--dialect {NATIVE_DIALECT})"
         raise malformed(
-            f"a frame with magic {magic:08x} instead of {MAGIC:08x} (first bytes {first.hex(' ')}): the peer speaks"
+            f"a frame with magic {magic:08x} instead of {MAGIC:08x} (first bytes {first.hex(' ')}): the peer uses"
             f" {spoken}, or bytes were lost; check the address, the port and the dialect"
         )
     if kind not in allowed:
         names = ", ".join(f"{known.value} {known.name}" for known in sorted(allowed))
         raise malformed(f"a frame of kind {kind}, {length} bytes; expected {names}: the peer must be Flink 2.3.0")
     if not PREFIX.size <= length <= MAX_INT:
-        raise malformed(f"a {Kind(kind).name} of {length} bytes; a frame has {PREFIX.size} to {MAX_INT}")
+        raise malformed(f"a {Kind(kind).name} of {length} bytes; {PREFIX.size} to {MAX_INT} are allowed")
     return length, Kind(kind)
 
 
 def partition_bytes(partition_id: str) -> bytes:
-    """The 60 bytes of a result partition id.
+    """Parses a result partition id to its 60 bytes.
 
     Raises:
-        ConfigError: not 120 hex digits.
+        ConfigError: it is not 120 hex digits.
     """
     try:
         raw = bytes.fromhex(partition_id)
@@ -137,12 +137,12 @@ def partition_bytes(partition_id: str) -> bytes:
         raw = b""
     if len(raw) != PARTITION_BYTES or len(partition_id) != 2 * PARTITION_BYTES:
         raise ConfigError(
-            f"partition id {partition_id[:130]!r}: a partition of {FLINK_DIALECT} is named by"
+            f"partition id {partition_id[:130]!r}: the dialect {FLINK_DIALECT} identifies a partition by"
             f" {2 * PARTITION_BYTES} hex digits (data set, number, execution graph, job vertex, subtask, attempt)"
         )
     return raw
 
 
 def malformed(text: str) -> RemoteProtocolError:
-    """The peer wrote something that is no frame of this dialect."""
+    """The error of bytes that are not a frame of this dialect."""
     return RemoteProtocolError(ErrorCode.MALFORMED_FRAME, text)

@@ -1,4 +1,4 @@
-"""The producing side of Flink's dialect: reads requests, writes buffers. See `codec_flink`.
+"""FlinkProducerCodec, the producing side of Flink's dialect: reads requests, writes buffers (`codec_flink`).
 
 Takes: frames of a consumer; buffers, events and errors to send. Gives: frames, and bytes.
 """
@@ -63,32 +63,32 @@ _pack_known: Final = KNOWN_BUFFER.pack
 
 @final
 class FlinkProducerCodec(FlinkCodec):
-    """Of a connection on which we produce: reads requests, writes buffers."""
+    """The codec of an accepted connection: reads requests, writes buffers."""
 
     blames_connection = True
 
     def __init__(self, segment_size_bytes: int) -> None:
-        """Knows no channel.
+        """Starts without channels.
 
         Args:
-            segment_size_bytes: what most buffers are filled to.
+            segment_size_bytes: the usual buffer size.
         """
         super().__init__()
         self.header_bytes = PREFIX.size
         self.max_control_bytes = INT.size + MAX_EVENT_BYTES + TASK_EVENT_TARGET.size
         self._whole_bytes = segment_size_bytes
         self._whole_tail = tail_of(segment_size_bytes)
-        self._heads: dict[int, bytes] = {}  # by channel: how the headers of all of its whole buffers begin
+        self._heads: dict[int, bytes] = {}  # by channel: the first header bytes of its full buffers
 
     @property
     def packaging(self) -> Packaging:
-        """Glued together, as Flink does."""
+        """Several buffers in a frame, as in Flink."""
         return Packaging.GLUED
 
     def encode_buffer_header(
         self, channel: int, data_type: DataType, sequence: int, backlog: int, length: int, checksum: int
     ) -> bytes:
-        """The 47 bytes before a data buffer."""
+        """Encodes the 47 bytes in front of a data buffer."""
         if length == self._whole_bytes:
             return _pack_known(self._heads[channel], sequence & 0xFFFFFFFF, backlog, self._whole_tail)
         return _pack_plain(
@@ -98,7 +98,7 @@ class FlinkProducerCodec(FlinkCodec):
     def encode_event(
         self, channel: int, data_type: DataType, sequence: int, backlog: int, payload: bytes
     ) -> tuple[bytes, bytes]:
-        """Header and Flink's bytes of an event."""
+        """Encodes an event: the header, and Flink's bytes."""
         event = _flink_event(payload)
         body = flink_events.encode(event)
         code = int(data_type)
@@ -120,9 +120,10 @@ class FlinkProducerCodec(FlinkCodec):
     def encode_stored(
         self, channel: int, sequence: int, backlog: int, buffer: StoredBuffer
     ) -> list[bytes | memoryview]:
-        """A whole frame, in pieces: glued buffers, or a lone one, or events, as Flink sends what it has kept in files.
+        """Encodes kept buffers as one frame, in pieces: several buffers, a single one, or events.
 
-        Those of a sort-merge partition are always counted, and have no subpartition when several of them are read.
+        Buffers of a sort-merge partition are always counted; if several subpartitions are read, they have no
+        subpartition.
         """
         parts: list[bytes | memoryview] = []
         sizes = []
@@ -135,7 +136,7 @@ class FlinkProducerCodec(FlinkCodec):
                 block = part[PART_HEADER.size :]
                 original, _ = PART_HEADER.unpack_from(part)
                 parts += (compression_header(len(block), original), block)
-                sizes.append(len(part))  # both headers have eight bytes
+                sizes.append(len(part))  # both kinds of headers have eight bytes
             else:
                 parts.append(part)
                 sizes.append(len(part))
@@ -157,12 +158,12 @@ class FlinkProducerCodec(FlinkCodec):
         return [header + struct.pack(f">{counted}i", *sizes[:counted]), *parts]
 
     def encode_control(self, frame: Frame) -> bytes:
-        """What a producer says."""
+        """Encodes a producer's frame."""
         match frame:
             case BacklogAnnouncement(channel, backlog):
                 return whole_frame(Kind.BACKLOG_ANNOUNCEMENT, INT_AND_ID.pack(backlog, self.ids.id_of(channel)))
             case ChannelError(channel, code, text):
-                # Without an id: it was cancelled meanwhile, and its consumer wants to know nothing more.
+                # Without an id the channel was cancelled meanwhile, and its consumer ignores errors.
                 if not self.ids.has(channel):
                     return b""
                 return whole_frame(Kind.ERROR_RESPONSE, write_error(code, text, self.ids.id_of(channel)))
@@ -172,12 +173,12 @@ class FlinkProducerCodec(FlinkCodec):
                 return b""
 
     def parse_header(self, data: memoryview, offset: int) -> HeaderFields:
-        """The fields of a consumer's frame: nothing but control."""
+        """Parses the header of a consumer's frame, which is always control."""
         length, kind = parse_prefix(data, offset, FROM_CONSUMER)
         return FrameKind.CONTROL, length - PREFIX.size, kind, 0, 0, 0, 0
 
     def decode_control(self, control_type: int, channel: int, payload: bytes) -> Frame | None:
-        """What a consumer says; None for a cancel or a size for a channel that is not there."""
+        """Decodes a consumer's frame; None for a cancel or a buffer size of an unknown channel."""
         kind = Kind(control_type)
         try:
             return self._decode(kind, payload)
@@ -192,7 +193,7 @@ class FlinkProducerCodec(FlinkCodec):
                 return self._decode_task_event(body)
             case Kind.CLOSE_REQUEST:
                 if body:
-                    raise ValueError("it has none")
+                    raise ValueError("it has no body")
                 return Goodbye()
             case Kind.ADD_CREDIT:
                 credit, channel_id = INT_AND_ID.unpack(body)
@@ -212,7 +213,7 @@ class FlinkProducerCodec(FlinkCodec):
                 if number is None:
                     return None
                 self.ids.forget(number)
-                self._heads.pop(number, None)  # a channel that was only named in a task event has none
+                self._heads.pop(number, None)  # absent for a channel that only a task event named
                 return CancelChannel(number)
             case Kind.RESUME_CONSUMPTION:
                 number = self.ids.number_of(id_in(body))
@@ -221,7 +222,7 @@ class FlinkProducerCodec(FlinkCodec):
                 number = self.ids.number_of(id_in(body))
                 return _stranger(kind, body) if number is None else Acknowledge(number)
             case _:
-                raise ValueError("a producer sends it")
+                raise ValueError("only a producer sends it")
 
     def _decode_request(self, body: bytes) -> OpenChannel:
         partition, first, last, channel_id, credit = REQUEST.unpack(body)
@@ -242,11 +243,11 @@ class FlinkProducerCodec(FlinkCodec):
 
 
 def _flink_event(payload: bytes) -> flink_events.FlinkEvent:
-    """What a native event is in Flink."""
+    """Maps a native event to Flink's."""
     try:
         return flink_events.from_native(decode_event(payload))
     except ValueError as error:
-        raise LocalProtocolError(f"an event that Flink does not know: {error}") from error
+        raise LocalProtocolError(f"the event does not fit Flink's protocol: {error}") from error
 
 
 def _stranger(kind: Kind, channel_id: bytes) -> UnknownChannel:

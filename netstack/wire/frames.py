@@ -1,7 +1,7 @@
-"""Every message of the protocol as plain data, whatever codec writes it.
+"""The control frames of the protocol as plain data, independent of a codec.
 
-Takes: fields. Gives: frozen objects to the codecs and the connection. Data buffers are not here: they never become an
-object on their way (`codec_native.encode_buffer_header`, `assembler`).
+Takes: fields. Gives: frozen objects to the codecs and the connection. Data buffers have no class here: no object is
+created for them (`codec_native.encode_buffer_header`, `assembler`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ..events import Event
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First frame in each direction.
+    """The first frame in each direction.
 
     Attributes:
-        version: of the protocol.
+        version: protocol version.
         segment_size_bytes: largest payload of a data buffer that this side sends.
-        features: bits both sides must have for a feature to be used (`Feature`).
-        software: name and version, for messages.
+        features: bits; a feature is used if both sides know it and one requests it (`greeting`).
+        software: name and version, for error texts.
     """
 
     version: int
@@ -32,14 +32,14 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class OpenChannel:
-    """Consumer asks for a subpartition, under a channel number of its choice, with its initial credit.
+    """The consumer opens a channel under a number of its choice, with its initial credit.
 
     Attributes:
-        channel: the number.
-        partition_id: of which partition.
+        channel: its number.
+        partition_id: the partition it reads.
         subpartition: its index, or the first of several.
         credit: data buffers that may be sent at once.
-        subpartitions: how many in a row are asked for under the one number.
+        subpartitions: number of consecutive subpartitions that the channel reads.
     """
 
     channel: int
@@ -51,35 +51,35 @@ class OpenChannel:
 
 @dataclass(frozen=True, slots=True)
 class AddCredit:
-    """Credits for any number of channels, coalesced: (channel, credits) pairs."""
+    """The consumer grants credit to any number of channels: (channel, credits) pairs."""
 
     pairs: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Consumer lets a blocked subpartition go on."""
+    """The consumer lets a blocked subpartition continue."""
 
     channel: int
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Consumer has processed every record of a channel (follows EndOfData)."""
+    """The consumer has processed every record of a channel (follows EndOfData)."""
 
     channel: int
 
 
 @dataclass(frozen=True, slots=True)
 class CancelChannel:
-    """Consumer wants nothing more of a channel; frames already on the way are dropped by it."""
+    """The consumer closes a channel; it drops frames that are already in flight."""
 
     channel: int
 
 
 @dataclass(frozen=True, slots=True)
 class BacklogAnnouncement:
-    """Producer has buffers waiting and no credit for a channel that started without any."""
+    """The producer has data and no credit for a channel that was opened without any."""
 
     channel: int
     backlog: int
@@ -87,7 +87,7 @@ class BacklogAnnouncement:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedBuffers:
-    """Producer was held up and expects to send so many buffers soon, whatever waits; 0: not any more."""
+    """The producer expects to send this many buffers soon, whatever its backlog; 0: no longer."""
 
     channel: int
     buffers: int
@@ -95,7 +95,7 @@ class ExpectedBuffers:
 
 @dataclass(frozen=True, slots=True)
 class NewBufferSize:
-    """Consumer wishes that new data buffers of a channel are filled to at most this many bytes (debloating)."""
+    """The consumer requests that new data buffers hold at most this many bytes (debloating)."""
 
     channel: int
     buffer_bytes: int
@@ -103,7 +103,7 @@ class NewBufferSize:
 
 @dataclass(frozen=True, slots=True)
 class TaskEvent:
-    """Consumer tells the task that produces a partition something; an answer, if any, concerns the channel."""
+    """The consumer sends an event to the task that produces a partition; an error concerns the channel."""
 
     channel: int
     partition_id: str
@@ -112,7 +112,7 @@ class TaskEvent:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRequest:
-    """Consumer of tiered storage wants this segment of a subpartition next."""
+    """The consumer of tiered storage requests the next segment of a subpartition."""
 
     channel: int
     subpartition: int
@@ -121,10 +121,10 @@ class SegmentRequest:
 
 @dataclass(frozen=True, slots=True)
 class UnknownChannel:
-    """Consumer said something of a channel that it never asked for (from codecs that know channels by name only).
+    """The consumer sent a frame for a channel that it never opened (from codecs that identify channels by id).
 
     Attributes:
-        text: what, and of which.
+        text: describes the frame and the channel.
     """
 
     text: str
@@ -132,7 +132,7 @@ class UnknownChannel:
 
 @dataclass(frozen=True, slots=True)
 class ChannelError:
-    """A channel failed; the others go on."""
+    """A channel failed; the others continue."""
 
     channel: int
     code: ErrorCode
@@ -149,7 +149,7 @@ class ConnectionFailure:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Asks for a Pong with the same 8 bytes."""
+    """Requests a Pong with the same 8 bytes."""
 
     token: int
 
@@ -163,16 +163,16 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """Nothing more will be sent in this direction; an end of stream without it is a broken connection."""
+    """The last frame in this direction; an end of stream without it is a broken connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOffer:
-    """The producer's first frame behind the hellos when both sides outlive a cut: how the consumer names this session.
+    """The producer's first frame after the hellos if both sides support sessions: the id of this session.
 
     Attributes:
         session: its id, 16 bytes.
-        grace_ms: how long the producer waits for another stream, milliseconds.
+        grace_ms: how long the producer waits for another stream, in milliseconds.
     """
 
     session: bytes
@@ -181,12 +181,12 @@ class SessionOffer:
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """First frame behind the hellos on another stream of a session, from either side; then its bytes go on.
+    """The first frame after the hellos on another stream of a session, from both sides; then its bytes continue.
 
     Attributes:
         session: its id.
-        attempt: counts the consumer's attempts from 1; the producer returns it.
-        position: bytes of the peer's direction that have arrived.
+        attempt: number of the consumer's attempt, from 1; the producer returns it.
+        position: received bytes of the peer's direction.
     """
 
     session: bytes
@@ -196,7 +196,7 @@ class Continue:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """How many bytes of the peer's direction have arrived: it need not keep them."""
+    """The received bytes of the peer's direction, which it need not keep."""
 
     position: int
 

@@ -1,6 +1,6 @@
-"""What both sides of a new connection must agree on, and how a stranger is recognised.
+"""The greeting: negotiates features, and detects peers of another protocol.
 
-Takes: both hellos, or the first bytes that came. Gives: the features in use, or an error that says what to change.
+Takes: both hellos, or the first bytes of a stream. Gives: the features in use, or an error that names the fix.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from .codec_native import PROOF_MAGIC, PROTOCOL_VERSION, explain_foreign_bytes
 from .frames import Hello
 
 FEATURE_CHECKSUM: Final = 1
-"""Every data buffer carries the CRC-32 of its payload."""
+"""Every data buffer has the CRC-32 of its payload."""
 
 FEATURE_SESSION: Final = 2
-"""The connection outlives the stream that carries it, see `session`."""
+"""The connection survives the loss of its stream (`session`)."""
 
 FEATURE_EXPECTED: Final = 4
-"""Producers tell how many buffers they expect to send beyond those that wait (`ExpectedBuffers`)."""
+"""Producers announce how many buffers they expect to send in addition to their backlog (`ExpectedBuffers`)."""
 
 FEATURE_PROMPT: Final = 8
-"""A consumer asks for it: the channels of this connection are few, and do not share one with those that move much."""
+"""Requested by a consumer for a connection with few channels, which do not share one with bulk channels."""
 
 
 def agree(ours: Hello, theirs: Hello, peer: str) -> int:
-    """The features that this connection uses.
+    """Negotiates the features of this connection.
 
-    A feature one side asks for is used when both know it: a hello lists what is known in the low half, asked for in the
-    high.
+    A feature is used if both sides know it and one requests it: the low half of a hello's bits lists the known ones,
+    the high half the requested ones.
 
     Args:
-        ours: what we said.
-        theirs: what the peer said.
-        peer: its address, for messages.
+        ours: our hello.
+        theirs: the peer's hello.
+        peer: its address, for error texts.
 
     Raises:
         RemoteProtocolError: versions or segment sizes differ.
@@ -41,13 +41,13 @@ def agree(ours: Hello, theirs: Hello, peer: str) -> int:
     if theirs.version != PROTOCOL_VERSION:
         raise RemoteProtocolError(
             ErrorCode.VERSION_MISMATCH,
-            f"{peer} ({theirs.software}) speaks protocol version {theirs.version}, we speak {PROTOCOL_VERSION};"
+            f"{peer} ({theirs.software}) uses protocol version {theirs.version}, this side uses {PROTOCOL_VERSION};"
             " run the same netstack release on both sides",
         )
     if theirs.segment_size_bytes != ours.segment_size_bytes:
         raise RemoteProtocolError(
             ErrorCode.SEGMENT_SIZE_MISMATCH,
-            f"{peer} uses segments of {theirs.segment_size_bytes} bytes, we use {ours.segment_size_bytes};"
+            f"{peer} uses segments of {theirs.segment_size_bytes} bytes, this side uses {ours.segment_size_bytes};"
             " set segment_size_bytes to the same value on both sides",
         )
     known = ours.features & theirs.features & 0xFFFF
@@ -56,22 +56,22 @@ def agree(ours: Hello, theirs: Hello, peer: str) -> int:
 
 
 def check_first_bytes(first: bytes, expected: bytes, peer: str) -> None:
-    """Recognises a peer of another protocol by its first bytes, before their lengths are believed.
+    """Detects a peer of another protocol by its first bytes, before a length is trusted.
 
     Args:
-        first: what came, no more than `expected` has.
-        expected: how a hello begins; its length may differ.
-        peer: its address, for messages.
+        first: received bytes, at most as many as `expected`.
+        expected: the start of a hello; its length field may differ.
+        peer: its address, for error texts.
 
     Raises:
-        RemoteProtocolError: this is no hello.
+        RemoteProtocolError: this is not a hello.
     """
     if all(byte == expected[i] for i, byte in enumerate(first) if i not in _LENGTH_BYTES):
         return
     if first.startswith(PROOF_MAGIC):
         raise RemoteProtocolError(
             ErrorCode.NOT_NETSTACK,
-            f"{peer} wants a shared secret to be proven first; give this side the same secret",
+            f"{peer} requires proof of a shared secret; configure the same secret on this side",
         )
     raise RemoteProtocolError(
         ErrorCode.NOT_NETSTACK,

@@ -1,7 +1,7 @@
-"""What one gathering write carries: control frames and buffers, in pieces for the socket.
+"""OutgoingBatch: the control frames and buffers of one gathering write, in pieces for the socket.
 
-Takes: frames, from `connection` and its endpoint, and how many bytes the socket took. Gives: pieces; buffers are
-recycled as soon as the socket has them.
+Takes: frames from `connection` and its endpoint, and how many bytes the socket took. Gives: pieces. Buffers are
+recycled as soon as the socket has taken them.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from ..buffer.buffer import Buffer
 
 GATHER_BYTES: Final = 512 * 1024
 GATHER_FRAMES: Final = 64
-"""One write carries what is ready, up to this: 16 buffers of 32 KiB reach the bare socket's rate; small frames are
-bounded by number."""
+"""Limits of one write: 16 buffers of 32 KiB reach the rate of a bare socket; small frames are limited by number."""
 
 
 @final
 class OutgoingBatch:
-    """What one gathering write carries, and how much of it the socket has taken.
+    """The pieces of one gathering write, and how much of it the socket has taken.
 
     Attributes:
         pieces: for the socket, in order.
-        total_bytes: over all pieces.
+        total_bytes: bytes in all pieces.
         has_room: whether another frame may be added.
     """
 
@@ -38,14 +37,14 @@ class OutgoingBatch:
         self._taken = 0
 
     def add_control(self, frame: bytes) -> None:
-        """A control frame."""
+        """Adds a control frame."""
         self.pieces.append(frame)
         total = self.total_bytes = self.total_bytes + len(frame)
         if total >= GATHER_BYTES:
             self.has_room = False
 
     def add_buffer(self, header: bytes, buffer: Buffer) -> bool:
-        """A buffer; its reference belongs to the batch now. Returns whether there is room for another."""
+        """Adds a buffer and takes over its reference. Returns whether there is room for another."""
         pieces = self.pieces
         pieces.append(header)
         if buffer.pieces is None:
@@ -59,7 +58,7 @@ class OutgoingBatch:
         return self.has_room
 
     def add_pieces(self, pieces: list[bytes | memoryview], buffer: Buffer) -> bool:
-        """A frame in pieces, over a buffer whose reference belongs to the batch now. See `add_buffer`."""
+        """Adds a frame in pieces, and takes over the reference of its buffer. Returns as `add_buffer`."""
         self.pieces += pieces
         total = self.total_bytes = self.total_bytes + sum(map(len, pieces))
         self._buffers.append(buffer)
@@ -68,7 +67,7 @@ class OutgoingBatch:
         return self.has_room
 
     def take(self, count: int) -> bool:
-        """The socket took `count` more bytes: buffers that are through are recycled. Returns whether all are."""
+        """Counts `count` more bytes that the socket took, and recycles sent buffers. Returns whether all is sent."""
         self._taken += count
         if self._taken == self.total_bytes:
             self.release()
@@ -90,12 +89,12 @@ class OutgoingBatch:
         return False
 
     def settle(self) -> None:
-        """Copies what is left and recycles every buffer: memory that was lent for it may change now."""
+        """Copies the unsent bytes and recycles every buffer, so that lent memory may change."""
         self.pieces = [b"".join(self.pieces)]
         self.release()
 
     def release(self) -> None:
-        """Recycles every buffer; idempotent."""
+        """Recycles every buffer. Idempotent."""
         buffers, self._buffers = self._buffers, []
         self._ends = []
         for buffer in buffers:

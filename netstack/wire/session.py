@@ -1,18 +1,18 @@
-"""A session: one connection's bytes counted in both directions, so that they outlive the stream that carries them.
+"""Session: counts one connection's bytes in both directions, so that the connection survives the loss of its stream.
 
-Takes: what a stream took and what it brought, positions the peer tells. Gives: what to send again on another stream,
-and when to tell the peer how far we are.
+Takes: bytes that a stream sent and received, positions from the peer. Gives: the bytes to send again on another stream,
+and when to announce our position.
 
-Positions count the bytes of one direction from the first of its hello on; those of later streams that only say which
-session they carry are not counted. What was sent is kept until the peer has acknowledged it, so a cut loses
-nothing; what the peer has is never sent again, so it repeats nothing. All channels, their sequence numbers, credits,
-events and half frames are made of these bytes, so nothing else has to be brought into line.
+Positions count the bytes of one direction from the first byte of its hello. The greeting of later streams is not
+counted. Sent bytes are kept until the peer has acknowledged them, so a cut loses nothing; acknowledged bytes are never
+sent again, so nothing is repeated. All channels, sequence numbers, credits, events and partial frames are made of these
+bytes, so nothing else needs to be synchronised.
 
 Rules:
-- Kept memory is bounded: with `WINDOW_BYTES` kept nothing more is sent. The peer tells its position every
-  `ANNOUNCE_EVERY_BYTES` it receives, whether or not anybody reads its channels, so that never waits for a consumer.
-- The copy is kept, never the buffer: segments go home as they do without sessions.
-- A position the peer cannot have is its mistake: more than was sent, or, where it goes on, less than before.
+- Kept memory is bounded: while `WINDOW_BYTES` are kept, nothing is sent. The peer announces its position every
+  `ANNOUNCE_EVERY_BYTES` received bytes, whether or not its channels are read, so this never waits for a consumer.
+- Sessions keep copies, not buffers: segments return to their pool as without sessions.
+- An impossible position is a protocol violation of the peer: more than was sent, or, when resuming, less than before.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from typing import Final, final
 from ..errors import ErrorCode, RemoteProtocolError
 
 SESSION_BYTES: Final = 16
-"""Of an id: nobody guesses one."""
+"""Length of an id, which cannot be guessed."""
 
 WINDOW_BYTES: Final = 4 * 1024 * 1024
-"""Kept at most, and a write more: 4 GB/s over a round trip of a millisecond."""
+"""Maximum of kept bytes, plus one write: enough for 4 GB/s at a round trip of a millisecond."""
 
 ANNOUNCE_EVERY_BYTES: Final = 256 * 1024
 ANNOUNCE_EVERY_CONTROL_BYTES: Final = 16 * 1024
-"""Of a direction that brings data, and of one that brings credit."""
+"""For a direction that carries data, and for one that carries credit."""
 
 PIGGYBACK_BYTES: Final = 2 * 1024
-"""After so many bytes the position goes along with whatever is sent anyway."""
+"""After this many bytes the position is added to the next write."""
 
 MERGED_BYTES: Final = 16 * 1024
-"""Small writes are kept together, up to this."""
+"""Small writes are kept in one piece, up to this size."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionStatistics:
-    """A snapshot of what a session cost.
+    """A snapshot of the cost of a session.
 
     Attributes:
-        cuts: streams that broke under it.
-        resumed: how often it went on with another one.
-        resent_bytes: sent again after a cut.
-        suspended_s: seconds without a stream, without those of a cut that still lasts.
-        kept_bytes: sent, and not known to have arrived.
+        cuts: streams that broke.
+        resumed: number of streams that replaced a broken one.
+        resent_bytes: bytes sent again after a cut.
+        suspended_s: seconds without a stream, except those of a present cut.
+        kept_bytes: bytes sent and not acknowledged.
     """
 
     cuts: int
@@ -62,23 +62,23 @@ class SessionStatistics:
 
 @final
 class SentBytes:
-    """What was sent and may have to be sent again, in order."""
+    """The sent bytes that may have to be sent again, in order."""
 
     def __init__(self) -> None:
         self.sent = 0
-        """Position behind the last byte a stream took."""
+        """Position behind the last sent byte."""
         self.acknowledged = 0
-        """Position up to which the peer has everything."""
+        """Position up to which the peer has acknowledged."""
         self._kept: deque[bytes | bytearray] = deque()
-        self._first = 0  # position of the first byte kept: somewhere before `acknowledged`
+        self._first = 0  # position of the first kept byte, not above `acknowledged`
 
     @property
     def kept_bytes(self) -> int:
-        """Sent, and not known to have arrived."""
+        """Bytes sent and not acknowledged."""
         return self.sent - self.acknowledged
 
     def keep(self, pieces: Sequence[bytes | bytearray | memoryview], count: int) -> None:
-        """A stream took the first `count` bytes of `pieces`."""
+        """Keeps the first `count` bytes of `pieces`, which a stream has taken."""
         self.sent += count
         whole = b"".join(pieces)
         if len(whole) != count:
@@ -93,10 +93,10 @@ class SentBytes:
         kept.append(whole)
 
     def acknowledge(self, position: int) -> None:
-        """The peer has everything up to `position`. One from before a cut may come behind it, and changes nothing.
+        """Drops bytes up to `position`, which the peer has received. A late, smaller position changes nothing.
 
         Raises:
-            RemoteProtocolError: more than was sent.
+            RemoteProtocolError: `position` is more than was sent.
         """
         if position > self.sent:
             raise self.impossible(position)
@@ -110,15 +110,15 @@ class SentBytes:
         self._first = first
 
     def impossible(self, position: int) -> RemoteProtocolError:
-        """The peer cannot be there."""
+        """The error of an impossible position."""
         return RemoteProtocolError(
             ErrorCode.UNEXPECTED_FRAME,
-            f"position {position} was announced; {self.sent} bytes were sent, of which the peer had {self.acknowledged}"
-            " before",
+            f"the peer announced position {position}, but {self.sent} bytes were sent, of which it had acknowledged"
+            f" {self.acknowledged}",
         )
 
     def rest(self) -> deque[memoryview]:
-        """A copy of what the peer has not got, in pieces: to be sent again."""
+        """Copies the unacknowledged bytes, in pieces, to send them again."""
         skip = self.acknowledged - self._first
         rest: deque[memoryview] = deque()
         for chunk in self._kept:
@@ -127,59 +127,59 @@ class SentBytes:
         return rest
 
     def forget(self) -> None:
-        """Nothing will ever be sent again."""
+        """Drops all kept bytes."""
         self._kept.clear()
         self.acknowledged = self._first = self.sent
 
 
 @final
 class Session:
-    """Both directions of one connection. See the module."""
+    """The session of one connection, in both directions."""
 
     def __init__(self, *, offer: bytes | None, grace_s: float) -> None:
-        """Begins with the first byte of the first stream; whether it will be used the hellos decide.
+        """Begins with the first byte of the first stream; the hellos decide whether it is used.
 
         Args:
-            offer: the id the producing side gives it; None at the consumer, which receives it.
+            offer: its id at the producer, which chooses it; None at the consumer, which receives it.
             grace_s: how long this side waits for another stream.
         """
         self.id = offer
         self.is_offered = offer is not None
-        """Whether this side gave the id: then the other one dials."""
+        """Whether this side chose the id: the other side then dials."""
         self.grace_s = grace_s
         self.is_used = False
-        """Whether both sides know it: a cut no longer ends the connection."""
+        """Whether both sides use it: a cut then does not end the connection."""
         self.is_declined = False
-        """Whether the peer knows no sessions: nothing is kept any more."""
+        """Whether the peer does not support sessions: nothing is kept."""
         self.is_ending = False
-        """Whether the peer has said goodbye: the end of its stream is no cut."""
+        """Whether the peer has sent its goodbye: the end of its stream is then not a cut."""
         self.attempt = 0
-        """Number of the last attempt to go on; each has a higher one, so one that was delayed does no harm."""
+        """Number of the last attempt to resume; each has a higher one, so a delayed attempt does no harm."""
         self.cuts = 0
         self.resumed = 0
         self.resent_bytes = 0
         self.suspended_s = 0.0
         self.sent = SentBytes()
         self.received = 0
-        """Bytes taken from streams."""
+        """Received bytes."""
         self.on_room: Callable[[], object] | None = None
-        """Called when the peer has acknowledged something while `WINDOW_BYTES` were kept."""
+        """Called when an acknowledgement makes room below `WINDOW_BYTES`."""
         self._announced = 0
         self._announce_every = ANNOUNCE_EVERY_CONTROL_BYTES if self.is_offered else ANNOUNCE_EVERY_BYTES
 
     def begin(self, session: bytes, peer_grace_s: float) -> None:
-        """The consumer receives the id; from now on a cut does not end the connection."""
+        """Stores the id at the consumer; from now on a cut does not end the connection."""
         self.id = session
         self.grace_s = min(self.grace_s, peer_grace_s)
         self.is_used = True
 
     def decline(self) -> None:
-        """The hellos do not agree on sessions: a cut ends the connection."""
+        """Ends the session: the hellos did not agree on sessions, so a cut ends the connection."""
         self.is_declined = True
         self.sent.forget()
 
     def acknowledge(self, position: int) -> None:
-        """The peer has everything up to `position`; raises what `SentBytes.acknowledge` does."""
+        """Drops kept bytes up to `position`; raises as `SentBytes.acknowledge`."""
         was_full = self.sent.kept_bytes >= WINDOW_BYTES
         self.sent.acknowledge(position)
         if was_full and self.on_room is not None:
@@ -187,11 +187,11 @@ class Session:
 
     @property
     def must_announce(self) -> bool:
-        """Whether our position must be announced to the peer now."""
+        """Whether our position must be announced now."""
         return self.received - self._announced >= self._announce_every
 
     def position_to_announce(self, *, is_writing: bool) -> int | None:
-        """Our position if it should be announced; earlier when something is written anyway."""
+        """Our position if it should be announced; earlier if other frames are written anyway."""
         news = self.received - self._announced
         if not self.is_used or news < (PIGGYBACK_BYTES if is_writing else self._announce_every):
             return None
@@ -199,20 +199,20 @@ class Session:
         return self.received
 
     def announce(self) -> int:
-        """Our position, which the peer gets with a new stream."""
+        """Our position, to be announced on a new stream."""
         self._announced = self.received
         return self.received
 
     def check_position(self, position: int) -> None:
-        """Raises RemoteProtocolError: the peer cannot go on there, it has less than before or more than all."""
+        """Raises RemoteProtocolError if the peer cannot resume at `position`: less than before, or more than sent."""
         if not self.sent.acknowledged <= position <= self.sent.sent:
             raise self.sent.impossible(position)
 
     def go_on(self, position: int) -> deque[memoryview]:
-        """Another stream carries the session; the peer has everything up to `position`. Returns what to send first.
+        """Resumes on another stream, where the peer has everything up to `position`. Returns the bytes to send first.
 
         Raises:
-            RemoteProtocolError: it cannot be there.
+            RemoteProtocolError: an impossible position.
         """
         self.check_position(position)
         self.sent.acknowledge(position)

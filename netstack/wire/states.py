@@ -1,4 +1,4 @@
-"""The life of a connection as a table: (state, input) -> next state. A missing key is a protocol error.
+"""The states of a connection as a table: (state, input) -> next state. A missing key is a protocol error.
 
 Takes: inputs named by `Input`. Gives: states to `connection`; `tools/render_states.py` renders the table into
 `SPEC.md`, section 3.
@@ -11,20 +11,20 @@ from typing import Final
 
 
 class State(enum.Enum):
-    """Where one side of a connection stands."""
+    """The state of one side of a connection."""
 
     GREETING = "greeting"
-    """Our hello is on its way, the peer's has not come."""
+    """Our hello is on its way, the peer's has not arrived."""
     OPEN = "open"
     """Both hellos agree; frames flow."""
     FAREWELL = "farewell"
-    """The peer said goodbye; we may still send."""
+    """The peer has sent its goodbye; we may still send."""
     CLOSED = "closed"
-    """Nothing goes either way any more."""
+    """Nothing is sent or received any more."""
 
 
 class Input(enum.Enum):
-    """What can happen to it."""
+    """An input of the state machine."""
 
     HELLO = "hello received"
     FRAME = "other frame received"

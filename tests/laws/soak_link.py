@@ -257,7 +257,7 @@ class Consumer:
             if self.gate.is_finished:
                 self.is_asleep = True
             else:
-                link.receiver.announce_held()  # as the reader's `read_connections` does
+                link.receiver.announce_deferred()  # as the reader's `read_connections` does
                 self.is_asleep = not self.gate.is_available
             return False
         self.soak.taken += 1

@@ -110,14 +110,14 @@ async def test_another_version() -> None:
         code, text = await raw.connection_error()
         assert code is ErrorCode.VERSION_MISMATCH
         names_peer(text)
-        assert "(raw) speaks protocol version 1, we speak 4; run the same netstack release on both sides" in text
+        assert "(raw) uses protocol version 1, this side uses 4; run the same netstack release on both sides" in text
 
 
 async def test_another_segment_size() -> None:
     async with victim() as manager, dialled(manager, hello(segment=2 * SEGMENT)) as raw:
         code, text = await raw.connection_error()
         assert code is ErrorCode.SEGMENT_SIZE_MISMATCH
-        assert "2048 bytes, we use 1024; set segment_size_bytes to the same value on both sides" in text
+        assert "2048 bytes, this side uses 1024; set segment_size_bytes to the same value on both sides" in text
 
 
 @pytest.mark.parametrize("first", [b"", hello()[:40]], ids=["nothing", "half a hello"])
@@ -138,7 +138,7 @@ async def test_a_stream_that_ends_too_early(length: int) -> None:
 
 WRONG = {
     "a control frame too long": (frame(PING, length=20_000), ErrorCode.FRAME_TOO_LARGE, "20000 bytes"),
-    "four gigabytes": (frame(CREDIT, length=2**32 - 1), ErrorCode.FRAME_TOO_LARGE, "the most here is 16384"),
+    "four gigabytes": (frame(CREDIT, length=2**32 - 1), ErrorCode.FRAME_TOO_LARGE, "at most 16384 bytes are allowed here"),
     "an event too long": (
         HEADER.pack(20_000, BUFFER, EVENT, 0, 0, 0, 0, 0),
         ErrorCode.FRAME_TOO_LARGE,

@@ -66,25 +66,25 @@ class Stage:
 
     # ChannelLink.
 
-    def want_announcement(self, channel: RemoteInputChannel) -> None:
+    def schedule_announcement(self, channel: RemoteInputChannel) -> None:
         self.log.append(f"announce {channel.index}")
 
     def announce_now(self) -> None:
         self.urgent += 1
 
-    def hold_announcement(self, channel: RemoteInputChannel) -> None:
+    def defer_announcement(self, channel: RemoteInputChannel) -> None:
         self.held.append(channel)
 
-    def want_resume(self, channel: RemoteInputChannel) -> None:
+    def send_resume(self, channel: RemoteInputChannel) -> None:
         self.log.append(f"resume {channel.index}")
 
-    def want_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
+    def request_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
         self.log.append(f"size {channel.index} {size_bytes}")
 
     def acknowledge(self, channel: RemoteInputChannel) -> None:
         self.log.append(f"acknowledge {channel.index}")
 
-    def leave(self, channel: RemoteInputChannel) -> None:
+    def remove(self, channel: RemoteInputChannel) -> None:
         self.log.append(f"leave {channel.index}")
 
     # What arrives.
@@ -274,10 +274,10 @@ def test_what_was_reserved_for_more_than_comes_is_given_up_unless_it_was_announc
     assert stage.channel.credit.take() == 3
     stage.channel.on_backlog(5)
     free = stage.pool_free()
-    stage.channel.give_up_unannounced()
+    stage.channel.release_unannounced()
     assert (stage.free(), stage.pool_free()) == ((2, 5), free)  # all of it is still expected
     stage.channel.on_backlog(1)
-    stage.channel.give_up_unannounced()
+    stage.channel.release_unannounced()
     assert (stage.free(), stage.channel.credit.unannounced) == ((2, 3), 0)
     assert stage.pool_free() == free + 2
     stage.assert_all_home()
@@ -722,6 +722,6 @@ def test_an_event_that_is_no_barrier_may_block_too() -> None:
     stage.channel.on_event(0, 0, DataType.BLOCKING_EVENT, encode_event(UserEvent("EndOfOutputChannelStateEvent")))
     assert sum(stage.free()) == 0
     assert stage.poll().data_type.blocks_upstream
-    with pytest.raises(ChannelFailed, match="nothing follows it until a resume"):
+    with pytest.raises(ChannelFailed, match="only a resume may be followed by data"):
         stage.channel.on_event(1, 3, DataType.BLOCKING_EVENT, encode_event(UserEvent("x")))
     stage.assert_all_home()

@@ -64,7 +64,7 @@ def test_a_gate_that_comes_later() -> None:
     later.end(1)
     assert turns(union.gate) == [1, 2, 1, 2]
     assert (union.gate.is_finished, union.gate.ended_with_drain) == (True, True)
-    with pytest.raises(LocalProtocolError, match="has all of its gates"):
+    with pytest.raises(LocalProtocolError, match="is complete"):
         union.gate.add(Stage(1).gate)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from netstack.events import CheckpointBarrier, DataType
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
-from netstack.outbound.credit_boost import EXPECTED_BUFFERS, GOES_ON, LOOK_S
+from netstack.outbound.credit_boost import BUSY_SHARES, CHECK_S, EXPECTED_BUFFERS
 from netstack.outbound.selector import CustomSelector
 from netstack.outbound.writer import PartitionWriter
 from netstack.record.formats import format_named
@@ -68,7 +68,7 @@ class Stage:
         """Two looks, and as long again for what is still on its way."""
         for _ in range(4):
             self.drain_all()
-            self.link.advance_time(LOOK_S)
+            self.link.advance_time(CHECK_S)
         self.drain_all()
 
     def close(self) -> None:
@@ -93,14 +93,14 @@ def test_its_window_stays_open_while_it_goes_on() -> None:
     assert stage.channel().free_buffers == 10  # two of its own, and all floating ones
     assert stage.credit() + stage.channel().credit.unannounced == 10
     for _ in range(5):  # and none of them is missed as long as it writes enough between two looks
-        assert stage.write(GOES_ON * EXPECTED_BUFFERS // 4) == GOES_ON * EXPECTED_BUFFERS // 4
+        assert stage.write(BUSY_SHARES * EXPECTED_BUFFERS // 4) == BUSY_SHARES * EXPECTED_BUFFERS // 4
         stage.drain_all()
-        stage.link.advance_time(LOOK_S / 5)
+        stage.link.advance_time(CHECK_S / 5)
     assert stage.channel().free_buffers == 10
     for _ in range(3):  # little is not enough
         stage.write(1)
         stage.drain_all()
-        stage.link.advance_time(LOOK_S)
+        stage.link.advance_time(CHECK_S)
     stage.drain_all()
     stage.assert_silent()
     stage.close()
@@ -163,7 +163,7 @@ def test_credit_that_comes_when_it_has_fallen_silent_goes_back_too() -> None:
     stage = Stage()
     stage.write(12)
     stage.link.run()  # all it may send is there, and nobody reads
-    stage.link.advance_time(3 * LOOK_S)
+    stage.link.advance_time(3 * CHECK_S)
     stage.drain_all()
     stage.assert_silent()
     assert stage.received[0] == frame(RECORD) * 12
@@ -218,7 +218,7 @@ def test_behind_a_barrier_that_blocks_nothing_is_sent() -> None:
     stage.writer.broadcast_event(CheckpointBarrier(1))
     stage.link.run()
     for _ in range(3):
-        stage.link.advance_time(LOOK_S)
+        stage.link.advance_time(CHECK_S)
         stage.link.run()
     held = stage.credit()
     assert held > 2  # whatever is not its own has to wait, too
@@ -253,7 +253,7 @@ def test_one_that_is_gone_is_forgotten(close: str) -> None:
         stage.link.run()
     else:
         stage.link.cut()
-    stage.link.advance_time(10 * LOOK_S)
+    stage.link.advance_time(10 * CHECK_S)
     assert stage.link.host.pending_calls == 0
     stage.close()
 
@@ -263,7 +263,7 @@ actions = st.lists(
         st.tuples(st.just("write"), st.integers(1, 30), st.integers(0, 2), st.sampled_from([b"", RECORD, LONG])),
         st.tuples(st.just("step"), st.sampled_from(Step), st.integers(1, 500)),
         st.tuples(st.just("drain")),
-        st.tuples(st.just("time"), st.sampled_from([LOOK_S / 3, LOOK_S, 2.5 * LOOK_S])),
+        st.tuples(st.just("time"), st.sampled_from([CHECK_S / 3, CHECK_S, 2.5 * CHECK_S])),
     ),
     max_size=80,
 )

@@ -9,8 +9,8 @@ import pytest
 from writer_stage import SIZE, Stage, buffers
 
 from netstack.buffer.lent import LentBuffer
-from netstack.outbound.emission import KICK_BUFFERS
-from netstack.outbound.emitter import GRANTED, QUICK_LOOKS
+from netstack.outbound.emission import SEND_BUFFERS
+from netstack.outbound.emitter import BUSY_CHECKS, GRANTED
 from netstack.outbound.open_buffers import SLICE_S
 from netstack.outbound.selector import (
     BroadcastSelector,
@@ -54,7 +54,7 @@ def test_with_a_timeout_of_0_a_writer_that_never_waits_sends_in_slices() -> None
 
 def test_with_a_timeout_of_0_a_writer_in_a_hurry_looks_at_the_clock_every_few_records() -> None:
     stage = Stage(timeout_s=0, segment_bytes=16 * 1024)
-    for _ in range(1 + QUICK_LOOKS + 1):  # the first one sends
+    for _ in range(1 + BUSY_CHECKS + 1):  # the first one sends
         stage.emit(b"a")
     kicks = stage.host.kicks
     stage.host.advance(2 * SLICE_S)
@@ -85,7 +85,7 @@ def test_records_of_a_run_are_counted_at_once() -> None:
 def test_a_run_of_full_buffers_is_sent_every_few() -> None:
     stage = Stage(timeout_s=None, subpartitions=1)
     kicks = stage.host.kicks
-    stage.emit(b"x" * (SIZE * KICK_BUFFERS * 2))
+    stage.emit(b"x" * (SIZE * SEND_BUFFERS * 2))
     assert stage.host.kicks - kicks >= 2
 
 

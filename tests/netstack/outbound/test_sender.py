@@ -570,7 +570,7 @@ def test_a_size_that_comes_before_its_partition_waits_for_it() -> None:
 def test_a_size_of_nothing_fails_that_channel_alone(stage: Stage) -> None:
     stage.sender.on_frame(NewBufferSize(1, 0))
     assert stage.sent == [
-        ChannelError(1, ErrorCode.MALFORMED_FRAME, "buffers of 0 bytes were asked for; ask for 1 or more")
+        ChannelError(1, ErrorCode.MALFORMED_FRAME, "a buffer size of 0 bytes was requested; request 1 or more")
     ]
     assert stage.provider.log == ["b consumed"]
     stage.add("a", b"0")

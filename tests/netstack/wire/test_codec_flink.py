@@ -300,7 +300,7 @@ def test_an_error_for_a_channel_that_was_cancelled_is_not_said() -> None:
     ids=len,
 )
 def test_an_error_that_concerns_nobody_is_malformed(body: bytes) -> None:
-    with pytest.raises(RemoteProtocolError, match="concerns neither a channel of ours nor the connection"):
+    with pytest.raises(RemoteProtocolError, match="concerns neither a channel that was opened nor the connection"):
         Pair().consumer.decode_control(Kind.ERROR_RESPONSE, 0, body)
 
 
@@ -353,7 +353,7 @@ def test_channels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_buffers_of_a_channel_that_was_never_asked_for() -> None:
     other = Pair(OPEN, OpenChannel(1, PARTITION, 0, 2))
-    with pytest.raises(RemoteProtocolError, match="never asked for") as caught:
+    with pytest.raises(RemoteProtocolError, match="never opened") as caught:
         Pair().feed(other.data(0, b"x", channel=1))
     assert caught.value.code is ErrorCode.UNKNOWN_CHANNEL
 
@@ -487,7 +487,7 @@ HOSTILE = [
     pytest.param(patched(PLAIN, 4, ">I", 0xDEADBEEF), "magic deadbeef", id="magic"),
     pytest.param(patched(PLAIN, 8, ">B", 99), "kind 99", id="unknown kind"),
     pytest.param(patched(PLAIN, 8, ">B", 2), "kind 2", id="kind of a consumer"),
-    pytest.param(patched(PLAIN, 0, ">I", 8), "of 8 bytes; a frame has 9 to", id="too short"),
+    pytest.param(patched(PLAIN, 0, ">I", 8), "of 8 bytes; 9 to", id="too short"),
     pytest.param(patched(PLAIN, 0, ">I", 2**32 - 1), "of 4294967295 bytes", id="negative length"),
     pytest.param(patched(PLAIN, 0, ">I", 58), "the length is 47", id="length and size differ"),
     pytest.param(patched(PLAIN, 43, ">I", 2**32 - 1), "the length is 47", id="negative size"),
@@ -504,8 +504,8 @@ HOSTILE = [
         f"{MAX_PARTS + 1} parts",
         id="too many parts",
     ),
-    pytest.param(patched(GLUED, 47, ">i", 4), "2 parts with 6 bytes together", id="sizes above the body"),
-    pytest.param(patched(GLUED, 47, ">i", 2), "2 parts with 4 bytes together", id="sizes below the body"),
+    pytest.param(patched(GLUED, 47, ">i", 4), "2 parts with 6 bytes in total", id="sizes above the body"),
+    pytest.param(patched(GLUED, 47, ">i", 2), "2 parts with 4 bytes in total", id="sizes below the body"),
     pytest.param(patched(patched(GLUED, 47, ">i", 7), 51, ">i", -2), "smallest with -2", id="negative part"),
 ]
 
@@ -531,7 +531,7 @@ def header_of(length: int, data_type: DataType, parts: int = 0) -> bytes:
 @pytest.mark.parametrize(
     ("header", "text"),
     [
-        (header_of(FULL + 1, DataType.DATA), "data buffer of 257 bytes for channel 0; the most here is 256"),
+        (header_of(FULL + 1, DataType.DATA), "data buffer of 257 bytes for channel 0; at most 256 bytes are allowed here"),
         (header_of(16 * 1024 + 1, DataType.EVENT), "event of 16385 bytes"),
         (header_of(FULL + 4 * MAX_PARTS, DataType.DATA, 1), "data buffer of 16644 bytes"),
         (header_of(16 * 1024 + 4 * MAX_PARTS, DataType.EVENT, 1), "event of 32772 bytes"),

@@ -233,7 +233,7 @@ def test_another_version_is_refused(version: int) -> None:
         rig.hear(Hello(version, FULL, 0, "netstack 9.9"))
     assert caught.value.code is ErrorCode.VERSION_MISMATCH
     assert "netstack 9.9" in caught.value.text
-    assert f"version {version}, we speak {PROTOCOL_VERSION}" in caught.value.text
+    assert f"version {version}, this side uses {PROTOCOL_VERSION}" in caught.value.text
     assert rig.connection.state is State.GREETING
 
 
@@ -242,7 +242,7 @@ def test_another_segment_size_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="set segment_size_bytes to the same value") as caught:
         rig.hear(Hello(PROTOCOL_VERSION, 2 * FULL, 0, "x"))
     assert caught.value.code is ErrorCode.SEGMENT_SIZE_MISMATCH
-    assert "512 bytes, we use 256" in caught.value.text
+    assert "512 bytes, this side uses 256" in caught.value.text
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_foreign_protocols_are_recognised_at_every_cut(name: str) -> None:
 @pytest.mark.parametrize("piece", [1, 5, 36])
 def test_a_peer_that_wants_a_secret_is_understood(piece: int) -> None:
     rig = Rig()
-    with pytest.raises(RemoteProtocolError, match="wants a shared secret to be proven first") as caught:
+    with pytest.raises(RemoteProtocolError, match="requires proof of a shared secret") as caught:
         feed_pieces(rig.connection, reads(PROOF_MAGIC + bytes(32), piece))
     assert caught.value.code is ErrorCode.NOT_NETSTACK
 

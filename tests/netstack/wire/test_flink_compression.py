@@ -51,7 +51,7 @@ def test_lengths_that_lie_are_refused(data: bytes, text: str) -> None:
 
 def test_fewer_bytes_than_announced() -> None:
     packed = deflate(b"a" * 100)
-    with pytest.raises(RemoteProtocolError, match="announces 101 bytes when decompressed and has 100"):
+    with pytest.raises(RemoteProtocolError, match="announces 101 decompressed bytes and has 100"):
         inflate(memoryview(lengths(len(packed) - 8, 101) + packed[8:]), 1024)
 
 
@@ -97,7 +97,7 @@ def test_lzo_takes_lzallright(monkeypatch: pytest.MonkeyPatch) -> None:
     block = bytes.fromhex("15 61626364 25 0000 110000")
     monkeypatch.setitem(sys.modules, "lzallright", None)
     with pytest.raises(
-        RemoteProtocolError, match=r"compressed with LZO, which takes lzallright: pip install"
+        RemoteProtocolError, match=r"compressed with LZO, which requires lzallright: pip install"
     ) as caught:
         inflate(memoryview(lengths(len(block), 11) + block), 1024)
     assert caught.value.code is ErrorCode.UNEXPECTED_FRAME

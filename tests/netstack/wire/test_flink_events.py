@@ -184,7 +184,7 @@ def test_times_that_do_not_exist(timestamp_ms: int, timeout_ms: int) -> None:
 
 
 def test_a_class_with_too_long_a_name() -> None:
-    with pytest.raises(RemoteProtocolError, match="255 bytes are the most"):
+    with pytest.raises(RemoteProtocolError, match="at most 255 bytes"):
         to_native(ClassEvent("a" * 256, b""))
 
 

@@ -39,5 +39,5 @@ def test_a_peer_goes_on_between_what_it_told_and_what_was_sent(position: int, is
         assert b"".join(session.go_on(position)) == b"0123456789"[position:]
         assert session.resent_bytes == 10 - position
     else:
-        with pytest.raises(RemoteProtocolError, match=f"position {position} was announced; 10 bytes were sent"):
+        with pytest.raises(RemoteProtocolError, match=f"position {position}, but 10 bytes were sent"):
             session.go_on(position)

@@ -10,8 +10,8 @@ import pytest
 import trio
 
 import netstack
+from netstack.inbound.closing import UnreadRecordsWarning
 from netstack.inbound.gate import SingleInputGate
-from netstack.inbound.leaving import UnreadRecordsWarning
 
 
 @asynccontextmanager
@@ -57,7 +57,7 @@ async def test_a_block_that_raises_is_no_end_of_the_data() -> None:
 )
 async def test_leaving_unread_records_warns(reader_of: Callable[[SingleInputGate], SingleInputGate], left: str) -> None:
     async with written(3) as gate:
-        with pytest.warns(UnreadRecordsWarning, match=f"left {left}.*; read on until .*close"), reader_of(gate):
+        with pytest.warns(UnreadRecordsWarning, match=f"left {left}.*; read until .*close"), reader_of(gate):
             pass
         assert gate.engine.is_closed
 
