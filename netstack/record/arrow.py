@@ -1,13 +1,12 @@
-"""Columnar batches: an Arrow RecordBatch is one record, one self-contained Arrow IPC stream.
+"""ArrowFormat: an Arrow RecordBatch as one record, in the form of one self-contained Arrow IPC stream.
 
-Takes: `pyarrow.RecordBatch`es, or the bytes of one. Gives: pieces that lend the columns' own memory; batches.
+Takes: `pyarrow.RecordBatch`es, or the bytes of one. Gives: pieces over the columns' own memory; batches.
 
-Rules: a record is the schema message, then the dictionaries if there are any, then one batch message; the end-of-stream
-marker is not written, and accepted. Column memory is never copied on the way out. Bytes from outside are validated in
-full, offsets and UTF-8 included, because Arrow's kernels trust them afterwards (no cost for numbers, about 4 GB/s for
-text).
+Rules: a record is the schema message, then dictionaries if there are any, then one batch message. The end-of-stream
+marker is not written, but accepted. Column memory is never copied when writing. Received bytes are fully validated,
+offsets and UTF-8 included, because Arrow's kernels trust them afterwards (no cost for numbers, about 4 GB/s for text).
 
-pyarrow is an extra, so it is imported when the first `ArrowFormat` is made and not before.
+pyarrow is an extra, so it is imported when the first `ArrowFormat` is created.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ if TYPE_CHECKING:
 
 RecordBatch: TypeAlias = Any  # pyarrow has no annotations, and may be missing
 
-# Copying this much costs less than handing over one more piece (about 0.2 us a piece further on).
+# Copying this much costs less than another piece (about 0.2 us each in later steps).
 MERGE_BELOW_BYTES = 2048
-# A stream repeats its schema; this many different ones are remembered on a reader, then it starts over. A peer that
-# keeps inventing schemas gets a slow reader, not a big one.
+# A stream repeats its schema. A reader caches this many different ones, then clears the cache, so a peer that keeps
+# inventing schemas slows its reader down but does not use up its memory.
 MAX_CACHED_SCHEMAS = 16
 
 PIECE_BYTES = 4 * 1024 * 1024
-"""A batch of any number of rows is sent in pieces of about this size: below what readers gather in a file."""
+"""Approximate size of the pieces in which a batch is sent; smaller than what readers gather in a file."""
 
 _MESSAGE_START = struct.Struct("<Ii")  # continuation marker, length of the metadata that follows
 _CONTINUATION = 0xFFFFFFFF
@@ -42,7 +41,7 @@ _END_OF_STREAM = _MESSAGE_START.pack(_CONTINUATION, 0)
 
 
 class _Sink:
-    """A file object, as far as Arrow's stream writer asks, that keeps what it is handed instead of copying it."""
+    """A file object as Arrow's stream writer needs it, which keeps the written pieces instead of copying them."""
 
     closed = False
 
@@ -55,7 +54,7 @@ class _Sink:
 
 @final
 class ArrowFormat:
-    """Arrow RecordBatches, each carried as one record.
+    """Arrow RecordBatches, each as one record.
 
     An object serves one writer or one reader at a time.
     """
@@ -78,19 +77,19 @@ class ArrowFormat:
         self._schemas: dict[bytes, Any] = {}
 
     def encode(self, record: RecordBatch) -> bytes:
-        """The batch in one piece, which copies it; `encode_pieces` does not."""
+        """Encodes a batch in one piece, which copies it; `encode_pieces` does not."""
         return b"".join(self.encode_pieces(record))
 
     def encode_pieces(self, record: RecordBatch) -> list[bytes | memoryview]:
-        """The batch as an IPC stream in pieces.
+        """Encodes a batch as an IPC stream in pieces.
 
         Returns:
-            Small pieces merged, and views of the columns' own buffers. A view keeps its buffer alive; the contents are
-            to stay unchanged until the pieces are written (Arrow memory is immutable by convention, a numpy array
-            wrapped into a column is not).
+            Small pieces, merged, and views of the columns' own buffers. A view keeps its buffer alive; the contents
+            must not change until the pieces are written (Arrow memory is immutable by convention, a numpy array wrapped
+            as a column is not).
 
         Raises:
-            RecordError: not a RecordBatch, or one that Arrow cannot write.
+            RecordError: the record is not a RecordBatch, or Arrow cannot write it.
         """
         pa = self._pa
         if not isinstance(record, pa.RecordBatch):
@@ -107,7 +106,7 @@ class ArrowFormat:
         return _merged(pieces)
 
     def decode(self, view: memoryview) -> RecordBatch:
-        """The batch in `view`, over a copy of its bytes.
+        """Decodes a batch over a copy of its bytes.
 
         Raises:
             RecordError: the bytes are not exactly one schema and one batch.
@@ -115,15 +114,15 @@ class ArrowFormat:
         return self.decode_owned(bytes(view))
 
     def decode_many(self, rows: NDArray[np.uint8]) -> list[Any]:
-        """The batch of every row."""
+        """Decodes the batch of every row."""
         return [self.decode_owned(row.tobytes()) for row in rows]
 
     def decode_owned(self, buffer: bytes | bytearray | memoryview) -> RecordBatch:
-        """The batch in `buffer`, over that very memory: nothing is copied.
+        """Decodes a batch over that very memory, without a copy.
 
         Args:
-            buffer: the bytes of one record, in anything that exports memory. The batch keeps it; the caller never
-                changes or recycles it.
+            buffer: the bytes of one record, in any object that exports memory. The batch keeps it; the caller must
+                never change or recycle it.
 
         Raises:
             RecordError: the bytes are not exactly one schema and one batch.
@@ -142,12 +141,12 @@ class ArrowFormat:
         return batch
 
     def _written(self, batch: RecordBatch) -> list[Any]:
-        """What Arrow's writer hands over for a whole stream."""
+        """The pieces that Arrow's writer writes for a whole stream."""
         schema = batch.schema
         if self._schema is None or not schema.equals(self._schema, check_metadata=True):
-            # Dictionaries are written before the first batch that uses them only, and every record is a stream of its
-            # own: with dictionaries each record needs a new writer. Otherwise one is kept (3 us a batch instead of 14),
-            # and an empty batch gets the schema it starts with out of the way.
+            # Dictionaries are written only before the first batch that uses them, and every record is its own stream,
+            # so with dictionaries each record needs a new writer. Otherwise the writer is kept (3 us a batch instead of
+            # 14), and an empty batch makes it write its schema first.
             self._schema = None
             self._writer = None
             if not _has_dictionaries(schema):
@@ -169,7 +168,7 @@ class ArrowFormat:
         return sink, self._pa.ipc.new_stream(self._pa.PythonFile(sink, mode="w"), schema)
 
     def _read(self, data: Any) -> RecordBatch:
-        """The batch of a stream; raises what Arrow raises."""
+        """Reads the batch of a stream; raises Arrow's errors."""
         pa = self._pa
         head = memoryview(data)
         if len(head) < _MESSAGE_START.size:
@@ -208,7 +207,7 @@ class ArrowFormat:
 
 
 def slices(batch: RecordBatch, size_bytes: int) -> Iterator[RecordBatch]:
-    """Rows in pieces of about that size at most; a row of more is a piece of its own."""
+    """Cuts a batch into pieces of about `size_bytes` at most; a larger row is a piece of its own."""
     rows = max(1, batch.num_rows * size_bytes // max(1, batch.nbytes))
     if batch.num_rows <= rows + rows // 4:
         yield batch
@@ -218,20 +217,20 @@ def slices(batch: RecordBatch, size_bytes: int) -> Iterator[RecordBatch]:
 
 
 def _has_dictionaries(schema: Any) -> bool:
-    """Whether some column is dictionary-encoded, at any depth.
+    """Whether a column is dictionary-encoded, at any depth.
 
     Raises:
-        UnicodeDecodeError: a name in the schema is not UTF-8. Arrow itself does not look, and the consumer of the batch
-            would meet it.
+        UnicodeDecodeError: a name in the schema is not UTF-8. Arrow does not check it, so the user of the batch would
+        fail later.
     """
-    # All of them first: every name has to be read, even when the first column decides.
+    # Every name must be read, even if the first column decides.
     types = [data_type for field in schema for _, data_type in _walk(field.name, field.type)]
     return any(hasattr(data_type, "index_type") for data_type in types)
 
 
 def _walk(name: str, data_type: Any) -> Iterator[tuple[str, Any]]:
-    """A type and those inside it, with their names, depth first."""
-    # Reading a timestamp's zone checks it, like a name.
+    """Yields a type and those inside it, with their names, depth first."""
+    # Reading a timestamp's zone checks that it is UTF-8.
     yield getattr(data_type, "tz", None) or name, data_type
     if hasattr(data_type, "storage_type"):  # an extension type
         yield from _walk(name, data_type.storage_type)
@@ -243,7 +242,7 @@ def _walk(name: str, data_type: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _merged(pieces: list[Any]) -> list[bytes | memoryview]:
-    """Joins neighbours that are small; views the others as bytes."""
+    """Joins small neighbours; views the others as bytes."""
     merged: list[bytes | memoryview] = []
     small: list[Any] = []
     for piece in pieces:

@@ -1,10 +1,10 @@
-"""How large a compressed Arrow batch becomes, before it does.
+"""Limits the size of compressed Arrow batches before they are decompressed.
 
-Takes: a message of an Arrow IPC stream. Gives: a `ValueError` if its buffers announce too much.
+Takes: a message of an Arrow IPC stream. Gives: a `ValueError` if its buffers announce too many bytes.
 
-Arrow allocates what each compressed buffer announces, and 33 KB may announce a GiB. The announcements are read from
-the message itself: Arrow's columnar format, "Compression of record batch buffers", and its flatbuffers schema
-`Message.fbs`. What we write is never compressed; what others write may be.
+Arrow allocates what each compressed buffer announces, and 33 KB may announce 1 GiB. The announcements are read from the
+message itself: Arrow's columnar format, "Compression of record batch buffers", and its flatbuffers schema
+`Message.fbs`. We never write compressed batches; other writers may.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import struct
 from typing import Any, Final
 
 MAX_INFLATED_BYTES: Final = 64 << 20
-"""Of all compressed buffers of one message together."""
+"""Limit for all compressed buffers of one message together."""
 
 _DICTIONARY: Final = 2
 _RECORD_BATCH: Final = 3
@@ -21,13 +21,13 @@ _BUFFER_BYTES: Final = 16
 
 
 def check_inflated(message: Any) -> None:
-    """Looks at what compressed buffers announce; a message without any passes at once.
+    """Checks the sizes that compressed buffers announce; a message without compressed buffers passes at once.
 
     Args:
-        message: a `pyarrow.ipc.Message`; Arrow has verified the structure of its metadata.
+        message: a `pyarrow.ipc.Message`, whose metadata structure Arrow has verified.
 
     Raises:
-        ValueError: more than `MAX_INFLATED_BYTES`; or metadata that points outside of itself.
+        ValueError: more than `MAX_INFLATED_BYTES`, or metadata that points outside itself.
     """
     metadata, body = memoryview(message.metadata), message.body
     try:
@@ -45,17 +45,18 @@ def check_inflated(message: Any) -> None:
         for offset, length in batch.pairs(2):
             if length >= 8:
                 (plain_bytes,) = struct.unpack_from("<q", data, offset)
-                announced += max(plain_bytes, 0)  # -1: this one is not compressed
+                announced += max(plain_bytes, 0)  # -1: not compressed
     except struct.error as error:
-        raise ValueError(f"its metadata point outside of it: {error}") from error
+        raise ValueError(f"its metadata point outside the message: {error}") from error
     if announced > MAX_INFLATED_BYTES:
         raise ValueError(
-            f"its compressed buffers announce {announced} bytes; {MAX_INFLATED_BYTES} is the most: send smaller batches"
+            f"its compressed buffers announce {announced} bytes; at most {MAX_INFLATED_BYTES} are allowed:"
+            " send smaller batches"
         )
 
 
 class _Table:
-    """A table of flatbuffers, whose fields are found by number."""
+    """A flatbuffers table, whose fields are addressed by number."""
 
     def __init__(self, data: memoryview, at: int) -> None:
         self._data = data
@@ -81,14 +82,14 @@ class _Table:
         return None if place is None else _Table(self._data, place + _u32(self._data, place))
 
     def pairs(self, field: int) -> list[tuple[int, int]]:
-        """A vector of pairs of 64-bit numbers."""
+        """Reads a vector of pairs of 64-bit numbers."""
         place = self._place(field)
         if place is None:
             return []
         start = place + _u32(self._data, place)
         count = _u32(self._data, start)
         if count * _BUFFER_BYTES > len(self._data):
-            raise struct.error("a vector longer than all")
+            raise struct.error("a vector longer than the message")
         return list(struct.iter_unpack("<qq", self._data[start + 4 : start + 4 + count * _BUFFER_BYTES]))
 
 

@@ -1,7 +1,7 @@
-"""Records read as arrays: what a deserializer finds in several buffers, as one array, for who takes arrays.
+"""BatchFormat: reads records as arrays, for readers that take arrays.
 
-Takes: a format whose records are bytes or numbers; elements of its deserializer. Gives: arrays, of shape (records,
-bytes of a record) or (records,); a list where records differ in length.
+Takes: a format whose records are bytes or numbers; elements of its deserializer. Gives: arrays of shape (records, bytes
+of a record) or (records,); a list if records differ in length.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 def can_batch(format: RecordFormat) -> bool:
-    """Whether records of a format can be read as arrays: opaque bytes, or numbers."""
+    """Whether records of a format can be read as arrays: bytes, or numbers."""
     return format.name == "bytes" or format.numpy_dtype is not None
 
 
 @final
 class BatchFormat(RecordFormat):
-    """A format for `RecordDeserializer` that leaves runs of equally long records the arrays that they are."""
+    """A format for `RecordDeserializer` that keeps records of equal length as arrays."""
 
     def __init__(self, format: RecordFormat) -> None:
-        """Args: what the records are; `can_batch` of it."""
+        """Takes the format of the records, for which `can_batch` is true."""
         self.name = format.name
         self.fixed_width_bytes = format.fixed_width_bytes
         self.numpy_dtype = format.numpy_dtype
@@ -36,27 +36,27 @@ class BatchFormat(RecordFormat):
         self._blocks = BlockCache()
 
     def encode(self, record: Any) -> Encoded:
-        """What the format says."""
+        """Encodes a record with the format."""
         return self._format.encode(record)
 
     def decode(self, view: memoryview) -> Any:
-        """One record, decoded by the format."""
+        """Decodes one record with the format."""
         return self._format.decode(view)
 
     def decode_many(self, rows: NDArray[np.uint8]) -> list[Any]:
-        """One element: the rows."""
+        """Returns the rows as one element."""
         if self.fixed_width_bytes is not None and rows.shape[1] != self.fixed_width_bytes:
-            return self._format.decode_many(rows)  # says what is wrong
+            return self._format.decode_many(rows)  # raises
         return [rows]
 
     def joined(self, elements: Sequence[Any]) -> list[Any] | NDArray[Any]:
-        """All records of some elements, in order.
+        """Joins the records of several elements, in order.
 
         Args:
-            elements: what a deserializer of this format gave, in order.
+            elements: elements from a deserializer of this format, in order.
 
         Returns:
-            An array that is the caller's for as long as it refers to it; a list where records differ in length.
+            An array that the caller owns as long as it refers to it; a list if records differ in length.
         """
         dtype = self.numpy_dtype
         if len(elements) == 1 and isinstance(elements[0], np.ndarray):

@@ -1,8 +1,8 @@
-/* Records one by one, the innermost steps, in C: see cells.py, which is the reference, for what each name means.
+/* The innermost steps for single records in C. cells.py is the reference, and documents every name.
 
-   Rules: memory is touched only through a Py_buffer that is held, below the bound that was checked in the same call; no
-   Python code runs between a check and the write that it allows. What is none of the plain cases is left to the Python
-   side: `slowly`, `wait`, or the deserializer's general way, which also words every error. */
+   Rules: memory is accessed only through a held Py_buffer, below a bound that was checked in the same call. No Python
+   code runs between a check and the write that it allows. All but the plain cases are left to Python code: `slowly`,
+   `wait`, or the deserializer's general path, which also raises the errors. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -15,7 +15,7 @@
 
 typedef enum { NO_KIND, BYTES, STR, INT64, FLOAT64 } Kind;
 
-/* NO_KIND for any other name; -1 and an error if it is no text. */
+/* Returns NO_KIND for any other name; -1 with an error if it is not a str. */
 static int
 kind_named(PyObject *name)
 {
@@ -53,7 +53,7 @@ load_length(const unsigned char *at)
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
-/* The payload of a number, 8 bytes; 0 if it is none of its kind. */
+/* Encodes a number to 8 bytes; returns 0 if the record is not of this kind. */
 static inline int
 number_of(Kind kind, PyObject *record, unsigned char *payload)
 {
@@ -69,21 +69,32 @@ number_of(Kind kind, PyObject *record, unsigned char *payload)
            PyFloat_Pack8(PyFloat_AS_DOUBLE(record), (char *)payload, 1) == 0;
 }
 
+/* The deallocator of the types that only have to clear their references. */
+static void
+clear_and_free(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    type->tp_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
 /* ---------------------------------------------------------------------------------------------------------- Pen */
 
 typedef struct {
     PyObject_HEAD
-    Py_buffer memory; /* held as long as the pen lives */
+    Py_buffer memory; /* held for the life of the pen */
     Py_ssize_t start; /* the owner's commit */
-    Py_ssize_t at;    /* where the next record goes; not below start */
-    Py_ssize_t limit; /* each record ends below; at most memory.len; -1: closed */
-    Py_ssize_t most;  /* how many more may be written without being asked */
+    Py_ssize_t at;    /* where the next record is written; not below start */
+    Py_ssize_t limit; /* each record must end below; at most memory.len; -1: closed */
+    Py_ssize_t most;  /* number of records that may still be written without `put` */
     Py_ssize_t records;
 } Pen;
 
-/* Unknown to the garbage collector, which would otherwise clear a memoryview of which a pen holds the buffer. */
+/* Pens are not tracked by the garbage collector, which would clear a memoryview whose buffer a pen holds. */
 
-/* Where the payload of the next record goes, its length written; NULL if it does not fit. */
+/* Writes the length of the next record; returns where its payload goes, or NULL if it does not fit. */
 static inline unsigned char *
 pen_place(Pen *self, Py_ssize_t size)
 {
@@ -142,21 +153,29 @@ put_payload(Pen *self, PyObject *payload, Py_ssize_t most)
     return PyBool_FromLong(place != NULL);
 }
 
+/* Sets the range for the next records; -1 with an error if it is outside the memory. */
+static int
+pen_set_range(Pen *self, Py_ssize_t start, Py_ssize_t limit)
+{
+    if (start < 0 || limit > self->memory.len) {
+        PyErr_Format(PyExc_ValueError, "bytes [%zd, %zd) of a buffer of %zd bytes", start, limit, self->memory.len);
+        return -1;
+    }
+    self->start = self->at = start;
+    self->limit = limit;
+    self->records = 0;
+    return 0;
+}
+
 static PyObject *
 pen_open(Pen *self, PyObject *args)
 {
     PyObject *payload;
     Py_ssize_t most, start, limit;
-    if (!PyArg_ParseTuple(args, "Onnn:open", &payload, &most, &start, &limit)) {
+    if (!PyArg_ParseTuple(args, "Onnn:open", &payload, &most, &start, &limit) ||
+        pen_set_range(self, start, limit) < 0) {
         return NULL;
     }
-    if (start < 0 || limit > self->memory.len) {
-        PyErr_Format(PyExc_ValueError, "bytes [%zd, %zd) of a buffer of %zd bytes", start, limit, self->memory.len);
-        return NULL;
-    }
-    self->start = self->at = start;
-    self->limit = limit;
-    self->records = 0;
     PyObject *is_written = put_payload(self, payload, most);
     if (is_written != Py_True) {
         self->limit = -1;
@@ -168,16 +187,10 @@ static PyObject *
 pen_begin(Pen *self, PyObject *args)
 {
     Py_ssize_t start, limit;
-    if (!PyArg_ParseTuple(args, "nn:begin", &start, &limit)) {
+    if (!PyArg_ParseTuple(args, "nn:begin", &start, &limit) || pen_set_range(self, start, limit) < 0) {
         return NULL;
     }
-    if (start < 0 || limit > self->memory.len) {
-        PyErr_Format(PyExc_ValueError, "bytes [%zd, %zd) of a buffer of %zd bytes", start, limit, self->memory.len);
-        return NULL;
-    }
-    self->start = self->at = start;
-    self->limit = limit;
-    self->records = self->most = 0;
+    self->most = 0;
     Py_RETURN_NONE;
 }
 
@@ -236,7 +249,7 @@ typedef struct {
     Kind kind;
 } Emitter;
 
-/* The pen of a slot, borrowed; NULL if there is none that may write. */
+/* Returns the pen of a slot, borrowed; NULL if it may not write. */
 static inline Pen *
 open_pen(Emitter *self, Py_ssize_t slot)
 {
@@ -313,7 +326,7 @@ emit(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames
         result = Py_NewRef(Py_True);
         goto done;
     }
-    if (payload == NULL) { /* as Python would have made it */
+    if (payload == NULL) { /* as the Python code encodes it */
         payload = self->kind == BYTES ? Py_NewRef(record) : PyBytes_FromStringAndSize(data, size);
         if (payload == NULL) {
             return NULL;
@@ -357,16 +370,6 @@ emitter_traverse(Emitter *self, visitproc visit, void *arg)
     return 0;
 }
 
-static void
-emitter_dealloc(Emitter *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    emitter_clear(self);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
 static PyMemberDef emitter_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Emitter, call), READONLY, NULL},
     {NULL},
@@ -375,7 +378,7 @@ static PyType_Slot emitter_slots[] = {
     {Py_tp_call, PyVectorcall_Call},
     {Py_tp_clear, emitter_clear},
     {Py_tp_traverse, emitter_traverse},
-    {Py_tp_dealloc, emitter_dealloc},
+    {Py_tp_dealloc, clear_and_free},
     {Py_tp_members, emitter_members},
     {0, NULL},
 };
@@ -426,38 +429,28 @@ ready_clear(Ready *self)
     return 0;
 }
 
-static void
-ready_dealloc(Ready *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    ready_clear(self);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
 static PyMemberDef ready_members[] = {{"elements", T_OBJECT_EX, offsetof(Ready, elements), 0, NULL}, {NULL}};
 static PyType_Slot ready_slots[] = {
-    {Py_tp_new, ready_new},           {Py_tp_dealloc, ready_dealloc}, {Py_tp_traverse, ready_traverse},
+    {Py_tp_new, ready_new},           {Py_tp_dealloc, clear_and_free}, {Py_tp_traverse, ready_traverse},
     {Py_tp_clear, ready_clear},       {Py_tp_members, ready_members}, {0, NULL},
 };
 static PyType_Spec ready_spec = {
     "netstack.record.cells.Ready", sizeof(Ready), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, ready_slots,
 };
 
-/* What `__anext__` and an eager function give. When it is awaited it takes an element that is ready, or attempts what it
-   was made for; if that does not do it runs the coroutine of `wait`. */
+/* The awaitable of `__anext__` and of an eager function. When awaited it takes a ready element, or calls `attempt`. If
+   neither succeeds, it runs the coroutine of `wait`. */
 typedef struct {
     PyObject_HEAD
-    PyObject *ready, *attempt; /* one of the two */
-    PyObject *argument;        /* of the attempt, and of `wait` then */
+    PyObject *ready, *attempt; /* one of them is NULL */
+    PyObject *argument;        /* of `attempt` and `wait` */
     PyObject *wait, *value_name;
-    PyObject *inner; /* the coroutine of `wait`, once it was needed */
-    PyObject *stop;  /* the exception that carries results, from CPython 3.12 on */
+    PyObject *inner; /* the coroutine of `wait`, if it was needed */
+    PyObject *stop;  /* the exception with the result, reused from CPython 3.12 on */
     int is_over;
 } Next;
 
-/* What can be had without waiting; NULL and no error if that is nothing. */
+/* Returns a result without waiting; NULL without an error if there is none. */
 static PyObject *
 next_at_once(Next *self)
 {
@@ -483,7 +476,7 @@ next_at_once(Next *self)
 static int
 next_wait(Next *self)
 {
-    Py_CLEAR(self->stop); /* and the last element with it, while nothing comes */
+    Py_CLEAR(self->stop); /* it would keep the last element alive while waiting */
     self->inner = self->argument == NULL ? PyObject_CallNoArgs(self->wait)
                                          : PyObject_CallOneArg(self->wait, self->argument);
     Py_CLEAR(self->argument);
@@ -499,7 +492,7 @@ next_send(Next *self, PyObject *value, PyObject **result)
             PyErr_SetString(PyExc_RuntimeError, "cannot reuse already awaited coroutine");
             return PYGEN_ERROR;
         }
-        self->is_over = 1; /* also for who awaits it from within the attempt */
+        self->is_over = 1; /* also if `attempt` awaits this object again */
         *result = next_at_once(self);
         if (*result != NULL || PyErr_Occurred() || next_wait(self) < 0) {
             Py_CLEAR(self->argument);
@@ -515,7 +508,7 @@ next_send(Next *self, PyObject *value, PyObject **result)
     return sent;
 }
 
-/* As `next_send`, in the manner of a generator's methods: a result is raised. */
+/* As `next_send`, but as a method of a generator: the result is raised as StopIteration. */
 static PyObject *
 next_send_method(Next *self, PyObject *value)
 {
@@ -524,7 +517,7 @@ next_send_method(Next *self, PyObject *value)
         return result;
     }
 #if PY_VERSION_HEX >= 0x030C0000
-    /* There `await` comes this way for each element, and making an exception costs three times what the rest does. */
+    /* Here `await` calls this for each element, and creating an exception costs three times the rest. */
     if (self->stop == NULL || Py_REFCNT(self->stop) != 1) {
         Py_XSETREF(self->stop, PyObject_CallNoArgs(PyExc_StopIteration));
     }
@@ -552,7 +545,7 @@ next_iternext(Next *self)
 static PyObject *
 next_throw(Next *self, PyObject *args)
 {
-    if (self->inner == NULL) { /* nothing has begun: as a coroutine that is thrown into before it runs */
+    if (self->inner == NULL) { /* as for a coroutine that has not started */
         if (self->is_over) {
             PyErr_SetString(PyExc_RuntimeError, "cannot reuse already awaited coroutine");
             return NULL;
@@ -601,7 +594,7 @@ next_traverse(Next *self, visitproc visit, void *arg)
     return 0;
 }
 
-/* As the interpreter does for a coroutine: who forgets `await` would lose the record without a word. */
+/* As the interpreter does for a coroutine: without `await` the record would be lost silently. */
 static void
 warn_if_not_awaited(Next *self)
 {
@@ -633,7 +626,7 @@ next_dealloc(Next *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    if (self->wait != NULL) { /* else the collector has cleared it */
+    if (self->wait != NULL) { /* else the garbage collector has cleared it */
         warn_if_not_awaited(self);
     }
     next_clear(self);
@@ -657,13 +650,13 @@ static PyType_Spec next_spec = {
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, next_slots,
 };
 
-/* Makes these awaitables: an iterator over what is ready, or an eager function. */
+/* Creates these awaitables: an iterator over ready elements, or an eager function. */
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
     PyTypeObject *next_type;
     PyObject *ready, *attempt, *wait;
-    Next *spare; /* handed out again when nobody else holds it */
+    Next *spare; /* reused when it has no other references */
 } Handout;
 
 static PyObject *
@@ -735,20 +728,10 @@ handout_clear(Handout *self)
     return 0;
 }
 
-static void
-handout_dealloc(Handout *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    handout_clear(self);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
 static PyObject *handout_new(PyTypeObject *type, PyObject *args, PyObject *kwargs);
 
 static PyType_Slot handout_slots[] = {
-    {Py_tp_new, handout_new},           {Py_tp_dealloc, handout_dealloc}, {Py_tp_traverse, handout_traverse},
+    {Py_tp_new, handout_new},           {Py_tp_dealloc, clear_and_free}, {Py_tp_traverse, handout_traverse},
     {Py_tp_clear, handout_clear},       {Py_am_aiter, PyObject_SelfIter}, {Py_am_anext, handout_anext},
     {0, NULL},
 };
@@ -762,7 +745,7 @@ static PyMemberDef eager_members[] = {
 };
 static PyType_Slot eager_slots[] = {
     {Py_tp_call, PyVectorcall_Call},
-    {Py_tp_dealloc, handout_dealloc},
+    {Py_tp_dealloc, clear_and_free},
     {Py_tp_traverse, handout_traverse},
     {Py_tp_clear, handout_clear},
     {Py_tp_members, eager_members},
@@ -776,7 +759,7 @@ static PyType_Spec eager_spec = {
 
 /* -------------------------------------------------------------------------------------------- Records from memory */
 
-/* The record of a payload; NULL if it is none of its kind (and no error), or for want of memory (and an error). */
+/* Decodes a payload; NULL without an error if it is not of this kind, NULL with an error if out of memory. */
 static inline PyObject *
 record_of(Kind kind, const unsigned char *payload, Py_ssize_t size)
 {
@@ -835,7 +818,7 @@ split(PyObject *args, int is_run)
         return NULL;
     }
     if (position < 0 || position > view.len || most < is_run) {
-        PyErr_SetString(PyExc_ValueError, "no such place in the memory, or no such length");
+        PyErr_SetString(PyExc_ValueError, "position or length out of range");
         PyBuffer_Release(&view);
         return NULL;
     }
@@ -872,13 +855,13 @@ split_run(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* --------------------------------------------------------------------------------------------- Records into memory */
 
-/* The cells of one slot. */
+/* The framed cells of one slot. */
 typedef struct {
     Py_ssize_t slot, cells, size;
-    PyObject *data; /* bytes, of which `size` are written */
+    PyObject *data; /* a bytes object, of which `size` bytes are written */
 } Share;
 
-/* Room for a cell behind what is written of a share, its length written; NULL and an error for want of memory. */
+/* Writes the length of a share's next cell; returns where its payload goes, or NULL with an error if out of memory. */
 static inline unsigned char *
 share_place(Share *share, Py_ssize_t size)
 {
@@ -893,7 +876,7 @@ share_place(Share *share, Py_ssize_t size)
     return place + PREFIX_BYTES;
 }
 
-/* The slot of a record; -1 and an error if there is none. */
+/* Returns the slot of a record; -1 with an error if it is out of range. */
 static Py_ssize_t
 slot_of(PyObject *slots, Py_ssize_t index, Py_ssize_t channels)
 {
@@ -907,7 +890,7 @@ slot_of(PyObject *slots, Py_ssize_t index, Py_ssize_t channels)
     return slot;
 }
 
-/* Writes a record behind the cells of its share; 0 if it is not plain, -1 and an error. */
+/* Appends a record to its share; returns 0 if it is not plain, -1 with an error. */
 static inline int
 share_record(Share *share, Kind kind, PyObject *record, Py_ssize_t most)
 {
@@ -980,7 +963,7 @@ shares_as_list(Share *shares, Py_ssize_t count)
     return found;
 }
 
-/* No Python code runs from the first record to the last, so neither list changes meanwhile. */
+/* No Python code runs between the first record and the last, so the lists do not change. */
 static PyObject *
 framed_cells(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -999,7 +982,7 @@ framed_cells(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     Py_ssize_t most_shares = count < channels ? count : channels, used = 0;
-    int32_t *places = PyMem_Calloc(channels + 1, sizeof(int32_t)); /* of each slot, its share plus 1 */
+    int32_t *places = PyMem_Calloc(channels + 1, sizeof(int32_t)); /* by slot: index of its share plus 1 */
     Share *shares = PyMem_Malloc((most_shares + 1) * sizeof(Share));
     if (places == NULL || shares == NULL) {
         PyErr_NoMemory();
@@ -1061,7 +1044,7 @@ cells_within(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* ------------------------------------------------------------------------------------------- Batches, and their keys */
 
-/* Whether the number at `index` of a list is there and not negative. */
+/* Reads a number of a list; returns whether it is a non-negative int. */
 static inline int
 number_at(PyObject *list, Py_ssize_t index, Py_ssize_t *number)
 {
@@ -1150,13 +1133,13 @@ copy_runs(PyObject *Py_UNUSED(module), PyObject *args)
     PyBuffer_Release(&into);
     PyBuffer_Release(&from);
     if (!is_right) {
-        PyErr_SetString(PyExc_ValueError, "no such place in the memory, or among the rows");
+        PyErr_SetString(PyExc_ValueError, "position, width or row out of range");
         return NULL;
     }
     return Py_BuildValue("nn", position, count);
 }
 
-/* `keygroups.murmur`. */
+/* Implements `keygroups.murmur`. */
 static inline uint32_t
 murmur(uint32_t x)
 {
@@ -1169,7 +1152,7 @@ murmur(uint32_t x)
     return x < 0x80000000u ? x : (0u - x) & 0x7FFFFFFFu;
 }
 
-/* `keygroups.stable_hash` of a key that is exactly text, bytes, an int of 64 bits or None; 0 if it is none of these. */
+/* Implements `keygroups.stable_hash` for keys of exactly str, bytes, int (64 bits) or None; returns 0 for others. */
 static inline int
 hash_of(PyObject *key, uint32_t *hash)
 {
@@ -1227,7 +1210,7 @@ key_slots(PyObject *Py_UNUSED(module), PyObject *args)
     }
     Py_ssize_t count = PyList_GET_SIZE(keys), groups = PyList_GET_SIZE(owners);
     if (!groups) {
-        PyErr_SetString(PyExc_ValueError, "there are no key groups");
+        PyErr_SetString(PyExc_ValueError, "the list of owners is empty; it has one for each key group");
         return NULL;
     }
     PyObject *slots = PyList_New(count);

@@ -1,9 +1,9 @@
-"""Records one by one, the innermost steps: into the memory of an open buffer, and to the task that iterates.
+"""The innermost steps for single records: into the memory of an open buffer, and to the iterating task.
 
-Takes: single records; elements that have come. Gives: framed bytes in memory; awaitables of elements.
+Takes: single records; received elements. Gives: framed bytes in memory; awaitables of elements.
 
-This is the reference. `cells.c` beside it does the same, and takes its place where the data path is compiled
-(`netstack.build`): there a record costs a fifth. `tests/laws/test_cells.py` compares the two.
+This is the reference. `cells.c` implements the same and replaces it where the data path is compiled
+(`netstack.build`); a record then costs a fifth. `tests/laws/test_cells.py` compares the two.
 """
 
 from __future__ import annotations
@@ -19,83 +19,83 @@ from .framing import LENGTH, PREFIX_BYTES, head_of, packer, prefix_of
 T = TypeVar("T")
 
 RUN_LIMIT_BYTES: Final = 1024
-"""Records up to this are joined a run at a time; longer ones would keep much alive, and copying is what they cost."""
+"""Longer records are copied at once: joining them saves little, and would keep much memory alive."""
 
 split_cells: Callable[[bytes | memoryview, int, int, str, list[Any]], int] | None = None
-"""In machine code: `split_cells(memory, position, most_bytes, kind, elements)` appends the records of the cells from
-`position` on, of at most `most_bytes` each, and returns where it stopped: at the end, at a cell that is not whole, at
-the head of a run, or at a record that is none of its kind. In Python array operations are faster (`deserializer`)."""
+"""Only compiled: `split_cells(memory, position, most_bytes, kind, elements)` appends the records of the cells from
+`position` on, each of at most `most_bytes`, and returns where it stopped: at the end, at a partial cell, at the head of
+a run, or at a record that does not fit its kind. In Python array operations are faster (`deserializer`)."""
 
 split_run: Callable[[bytes | memoryview, int, int, str, list[Any]], int] | None = None
-"""In machine code: `split_run(memory, position, width, kind, elements)` does so for the payloads of a run, as many as
-`memory` holds."""
+"""Only compiled: `split_run(memory, position, width, kind, elements)` does the same for the payloads of a run, as many
+as `memory` holds."""
 
 copy_runs: Callable[[memoryview, int, int, memoryview, int], tuple[int, int]] | None = None
-"""In machine code: `copy_runs(memory, position, width, rows, row)` copies the payloads of the runs from `position` on
-to the places of rows of `width` bytes from `row` on. Returns where it stopped, and how many rows they are. It stops at
-the end, at what is no run of that width, and at a run that is not whole or does not fit."""
+"""Only compiled: `copy_runs(memory, position, width, rows, row)` copies the payloads of the runs from `position` on to
+rows of `width` bytes from `row` on. Returns where it stopped, and the number of copied rows. It stops at the end, at
+anything but a run of that width, and at a run that is partial or does not fit."""
 
 key_slots: Callable[[list[Any], type | None, list[int], Callable[[Any], int]], list[int] | None] | None = None
-"""In machine code: `key_slots(keys, key_type, owners, slowly)` is the owner of the key group of each key
-(`keygroups.key_group`), of which there are `len(owners)`. It asks `slowly` for a key that is not text, bytes, None or
-an int of 64 bits. None: a key is not exactly of `key_type`, unless that is None."""
+"""Only compiled: `key_slots(keys, key_type, owners, slowly)` returns the owner of the key group of each key
+(`keygroups.key_group`); there are `len(owners)` key groups. It calls `slowly` for a key other than str, bytes, None or
+an int of 64 bits. Returns None if a key is not exactly of `key_type`, unless that is None."""
 
 
 @final
 class Pen:
-    """Writes single records into a buffer, behind what the buffer's owner has committed.
+    """Writes single records into a buffer, behind the bytes that the buffer's owner has committed.
 
-    What it wrote counts when the owner takes it (`settle`), and may not be in memory before. In Python records of one
+    Written records count when the owner calls `settle`, and may not be in memory before. In Python, records of equal
     length are kept as objects until then and joined, which costs a quarter of writing each.
 
     Attributes:
-        records: how many it has written since it was opened.
+        records: number of records written since it was opened.
         written: their framed bytes.
     """
 
     __slots__ = ("_at", "_count", "_limit", "_memory", "_start", "most", "run", "size")
 
     def __init__(self, memory: memoryview) -> None:
-        """Writes nothing before it is opened.
+        """Starts closed.
 
         Args:
-            memory: of the buffer; one dimension, contiguous, writable, format `B`.
+            memory: memory of the buffer; one dimension, contiguous, writable, format `B`.
         """
         self._memory = memory
         self._start = self._at = 0
         self._limit = -1
         self._count = 0
         self.run: list[bytes] = []
-        """The last records, without their lengths, that are not in memory yet."""
+        """The last records, without lengths, which are not in memory yet."""
         self.size = -1
-        """The length of each of them."""
+        """The length of each record in `run`."""
         self.most = 0
-        """How many of them there may be."""
+        """The maximum number of records in `run`."""
 
     @property
     def records(self) -> int:
-        """What the class says."""
+        """Number of records written since it was opened."""
         return self._count + len(self.run)
 
     @property
     def written(self) -> int:
-        """What the class says."""
+        """Framed bytes written since it was opened."""
         return self._at - self._start + len(self.run) * (PREFIX_BYTES + self.size)
 
     def open(self, payload: bytes | bytearray | memoryview, most: int, start: int, limit: int) -> bool:
-        """Writes a first record at byte `start`; what was written before is settled.
+        """Writes a first record at byte `start`; earlier records must be settled.
 
         Args:
-            payload: of the record.
-            most: how many records may be written until `put` is asked again, this one included.
+            payload: the record's bytes.
+            most: number of records to write before the next `put`, this one included.
             start: the owner's commit.
-            limit: each record ends below this byte, of all that are written until `settle`.
+            limit: every record written until `settle` must end below this byte.
 
         Returns:
-            Whether the record was written. If not, the pen is closed.
+            Whether the record was written; otherwise the pen is closed.
 
         Raises:
-            ValueError: there is no such place in the memory.
+            ValueError: the range is outside the memory.
         """
         if start < 0 or limit > len(self._memory):
             raise ValueError(f"bytes [{start}, {limit}) of a buffer of {len(self._memory)} bytes")
@@ -108,7 +108,7 @@ class Pen:
         return False
 
     def begin(self, start: int, limit: int) -> None:
-        """Opens it for shares at byte `start`, as `open` without a record; single records ask `put` first."""
+        """Opens the pen for shares at byte `start`, without a record; the first single record takes the slow path."""
         if start < 0 or limit > len(self._memory):
             raise ValueError(f"bytes [{start}, {limit}) of a buffer of {len(self._memory)} bytes")
         self._start = self._at = start
@@ -117,7 +117,7 @@ class Pen:
         self.most = 0
 
     def write_share(self, head: bytes, payloads: memoryview, records: int) -> bool:
-        """Writes framed records behind what it wrote; for `write_shares`. Returns False where they do not fit."""
+        """Writes framed records behind the previous ones, for `write_shares`. Returns False if they do not fit."""
         if self.run:
             self._join()
         start = self._at + len(head)
@@ -128,7 +128,7 @@ class Pen:
         self._memory[start:end] = payloads
         self._at = end
         self._count += records
-        self.most = 0  # there is less room now
+        self.most = 0  # the room has shrunk
         return True
 
     def put(self, payload: bytes | bytearray | memoryview, most: int) -> bool:
@@ -145,7 +145,7 @@ class Pen:
         packer(size).pack_into(self._memory, at, size, payload)
         self._at = end
         self._count += 1
-        if size == self.size:  # where lengths vary it would be reckoned for nothing
+        if size == self.size:  # where lengths vary, the result would not be used
             self.most = min((self._limit - 1 - end) // (PREFIX_BYTES + size), most - 1)
         else:
             self.size = size if size <= RUN_LIMIT_BYTES else -1
@@ -153,7 +153,7 @@ class Pen:
         return True
 
     def settle(self) -> int:
-        """What was written is in memory and the owner's from now on; closes the pen. Returns `written`."""
+        """Passes the written bytes, now in memory, to the owner, and closes the pen. Returns their number."""
         if self.run:
             self._join()
         written = self._at - self._start
@@ -185,17 +185,17 @@ def emitter(
     again: Callable[[Any], int],
     slowly: Callable[[Any, Any, int], bool],
 ) -> Callable[[Any], bool]:
-    """Writes single records with the pens of a writer, as long as they are open and have room.
+    """Creates a function that writes single records with the pens of a writer, while these are open and have room.
 
     Args:
-        pens: by slot; the writer replaces them in this list.
-        kind: how records are encoded (`formats.kind_of`), or "".
-        slot: where all records go; -1 asks `select`.
-        encode: makes bytes of a record; raises what the format raises.
-        select: the slot of a record.
-        refused: not empty after a record found no buffer: then `again` is asked instead of `select`.
-        again: the slot of a record, which may be the one that was refused.
-        slowly: called as `slowly(record, payload, slot)` for what no pen takes.
+        pens: the pen of each slot; the writer replaces them in this list.
+        kind: encoding of the records (`formats.kind_of`), or "".
+        slot: the slot of all records; -1: call `select`.
+        encode: encodes a record; raises the format's errors.
+        select: returns the slot of a record.
+        refused: not empty after a record found no buffer; `again` is then called instead of `select`.
+        again: returns the slot of a record that may be the refused one.
+        slowly: called as `slowly(record, payload, slot)` for records that no pen takes.
     """
     if kind == "bytes" and slot >= 0:
         return _PlainEmitter(pens, slot, encode, slowly).emit
@@ -244,7 +244,7 @@ class _Emitter:
 
 @final
 class _PlainEmitter:
-    """The same for bytes that all go to one slot: a fifth less for each in Python."""
+    """The same for bytes that all go to one slot, at a fifth less cost in Python."""
 
     __slots__ = ("_encode", "_pens", "_slot", "_slowly")
 
@@ -275,21 +275,21 @@ _NUMBERS: Final = MappingProxyType({"int64": struct.Struct("<q").pack, "float64"
 def framed_cells(
     records: list[Any], kind: str, slots: list[int] | int, channels: int, most_bytes: int
 ) -> list[tuple[int, int, bytes]] | None:
-    """Records as cells, those of a slot side by side.
+    """Frames records as cells, grouped by slot.
 
     Args:
-        records: what is written; it stays as it is.
-        kind: how they are encoded (`formats.kind_of`), or "".
-        slots: of each record, or of all.
-        channels: every slot is below.
+        records: the records, which are not changed.
+        kind: encoding of the records (`formats.kind_of`), or "".
+        slots: the slot of each record, or of all.
+        channels: the number of slots.
         most_bytes: the longest payload.
 
     Returns:
-        (slot, number of cells, their bytes) of each slot that has records, in the order of their first ones; None where
-        a record is not plain: longer, of a type derived from that of its kind, or none of its kind.
+        (slot, number of cells, their bytes) of each slot with records, in the order of their first records. None if a
+        record is too long, or not exactly of the type of its kind.
 
     Raises:
-        ValueError: a slot that does not exist, or not one for each record.
+        ValueError: a slot out of range, or not one for each record.
     """
     plain = _PLAIN.get(kind)
     if plain is None or not {plain}.issuperset(map(type, records)):
@@ -316,10 +316,10 @@ def framed_cells(
 
 
 def cells_within(data: bytes, start: int, stop: int) -> tuple[int, int]:
-    """Where the last cell ends that is whole in front of `stop`, of those from `start` on; and how many there are.
+    """Returns where the last complete cell between `start` and `stop` ends, and the number of complete cells.
 
     Raises:
-        ValueError: there are no such places in the data.
+        ValueError: the range is outside the data.
     """
     if not 0 <= start <= stop <= len(data):
         raise ValueError(f"bytes [{start}, {stop}) of {len(data)}")
@@ -343,23 +343,23 @@ def write_shares(
     width: int,
     has_runs: bool,
 ) -> tuple[int, int]:
-    """Writes the shares of a batch, one after the other, as long as their pens are open and have room.
+    """Writes the shares of a batch one after another, while their pens are open and have room.
 
     Args:
-        pens: by slot.
-        slots: of each share.
-        counts: the number of its records; of none nothing is written.
-        index: the first share that is written.
-        body: the payloads of all shares; or their cells.
-        offset: where those of the first share that is written begin.
+        pens: the pen of each slot.
+        slots: the slot of each share.
+        counts: the number of records of each share; 0 writes nothing.
+        index: the first share to write.
+        body: the payloads of all shares, or their cells.
+        offset: where the first share to write begins in `body`.
         width: bytes of each payload.
-        has_runs: whether a share is a run, and `body` has payloads.
+        has_runs: whether shares are written as runs; `body` then has payloads, else cells.
 
     Returns:
-        The share that was not written, and where its bytes begin; the number of shares after the last one.
+        The first share that was not written, and where its bytes begin; or the number of shares, and the end.
 
     Raises:
-        ValueError: there is no such share, slot or record.
+        ValueError: a share, slot or record out of range.
     """
     view = memoryview(body)
     unit = width if has_runs else width + PREFIX_BYTES
@@ -380,9 +380,9 @@ def write_shares(
 def eager(
     attempt: Callable[[T], bool], wait: Callable[[T], Coroutine[Any, Any, None]]
 ) -> Callable[[T], Coroutine[Any, Any, None]]:
-    """Like `wait`, a coroutine function that attempts first, and waits where that does not do.
+    """Returns a function like `wait`, a coroutine function that first calls `attempt`, and waits if that returns False.
 
-    Machine code attempts without a coroutine, when the result is awaited, and makes one only to wait: then `wait`
+    Compiled code attempts without a coroutine when the result is awaited, and creates one only to wait; `wait` then
     attempts again. Cancellation: as `wait`.
     """
     return wait
@@ -390,10 +390,10 @@ def eager(
 
 @final
 class Ready:
-    """What has come and was not handed out: what all iterators of one reader share.
+    """Received elements that were not delivered, shared by all iterators of one reader.
 
     Attributes:
-        elements: they, an iterator over a list (so that they can be counted).
+        elements: an iterator over a list (so that they can be counted).
     """
 
     __slots__ = ("elements",)
@@ -404,27 +404,27 @@ class Ready:
 
 @final
 class Handout:
-    """Iterates over what is ready, and over what comes; holds nothing itself, so any number may take turns."""
+    """Iterates over received elements, and waits for more. Without state: several iterators may alternate."""
 
     __slots__ = ("_ready", "_wait")
 
     def __init__(self, ready: Ready, wait: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        """Hands out what is in `ready`.
+        """Iterates over `ready`.
 
         Args:
-            ready: the elements that have come.
-            wait: makes a coroutine that returns the next element of `ready`, and waits for it if there is none; raises
-                StopAsyncIteration at the end. It is called when nothing is ready.
+            ready: the received elements.
+            wait: creates a coroutine that returns the next element of `ready`, waits for it if there is none, and
+                raises StopAsyncIteration at the end. Called only when no element is ready.
         """
         self._ready = ready
         self._wait = wait
 
     def __aiter__(self) -> Handout:
-        """Itself."""
+        """Returns itself."""
         return self
 
     async def __anext__(self) -> Any:
-        """The next element; no checkpoint while there is one. Cancellation: nothing is lost, ask again."""
+        """The next element; no checkpoint while one is ready. Cancellation: nothing is lost, call again."""
         for element in self._ready.elements:
             return element
         return await self._wait()

@@ -1,10 +1,12 @@
-"""Reads a channel record by record: finds the records in the buffers, gathers those that span several, decodes each.
+"""RecordDeserializer: reads a channel record by record.
+
+It finds the records in the buffers, gathers those that span several buffers, and decodes each.
 
 Takes: the buffers of one channel, in order, cut anywhere, and a format. Gives: decoded elements, in order.
 
-Rules: one `RecordDeserializer` per channel. A format is given exactly the bytes of one record. A declared length is
-never trusted with memory: one out of bounds is refused before anything is asked for, one up to the spill threshold gets
-memory whose pages are taken as bytes arrive, and a longer one goes to a file as it arrives.
+Rules: one `RecordDeserializer` for each channel. A format receives exactly the bytes of one record. A declared length
+never allocates memory by itself: one out of bounds is refused, one up to the spill threshold gets memory whose pages
+are taken when bytes arrive, and a longer record goes to a file as it arrives.
 """
 
 from __future__ import annotations
@@ -38,41 +40,40 @@ if TYPE_CHECKING:
     from .spill import SpillDirectory, SpillFile
 
 UNIFORM_FROM_CELLS = 16
-"""A run of this many equal lengths is worth decoding as an array: fixed costs of 3 us against 0.15 us a record."""
+"""From this many equal lengths on, decoding an array pays: fixed costs of 3 us against 0.15 us for each record."""
 
 _COPY_FROM_CELLS = 8
-"""When about this many records remain in a buffer, copying it once beats a memoryview for each of them."""
+"""With about this many records left in a buffer, one copy is faster than a memoryview for each of them."""
 
 _BOUNDARY: Final = (b"", 0, 0, 0)
-"""Nothing is torn."""
+"""The state at a record boundary."""
 
 _NOTHING: Final = memoryview(b"")
 
 
 @final
 class RecordDeserializer:
-    """Turns the buffers of one channel into elements.
+    """Decodes the buffers of one channel to elements.
 
-    After an error (from the format, the framing or the spill directory) the position in the stream is lost: elements of
-    the same buffer that came before the bad record are not returned, memory and files are given back, and further
-    feeding raises `LocalProtocolError` until `clear`.
+    After an error (of the format, the framing or the spill directory) the position in the stream is lost. Elements of
+    the same buffer in front of the bad record are not returned, memory and files are released, and `feed` raises
+    `LocalProtocolError` until `clear`.
 
     Args:
-        format: decodes one record. Two methods it may have beyond the protocol are used when present:
-            `decode_owned(memory)` gets records gathered from several buffers, in memory it may keep;
-            `decode_list(payloads)` gets small records as a list of `bytes`, which costs less than a `memoryview` and a
-            call for each.
+        format: decodes one record. Two optional methods are used if it has them: `decode_owned(memory)` receives
+            records gathered from several buffers, in memory it may keep; `decode_list(payloads)` receives small records
+            as a list of `bytes`, which costs less than a `memoryview` and a call for each.
         spill: where records above the threshold are gathered.
-        spill_threshold_bytes: longest record gathered in memory.
-        max_record_bytes: longest record accepted.
-        accepts_runs: whether the stream may have runs; Flink's have none.
+        spill_threshold_bytes: longest record that is gathered in memory.
+        max_record_bytes: longest accepted record.
+        accepts_runs: whether the stream may have runs; Flink's streams have none.
 
     Raises:
-        ConfigError: a bound is out of range.
+        ConfigError: a limit is out of range.
     """
 
-    # Between two buffers there is either a torn head (`_head`), or a cell or run of which `_left` records of `_width`
-    # bytes are not complete. Of the first of them `_have` bytes have come, and are in `_gathered` or in `_file`.
+    # Between two buffers there is either a partial head (`_head`), or a cell or run with `_left` incomplete records of
+    # `_width` bytes. `_have` bytes of the first of them have arrived, and are in `_gathered` or in `_file`.
 
     __slots__ = (
         "_accepts_runs",
@@ -130,23 +131,23 @@ class RecordDeserializer:
         self._file: SpillFile | None = None
 
     def feed(self, memory: memoryview) -> list[Any]:
-        """Decodes everything that one more buffer completes; it may be reused as soon as this returns.
+        """Decodes the records that another buffer completes; its memory may be reused afterwards.
 
         Args:
             memory: the next bytes of the channel (one dimension, contiguous, format `B`).
 
         Returns:
-            The elements, in order.
+            The decoded elements, in order.
 
         Raises:
-            RecordError: a length out of bounds, or bytes the format refuses.
-            SpillError: a large record could not be kept.
-            LocalProtocolError: fed again after an error.
+            RecordError: a length out of bounds, or bytes that the format refuses.
+            SpillError: a large record could not be stored.
+            LocalProtocolError: an earlier call raised.
         """
         if self._failed:
             raise LocalProtocolError(
-                f"this deserializer failed after {self._records} records of the channel; drop the channel, or clear()"
-                " it and feed it from a record boundary"
+                f"this deserializer failed after {self._records} records of the channel; close the channel, or clear()"
+                " the deserializer and feed it from a record boundary"
             )
         elements: list[Any] = []
         complete = False
@@ -156,7 +157,7 @@ class RecordDeserializer:
             end = len(memory)
             position = 0
             copied_from = end
-            copied = b""  # of the rest of the buffer, from there on
+            copied = b""  # a copy of the buffer from there on
             while position < end:
                 if self._left:
                     position = self._read_run(memory, position, elements)
@@ -179,7 +180,7 @@ class RecordDeserializer:
                 if position < end:
                     position = self._read_head(memory, position, elements)
             complete = True
-        finally:  # whatever a format raises: the position is lost
+        finally:  # after any exception of a format the position is lost
             self._records += len(elements)
             if not complete:
                 self._forget()
@@ -188,18 +189,18 @@ class RecordDeserializer:
 
     @property
     def pending_bytes(self) -> int:
-        """Framed bytes of what is torn; at the end of the channel anything but 0 means that it was cut off."""
+        """Framed bytes of the partial record; other than 0 at the end of the channel, the stream was truncated."""
         if not self._left:
             return len(self._head)
         return (PREFIX_BYTES if self._left == 1 else RUN_HEAD_BYTES) + self._have
 
     def unconsumed(self) -> bytes:
-        """The framed bytes not handed out yet, for a checkpoint; inside a run they announce all that is left of it.
+        """The framed bytes of incomplete records, for a checkpoint; inside a run the head announces all that remain.
 
-        A new deserializer is fed these first, and goes on with the rest of the stream.
+        A new deserializer continues after `feed` with these bytes.
 
         Raises:
-            SpillError: a spilled record cannot be read back.
+            SpillError: a spilled record cannot be read.
         """
         if not self._left:
             return self._head
@@ -209,12 +210,12 @@ class RecordDeserializer:
         return head if self._gathered is None else b"".join((head, self._gathered[: self._have]))
 
     def unprocessed(self, memory: memoryview, done: int) -> bytes:
-        """The framed bytes behind some records of a buffer, for a checkpoint; what is torn is among them.
+        """The framed bytes behind some records of a buffer, for a checkpoint, including the partial record.
 
         Args:
-            memory: what was fed last, unchanged.
-            done: how many of the records that it completed are not wanted: at least 1, since the bytes of the first
-                one may be gone.
+            memory: the last buffer passed to `feed`, unchanged.
+            done: number of completed records of the buffer to leave out; at least 1, since the bytes of the first
+                record may no longer be complete.
         """
         head, left, width, have = self._before
         position = 0
@@ -241,19 +242,19 @@ class RecordDeserializer:
         return head_of(left, width) + rest if left else rest
 
     def clear(self) -> None:
-        """Forgets the torn record and gives its memory or file back; the next buffer starts on a record boundary."""
+        """Drops the partial record with its memory or file; the next buffer must start at a record boundary."""
         self._forget()
         self._failed = False
 
     def _read_uniform(self, memory: memoryview, position: int, elements: list[Any]) -> int:
-        """Decodes the run of equally long records at `position` as one array, if it is long; returns where it ends."""
+        """Decodes records of equal length at `position` as one array, if there are many; returns where they end."""
         prefix = bytes(memory[position : position + PREFIX_BYTES])
         if len(prefix) < PREFIX_BYTES:
             return position
         (length,) = LENGTH.unpack(prefix)
         cell_bytes = PREFIX_BYTES + length
         whole = (len(memory) - position) // cell_bytes
-        # The second record is looked at first: where lengths differ, most buffers stop here.
+        # The second record is checked first: where lengths differ, this ends most calls.
         second = position + cell_bytes
         if (
             whole < UNIFORM_FROM_CELLS
@@ -276,7 +277,7 @@ class RecordDeserializer:
         return position
 
     def _read_each(self, memory: memoryview, position: int, elements: list[Any]) -> int:
-        """Decodes whole records one by one; returns where the first one that is not whole starts."""
+        """Decodes complete records one by one; returns where the first incomplete one starts."""
         end = len(memory)
         last_prefix = end - PREFIX_BYTES
         limit = self._max_record_bytes
@@ -294,7 +295,7 @@ class RecordDeserializer:
         return position
 
     def _is_worth_copying(self, memory: memoryview, position: int) -> bool:
-        """Whether about so many records as the first of them follow that one copy of all costs less than views."""
+        """Whether enough records of about the first one's length follow that copying all is faster than views."""
         left = len(memory) - position
         if left < PREFIX_BYTES:
             return False
@@ -305,7 +306,7 @@ class RecordDeserializer:
     def _read_copied(
         self, data: bytes, position: int, decode: Callable[[list[bytes]], list[Any]], elements: list[Any]
     ) -> int:
-        """Does the same for a copy of the buffer's rest."""
+        """As `_read_each`, in a copy of the rest of the buffer."""
         end = len(data)
         last_prefix = end - PREFIX_BYTES
         limit = self._max_record_bytes
@@ -325,7 +326,7 @@ class RecordDeserializer:
         return position
 
     def _read_head(self, memory: memoryview, position: int, elements: list[Any]) -> int:
-        """Goes on with what stands in front of a cell or a run; returns where it ends, or the end of the buffer."""
+        """Continues the head of a cell or a run; returns where it ends, or the end of the buffer."""
         have = len(self._head)
         head = self._head + bytes(memory[position : position + RUN_HEAD_BYTES - have])
         if len(head) < PREFIX_BYTES:
@@ -359,7 +360,7 @@ class RecordDeserializer:
         return position + RUN_HEAD_BYTES - have
 
     def _read_run(self, memory: memoryview, position: int, elements: list[Any]) -> int:
-        """Goes on with the payloads of a cell or a run; returns where it had to stop."""
+        """Continues the payloads of a cell or a run; returns where it stopped."""
         width = self._width
         available = len(memory) - position
         if not self._have:
@@ -380,7 +381,7 @@ class RecordDeserializer:
         return stop
 
     def _read_rows(self, payloads: memoryview, count: int, elements: list[Any]) -> None:
-        """Decodes the whole records of a run."""
+        """Decodes the complete records of a run."""
         width = self._width
         if self._kind and split_run is not None:
             start = split_run(payloads, 0, width, self._kind, elements)
@@ -395,7 +396,7 @@ class RecordDeserializer:
             elements.append(decode(payloads[start : start + width]))
 
     def _make_room(self, length: int) -> None:
-        """A record is cut by the buffer's end: what has come of it goes to memory, or to a file."""
+        """Prepares memory, or a file, for a record that the buffer's end cuts."""
         if length > self._spill_threshold_bytes:
             self._file = self._spill.create(length)
         else:
@@ -403,7 +404,7 @@ class RecordDeserializer:
             self._gathered = self._blocks.take(length).data
 
     def _keep(self, piece: memoryview) -> None:
-        """Adds to the payload."""
+        """Adds bytes to the gathered record."""
         have = self._have + len(piece)
         if self._file is not None:
             self._file.append(piece)
@@ -417,7 +418,7 @@ class RecordDeserializer:
         self._gathered = None
         if gathered is not None:
             return self._decode(gathered) if self._decode_owned is None else self._decode_owned(gathered)
-        assert file is not None  # one of the two exists while a length is known
+        assert file is not None  # either memory or a file exists
         mapped = file.map()
         self._file = None
         file.close()
@@ -427,7 +428,7 @@ class RecordDeserializer:
         try:
             return self._decode(view)
         finally:
-            # A format that kept a view of it keeps the map alive; otherwise disk space and descriptor come back now.
+            # A view that the format kept keeps the map alive; otherwise disk space and descriptor are released now.
             with contextlib.suppress(BufferError):
                 view.release()
                 mapped.close()
@@ -436,13 +437,13 @@ class RecordDeserializer:
         record = self._records + found
         signed = f" ({length - 2**32} as a signed number)" if length > MAX_RECORD_BYTES else ""
         raise RecordError(
-            f"record {record} of the channel declares {length} bytes{signed}, and max_record_bytes"
-            f"={self._max_record_bytes} is the most accepted: raise it if records may be that long; else the stream is"
-            " not framed records, or bytes were lost"
+            f"record {record} of the channel declares {length} bytes{signed}, above max_record_bytes"
+            f"={self._max_record_bytes}: raise it if records may be that long; else the stream is not framed records,"
+            " or bytes were lost"
         )
 
     def _forget(self) -> None:
-        """Drops the torn record."""
+        """Drops the partial record."""
         self._head = b""
         self._left = 0
         self._have = 0

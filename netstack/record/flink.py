@@ -1,8 +1,8 @@
-"""What Flink 2.3.0's serializers write into a record: longs, strings, byte arrays, and the stream elements around them.
+"""Formats of Flink 2.3.0's serializers: longs, strings, byte arrays, and the stream elements around them.
 
 Takes: values or elements. Gives: the bytes of one record (without the length in front, see `framing`), and back.
 
-| first byte | element | behind it |
+| first byte | element | followed by |
 |---|---|---|
 | 0 | record with a timestamp | long timestamp, value |
 | 1 | record | value |
@@ -12,7 +12,7 @@ Takes: values or elements. Gives: the bytes of one record (without the length in
 | 5 | record attributes | byte: backlog |
 | 6 | watermark of one subpartition | int subpartition, long timestamp |
 
-Rules: big-endian. A format is given exactly one record and uses up all of it; whatever does not fit is a `RecordError`.
+Rules: big-endian. A format receives exactly one record and must use all of its bytes; anything else is a `RecordError`.
 Records of batch jobs are values; those of streaming jobs are elements.
 """
 
@@ -42,7 +42,7 @@ _IDLE: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class StreamRecord:
-    """A value, with the time it belongs to in milliseconds, or without one."""
+    """A value, with or without its timestamp in milliseconds."""
 
     value: Any
     timestamp: int | None = None
@@ -50,19 +50,19 @@ class StreamRecord:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """No record behind it is older than this, in milliseconds."""
+    """Announces that no later record is older than this, in milliseconds."""
 
     timestamp: int
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyMarker:
-    """Travels with the records to measure them.
+    """Measures the latency of records by travelling with them.
 
     Attributes:
         marked_ms: when it left its source.
         operator_id: 16 bytes.
-        subtask: of that source.
+        subtask: subtask index of that source.
     """
 
     marked_ms: int
@@ -72,21 +72,21 @@ class LatencyMarker:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkStatus:
-    """Whether watermarks are to be waited for on this channel."""
+    """Whether the consumer must wait for watermarks of this channel."""
 
     is_active: bool
 
 
 @dataclass(frozen=True, slots=True)
 class RecordAttributes:
-    """Whether the records behind it are a backlog that is caught up with."""
+    """Whether the following records are a backlog."""
 
     is_backlog: bool
 
 
 @dataclass(frozen=True, slots=True)
 class SubpartitionWatermark:
-    """A watermark that concerns one subpartition of several in a channel."""
+    """A watermark of one subpartition, of several in a channel."""
 
     subpartition: int
     timestamp: int
@@ -106,21 +106,21 @@ class LongFormat(RecordFormat):
     numpy_dtype = np.dtype(">i8")
 
     def encode(self, record: Any) -> bytes:
-        """Eight bytes."""
+        """Encodes eight bytes."""
         try:
             return _LONG.pack(record)
         except (struct.error, OverflowError) as error:
             raise _misfit(record, self.name, f"{error}; give a whole number from -2**63 to 2**63 - 1") from error
 
     def decode(self, view: memoryview) -> int:
-        """The number."""
+        """Decodes the number."""
         if len(view) != _LONG.size:
             raise _malformed(view, self.name, f"it takes exactly {_LONG.size} bytes")
         number: int = _LONG.unpack(view)[0]
         return number
 
     def decode_many(self, rows: NDArray[np.uint8]) -> list[Any]:
-        """The number in every row."""
+        """Decodes the number in every row."""
         if not len(rows):
             return []
         if rows.shape[1] != _LONG.size:
@@ -131,31 +131,31 @@ class LongFormat(RecordFormat):
 
 @final
 class ByteArrayFormat(RecordFormat):
-    """Bytes, with their number in front."""
+    """Bytes behind their length."""
 
     name = "flink-bytes"
 
     def encode(self, record: Any) -> bytes:
-        """A length and the bytes."""
+        """Encodes the length and the bytes."""
         if not isinstance(record, bytes | bytearray | memoryview):
             raise _misfit(record, self.name, "give bytes")
         return _INT.pack(len(record)) + bytes(record)
 
     def decode(self, view: memoryview) -> bytes:
-        """A copy of the bytes."""
+        """Copies the bytes."""
         if len(view) < _INT.size or _INT.unpack_from(view)[0] != len(view) - _INT.size:
-            raise _malformed(view, self.name, "its length says otherwise")
+            raise _malformed(view, self.name, "its length field does not match")
         return bytes(view[_INT.size :])
 
 
 @final
 class StringFormat(RecordFormat):
-    """Text, or None: the number of UTF-16 units plus one, then each unit; all of them in groups of seven bits."""
+    """Text, or None: the number of UTF-16 units plus one, then each unit, all in groups of seven bits."""
 
     name = "flink-string"
 
     def encode(self, record: Any) -> bytes:
-        """One byte a character of ASCII, up to three for any other unit."""
+        """Encodes one byte for a character of ASCII, up to three for any other unit."""
         if record is None:
             return b"\0"
         if not isinstance(record, str):
@@ -167,7 +167,7 @@ class StringFormat(RecordFormat):
         return _number(len(units) + 1) + b"".join(map(_number, units))
 
     def decode(self, view: memoryview) -> str | None:
-        """The text."""
+        """Decodes the text."""
         raw = bytes(view)
         count, position = self._read(raw, 0)
         if count == 0 and len(raw) == position:
@@ -176,7 +176,7 @@ class StringFormat(RecordFormat):
         text = raw[position:]
         if len(text) == count and text.isascii():
             return text.decode("ascii")
-        if count < 0 or count > len(text):  # a unit has a byte at least
+        if count < 0 or count > len(text):  # a unit has at least one byte
             raise _malformed(view, self.name, f"it announces {count} characters")
         units = bytearray()
         for _ in range(count):
@@ -189,7 +189,7 @@ class StringFormat(RecordFormat):
         return units.decode("utf-16-be", "surrogatepass")
 
     def _read(self, raw: bytes, position: int) -> tuple[int, int]:
-        """A number at `position`, and where it ends."""
+        """Reads a number at `position`; returns it and where it ends."""
         value = 0
         for shift in range(0, 35, 7):
             if position >= len(raw):
@@ -209,11 +209,11 @@ class StreamElementFormat(RecordFormat):
     name = "flink-elements"
 
     def __init__(self, values: RecordFormat) -> None:
-        """Args: values: of the records among the elements."""
+        """Takes the format of the values in records."""
         self._values = values
 
     def encode(self, record: Any) -> bytes:
-        """The bytes of an element."""
+        """Encodes an element."""
         element: StreamElement = record
         try:
             match element:
@@ -239,7 +239,7 @@ class StreamElementFormat(RecordFormat):
             raise _misfit(record, self.name, f"{error}; give a StreamRecord, a Watermark, ...") from error
 
     def decode(self, view: memoryview) -> StreamElement:
-        """The element."""
+        """Decodes an element."""
         if not view:
             raise _malformed(view, self.name, "an element has a tag")
         tag, rest = view[0], view[1:]
@@ -263,23 +263,23 @@ class StreamElementFormat(RecordFormat):
                 case _:
                     raise _malformed(view, self.name, f"there is no element with tag {tag}")
         except (struct.error, KeyError) as error:
-            raise _malformed(view, self.name, f"what follows tag {tag} does not fit it: {error}") from error
+            raise _malformed(view, self.name, f"the bytes behind tag {tag} do not fit it: {error}") from error
 
 
 def value_format_named(name: str) -> RecordFormat:
-    """The format of values called `long`, `string` or `bytes`.
+    """Creates the format of values for `long`, `string` or `bytes`.
 
     Raises:
-        ConfigError: no such format.
+        ConfigError: unknown format.
     """
     made: dict[str, type[RecordFormat]] = {"long": LongFormat, "string": StringFormat, "bytes": ByteArrayFormat}
     if name not in made:
-        raise ConfigError(f"values as {name!r}; give {', '.join(made)}")
+        raise ConfigError(f"unknown value format {name!r}; give one of {', '.join(made)}")
     return made[name]()
 
 
 def _number(value: int) -> bytes:
-    """A number in groups of seven bits, low ones first; the high bit says that more follow."""
+    """Encodes a number in groups of seven bits, low ones first; the high bit marks that more follow."""
     groups = bytearray()
     while value >= 0x80:
         groups.append(value & 0x7F | 0x80)
@@ -293,4 +293,4 @@ def _misfit(record: object, name: str, why: str) -> RecordError:
 
 
 def _malformed(view: memoryview, name: str, why: str) -> RecordError:
-    return RecordError(f"{len(view)} bytes are no record of the format {name!r} ({bytes(view[:16]).hex()}): {why}")
+    return RecordError(f"{len(view)} bytes are not a record of format {name!r} ({bytes(view[:16]).hex()}): {why}")

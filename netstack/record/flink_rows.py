@@ -1,26 +1,26 @@
-"""Rows of Flink's SQL as Arrow: what its `RowDataSerializer` writes, read into columns.
+"""FlinkRows: reads rows of Flink's SQL (written by `RowDataSerializer`) into Arrow columns.
 
 Takes: the records of a Flink edge, the Arrow schema of their columns (`flink_types.schema_of` reads Flink's own names).
 Gives: RecordBatches.
 
 A row is its length (4 bytes, big-endian), then, little-endian, a fixed and a variable part:
 
-| bytes | what |
+| bytes | content |
 |---|---|
 | 1 | kind: 0 insert, 1 update before, 2 update after, 3 delete |
-| (8 + columns + 63) / 64 * 8, with the kind | a bit for each column, from the ninth on: it is null |
-| 8 each | columns: the value, or where it is |
-| the rest | what 8 bytes do not hold, in whole words |
+| (8 + columns + 63) / 64 * 8, with the kind | a bit for each column, from the ninth on: null |
+| 8 each | columns: the value, or its position |
+| the rest | values longer than 8 bytes, in whole words |
 
 An array is the number of its elements (4 bytes), null bits in groups of 4 bytes, its elements (1, 2, 4 or 8 bytes
-each), the variable part. A map is the length of its keys (4), the array of keys, that of values. A row in a row is
-laid out as a row without its length. Text and bytes of up to 7 bytes stay in the column, with 0x80 + length in its last
-byte; everything else that is variable is offset << 32 | length, counted from the start of the row, array or map.
-Decimals of more than 18 digits are big-endian there; timestamps finer than a millisecond are milliseconds there, and
-the nanoseconds in place of the length.
+each), and a variable part. A map is the length of its keys (4), the array of keys, and the array of values. A nested
+row has no length in front. Text and bytes of up to 7 bytes are in the column itself, with 0x80 + length in its last
+byte. For any other variable value the column has offset << 32 | length, counted from the start of the row, array or
+map. Decimals of more than 18 digits are big-endian in the variable part. Timestamps finer than a millisecond are
+milliseconds there, with the nanoseconds in place of the length.
 
-Rules: nothing is read outside its record, and what is read is at most as much as all records hold: values of a
-damaged record may lie over each other. The parts of a row have to add up to its length, so another schema is noticed.
+Rules: nothing is read outside its record, and no more bytes are read than all records have, although the values of a
+damaged record may overlap. The parts of a row must add up to its length, so another schema is detected.
 """
 
 from __future__ import annotations
@@ -44,30 +44,30 @@ Integers: TypeAlias = "NDArray[np.int64]"
 Mask: TypeAlias = "NDArray[np.bool_]"
 
 KINDS: Final = ("+I", "-U", "+U", "-D")
-"""Kinds of rows, as Flink prints them."""
+"""Kinds of rows, in Flink's notation."""
 
 _COMPACT_DIGITS: Final = 18
 _INLINE_BYTES: Final = 7
-_GATHERED_BYTES: Final = 32  # values of more bytes in the mean are sliced one by one
+_GATHERED_BYTES: Final = 32  # longer values, on average, are sliced one by one
 _MOST_BYTES: Final = (1 << 31) - 1
 _DAY_MS: Final = 86_400_000
 _PER_MS: Final = {"us": 1_000, "ns": 1_000_000}
 
 
 class _Damaged(Exception):
-    """Bytes are no row of the schema."""
+    """The bytes are not a row of the schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Slots:
-    """Where values of one column are, one after the other.
+    """The positions of several values of one column.
 
     Attributes:
-        base: start of the row or array around each.
-        size: of it, in bytes.
-        at: of the value, or of what says where it is.
-        valid: which of them are not null.
-        used: of columns of rows: bytes in the variable part of each row so far, and what nulls may take there.
+        base: start of the row or array of each value.
+        size: its size in bytes.
+        at: position of the value, or of its reference.
+        valid: whether it is not null.
+        used: for columns of rows: bytes used in the variable part of each row so far, and bytes that nulls may use.
     """
 
     base: Integers
@@ -82,7 +82,7 @@ _Read: TypeAlias = Callable[["NDArray[np.uint8]", _Slots], Any]
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """How values of a type are read; `width` is of an array's elements."""
+    """How values of a type are read; `width` is the size of an array element."""
 
     read: _Read
     width: int
@@ -96,13 +96,13 @@ class FlinkRows:
         schema: a `pyarrow.Schema`. Types are bool, int8 to int64, float32, float64, string, binary, decimal128, date32,
             time32("ms"), timestamp ("s" and "ms" are Flink's precision 0 to 3, "us" 4 to 6, "ns" 7 to 9; with a zone
             TIMESTAMP_LTZ), and list, map and struct of these.
-        kind: name of a column that is put in front, with the kind of each row as in `KINDS`; None refuses rows that are
-            no inserts.
-        elements: whether records are stream elements, as between the tasks of a job, or rows alone.
+        kind: name of an additional first column, with the kind of each row as in `KINDS`; None refuses rows other than
+        inserts.
+        elements: whether records are stream elements, as between the tasks of a job, or plain rows.
 
     Attributes:
-        schema: of the batches.
-        watermark: the last one among the records, in milliseconds; None before there was one.
+        schema: the schema of the batches.
+        watermark: the last one among the records, in milliseconds; None before the first.
 
     Raises:
         ConfigError: a type that Flink's rows do not have, or pyarrow is missing.
@@ -121,17 +121,17 @@ class FlinkRows:
         self.watermark: int | None = None
 
     def batch(self, records: Sequence[bytes]) -> RecordBatch:
-        """The rows among some records, in their order; watermarks and other elements are no rows.
+        """Reads the rows among some records, in order; watermarks and other elements are skipped.
 
         Args:
-            records: as `RecordReader(gate, format="bytes")` gives them, less than 2 GiB together; they are copied.
+            records: as read with `RecordReader(gate, format="bytes")`, less than 2 GiB together; they are copied.
 
         Raises:
-            RecordError: a record is no row of the schema; nothing was read then.
+            RecordError: a record is not a row of the schema; nothing is returned.
         """
         data = b"".join(records)
         if len(data) > _MOST_BYTES:
-            raise RecordError(f"{len(data)} bytes of records at once; give fewer of them, less than 2 GiB together")
+            raise RecordError(f"{len(data)} bytes of records in one call; pass fewer, less than 2 GiB together")
         flat = np.frombuffer(data, np.uint8)
         ends = np.cumsum(np.fromiter(map(len, records), np.int64, len(records)), dtype=np.int64)
         starts = np.concatenate((np.zeros(1, np.int64), ends))[:-1]
@@ -139,7 +139,7 @@ class FlinkRows:
             starts, ends = self._without_heads(self._elements, records, flat, starts, ends)
         sizes = ends - starts - 4
         if (sizes < 0).any() or (_values(flat, starts, ">i4") != sizes).any():
-            raise RecordError("a record's length is not that of the row in it: are these rows of Flink's SQL?")
+            raise RecordError("a record's length differs from that of its row: are these rows of Flink's SQL?")
         base, pa = starts + 4, self._pa
         try:
             arrays = _row(flat, base, sizes, self._columns, self._names)
@@ -147,7 +147,7 @@ class FlinkRows:
             batch = pa.RecordBatch.from_arrays(kinds + arrays, schema=self.schema)
             batch.validate(full=True)
         except _Damaged as error:
-            raise RecordError(f"{error}: the row is damaged, or its producer has another schema") from None
+            raise RecordError(f"{error}: the row is damaged, or its producer uses another schema") from None
         except (pa.ArrowException, ValueError) as error:
             raise RecordError(f"a row does not fit the schema: {error}") from error
         return batch
@@ -160,9 +160,9 @@ class FlinkRows:
         starts: Integers,
         ends: Integers,
     ) -> tuple[Integers, Integers]:
-        """Where the values of records are, behind tags and timestamps."""
+        """Locates the values of records, behind tags and timestamps."""
         if (starts == ends).any():
-            raise RecordError("a record without bytes: a stream element has a tag")
+            raise RecordError("a record is empty: a stream element has a tag")
         tags = flat[starts] if len(starts) else flat
         for index in np.flatnonzero(tags > 1).tolist():
             element = elements.decode(memoryview(records[index]))
@@ -178,19 +178,21 @@ class FlinkRows:
         if self._kind is None:
             if kinds.any():
                 first = KINDS[kinds[kinds > 0][0]]
-                raise RecordError(f"a row of kind {first} is no insert: give FlinkRows(kind=...), a column to tell it")
+                raise RecordError(
+                    f"a row of kind {first} is not an insert: pass FlinkRows(kind=...), the name of a column for it"
+                )
             return []
         pa = self._pa
         return [pa.DictionaryArray.from_arrays(kinds.astype(np.int32), pa.array(KINDS)).cast(pa.string())]
 
 
 def row_payloads(records: Sequence[bytes]) -> list[bytes]:
-    """The rows of stream elements that were read once, as they are behind tag, timestamp and length."""
+    """Extracts the rows of stream elements that `batch` accepted, without tag, timestamp and length."""
     return [record[13 if record[0] == 0 else 5 :] for record in records if record[0] <= 1]
 
 
 def _values(flat: NDArray[np.uint8], at: Integers, dtype: str) -> NDArray[Any]:
-    """What stands at some places, which need not be aligned."""
+    """Reads values at some positions, which need not be aligned."""
     kind = np.dtype(dtype)
     values: NDArray[Any] = flat[at[:, None] + np.arange(kind.itemsize)].reshape(-1).view(kind)
     return values
@@ -199,11 +201,11 @@ def _values(flat: NDArray[np.uint8], at: Integers, dtype: str) -> NDArray[Any]:
 def _row(
     flat: NDArray[np.uint8], base: Integers, size: Integers, columns: Sequence[_Column], names: Sequence[str]
 ) -> list[Any]:
-    """The columns of rows."""
+    """Reads the columns of rows."""
     null_bytes = (8 + len(columns) + 63) // 64 * 8
     fixed = null_bytes + 8 * len(columns)
     if (size < fixed).any():
-        raise _Damaged(f"a row of {size.min()} bytes, where {len(columns)} columns take {fixed} at least")
+        raise _Damaged(f"a row of {size.min()} bytes, where {len(columns)} columns need at least {fixed}")
     used, slack = np.full(len(base), fixed, np.int64), np.zeros(len(base), np.int64)
     arrays = []
     for index, (name, column) in enumerate(zip(names, columns, strict=True)):
@@ -222,13 +224,13 @@ def _row(
 def _spans(
     flat: NDArray[np.uint8], slots: _Slots, *, inline: bool = False, width: int = 0
 ) -> tuple[Integers, Integers]:
-    """Where values in variable parts begin, and the second half of what says so: for most, their bytes.
+    """Reads references into variable parts: where values begin, and the second half (for most, their bytes).
 
     Args:
         flat: all records.
-        slots: of the values; those of nulls come out as nothing.
-        inline: whether short ones are in their slots.
-        width: in the variable part, of values that have always the same; nulls may take it too.
+        slots: positions of the references; those of nulls give no bytes.
+        inline: whether short values are in the slots themselves.
+        width: the fixed size of values in the variable part, which nulls may use too; 0: variable.
     """
     word = np.where(slots.valid, _values(flat, slots.at, "<u8"), 0)
     offset, length = (word >> np.uint64(32)).astype(np.int64), (word & np.uint64(0xFFFFFFFF)).astype(np.int64)
@@ -242,9 +244,9 @@ def _spans(
         taken = np.where(is_inline, 0, length)
     taken = np.where(slots.valid, taken, 0)
     if (offset + np.maximum(taken, 0 if width else length) > slots.size).any():
-        raise _Damaged("a value is not within its row")
+        raise _Damaged("a value is outside its row")
     if not width and int(length.sum()) > len(flat):
-        raise _Damaged("values lie over each other")
+        raise _Damaged("values overlap")
     if slots.used is not None:
         used, slack = slots.used
         used += (taken + 7) // 8 * 8
@@ -257,7 +259,7 @@ def _validity(pa: Any, valid: Mask) -> Any:
 
 
 def _array(pa: Any, type_: Any, valid: Mask, *buffers: NDArray[Any], children: Sequence[Any] = ()) -> Any:
-    """An Arrow array of values that are laid out already."""
+    """Creates an Arrow array of values that have its layout."""
     made = [_validity(pa, valid), *(pa.py_buffer(np.ascontiguousarray(each)) for each in buffers)]
     return pa.Array.from_buffers(type_, len(valid), made, children=list(children))
 
@@ -276,7 +278,7 @@ def _read_numbers(pa: Any, type_: Any, dtype: str, flat: NDArray[np.uint8], slot
 def _read_times(pa: Any, type_: Any, flat: NDArray[np.uint8], slots: _Slots) -> Any:
     values = np.where(slots.valid, _values(flat, slots.at, "<i4"), 0)
     if ((values < 0) | (values >= _DAY_MS)).any():
-        raise _Damaged("a time of no day")
+        raise _Damaged("a time outside the day")
     return _array(pa, type_, slots.valid, values.astype("<i4"))
 
 
@@ -307,11 +309,11 @@ def _read_decimals(pa: Any, type_: Any, flat: NDArray[np.uint8], slots: _Slots) 
 def _read_long_decimals(pa: Any, type_: Any, flat: NDArray[np.uint8], slots: _Slots) -> Any:
     starts, lengths = _spans(flat, slots, width=16)
     if ((lengths > 16) | (lengths < 1) & slots.valid).any():
-        raise _Damaged("a decimal of more bytes than 16, or of none")
+        raise _Damaged("a decimal of more than 16 bytes, or of none")
     first = np.where(slots.valid, starts, 0)
     digits = np.empty((len(starts), 16), np.uint8)
     sign = np.where(slots.valid & (flat[first] >= 0x80), 0xFF, 0) if len(starts) else digits[:, 0]
-    for byte in range(16):  # the lowest first
+    for byte in range(16):  # lowest first
         is_there = byte < lengths
         digits[:, byte] = np.where(is_there, flat[np.where(is_there, starts + lengths - 1 - byte, 0)], sign)
     return _array(pa, type_, slots.valid, digits)
@@ -321,7 +323,7 @@ def _read_timestamps(pa: Any, type_: Any, flat: NDArray[np.uint8], slots: _Slots
     values = np.where(slots.valid, _values(flat, slots.at, "<i8"), 0)
     if type_.unit == "s":
         if (values % 1000).any():
-            raise _Damaged("a timestamp between two seconds")
+            raise _Damaged("a timestamp with a fraction of a second")
         values //= 1000
     return _array(pa, type_, slots.valid, values)
 
@@ -331,26 +333,26 @@ def _read_fine_timestamps(pa: Any, type_: Any, flat: NDArray[np.uint8], slots: _
     factor = _PER_MS[type_.unit]
     step = 1_000_000 // factor
     if ((nanoseconds >= 1_000_000) | (nanoseconds % step != 0)).any():
-        raise _Damaged(f"a timestamp that has no whole {type_.unit}")
+        raise _Damaged(f"a timestamp with a fraction of a {type_.unit}")
     milliseconds = np.zeros(len(starts), np.int64)
     milliseconds[slots.valid] = _values(flat, starts[slots.valid], "<i8")
     most = (1 << 63) // factor - 1
     if ((milliseconds > most) | (milliseconds < -most)).any():
-        raise _Damaged(f"a timestamp beyond what {type_.unit} of 64 bits hold")
+        raise _Damaged(f"a timestamp out of range for 64 bits of {type_.unit}")
     return _array(pa, type_, slots.valid, milliseconds * factor + nanoseconds // step)
 
 
 def _elements(
     flat: NDArray[np.uint8], starts: Integers, lengths: Integers, valid: Mask, column: _Column
 ) -> tuple[Integers, Any]:
-    """How many elements arrays have, and all of these; none of an array that is null."""
+    """Reads the number of elements of arrays, and all elements; null arrays have none."""
     if (lengths[valid] < 4).any():
         raise _Damaged("an array without its number of elements")
     counts = np.zeros(len(starts), np.int64)
     counts[valid] = _values(flat, starts[valid], "<i4")
     heads = 4 + (counts + 31) // 32 * 4
     if (counts < 0).any() or (valid & (heads + counts * column.width > lengths)).any():
-        raise _Damaged("an array of more elements than its bytes hold")
+        raise _Damaged("an array with more elements than its bytes hold")
     base = np.repeat(starts, counts)
     at = np.arange(len(base)) - np.repeat(_offsets(counts)[:-1], counts)
     is_valid = flat[base + 4 + at // 8] >> (at % 8).astype(np.uint8) & 1 == 0
@@ -371,13 +373,13 @@ def _read_maps(pa: Any, type_: Any, key: _Column, item: _Column, flat: NDArray[n
     key_bytes = np.zeros(len(starts), np.int64)
     key_bytes[valid] = _values(flat, starts[valid], "<i4")
     if (key_bytes < 0).any() or (valid & (key_bytes > lengths - 4)).any():
-        raise _Damaged("a map whose keys are longer than itself")
+        raise _Damaged("a map whose keys exceed its length")
     counts, keys = _elements(flat, starts + 4, key_bytes, valid, key)
     item_counts, items = _elements(flat, starts + 4 + key_bytes, np.maximum(lengths - 4 - key_bytes, 0), valid, item)
     if (counts != item_counts).any():
-        raise _Damaged("a map of as many keys as it has no values")
+        raise _Damaged("a map with different numbers of keys and values")
     if keys.null_count:
-        raise _Damaged("a map with a key that is null, which Arrow has not")
+        raise _Damaged("a map with a null key, which Arrow does not support")
     entries = pa.StructArray.from_arrays([keys, items], fields=[type_.key_field, type_.item_field])
     return _array(pa, type_, valid, _offsets(counts).astype("<i4"), children=[entries])
 
@@ -411,7 +413,7 @@ _FIXED: Final[Mapping[str, tuple[Callable[..., Any], int]]] = {
 
 
 def _column_of(pa: Any, name: str, type_: Any) -> _Column:
-    """How a column of an Arrow type is read.
+    """Selects how a column of an Arrow type is read.
 
     Raises:
         ConfigError: Flink's rows have no such type.

@@ -1,6 +1,6 @@
-"""Flink's names of SQL types, as an Arrow schema: `schema_of("id BIGINT NOT NULL, at TIMESTAMP(3)")`.
+"""Parses Flink's SQL types to an Arrow schema: `schema_of("id BIGINT NOT NULL, at TIMESTAMP(3)")`.
 
-Takes: columns as `CREATE TABLE` and `DESCRIBE` have them. Gives: the schema that `FlinkRows` reads them by.
+Takes: columns as in `CREATE TABLE` and `DESCRIBE`. Gives: the schema for `FlinkRows`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _DEEPEST: Final = 50
 
 
 def schema_of(columns: str) -> Any:
-    """The schema of some columns, separated by commas: a name and one of Flink's types each.
+    """Parses columns, separated by commas, each a name and one of Flink's types.
 
     Raises:
-        ConfigError: no such type, or one that Arrow has none for; pyarrow is missing.
+        ConfigError: unknown type, or one without a counterpart in Arrow; pyarrow is missing.
     """
     try:
         pa = importlib.import_module("pyarrow")
@@ -55,7 +55,7 @@ def schema_of(columns: str) -> Any:
 
 @final
 class _Reader:
-    """Goes over a text once."""
+    """A parser for one text."""
 
     def __init__(self, pa: Any, text: str) -> None:
         self._pa = pa
@@ -66,12 +66,12 @@ class _Reader:
         while text[end:].strip():
             match = _TOKEN.match(text, end)
             if match is None:
-                raise ConfigError(f"columns {text!r}: {text[end:].strip()[:20]!r} is no name and no type")
+                raise ConfigError(f"columns {text!r}: {text[end:].strip()[:20]!r} is neither a name nor a type")
             self._tokens.append(match[0].strip())
             end = match.end()
 
     def fields(self, closing: str) -> list[Any]:
-        """Columns, as far as a closing bracket, or the end if that is empty."""
+        """Parses columns up to a closing bracket, or to the end if that is empty."""
         fields: list[Any] = []
         while True:
             name = self._next()
@@ -80,7 +80,7 @@ class _Reader:
             if name.startswith("`"):
                 name = name[1:-1].replace("``", "`")
             if name in [field.name for field in fields]:
-                raise ConfigError(f"columns {self._text!r}: there are two called {name!r}")
+                raise ConfigError(f"columns {self._text!r}: two columns have the name {name!r}")
             fields.append(self._pa.field(name, *self._type()))
             token = self._next()
             if token == closing:
@@ -89,10 +89,10 @@ class _Reader:
                 self._refuse(f"a comma or {closing or 'the end'}")
 
     def _type(self) -> tuple[Any, bool]:
-        """A type, and whether its values may be null."""
+        """Parses a type, and whether its values may be null."""
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise ConfigError(f"types within types, {_DEEPEST} deep")
+            raise ConfigError(f"columns {self._text[:80]!r}...: types are nested deeper than {_DEEPEST}")
         type_ = self._bare_type(self._next().upper())
         self._depth -= 1
         if self._takes("NOT"):
@@ -110,7 +110,9 @@ class _Reader:
         if name in ("DECIMAL", "DEC", "NUMERIC"):
             digits, scale = self._numbers(10, 0)
             if not (1 <= digits <= 38 and 0 <= scale <= digits):
-                raise ConfigError(f"DECIMAL({digits}, {scale}): Flink has 1 to 38 digits, and no more behind the point")
+                raise ConfigError(
+                    f"DECIMAL({digits}, {scale}): give 1 to 38 digits, and 0 to that many behind the point"
+                )
             return pa.decimal128(digits, scale)
         if name == "TIME":
             self._numbers(0)
@@ -119,7 +121,7 @@ class _Reader:
         if name in ("TIMESTAMP", "TIMESTAMP_LTZ"):
             (digits,) = self._numbers(6)
             if digits > 9:
-                raise ConfigError(f"TIMESTAMP({digits}): Flink has 0 to 9 digits")
+                raise ConfigError(f"TIMESTAMP({digits}): give 0 to 9 digits")
             is_local = self._without_zone() or name == "TIMESTAMP_LTZ"
             return pa.timestamp("ms" if digits <= 3 else "us" if digits <= 6 else "ns", "UTC" if is_local else None)
         if name == "ARRAY":
@@ -141,10 +143,10 @@ class _Reader:
             if opening not in ("<", "("):
                 self._refuse("<")
             return pa.struct(self.fields(">" if opening == "<" else ")"))
-        raise ConfigError(f"type {name or '(none)'} is not read; there are {', '.join(_PLAIN)}, {_OTHERS}")
+        raise ConfigError(f"type {name or '(none)'} is not supported; give one of {', '.join(_PLAIN)}, {_OTHERS}")
 
     def _numbers(self, *defaults: int) -> list[int]:
-        """Numbers in brackets, as far as they are given."""
+        """Parses optional numbers in brackets."""
         numbers = list(defaults)
         if not self._takes("("):
             return numbers
@@ -160,13 +162,13 @@ class _Reader:
         return self._refuse(")")
 
     def _without_zone(self) -> bool:
-        """Whether a time is of the local zone; one of a zone of its own is refused."""
+        """Whether a time is in the local zone; a type with its own zone is refused."""
         if self._takes("WITHOUT"):
             pass
         elif not self._takes("WITH"):
             return False
         elif not self._takes("LOCAL"):
-            raise ConfigError("TIMESTAMP WITH TIME ZONE is not read: Flink's rows have none")
+            raise ConfigError("TIMESTAMP WITH TIME ZONE is not supported: Flink's rows have none")
         else:
             self._expect("TIME")
             self._expect("ZONE")
@@ -191,4 +193,4 @@ class _Reader:
 
     def _refuse(self, wanted: str) -> NoReturn:
         token = self._tokens[self._at - 1] if self._at <= len(self._tokens) else "the end"
-        raise ConfigError(f"columns {self._text!r}: {token} stands where {wanted} was expected")
+        raise ConfigError(f"columns {self._text!r}: {wanted} was expected instead of {token}")

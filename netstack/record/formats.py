@@ -1,13 +1,13 @@
-"""How one record becomes bytes and comes back: the built-in formats, and what a format of one's own offers.
+"""Record formats: encode one record to bytes and decode it. The built-in formats, and the protocol for others.
 
-Takes: records, or windows of exactly one record's bytes. Gives: bytes to the serializer, records to the deserializer.
+Takes: records, or exactly one record's bytes. Gives: bytes to the serializer, records to the deserializer.
 
-Rules: the framing stores the length, so a format stores none. `decode` is given exactly the bytes of one record and has
-to use up all of them; it keeps no reference to them, because their segment is recycled when it returns. Whatever does
-not fit is a `RecordError`. Nothing read from the network is unpickled or evaluated.
+Rules: the framing stores the length, so a format stores none. `decode` receives exactly the bytes of one record, must
+use all of them, and keeps no reference to them, because their segment is recycled afterwards. Anything else is a
+`RecordError`. Nothing from the network is unpickled or evaluated.
 
 Numbers are little-endian, although the framing's lengths are big-endian: numpy arrays are little-endian on every
-machine we run on, so a batch of numbers is stored and loaded without swapping bytes.
+supported machine, so batches of numbers are stored and loaded without swapping bytes.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ Encoded: TypeAlias = "bytes | memoryview"
 
 
 class RecordFormat(Protocol):
-    """One way to turn records into bytes; subclass it for a format of your own.
+    """Encodes and decodes records; subclass it for a format of your own.
 
-    An object serves one writer or one reader at a time: it may keep scratch space. Three more methods are used where a
-    format has them: `decode_list(payloads)`, which is `decode` for a list of small records that the reader has copied
-    already; `decode_owned(view)`, which is `decode` for memory that the record may keep; and, of a format whose records
-    cannot change, `encode_many(records)`, which is `encode` for a list. It raises if one of them does not fit.
+    An object serves one writer or one reader at a time, so it may keep scratch space. Three optional methods are used
+    if a format has them: `decode_list(payloads)` decodes a list of small records that the reader has already copied;
+    `decode_owned(view)` decodes memory that the record may keep; and, for records that cannot change,
+    `encode_many(records)` encodes a list, and raises if a record does not fit.
 
     Attributes:
-        name: as in `format_named`.
-        fixed_width_bytes: the length of every record; None when records differ.
-        numpy_dtype: type of an array whose elements have exactly the bytes of a record each; None without one.
+        name: its name for `format_named`.
+        fixed_width_bytes: the length of every record; None if lengths differ.
+        numpy_dtype: dtype of arrays whose elements have exactly the bytes of a record; None if there is none.
     """
 
     name: str
@@ -52,20 +52,20 @@ class RecordFormat(Protocol):
 
     @abc.abstractmethod
     def encode(self, record: Any) -> Encoded:
-        """The bytes of a record.
+        """Encodes a record.
 
         Returns:
-            Bytes that stay as they are even when the caller changes its record afterwards.
+            Bytes that do not change when the caller changes its record afterwards.
 
         Raises:
             RecordError: the record does not fit the format.
         """
 
     def encode_pieces(self, record: Any) -> list[Encoded]:
-        """The bytes of a record in pieces, for formats that can lend large parts of it without a copy.
+        """Encodes a record in pieces, for formats that can lend large parts of it without a copy.
 
         Returns:
-            The pieces in order; a lent piece keeps its memory alive, and the caller leaves the record unchanged until
+            The pieces in order. A lent piece keeps its memory alive, and the caller must not change the record until
             the pieces are written.
 
         Raises:
@@ -75,21 +75,21 @@ class RecordFormat(Protocol):
 
     @abc.abstractmethod
     def decode(self, view: memoryview) -> Any:
-        """The record in `view`, which holds the bytes of this record and nothing else.
+        """Decodes the record in `view`, which holds its bytes and nothing else.
 
         Args:
-            view: contiguous bytes; its memory is recycled as soon as this returns.
+            view: contiguous bytes, whose memory is recycled afterwards.
 
         Raises:
             RecordError: the bytes are malformed, or not all of them are used.
         """
 
     def decode_many(self, rows: NDArray[np.uint8]) -> list[Any]:
-        """The records of `rows`, exactly as one `decode` each would give them.
+        """Decodes the records in `rows`, with the same result as `decode` for each.
 
         Args:
-            rows: k x n bytes, a record a row; the bytes of a row are contiguous, the rows need not be (a payload
-                column between length prefixes will do).
+            rows: k x n bytes, one record per row. The bytes of a row are contiguous, the rows need not be (they may be
+            separated by length prefixes).
 
         Raises:
             RecordError: as `decode`.
@@ -101,12 +101,12 @@ class RecordFormat(Protocol):
 
 @final
 class BytesFormat(RecordFormat):
-    """Bytes, as they are."""
+    """Bytes, unchanged."""
 
     name = "bytes"
 
     def encode(self, record: Any) -> bytes:
-        """`record` itself; a copy of a `bytearray` or `memoryview`, whose owner may change it before it is sent."""
+        """Returns `record`; copies a `bytearray` or `memoryview`, whose owner may change it before it is sent."""
         if isinstance(record, bytes):
             return record
         if isinstance(record, bytearray | memoryview):
@@ -114,15 +114,15 @@ class BytesFormat(RecordFormat):
         raise _misfit(record, self.name, "emit bytes, or choose another format")
 
     def decode(self, view: memoryview) -> bytes:
-        """A copy of the window."""
+        """Copies the bytes."""
         return bytes(view)
 
     def decode_list(self, payloads: list[bytes]) -> list[bytes]:
-        """They are the records."""
+        """Returns the payloads, which are the records."""
         return payloads
 
     def decode_many(self, rows: NDArray[np.uint8]) -> list[Any]:
-        """A copy of every row."""
+        """Copies every row."""
         return rows_as_bytes(rows)
 
 
@@ -133,41 +133,41 @@ class StrFormat(RecordFormat):
     name = "str"
 
     def encode(self, record: Any) -> bytes:
-        """The text in UTF-8."""
+        """Encodes the text in UTF-8."""
         if not isinstance(record, str):
             raise _misfit(record, self.name, "emit str, or choose another format")
         try:
             return record.encode()
         except UnicodeEncodeError as error:
-            raise _misfit(record, self.name, f"{error}; a lone surrogate has no bytes in UTF-8") from error
+            raise _misfit(record, self.name, f"{error}; a lone surrogate cannot be encoded in UTF-8") from error
 
     def encode_many(self, records: list[Any]) -> list[bytes]:
-        """The texts in UTF-8."""
+        """Encodes the texts in UTF-8."""
         if not {str}.issuperset(map(type, records)):
-            raise TypeError("not all of them are plain text")
+            raise TypeError("a record is not exactly of type str")
         return payloads_of(records)
 
     def decode(self, view: memoryview) -> str:
-        """The window as text."""
+        """Decodes the bytes as text."""
         try:
             return str(view, "utf-8")
         except UnicodeDecodeError as error:
             raise _malformed(len(view), self.name, error) from error
 
     def decode_list(self, payloads: list[bytes]) -> list[str]:
-        """Every payload as text."""
+        """Decodes every payload as text."""
         try:
             return texts_of(payloads)
         except UnicodeDecodeError as error:
             raise _malformed(len(error.object), self.name, error) from error
 
     def decode_many(self, rows: NDArray[np.uint8]) -> list[Any]:
-        """Every row as text."""
+        """Decodes every row as text."""
         return self.decode_list(rows_as_bytes(rows))
 
 
 class _NumberFormat(RecordFormat):
-    """What the two number formats share: eight bytes, little-endian."""
+    """The common part of the two number formats: eight bytes, little-endian."""
 
     fixed_width_bytes = 8
     numpy_dtype: np.dtype[Any]
@@ -207,7 +207,7 @@ class Int64Format(_NumberFormat):
 
 @final
 class Float64Format(_NumberFormat):
-    """IEEE 754 double precision, eight bytes, little-endian; a NaN keeps its bits where the machine lets it."""
+    """IEEE 754 double precision, eight bytes, little-endian; a NaN keeps its bits where the machine allows it."""
 
     name = "float64"
     numpy_dtype = np.dtype("<f8")
@@ -217,33 +217,33 @@ class Float64Format(_NumberFormat):
 
 @final
 class MsgpackFormat(RecordFormat):
-    """Any value msgpack knows: None, bool, int up to 64 bits, float, str, bytes, list, dict, `Timestamp`, `ExtType`.
+    """Values of msgpack: None, bool, int up to 64 bits, float, str, bytes, list, dict, `Timestamp`, `ExtType`.
 
-    A tuple comes back as a list. Map keys may be of any hashable type.
+    A tuple is decoded as a list. Map keys may be of any hashable type.
     """
 
     name = "msgpack"
 
     def __init__(self) -> None:
-        # One packer is kept: making one for each record costs more than packing a small record does.
+        # One packer is kept: creating one for each record costs more than packing a small record.
         self._pack: Callable[[Any], bytes] = msgpack.Packer(use_bin_type=True).pack
 
     def encode(self, record: Any) -> bytes:
-        """The value in msgpack."""
+        """Encodes the value in msgpack."""
         try:
             return self._pack(record)
         except (TypeError, ValueError, OverflowError) as error:
             raise _misfit(record, self.name, f"{error}; emit numbers, text, bytes, lists, maps") from error
 
     def decode(self, view: memoryview) -> Any:
-        """The one value in the window; a length inside it cannot ask for more than the window holds."""
+        """Decodes one value; a length inside it cannot allocate more than the bytes hold."""
         try:
             return msgpack.unpackb(view, raw=False, strict_map_key=False)
         except (msgpack.UnpackException, ValueError, TypeError) as error:
             raise _malformed(len(view), self.name, error) from error
 
     def decode_list(self, payloads: list[bytes]) -> list[Any]:
-        """The value of every payload."""
+        """Decodes the value of every payload."""
         unpack = msgpack.unpackb
         payload = b""
         try:
@@ -252,7 +252,7 @@ class MsgpackFormat(RecordFormat):
             raise _malformed(len(payload), self.name, error) from error
 
     def decode_many(self, rows: NDArray[np.uint8]) -> list[Any]:
-        """The value of every row."""
+        """Decodes the value of every row."""
         return self.decode_list(rows_as_bytes(rows))
 
 
@@ -269,27 +269,27 @@ FORMATS: Mapping[str, Callable[[], RecordFormat]] = MappingProxyType(
 
 
 def format_named(name: str) -> RecordFormat:
-    """A new format object for one writer or reader.
+    """Creates a format object for one writer or reader.
 
     Raises:
-        ConfigError: no format has this name, or it needs a package that is not installed.
+        ConfigError: unknown format, or it needs a package that is not installed.
     """
     factory = FORMATS.get(name)
     if factory is None:
-        raise ConfigError(f"no record format {name!r}; there are {', '.join(FORMATS)}")
+        raise ConfigError(f"no record format {name!r}; give one of {', '.join(FORMATS)}")
     return factory()
 
 
 def kind_of(format: RecordFormat) -> str:
-    """The name of a format whose records `record/cells` encodes and decodes itself, or ""."""
+    """The name of a format that `record/cells` implements itself, else ""."""
     return format.name if type(format) in (BytesFormat, StrFormat, Int64Format, Float64Format) else ""
 
 
 def rows_as_bytes(rows: NDArray[np.uint8]) -> list[bytes]:
-    """A `bytes` for every row of a k x n array; the bytes of a row are contiguous, the rows need not be.
+    """Converts every row of a k x n array to `bytes`; the bytes of a row are contiguous, the rows need not be.
 
-    Viewing a row as one opaque `V{n}` element lets numpy make the objects: 22 ns for each of 8 bytes, where slicing
-    takes 100. (`S{n}` is faster still and wrong: it drops zeros at the end.)
+    Viewing a row as one opaque `V{n}` element lets numpy create the objects: 22 ns for each of 8 bytes, where slicing
+    takes 100. (`S{n}` is faster still but wrong: it drops trailing zeros.)
     """
     count, width = rows.shape
     if not count or not width:
@@ -299,10 +299,10 @@ def rows_as_bytes(rows: NDArray[np.uint8]) -> list[bytes]:
 
 
 def byte_rows(array: NDArray[Any]) -> NDArray[np.uint8] | None:
-    """An array of opaque records as k x n bytes: it is that already, or it holds items of `V{n}` or `S{n}`.
+    """Views an array of opaque records as k x n bytes: it is that already, or it has items of `V{n}` or `S{n}`.
 
     Returns:
-        The rows, in place where the items are contiguous; None when the elements mean more than their bytes.
+        The rows, in place if the items are contiguous; None if the elements are not opaque bytes.
     """
     if array.ndim == 2 and array.dtype == np.uint8:
         return array
@@ -313,9 +313,7 @@ def byte_rows(array: NDArray[Any]) -> NDArray[np.uint8] | None:
 
 def _misfit(record: Any, name: str, text: str) -> RecordError:
     try:
-        label = reprlib.repr(
-            record
-        )  # a plain repr() of a huge or very deep record would take long, or fail in its turn
+        label = reprlib.repr(record)  # repr() of a huge or very deep record would take long, or fail
     except ValueError:  # an int of more digits than Python prints
         label = "(too long to show)"
     return RecordError(f"record {label:.60} of type {type(record).__name__} does not fit format {name}: {text}")

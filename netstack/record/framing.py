@@ -1,22 +1,22 @@
-"""Puts a length in front of every record, one by one or a whole array at once.
+"""Frames records with their lengths, one by one or a whole array at once.
 
-Takes: payload bytes, or an array of fixed-width payloads. Gives: framed bytes, whole or cut at any two byte positions.
+Takes: payload bytes, or an array of fixed-width payloads. Gives: framed bytes, whole or any byte range of them.
 
-The stream of one subpartition is a concatenation of *cells* and *runs*, in any order. A cell is an int32, big-endian,
-then that many payload bytes. A run is many records of one length: a uint32 whose top bit is set and whose other bits
-are their number, their length (uint32, at least 1), then their payloads with nothing between them. Buffers cut the
-stream anywhere, also inside a length. Both ends share the dtypes kept here (`FrameTemplate`).
+The stream of one subpartition is a sequence of *cells* and *runs*, in any order. A cell is a big-endian int32, then as
+many payload bytes. A run is several records of one length: a uint32 with the top bit set, whose other bits are their
+number, then their length (uint32, at least 1), then their payloads without gaps. Buffers cut the stream anywhere, also
+inside a length. Both ends share the dtypes defined here (`FrameTemplate`).
 
-A run is what a batch is: 8 bytes for a buffer's records instead of 4 for each, and a plain copy at either end, where
-cells take a strided one and a check of every length. One record is a cell, which is shorter. What Flink reads and
-writes has no runs. Records of no bytes make none: eight bytes could announce two thousand million of them.
+A batch is sent as runs: 8 bytes for all records of a buffer instead of 4 for each, and a plain copy at either end,
+where cells need a strided copy and a check of every length. A single record is sent as a cell, which is shorter.
+Flink's streams have no runs. Empty records are never in a run: its eight bytes could announce two billion of them.
 
-How an array is framed fast. A strided copy costs 0.3 to 0.5 ns an element, whatever the element, so the number of
-passes decides. Three details were measured; the first two are worth a factor of five each:
+How an array is framed fast: a strided copy costs 0.3 to 0.5 ns for each element of any size, so the number of passes
+decides. Three details were measured; the first two are worth a factor of five each:
 
 - payloads are moved as opaque items of n bytes (`V8`, not eight `u1`), all rows in one call;
-- lengths are copied from an array of lengths: storing one scalar at unaligned places takes numpy's slow way;
-- a few tens of KiB at a time, so that the second pass finds the first one's work in the cache.
+- lengths are copied from an array of lengths: storing a scalar at unaligned places takes numpy's slow path;
+- a few tens of KiB at a time, so that the second pass finds the bytes of the first in the cache.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ Rows: TypeAlias = "npt.NDArray[np.uint8]"
 LENGTH: Final = struct.Struct(">I")
 PREFIX_BYTES: Final = 4
 MAX_RECORD_BYTES: Final = 2**31 - 1
-"""The length is an int32; a longer one would read as negative."""
+"""The length is an int32; a longer record would have a negative one."""
 
 RUN: Final = struct.Struct(">II")
 RUN_HEAD_BYTES: Final = 8
 RUN_FLAG: Final = 2**31
-"""The top bit: a number of records, not a length."""
+"""The top bit marks a number of records instead of a length."""
 
 PACKER_LIMIT_BYTES: Final = 1024
-"""Above this, copying the payload outweighs the look-up, and every length seen would keep a Struct alive."""
+"""Above this, copying the payload costs more than the look-up saves, and each length would keep a Struct alive."""
 
 BULK_LIMIT_BYTES: Final = 16 * 1024
-"""Payloads up to this size are moved by array; above, one slice assignment a record is as fast and needs no dtype."""
+"""Payloads up to this size are moved as arrays; above it, slice assignments are as fast and need no dtype."""
 
 FEW_CELLS: Final = 3
-"""Up to this many cells, slice assignments beat the fixed cost of a strided copy (about 1 us)."""
+"""Up to this many cells, slice assignments cost less than a strided copy (about 1 us)."""
 
 _STAMP_LIMIT_BYTES: Final = 8
-"""Up to this payload, copying ready cells and overwriting their payloads is cheaper than scattering the lengths."""
+"""Up to this payload, copying prepared cells and overwriting their payloads is faster than scattering the lengths."""
 
 _CHUNK_BYTES: Final = 64 * 1024
-"""Cells handled by one pair of passes: no more than a second-level cache holds several times over."""
+"""Size of the cells in one pair of passes: a fraction of a second-level cache."""
 
 
 class _Packers(dict[int, struct.Struct]):
-    """Structs by payload length; a hit is one dictionary look-up."""
+    """Structs by payload length; a hit needs one dictionary look-up."""
 
     def __missing__(self, payload_bytes: int) -> struct.Struct:
         made = struct.Struct(f">I{payload_bytes}s")
@@ -72,33 +72,33 @@ class _Packers(dict[int, struct.Struct]):
 
 
 packer: Final = _Packers().__getitem__
-"""`packer(n)`: the Struct that packs a length and n payload bytes in one call; cached up to `PACKER_LIMIT_BYTES`."""
+"""`packer(n)` is the Struct that packs a length and n payload bytes in one call; cached up to `PACKER_LIMIT_BYTES`."""
 
 
 _PREFIXES: Final = tuple(LENGTH.pack(size) for size in range(PACKER_LIMIT_BYTES))
 
 
 def prefix_of(payload: bytes | bytearray | memoryview) -> bytes:
-    """The length in front of a record, which is not too long."""
+    """The length prefix of a record, which must not be too long."""
     size = len(payload)
     return _PREFIXES[size] if size < PACKER_LIMIT_BYTES else LENGTH.pack(size)
 
 
 def texts_of(payloads: list[bytes]) -> list[str]:
-    """UTF-8 as text: here, because compiled code needs half the time for it."""
+    """Decodes UTF-8; here, because compiled code takes half the time."""
     return [payload.decode() for payload in payloads]
 
 
 def payloads_of(texts: list[str]) -> list[bytes]:
-    """Text as UTF-8."""
+    """Encodes text as UTF-8."""
     return [text.encode() for text in texts]
 
 
 def frame(payload: bytes | bytearray | memoryview) -> bytes:
-    """One framed record.
+    """Frames one record.
 
     Raises:
-        RecordError: the payload is longer than a length can say.
+        RecordError: the payload is too long.
     """
     size_bytes = len(payload)
     check_record_bytes(size_bytes)
@@ -106,21 +106,21 @@ def frame(payload: bytes | bytearray | memoryview) -> bytes:
 
 
 def head_of(records: int, record_bytes: int) -> bytes:
-    """What stands in front of the payloads of equally long records: the length of one, the head of a run of more.
+    """The head of the payloads of equally long records: the length for one record, the head of a run for several.
 
     Args:
-        records: 1 to 2**31 - 1.
-        record_bytes: of each; at least 1 if there are several.
+        records: number of records, 1 to 2**31 - 1.
+        record_bytes: length of each record; at least 1 if there are several.
     """
     return LENGTH.pack(record_bytes) if records == 1 else RUN.pack(RUN_FLAG | records, record_bytes)
 
 
 def explain_run(records: int, record_bytes: int) -> str:
-    """What is wrong with the head of a run; empty if it is one.
+    """Describes what is wrong with the head of a run; empty if it is correct.
 
     Args:
-        records: without the top bit.
-        record_bytes: of each.
+        records: number of records, without the top bit.
+        record_bytes: length of each record.
     """
     if not records:
         return "a run of 0 records"
@@ -140,28 +140,27 @@ def check_record_bytes(size_bytes: int, max_record_bytes: int = MAX_RECORD_BYTES
     if max_record_bytes < MAX_RECORD_BYTES:
         raise RecordError(
             f"a record of {size_bytes} bytes is longer than max_record_bytes={max_record_bytes}: split it, or raise the"
-            " limit where it is written and where it is read"
+            " limit of both the writer and the reader"
         )
     raise RecordError(
-        f"a record of {size_bytes} bytes does not fit its int32 length; {MAX_RECORD_BYTES} is the most: split the"
-        " record"
+        f"a record of {size_bytes} bytes does not fit its int32 length, at most {MAX_RECORD_BYTES}: split the record"
     )
 
 
 @final
 class FrameTemplate:
-    """What is the same in every cell of one payload length. Immutable; get it from `template`.
+    """The common parts of all cells of one payload length. Immutable; get it from `template`.
 
     Attributes:
-        record_bytes: payload of a cell.
-        cell_bytes: payload and prefix.
-        prefix: the length, as it stands in the stream.
+        record_bytes: payload bytes of a cell.
+        cell_bytes: bytes of payload and prefix.
+        prefix: the length, as in the stream.
         payload_dtype: the payload as one opaque item; None above `BULK_LIMIT_BYTES` and for empty payloads.
         cell_dtype: one cell, fields `n` and, unless it is empty, `p`; None above `BULK_LIMIT_BYTES`.
-        chunk_cells: how many cells one strided copy handles.
+        chunk_cells: number of cells in one strided copy.
         prefixes: the prefix, `chunk_cells` times.
         prefix_column: the same as an array of opaque items.
-        stamp: `chunk_cells` cells with zeros for payload; None where scattering the lengths is cheaper.
+        stamp: `chunk_cells` cells with zeros as payload; None where scattering the lengths is faster.
     """
 
     __slots__ = (
@@ -197,11 +196,11 @@ class FrameTemplate:
             self.stamp = memoryview((self.prefix + bytes(record_bytes)) * self.chunk_cells)
 
     def cells(self, memory: memoryview, start: int, count: int) -> npt.NDArray[np.void]:
-        """A view of `count` cells of `memory` from byte `start` on; for payloads up to `BULK_LIMIT_BYTES`."""
+        """Views `count` cells of `memory` from byte `start` on; for payloads up to `BULK_LIMIT_BYTES`."""
         return np.ndarray((count,), self.cell_dtype, memory, start)
 
     def count_uniform(self, cells: npt.NDArray[np.void]) -> int:
-        """How many of these cells (at most `chunk_cells`), from the first on, have this template's length."""
+        """Counts the first cells (at most `chunk_cells`) that have this template's length."""
         column = cells["n"].tobytes()
         if self.prefixes.startswith(column):
             return len(cells)
@@ -211,19 +210,19 @@ class FrameTemplate:
 
 @functools.lru_cache(maxsize=64)  # a template keeps up to 128 KiB; a job has few widths
 def template(record_bytes: int) -> FrameTemplate:
-    """The template of a payload length, shared by everyone in the process."""
+    """The template of a payload length, shared in the process."""
     return FrameTemplate(record_bytes)
 
 
 @final
 class FramedBatch:
-    """A batch of fixed-width records as the stream of its cells, which is never materialised.
+    """The stream of cells of a batch of fixed-width records, of which any range can be written.
 
     A writer fills one buffer after another from it: bytes [0, room), then [room, 2 * room), and so on.
 
     Args:
-        rows: the payloads, shape (k, n). They are read where they lie and must not change until the last `write`; rows
-            that are not contiguous are copied once, here.
+        rows: the payloads, shape (k, n). They are not copied unless they are not contiguous, and must not change until
+            the last `write`.
 
     Attributes:
         size_bytes: length of the stream, k * (n + 4).
@@ -245,12 +244,12 @@ class FramedBatch:
         """Writes the bytes [start_byte, stop_byte) of the stream to the front of `out`.
 
         Args:
-            start_byte: from 0 to `size_bytes`; may lie inside a cell, also inside its length.
-            stop_byte: likewise; not below `start_byte`.
+            start_byte: 0 to `size_bytes`; may be inside a cell, also inside its length.
+            stop_byte: 0 to `size_bytes`, not below `start_byte`.
             out: at least `stop_byte - start_byte` writable bytes (one dimension, contiguous, format `B`).
 
         Raises:
-            ValueError: the positions lie outside the stream, or `out` is too short.
+            ValueError: the range is outside the stream, or `out` is too short.
         """
         if not 0 <= start_byte <= stop_byte <= self.size_bytes:
             raise ValueError(f"bytes [{start_byte}, {stop_byte}) of a framed batch of {self.size_bytes} bytes")
@@ -271,7 +270,7 @@ class FramedBatch:
             self._write_part(last, 0, high, out, position)
 
     def _write_cells(self, first: int, last: int, out: memoryview, position: int) -> int:
-        """Writes the cells [first, last) from byte `position` of `out` on; returns the byte after them."""
+        """Writes the cells [first, last) to byte `position` of `out`; returns the byte after them."""
         same = self._template
         if last - first <= FEW_CELLS or same.cell_dtype is None:
             for index in range(first, last):
@@ -293,7 +292,7 @@ class FramedBatch:
         return position
 
     def _write_part(self, index: int, low: int, high: int, out: memoryview, position: int) -> int:
-        """Writes the bytes [low, high) of one cell from byte `position` of `out` on; returns the byte after them."""
+        """Writes the bytes [low, high) of one cell to byte `position` of `out`; returns the byte after them."""
         if low < PREFIX_BYTES:
             piece = self._template.prefix[low:high]
             end = position + len(piece)
@@ -309,7 +308,7 @@ class FramedBatch:
 
 
 def framed_whole(rows: Rows) -> memoryview:
-    """All cells of a batch side by side."""
+    """Frames all cells of a batch in new memory."""
     batch = FramedBatch(rows)
     framed = memoryview(bytearray(batch.size_bytes))
     batch.write(0, batch.size_bytes, framed)

@@ -1,10 +1,10 @@
-"""Reads fixed-width records as arrays: payloads are copied once, from the network buffers to the place they stay in.
+"""RowDeserializer: reads fixed-width records as arrays, copying payloads once, out of the network buffers.
 
 Takes: the buffers of one channel, in order, cut anywhere. Gives: arrays of shape (records, bytes of a record).
 
-Rules: one `RowDeserializer` per channel. A row is written once and never again, so the arrays belong to the caller;
-they are views of blocks, and a block is used again only when none of its rows is referenced any more. Every length
-is checked: a record of another width would otherwise shift everything after it without a sound.
+Rules: one `RowDeserializer` for each channel. A row is written once, so the arrays belong to the caller; they are views
+of blocks, and a block is reused only when none of its rows is referenced. Every length is checked: a record of another
+width would otherwise shift everything after it unnoticed.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from .framing import Rows
 
 DEFAULT_BLOCK_BYTES = 1024 * 1024
-"""Large enough that making it is spread over 32 network buffers, small enough to stay in the cache until it is read."""
+"""Large enough to spread its cost over 32 network buffers, small enough to stay in the cache until it is read."""
 
 _NOTHING = memoryview(b"")
 
-_MAX_BLOCK_ROWS = 1 << 20  # bounds a block of empty records, which needs no memory
+_MAX_BLOCK_ROWS = 1 << 20  # limits a block of empty records, which needs no memory
 
 
 @final
@@ -47,16 +47,16 @@ class RowDeserializer:
     """Gathers fixed-width records into blocks.
 
     Args:
-        record_bytes: payload of every record.
-        block_bytes: memory asked for at a time; a longer record gets a block of its own.
-        accepts_runs: whether the stream may have runs; Flink's have none.
+        record_bytes: payload bytes of every record.
+        block_bytes: memory allocated at a time; a longer record gets its own block.
+        accepts_runs: whether the stream may have runs; Flink's streams have none.
 
     Raises:
-        ConfigError: `record_bytes` is not a length a record can have, or `block_bytes` is below 1.
+        ConfigError: `record_bytes` is out of range, or `block_bytes` is below 1.
     """
 
-    # Between two buffers there is either a torn head (`_head`), or a cell or run of which `_rest` payload bytes are
-    # still to come; of its torn record, which is row `_row`, `_part` bytes are in the block.
+    # Between two buffers there is either a partial head (`_head`), or a cell or run with `_rest` missing payload bytes;
+    # `_part` bytes of its partial record, which is row `_row`, are in the block.
 
     __slots__ = (
         "_accepts_runs",
@@ -98,23 +98,22 @@ class RowDeserializer:
         self._records = 0
 
     def feed(self, memory: memoryview) -> int:
-        """Copies the payloads out of one buffer; it may be reused as soon as this returns.
+        """Copies the payloads out of one buffer; its memory may be reused afterwards.
 
         Args:
             memory: the next bytes of the channel (one dimension, contiguous, format `B`).
 
         Returns:
-            How many records became complete.
+            The number of records that became complete.
 
         Raises:
-            RecordError: a length differs from `record_bytes`. Records before it can still be taken; the stream cannot
-                be followed any further.
-            LocalProtocolError: fed again after that.
+            RecordError: a length differs from `record_bytes`. Earlier records can still be taken; the stream cannot be
+            read further.
+            LocalProtocolError: an earlier call raised.
         """
         if self._failed:
             raise LocalProtocolError(
-                f"this reader stopped at record {self._records} of the channel, whose length was wrong;"
-                " drop the channel"
+                f"this reader failed: record {self._records} of the channel has a wrong length; close the channel"
             )
         before = self._records
         end = len(memory)
@@ -127,13 +126,13 @@ class RowDeserializer:
                 position = self._copy(memory, position, end)
             elif self._head:
                 position = self._read_head(memory, position, end)
-            elif copies_runs and memory[position] & 0x80:  # a head's top bit
+            elif copies_runs and memory[position] & 0x80:  # the top bit of a run's head
                 position = self._copy_runs(memory, position, end)
             elif memory[position : position + PREFIX_BYTES] != same.prefix:
                 position = self._read_head(memory, position, end)
             else:
                 whole = (end - position) // cell
-                second = position + cell  # looked at first: cells may be few, between runs
+                second = position + cell  # checked first: there may be few cells between runs
                 if (
                     whole > FEW_CELLS
                     and same.record_bytes <= BULK_LIMIT_BYTES
@@ -145,10 +144,10 @@ class RowDeserializer:
         return self._records - before
 
     def take(self) -> list[Rows]:
-        """Everything completed since the last call, in order; the caller's own from now on.
+        """Takes all records completed since the last call, in order; the caller owns them.
 
         Returns:
-            Contiguous arrays of shape (k, record_bytes), k >= 1: more than one where the records straddle blocks.
+            Contiguous arrays of shape (k, record_bytes), k >= 1; several if the records are in several blocks.
         """
         arrays, self._full = self._full, []
         if self._row > self._taken and self._block is not None:
@@ -158,17 +157,16 @@ class RowDeserializer:
 
     @property
     def pending_bytes(self) -> int:
-        """Framed bytes of what is torn; at the end of the channel anything but 0 means that it was cut off."""
+        """Framed bytes of the partial record; other than 0 at the end of the channel, the stream was truncated."""
         if not self._rest:
             return len(self._head)
         one = self._rest + self._part <= self._template.record_bytes
         return (PREFIX_BYTES if one else RUN_HEAD_BYTES) + self._part
 
     def unconsumed(self) -> bytes:
-        """The framed bytes of the torn record, for a checkpoint; inside a run they announce all that is left of it.
+        """The framed bytes of incomplete records, for a checkpoint; inside a run the head announces all that remain.
 
-        A new reader is fed these first, and goes on with the rest of the stream. Complete records are not among them:
-        `take` those.
+        A new reader continues after `feed` with these bytes. Complete records are not included: `take` them.
         """
         if not self._rest:
             return self._head
@@ -177,7 +175,7 @@ class RowDeserializer:
         return head_of((self._rest + self._part) // width, width) + bytes(self._memory[start : start + self._part])
 
     def _read_head(self, memory: memoryview, position: int, end: int) -> int:
-        """Goes on with what stands in front of a cell or a run; returns the position after it, or `end`."""
+        """Continues the head of a cell or a run; returns the position after it, or `end`."""
         have = len(self._head)
         head = self._head + bytes(memory[position : position + RUN_HEAD_BYTES - have])
         self._head = b""
@@ -196,21 +194,21 @@ class RowDeserializer:
         if len(head) < RUN_HEAD_BYTES:
             self._head = head
             return end
-        (found,) = LENGTH.unpack_from(head, PREFIX_BYTES)
+        (declared,) = LENGTH.unpack_from(head, PREFIX_BYTES)
         records = first - RUN_FLAG
-        wrong = explain_run(records, found)
+        wrong = explain_run(records, declared)
         if wrong:
             self._failed = True
             raise RecordError(
-                f"record {self._records} of the channel: {wrong}; its producer is faulty, drop the channel"
+                f"record {self._records} of the channel: {wrong}; its producer is faulty, close the channel"
             )
-        if found != width:
-            self._refuse(found, "the head of its run")
+        if declared != width:
+            self._refuse(declared, "the head of its run")
         self._rest = records * width
         return position + RUN_HEAD_BYTES - have
 
     def _copy_runs(self, memory: memoryview, position: int, end: int) -> int:
-        """Takes whole runs as far as they fit, and at least the head of one; returns the position after them."""
+        """Copies complete runs that fit, or reads at least one head; returns the position after them."""
         if self._block is None:
             self._new_block()
         assert copy_runs is not None
@@ -221,7 +219,7 @@ class RowDeserializer:
         return position
 
     def _copy(self, memory: memoryview, position: int, end: int) -> int:
-        """Takes payload of the cell or run as far as `memory` and the block go; returns the position after it."""
+        """Copies payload of the cell or run, limited by `memory` and the block; returns the position after it."""
         if self._block is None:
             self._new_block()
         width = self._template.record_bytes
@@ -237,7 +235,7 @@ class RowDeserializer:
         return stop
 
     def _copy_cells(self, memory: memoryview, position: int, whole: int) -> int:
-        """Takes complete cells, at most `whole`, as far as they are of one length; returns the position after them."""
+        """Copies complete cells of equal length, at most `whole`; returns the position after them."""
         same = self._template
         while whole:
             if self._block is None:
@@ -262,39 +260,39 @@ class RowDeserializer:
         return position
 
     def _add(self, count: int) -> None:
-        """So many more rows of the block are complete."""
+        """Counts completed rows of the block."""
         self._records += count
         self._row += count
         if self._row == self._block_rows:
             self._seal_block()
 
     def _add_empty(self) -> None:
-        """A record of no bytes."""
+        """Adds an empty record."""
         if self._block is None:
             self._new_block()
         self._add(1)
 
-    def _refuse(self, found: int, by: str) -> NoReturn:
+    def _refuse(self, declared: int, source: str) -> NoReturn:
         self._failed = True
         expected = self._template.record_bytes
         raise RecordError(
-            f"record {self._records} of the channel is {found} bytes long by {by}, and this reader takes"
+            f"record {self._records} of the channel has {declared} bytes according to {source}, and this reader takes"
             f" records of {expected} bytes: the writer emits records of another width; read the channel record by"
             f" record, or write every record {expected} bytes wide"
         )
 
     def _seal_block(self) -> None:
-        """Sets the full block aside."""
+        """Finishes the full block."""
         if self._block is not None:
             self._full.append(self._block[self._taken :])
         self._block = None
         self._row = self._taken = 0
 
     def _new_block(self) -> None:
-        """Asks for memory that no row was ever in, or that nobody looks at any more.
+        """Takes memory of a new or unreferenced block.
 
-        Every array handed out refers to its block's memory. When only this reader does, the memory is used again: fresh
-        memory costs a page fault every 4 KiB, a fifth of the whole reading.
+        Every returned array refers to its block's memory. If only this reader does, the memory is reused: fresh memory
+        costs a page fault every 4 KiB, a fifth of the time of reading.
         """
         same = self._template
         self._block = self._column = None

@@ -1,10 +1,10 @@
-"""A batch as runs: the head of each, then its payloads, copied in one piece or gathered from where they lie.
+"""FramedRuns: writes a batch as runs. Each has a head, then its payloads.
 
-Takes: an array of fixed-width payloads; how long a run may be, when it begins. Gives: the bytes of the runs, one after
-the other, cut anywhere.
+Takes: an array of fixed-width payloads, and how long a run may be when it begins. Gives: the bytes of the runs in
+order, cut anywhere.
 
-A run is begun when there is room for it, and made to end where its buffer does: then one copy fills a buffer, and a
-writer that is stopped between two buffers leaves no run to be completed.
+A run begins when there is room for it, and ends with its buffer. So one copy fills a buffer, and a writer that stops
+between two buffers leaves no incomplete run.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 @final
 class FramedRuns:
-    """A batch of fixed-width records on its way into buffers.
+    """A batch of fixed-width records that is written into buffers.
 
     Args:
-        rows: the payloads, shape (k, n), contiguous, n from 1 to `BULK_LIMIT_BYTES`. They are read where they lie and
-            must not change until the last `write`.
-        first: the row that is the first record.
-        step: from there every so many rows one is a record.
+        rows: the payloads, shape (k, n), contiguous, n from 1 to `BULK_LIMIT_BYTES`. They are not copied, and must not
+        change until the last `write`.
+        first: index of the row of the first record.
+        step: distance between the rows of two records.
 
     Attributes:
-        least_bytes: of a run of two.
-        left: how many records are in no run yet.
-        begun: how many are in one.
+        least_bytes: framed bytes of a run of two records.
+        left: number of records in no run yet.
+        begun: number of records in a run.
     """
 
     __slots__ = ("_flat", "_head", "_items", "_low", "_start", "_width", "begun", "least_bytes", "left")
@@ -41,7 +41,7 @@ class FramedRuns:
         width: int = rows.shape[1]
         self._width = width
         dtype = template(width).payload_dtype
-        assert dtype is not None  # that narrow
+        assert dtype is not None  # n is small enough
         flat = rows.reshape(-1)
         self._flat = flat.data if step == 1 and not first else None
         self._items = flat.view(dtype)[first::step]
@@ -53,10 +53,10 @@ class FramedRuns:
         self._low = 0
 
     def begin(self, most_bytes: int) -> int:
-        """Begins the next run; the one before it is complete.
+        """Begins the next run, after the previous one is complete.
 
         Args:
-            most_bytes: how long it may be. Where two records do not fit, it is a cell, and as long as it is.
+            most_bytes: maximum length. If two records do not fit, the run is a cell, of any length.
 
         Returns:
             Its framed bytes.
@@ -72,7 +72,7 @@ class FramedRuns:
         return len(self._head) + count * self._width
 
     def write(self, out: memoryview) -> None:
-        """Writes the next bytes of the run; there are as many as `out` has."""
+        """Writes the next bytes of the run, which has at least `len(out)` left."""
         low = self._low
         end = len(out)
         self._low = low + end
@@ -91,7 +91,7 @@ class FramedRuns:
             self._gather(low, out, position, end)
 
     def _gather(self, low: int, out: memoryview, position: int, end: int) -> None:
-        """Writes payloads of the run, from byte `low` of all of them on, to bytes [position, end) of `out`."""
+        """Writes payloads of the run, from byte `low` of all payloads on, to bytes [position, end) of `out`."""
         width, items = self._width, self._items
         index = self._start + low // width
         part = low % width

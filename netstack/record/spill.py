@@ -1,10 +1,10 @@
-"""Temporary files for records too large to gather in memory.
+"""Temporary files for records that are too large to gather in memory.
 
-Takes: the pieces of one record, in order. Gives: a read-only map of all of them.
+Takes: the pieces of one record, in order. Gives: a read-only map of the whole record.
 
-Rules: a file has a random name, is created exclusively, readable by its owner alone, and loses its name before the
-first byte is written: the disk space comes back when the last descriptor or map goes, also when the process is killed.
-A directory in which no file can be made is not asked again while another one is left.
+Rules: a file has a random name, is created exclusively, readable only by its owner, and is unlinked before the first
+byte is written. So its disk space is freed with the last descriptor or map, even if the process is killed. A directory
+in which a file cannot be created is not used again while another one is left.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ from ..errors import ConfigError, LocalProtocolError, SpillError
 
 SUFFIX = ".inputchannel"
 ATTEMPTS = 10
-"""How often a file is tried for before giving up, over all directories: one full disk must not stop the others."""
+"""Attempts to create a file, in all directories together: a full disk must not stop the others."""
 
 _NAME_BYTES = 20
-_PICK_BYTES = 4  # of randomness, to choose a directory
+_PICK_BYTES = 4  # random bytes, to choose a directory
 
 
 class FileSystem:
-    """The system calls a spill file needs; a test replaces them with ones that fail.
+    """The system calls of a spill file; tests replace them with failing ones.
 
     Each raises OSError when the system refuses.
     """
 
     def create(self, path: str) -> io.FileIO:
-        """Creates a file that must not exist yet, for reading and writing."""
+        """Creates a new file for reading and writing; the path must not exist."""
         return io.FileIO(path, "x+", opener=lambda name, flags: os.open(name, flags, 0o600))
 
     def unlink(self, path: str) -> None:
-        """Removes the name; the file lives on while it is open."""
+        """Removes the name; the file exists while it is open."""
         os.unlink(path)
 
     def write(self, file: io.FileIO, data: memoryview) -> int:
-        """Appends some of `data`; returns how much."""
+        """Appends some of `data`; returns the number of bytes."""
         return file.write(data)
 
     def read(self, file: io.FileIO, count: int, offset: int) -> bytes:
-        """Up to `count` bytes from `offset` on."""
+        """Reads up to `count` bytes from `offset` on."""
         return os.pread(file.fileno(), count, offset)
 
     def map(self, file: io.FileIO, size_bytes: int) -> mmap.mmap:
-        """The first `size_bytes` as read-only memory, which stays valid when the file is closed."""
+        """Maps the first `size_bytes` read-only; the map stays valid after the file is closed."""
         return mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ)
 
 
 @final
 class SpillDirectory:
-    """Where spill files are made; shared by all channels of a TaskManager.
+    """Creates spill files; shared by all channels of a TaskManager.
 
     Args:
-        directories: existing directories, at best on different disks; None is the system's temporary directory.
+        directories: existing directories, preferably on different disks; None: the system's temporary directory.
         files: the system calls.
-        random_bytes: source of names and of the choice among directories.
+        random_bytes: source of names and of the choice of a directory.
 
     Raises:
         ConfigError: the list is empty.
@@ -76,24 +76,24 @@ class SpillDirectory:
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         if directories is not None and not directories:
-            raise ConfigError("no spill directory given; name at least one, or None for the system's own")
+            raise ConfigError("the list of spill directories is empty; name at least one, or None for the system's own")
         self._directories = [tempfile.gettempdir()] if directories is None else list(directories)
         self._files = FileSystem() if files is None else files
         self._random_bytes = random_bytes
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """Those still in use."""
+        """The directories still in use."""
         return tuple(self._directories)
 
     def create(self, wanted_bytes: int) -> SpillFile:
-        """Makes a file for a record.
+        """Creates a file for a record.
 
         Args:
-            wanted_bytes: how long the record will be; nothing is reserved.
+            wanted_bytes: length of the record; nothing is reserved.
 
         Raises:
-            SpillError: no directory takes a file.
+            SpillError: a file could be created in no directory.
         """
         problem: OSError | None = None
         directory = self._directories[0]
@@ -104,7 +104,7 @@ class SpillDirectory:
             try:
                 return SpillFile(self._open_unnamed(path), directory, wanted_bytes, self._files)
             except FileExistsError as error:
-                problem = error  # somebody has that name: the directory is not to blame
+                problem = error  # the name is taken: the directory is usable
             except OSError as error:
                 problem = error
                 if len(self._directories) == 1:
@@ -116,7 +116,7 @@ class SpillDirectory:
         ) from problem
 
     def _open_unnamed(self, path: str) -> io.FileIO:
-        """Creates the file and takes its name away."""
+        """Creates the file and unlinks it."""
         file = self._files.create(path)
         try:
             self._files.unlink(path)
@@ -128,12 +128,12 @@ class SpillDirectory:
 
 @final
 class SpillFile:
-    """The bytes of one record on disk. Whoever made it calls `close`; after `map` that loses nothing.
+    """The bytes of one record on disk. Its creator calls `close`; a map stays valid afterwards.
 
     Attributes:
-        directory: where it is, for messages.
+        directory: its directory, for error texts.
         wanted_bytes: length of the record.
-        size_bytes: written so far.
+        size_bytes: bytes written so far.
     """
 
     __slots__ = ("_file", "_files", "directory", "size_bytes", "wanted_bytes")
@@ -146,10 +146,10 @@ class SpillFile:
         self._files = files
 
     def append(self, data: memoryview) -> None:
-        """Writes all of `data` at the end.
+        """Appends all of `data`.
 
         Raises:
-            SpillError: the disk is full, or broken; the file is closed then.
+            SpillError: the disk is full or broken; the file is then closed.
             LocalProtocolError: the file is closed.
         """
         file = self._opened()
@@ -159,7 +159,7 @@ class SpillFile:
             except OSError as error:
                 file.close()
                 raise SpillError(
-                    f"writing a record of {self.wanted_bytes} bytes to a temporary file in {self.directory!r} stopped"
+                    f"writing a record of {self.wanted_bytes} bytes to a temporary file in {self.directory!r} failed"
                     f" after {self.size_bytes}: {error}; free space there, set spill_directory to a larger disk, or"
                     " raise spill_threshold_bytes to gather the record in memory"
                 ) from error
@@ -167,7 +167,7 @@ class SpillFile:
             data = data[count:]
 
     def read(self) -> bytes:
-        """A copy of everything written, for checkpoints.
+        """Copies everything written, for checkpoints.
 
         Raises:
             SpillError: the disk is broken.
@@ -188,9 +188,9 @@ class SpillFile:
         return b"".join(pieces)
 
     def map(self) -> mmap.mmap:
-        """Everything written, as read-only memory which outlives the file object.
+        """Maps everything written, as read-only memory that stays valid after `close`.
 
-        The map keeps a descriptor of its own (Python duplicates it) and the disk space until it is closed or collected.
+        The map keeps its own descriptor (Python duplicates it) and the disk space until it is closed or collected.
 
         Raises:
             SpillError: it cannot be mapped.
@@ -202,16 +202,16 @@ class SpillFile:
             raise self._unreadable(str(error)) from error
 
     def close(self) -> None:
-        """Gives the descriptor back, and with it the disk space unless a map is left; idempotent."""
+        """Releases the descriptor, and the disk space unless a map is left. Idempotent."""
         self._file.close()
 
     def _opened(self) -> io.FileIO:
         if self._file.closed:
-            raise LocalProtocolError("the spill file is closed; make another one")
+            raise LocalProtocolError("the spill file is closed; create another one")
         return self._file
 
     def _unreadable(self, reason: str) -> SpillError:
         return SpillError(
-            f"a temporary file of {self.size_bytes} bytes in {self.directory!r} cannot be read back: {reason};"
+            f"a temporary file of {self.size_bytes} bytes in {self.directory!r} cannot be read: {reason};"
             " check the disk, or set spill_directory to another one"
         )

@@ -1,9 +1,9 @@
-"""Records as Flink's streaming jobs frame them: a tag and a timestamp in front of every value.
+"""StreamRecords: frames records as Flink's streaming jobs do, with a tag and a timestamp in front of every value.
 
-Takes: a format for values. Gives: a format whose records are nine bytes longer, so that a buffer holds as many as
-Flink's does: 1,560 of 8 bytes in 32 KiB. (`flink.StreamElementFormat` reads and writes everything that Flink may send.)
+Takes: a format for values. Gives: a format whose records are nine bytes longer, so that a buffer holds as many as in
+Flink: 1,560 of 8 bytes in 32 KiB. (`flink.StreamElementFormat` reads and writes everything that Flink may send.)
 
-The timestamp is the one that Flink's sources give records that have none.
+The timestamp is the one that Flink's sources assign to records without one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _TAG: Final = HEAD[0]
 
 @final
 class StreamRecords(RecordFormat):
-    """Values of another format, each with a head."""
+    """Values of another format, each behind a head."""
 
     def __init__(self, values: RecordFormat) -> None:
-        """Args: values: what follows the head."""
+        """Takes the format of the values."""
         self.name = values.name
         self.numpy_dtype = values.numpy_dtype
         if values.fixed_width_bytes is not None:
@@ -37,28 +37,28 @@ class StreamRecords(RecordFormat):
         self._decode_owned = cast(Any, getattr(values, "decode_owned", values.decode))
 
     def encode(self, record: Any) -> bytes:
-        """The head and the value."""
+        """Encodes the head and the value."""
         return b"".join((HEAD, self._values.encode(record)))
 
     def encode_pieces(self, record: Any) -> list[Encoded]:
-        """The head, then the pieces of the value."""
+        """Encodes the head, then the pieces of the value."""
         return [HEAD, *self._values.encode_pieces(record)]
 
     def decode(self, view: memoryview) -> Any:
-        """The value."""
+        """Decodes the value."""
         return self._values.decode(_behind_head(view))
 
     def decode_many(self, rows: NDArray[np.uint8]) -> list[Any]:
-        """The value in every row."""
+        """Decodes the value in every row."""
         return self._values.decode_many(without_heads(rows))
 
     def decode_owned(self, view: memoryview) -> Any:
-        """The value, which may keep the memory if its format has a use for that."""
+        """Decodes the value, which may keep the memory if its format supports that."""
         return self._decode_owned(_behind_head(view))
 
 
 def with_heads(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """A copy of rows of values, each with a head."""
+    """Copies rows of values, each behind a head."""
     made = np.empty((len(rows), HEAD_BYTES + rows.shape[1]), np.uint8)
     made[:, :HEAD_BYTES] = np.frombuffer(HEAD, np.uint8)
     made[:, HEAD_BYTES:] = rows
@@ -66,10 +66,10 @@ def with_heads(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def without_heads(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The values of rows, where they lie.
+    """Views the values of rows without their heads.
 
     Raises:
-        RecordError: something else than a head stands in front of one.
+        RecordError: a row does not begin with a head.
     """
     if len(rows) and (rows.shape[1] < HEAD_BYTES or (rows[:, 0] != _TAG).any()):
         raise _headless()
@@ -83,4 +83,4 @@ def _behind_head(view: memoryview) -> memoryview:
 
 
 def _headless() -> RecordError:
-    return RecordError("a record without tag and timestamp: its producer does not write as Flink; configure both alike")
+    return RecordError("a record has no tag and timestamp: its producer does not write as Flink; configure both alike")

@@ -1,17 +1,17 @@
-"""Which pages of a kept partition are compressed: all, none, or those where that takes less time than it saves.
+"""PageCompression: decides which pages of a kept partition are compressed: all, none, or if that saves time.
 
-Takes: pages; after each region what writing it took, by an injected clock. Gives: pages, compressed or not.
+Takes: pages; after each region the time that writing it took, from an injected clock. Gives: pages, compressed or not.
 
 Rules of `auto`:
-- A stored byte costs `write_s_per_byte`: time in the write calls, so also waiting for a disk, and being held up because
-  too much is dirty. A byte that is compressed costs `compress_s_per_byte` and leaves `stored_share` of it to be
-  written. Both are wall time of the same thread, so that both grow alike where it waits for a processor.
-- What a write costs belongs to the disk, so partitions share it (`WriteCost`); the other two belong to the data.
-- Where it does not pay, one page in `SAMPLE_EVERY` is compressed all the same, or fewer, so that this takes at most so
-  much of the time: thus the figures stay those of today.
-- Where room is scarce whatever gets smaller is compressed.
-- What the writer does not see is not in it: decompressing, and what compressed pages save on their way to consumers.
-  Through a network slower than the disk `lz4` is the better choice.
+- A stored byte costs `write_s_per_byte`: the time in write calls, including waits for the disk and for dirty pages. A
+  compressed byte costs `compress_s_per_byte`, and leaves `stored_share` of it to write. Both are wall time of the same
+  thread, so waiting for a processor affects both alike.
+- The cost of a write depends on the disk, so partitions share it (`WriteCost`); the other two depend on the data.
+- Where compression does not pay, one page in `SAMPLE_EVERY` is compressed anyway, or fewer if it is slow, so that
+  samples cost at most that share of the time. So the measurements stay current.
+- Where disk space is scarce, every page that gets smaller is compressed.
+- The writer does not measure the cost of decompression, nor what compressed pages save on the network. With a network
+  slower than the disk, `lz4` is the better setting.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from ..events import DataType
 from .pages import Piece, encode_page
 
 SAMPLE_EVERY: Final = 256
-"""8 MiB of pages of 32 KiB. Each compressed page gives the interpreter's lock away, and may wait for it."""
+"""8 MiB of pages of 32 KiB. Each compressed page releases the interpreter's lock, and may wait for it."""
 
 MAX_PLAIN_PAGES: Final = 1 << 20
 
 NEWEST: Final = 0.2
-"""Weight of the newest region, of some MiB, in the moving averages."""
+"""Weight of the newest region, some MiB, in the moving averages."""
 
 SCARCE: Final = 1 / 8
-"""Less than this share left of the quota, or of the disk, is scarce."""
+"""Disk space is scarce if less than this share of the quota, or of the disk, is left."""
 
 _DATA: Final = DataType.DATA
 
 
 def pays(write_s_per_byte: float, compress_s_per_byte: float, stored_share: float) -> bool:
-    """Whether compressing takes less time than writing what it saves.
+    """Whether compressing takes less time than writing the bytes that it saves.
 
     Args:
-        write_s_per_byte: of a byte in the file.
-        compress_s_per_byte: of a byte that is compressed.
-        stored_share: bytes in the file for each of these; 1 if no page gets smaller.
+        write_s_per_byte: cost of a byte in the file.
+        compress_s_per_byte: cost of a byte that is compressed.
+        stored_share: bytes in the file for each compressed byte; 1 if no page gets smaller.
     """
     return compress_s_per_byte < (1 - stored_share) * write_s_per_byte
 
 
 @final
 class WriteCost:
-    """What a byte written costs on this disk: shared by the partitions of a TaskManager.
+    """The cost of writing to this disk, shared by the partitions of a TaskManager.
 
     Attributes:
-        s_per_byte: moving average; 0 until something was written.
+        s_per_byte: moving average; 0 before the first write.
     """
 
     __slots__ = ("s_per_byte",)
@@ -61,19 +61,19 @@ class WriteCost:
         self.s_per_byte = 0.0
 
     def add(self, size: int, duration_s: float) -> None:
-        """So many bytes were written in so long."""
+        """Adds a measurement."""
         if size:
             self.s_per_byte = _moved(self.s_per_byte, duration_s / size)
 
 
 @final
 class PageCompression:
-    """Of one partition. `encode` runs in the thread that writes a region, `on_region` in the event loop, by turns.
+    """The compression of one partition. A writing thread calls `encode`, then the event loop `on_region`, in turns.
 
     Attributes:
-        data_bytes: of records, in all pages so far.
-        compressed_bytes: of these, in pages that were compressed.
-        is_compressing: whether all pages are compressed, as far as they get smaller.
+        data_bytes: bytes of records in all pages so far.
+        compressed_bytes: of these, bytes in compressed pages.
+        is_compressing: whether all pages are compressed, if they get smaller.
     """
 
     __slots__ = (
@@ -94,7 +94,7 @@ class PageCompression:
     )
 
     def __init__(self, choice: str, cost: WriteCost, ticks: Callable[[], float]) -> None:
-        """Args: `auto`, `lz4` or `none`; of the disk; seconds, read in the thread that writes."""
+        """Takes `auto`, `lz4` or `none`; the cost of the disk; and a clock in seconds that the writing thread reads."""
         self._is_auto = choice == "auto"
         self._tries = choice != "none"
         self._cost = cost
@@ -103,13 +103,13 @@ class PageCompression:
         self.data_bytes = 0
         self.compressed_bytes = 0
         self._sample_after = SAMPLE_EVERY - 1
-        self._plain_pages = self._sample_after  # since the last sample: the first page is one
+        self._plain_pages = self._sample_after  # since the last sample; the first page is a sample
         self._tried_bytes = 0
         self._tried_stored = 0
         self._tried_s = 0.0
         self._compress_s_per_byte = 0.0
         self.stored_share = 0.0
-        """Moving average of those that were tried; 0 until one was."""
+        """Moving average of stored bytes for each compressed byte; 0 before the first."""
 
     def encode(self, data_type: DataType, pieces: list[memoryview], length: int) -> list[Piece]:
         """Encodes a page, as `encode_page` does."""
@@ -136,12 +136,12 @@ class PageCompression:
         return page
 
     def on_region(self, size: int, write_s: float, *, is_scarce: bool) -> None:
-        """A region was written; decides about the next.
+        """Takes the measurements of a written region; decides about the next one.
 
         Args:
             size: bytes written.
             write_s: time in the write calls.
-            is_scarce: whether there is little room left.
+            is_scarce: whether disk space is scarce.
         """
         self._cost.add(size, write_s)
         if self._tried_bytes:

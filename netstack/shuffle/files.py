@@ -1,12 +1,12 @@
-"""The files of partitions: the one module here that touches the disk. Its callers run it in a thread.
+"""The files of kept partitions: the only module here that accesses the disk. Its callers run it in a thread.
 
-Takes: pages to append, an index, extents to read. Gives: where they are; bytes; typed errors of what the system says.
+Takes: pages to append, an index, extents to read. Gives: their positions; bytes; typed errors for system errors.
 
-A process has one folder, locked while it lives; what is in a folder whose lock is free was left by a dead process, and
-whoever starts next in the same place removes it. The processes of one TaskManager share a folder: each has names of its
-own there, all of them hold the lock, and the last one to leave removes the folder. A partition has `NAME.index` and one
-`NAME.data`, or one `NAME.SUBPARTITION.data` for each subpartition. Files are never synchronised: nothing of them is
-read after all these processes have ended.
+A process has one folder, locked while it lives. A folder whose lock is free belongs to a dead process, and is removed
+by the next process that starts with the same parent. The processes of one TaskManager share a folder: each has its own
+file names there, all of them hold the lock, and the last one to leave removes the folder. A partition has `NAME.index`
+and one `NAME.data`, or one `NAME.SUBPARTITION.data` for each subpartition. Files are never synced: nothing reads them
+after all these processes have ended.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOCK_NAME: Final = "lock"
 WRITE_BYTES: Final = 1 << 20
 """Bytes gathered for one write."""
 WRITE_PIECES: Final = 512
-"""Pieces of one write; systems take at least 1,024 (IOV_MAX)."""
+"""Pieces of one write; systems accept at least 1,024 (IOV_MAX)."""
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -39,13 +39,13 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 @final
 @dataclass(frozen=True, slots=True)
 class SealedFiles:
-    """The files of a partition of which everything is written.
+    """The files of a complete partition.
 
     Attributes:
-        name: what the names of the files begin with.
-        subpartitions: how many.
-        drain: what its EndOfData says.
-        stored_bytes: on disk.
+        name: start of the file names.
+        subpartitions: number of subpartitions.
+        drain: the drain flag of its EndOfData.
+        stored_bytes: bytes on disk.
     """
 
     name: str
@@ -59,18 +59,18 @@ class ShuffleFolder:
     """The folder of one process, or of several that serve one TaskManager.
 
     Attributes:
-        path: where it is.
-        prefix: what the names of this process's files begin with.
-        open_files: partitions that have files open.
+        path: its path.
+        prefix: start of the names of this process's files.
+        open_files: partitions with open files.
     """
 
     def __init__(self, parent: str | None, name: str, prefix: str = "") -> None:
-        """Touches nothing yet.
+        """Accesses no file yet.
 
         Args:
-            parent: an existing folder; None is the system's temporary folder.
+            parent: an existing folder; None: the system's temporary folder.
             name: starts with `FOLDER_PREFIX`.
-            prefix: nobody else in the folder has the same.
+            prefix: unique among the processes that share the folder.
         """
         self._parent = parent or tempfile.gettempdir()
         self.path = os.path.join(self._parent, name)
@@ -80,14 +80,14 @@ class ShuffleFolder:
 
     @property
     def is_made(self) -> bool:
-        """Whether it exists."""
+        """Whether the folder exists."""
         return self._lock >= 0
 
     def make(self) -> None:
-        """Makes it, and removes what dead processes left beside it.
+        """Creates the folder, and removes those of dead processes beside it.
 
         Raises:
-            ShuffleStorageError: it cannot be made.
+            ShuffleStorageError: it cannot be created.
         """
         with _naming(f"a folder in {self._parent}"):
             remove_leftovers(self._parent)
@@ -97,7 +97,7 @@ class ShuffleFolder:
                 lock = os.path.join(self.path, LOCK_NAME)
                 try:
                     self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                except FileNotFoundError:  # the last one who was there has just left, and taken it along
+                except FileNotFoundError:  # another process has just left and removed the folder
                     continue
                 except OSError:
                     with contextlib.suppress(OSError):
@@ -107,11 +107,11 @@ class ShuffleFolder:
                 with contextlib.suppress(FileNotFoundError):
                     if os.path.samestat(os.stat(lock), os.fstat(self._lock)):
                         break
-                os.close(self._lock)  # somebody who starts as well took it for a dead one, in between
+                os.close(self._lock)  # meanwhile another starting process removed it as a dead one
                 self._lock = -1
 
     def remove(self) -> None:
-        """Removes what this process has there, and the folder if no other one uses it; idempotent.
+        """Removes the files of this process, and the folder if no other process uses it. Idempotent.
 
         No other thread may use it any more.
         """
@@ -126,7 +126,7 @@ class ShuffleFolder:
         self.close()
 
     def close(self) -> None:
-        """Closes what is open, as the death of the process does: the files stay until somebody else starts there."""
+        """Closes all files, as the death of the process would; they stay until another process starts there."""
         for files in [*self.open_files]:
             files.close()
         if self._lock >= 0:
@@ -135,7 +135,7 @@ class ShuffleFolder:
 
 
 def remove_leftovers(parent: str) -> list[str]:
-    """Removes folders whose process is dead. Returns their paths.
+    """Removes the folders of dead processes. Returns their paths.
 
     Raises:
         OSError: the parent cannot be listed.
@@ -146,11 +146,11 @@ def remove_leftovers(parent: str) -> list[str]:
     for path in folders:
         try:
             lock = os.open(os.path.join(path, LOCK_NAME), os.O_RDWR | os.O_CLOEXEC)
-        except OSError:  # no lock yet, gone already, or somebody else's
+        except OSError:  # no lock yet, already removed, or of another user
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # its process lives
+        except OSError:  # its process is alive
             continue
         else:
             shutil.rmtree(path, ignore_errors=True)
@@ -161,13 +161,13 @@ def remove_leftovers(parent: str) -> list[str]:
 
 
 def remove_files(parent: str, folders: str, prefix: str, but: frozenset[str]) -> None:
-    """Removes what a process that has died left in folders that others use.
+    """Removes the files of a dead process in folders that other processes use.
 
     Args:
         parent: where the folders are.
-        folders: what their names begin with.
-        prefix: what the names of its files begin with.
-        but: names of partitions that are somebody else's by now.
+        folders: start of the folder names.
+        prefix: start of its file names.
+        but: names of partitions that were handed over to another process.
     """
     for path in glob.iglob(os.path.join(glob.escape(parent), f"{folders}*", f"{prefix}*")):
         if os.path.basename(path).partition(".")[0] not in but:
@@ -177,24 +177,24 @@ def remove_files(parent: str, folders: str, prefix: str, but: frozenset[str]) ->
 
 @final
 class PartitionFiles:
-    """The files of one partition. Each method is called by one thread at a time, but `read_block` by any number.
+    """The files of one partition. Each method is called by one thread at a time, except `read_block`.
 
     Attributes:
-        write_s: time in the write calls of `append`, until somebody sets it to 0.
-        free_share: of the disk, behind the last of them.
+        write_s: time in the write calls of `append` since the last reset to 0.
+        free_share: free share of the disk after the last write.
     """
 
     def __init__(
         self, folder: ShuffleFolder, number: int, subpartitions: int, *, own_files: bool, ticks: Callable[[], float]
     ) -> None:
-        """Touches nothing yet.
+        """Accesses no file yet.
 
         Args:
-            folder: where they are; it closes them at the end if nobody has removed them.
-            number: of the partition, unique in this process.
-            subpartitions: how many.
-            own_files: whether each has a data file of its own.
-            ticks: seconds; what writes take is measured with it.
+            folder: where they are; the folder closes them at the end.
+            number: number of the partition, unique in this process.
+            subpartitions: number of subpartitions.
+            own_files: whether each has its own data file.
+            ticks: clock in seconds, to measure writes.
         """
         self.own_files = own_files
         self.write_s = 0.0
@@ -209,40 +209,40 @@ class PartitionFiles:
 
     @property
     def index_path(self) -> str:
-        """Where the index is."""
+        """Path of the index."""
         return os.path.join(self._folder.path, f"{self.name}.index")
 
     def data_path(self, file: int) -> str:
-        """Where a data file is."""
+        """Path of a data file."""
         return os.path.join(self._folder.path, f"{self.name}.{file}.data" if self.own_files else f"{self.name}.data")
 
     def hand_over(self) -> None:
-        """Another process removes them; this one goes on reading what it has open."""
+        """Leaves removal to another process; this one can still read its open files."""
         self._is_ours = False
 
     def take_over(self, name: str) -> None:
-        """Another process has written and sealed them; they are read and removed here from now on.
+        """Opens files that another process has sealed; this process then reads and removes them.
 
         Args:
-            name: what the names of the files begin with.
+            name: start of the file names.
 
         Raises:
-            PartitionDamaged: they are gone.
+            PartitionDamaged: the files do not exist.
         """
         self.name = name
         with _missing(self.index_path):
             os.stat(self.index_path)
             for file in range(self._count):
-                with contextlib.suppress(FileNotFoundError):  # nothing was written for it
+                with contextlib.suppress(FileNotFoundError):  # it is empty
                     self._descriptors[file] = os.open(self.data_path(file), os.O_RDONLY | os.O_CLOEXEC)
         self._folder.open_files.add(self)
 
     def append(self, file: int, pieces: Iterable[Piece]) -> tuple[int, int]:
-        """Writes pieces one after the other at the end of a data file. Returns (offset, bytes).
+        """Appends pieces to a data file. Returns (offset, bytes).
 
         Raises:
-            DiskFull: the disk is.
-            ShuffleStorageError: the system refuses otherwise.
+            DiskFull: the disk is full.
+            ShuffleStorageError: another error of the operating system.
         """
         path = self.data_path(file)
         with _naming(path):
@@ -271,20 +271,20 @@ class PartitionFiles:
         return start, size
 
     def write_index(self, pieces: Iterator[bytes]) -> int:
-        """Writes the index. Returns its bytes.
+        """Writes the index. Returns its size.
 
         Raises:
-            DiskFull: the disk is.
-            ShuffleStorageError: the system refuses otherwise.
+            DiskFull: the disk is full.
+            ShuffleStorageError: another error of the operating system.
         """
         with _naming(self.index_path), open(self.index_path, "xb") as file:
             return sum(map(file.write, pieces))
 
     def read_plan(self, first: int, count: int) -> list[Extent]:
-        """What to read of a range of subpartitions, from the index file.
+        """Reads the extents of a range of subpartitions from the index file.
 
         Raises:
-            PartitionDamaged: the index is gone, or not as it was written.
+            PartitionDamaged: the index is missing or damaged.
         """
         path = self.index_path
         with _missing(path), open(path, "rb") as file:
@@ -293,10 +293,10 @@ class PartitionFiles:
             step = row_bytes(regions)
             start = head_bytes(regions) + first * step
             size = os.fstat(file.fileno()).st_size
-            if start + count * step > size:  # before so much is asked for: a damaged number may be any
+            if start + count * step > size:  # before the allocation: a damaged number may be huge
                 raise PartitionDamaged(
-                    f"{path} has {size} bytes, too few for the {regions} regions that it speaks of: it was damaged;"
-                    " its producer has to run again"
+                    f"{path} has {size} bytes, too few for the {regions} regions in its head: it is damaged,"
+                    " and its producer has to run again"
                 )
             head += file.read(regions)
             file.seek(start)
@@ -306,15 +306,15 @@ class PartitionFiles:
     def read_block(
         self, block: memoryview, extents: Sequence[Extent], max_bytes: int
     ) -> tuple[list[Page], list[Extent]]:
-        """Fills a block with the first of some extents. Returns their pages, and what is left to be read.
+        """Reads the first extents into a block. Returns their pages, and the extents that are left.
 
         Args:
-            block: memory; the pages are views of it. At least one page of the largest size.
-            extents: what to read, in order.
-            max_bytes: of a page's body.
+            block: memory for at least one page of the largest size; the pages are views of it.
+            extents: the extents to read, in order.
+            max_bytes: size limit of a page's body.
 
         Raises:
-            PartitionDamaged: a file is gone, cut short, or not as it was written.
+            PartitionDamaged: a file is missing, truncated or damaged.
         """
         pages: list[Page] = []
         position = 0
@@ -325,8 +325,8 @@ class PartitionFiles:
                 got = self._read(extent.file, block[position : position + wanted], extent.offset)
             if got < wanted:
                 raise PartitionDamaged(
-                    f"{path} ends at byte {extent.offset + got}, {wanted - got} bytes too early: it was cut short;"
-                    " its producer has to run again"
+                    f"{path} ends at byte {extent.offset + got}, {wanted - got} bytes too early: it was truncated,"
+                    " and its producer has to run again"
                 )
             before = len(pages)
             taken = split_pages(
@@ -342,8 +342,8 @@ class PartitionFiles:
                 continue
             if wanted == extent.length:
                 raise PartitionDamaged(
-                    f"{path}: the pages from byte {extent.offset} on do not end where the index says: a file was"
-                    " damaged; its producer has to run again"
+                    f"{path}: the pages from byte {extent.offset} on do not end where the index says: a file is"
+                    " damaged, and its producer has to run again"
                 )
             if taken:
                 left = Extent(
@@ -355,7 +355,7 @@ class PartitionFiles:
         return pages, []
 
     def remove(self) -> None:
-        """Closes and removes the files; what is missing is fine."""
+        """Closes and removes the files; missing ones are ignored."""
         written = [self.data_path(file) for file, descriptor in enumerate(self._descriptors) if descriptor >= 0]
         self.close()
         if not self._is_ours:
@@ -365,7 +365,7 @@ class PartitionFiles:
                 os.unlink(path)
 
     def close(self) -> None:
-        """Closes the files; nothing can be written or read any more. Idempotent."""
+        """Closes the files. Idempotent."""
         descriptors, self._descriptors = self._descriptors, [-1] * self._count
         self._folder.open_files.discard(self)
         for descriptor in descriptors:
@@ -411,7 +411,7 @@ def _naming(what: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             raise DiskFull(
-                f"{what}: {error.strerror}: there is no room for what is produced; free some, or set shuffle_directory"
+                f"{what}: {error.strerror}: there is no space for the output; free some, or set shuffle_directory"
                 " to a larger disk"
             ) from error
         raise ShuffleStorageError(f"{what}: {error.strerror or error}") from error

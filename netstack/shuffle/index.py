@@ -1,15 +1,15 @@
-"""Where in the data files each subpartition lies: the index of a partition, in memory and as a file.
+"""RegionIndex: where each subpartition is in the data files of a partition, in memory and as a file.
 
-Takes: an entry for each region that was written. Gives: extents to read for any range of subpartitions.
+Takes: an entry for each written region. Gives: the extents of any range of subpartitions.
 
 A region holds what was written between two cuts: for each subpartition, in order, its pages. Records do not cross the
-border of a region, so several subpartitions are read region by region, in the order of the file; unless a region is
-*torn*: it was cut inside a record that was larger than the memory. Torn regions and the one after them form a group, of
-which each subpartition is read as a whole.
+border of a region, so a range of subpartitions is read region by region, in file order. The exception is a *torn*
+region, which was cut inside a record larger than the memory. Torn regions and the one after them form a group, in which
+each subpartition is read as a whole.
 
-The file: magic, subpartitions u32, regions u32, CRC-32 u32 of what precedes and of the regions' flags (a byte each);
-then for each subpartition a row: (offset u64, stored bytes u64, pages u32) for each region, and the CRC-32 of the row.
-A reader needs the head and its own rows.
+The file: magic, subpartitions u32, regions u32, CRC-32 u32 of these and of the regions' flags (a byte each); then for
+each subpartition a row: (offset u64, stored bytes u64, pages u32) for each region, and the CRC-32 of the row. A reader
+needs the head and its own rows.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ CELL: Final = np.dtype([("offset", ">u8"), ("bytes", ">u8"), ("pages", ">u4")])
 
 TORN: Final = 1
 BROADCAST: Final = 2
-"""Its bytes were written once, and every subpartition's cell says where."""
+"""The bytes were written once, and the cells of all subpartitions refer to them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A run of whole pages in a file.
+    """Consecutive whole pages in a file.
 
     Attributes:
-        file: which data file.
-        offset: its first byte.
-        length: in bytes, as stored.
-        pages: in it.
+        file: number of the data file.
+        offset: first byte.
+        length: stored bytes.
+        pages: number of pages.
     """
 
     file: int
@@ -53,7 +53,7 @@ class Extent:
 
 @final
 class RegionEntry:
-    """What was written of one region: cells of all subpartitions, and its flags."""
+    """The index entry of one region: cells of all subpartitions, and flags."""
 
     __slots__ = ("cells", "flags")
 
@@ -64,10 +64,10 @@ class RegionEntry:
 
 @final
 class RegionIndex:
-    """The regions of a partition, in the order in which they were cut.
+    """The regions of a partition, in the order of their cuts.
 
     Attributes:
-        own_files: whether every subpartition has a data file of its own.
+        own_files: whether every subpartition has its own data file.
     """
 
     def __init__(self, subpartitions: int, *, own_files: bool) -> None:
@@ -76,27 +76,27 @@ class RegionIndex:
         self._entries: list[RegionEntry] = []
 
     def add(self, entry: RegionEntry) -> None:
-        """The next region was written."""
+        """Adds the next written region."""
         self._entries.append(entry)
 
     @property
     def regions(self) -> int:
-        """How many there are."""
+        """Number of written regions."""
         return len(self._entries)
 
     def is_torn(self, region: int) -> bool:
-        """Whether a record goes on in the next region."""
+        """Whether a record continues in the next region."""
         return bool(self._entries[region].flags & TORN)
 
     def extent(self, region: int, subpartition: int) -> Extent | None:
-        """One subpartition in one region; None if it has nothing there."""
+        """The extent of a subpartition in a region; None if it is empty."""
         offset, length, pages = self._entries[region].cells[subpartition].item()
         if not pages:
             return None
         return Extent(subpartition if self.own_files else 0, offset, length, pages)
 
     def encode(self) -> Iterator[bytes]:
-        """The index file, in pieces."""
+        """Encodes the index file, in pieces."""
         flags = bytes(entry.flags for entry in self._entries)
         head = MAGIC + struct.pack(">II", self._subpartitions, len(flags))
         yield head + struct.pack(">I", crc.crc32(flags, crc.crc32(head))) + flags
@@ -109,64 +109,64 @@ class RegionIndex:
 
 
 def head_bytes(regions: int) -> int:
-    """Bytes in front of the rows."""
+    """Number of bytes in front of the rows."""
     return HEAD.size + regions
 
 
 def row_bytes(regions: int) -> int:
-    """Bytes of each row."""
+    """Number of bytes of a row."""
     return regions * CELL.itemsize + 4
 
 
 def decode_head(data: bytes, name: str) -> tuple[int, int]:
-    """(subpartitions, regions) of an index file.
+    """Decodes (subpartitions, regions) of an index file.
 
     Args:
         data: its first bytes, as many as `HEAD` has.
-        name: of the file, for messages.
+        name: path of the file, for error texts.
 
     Raises:
-        PartitionDamaged: it is none of ours.
+        PartitionDamaged: it is not an index.
     """
     if len(data) < HEAD.size or data[: len(MAGIC)] != MAGIC:
-        raise PartitionDamaged(f"{name}: not an index of a partition: the file was damaged")
+        raise PartitionDamaged(f"{name}: not an index of a partition; the file is damaged")
     _, subpartitions, regions, _ = HEAD.unpack_from(data)
     return subpartitions, regions
 
 
 def decode_rows(head: bytes, rows: bytes, first: int, count: int, name: str, *, own_files: bool) -> list[Extent]:
-    """What to read of a range of subpartitions, in order.
+    """Decodes the extents of a range of subpartitions, in reading order.
 
     Args:
-        head: of the index, with its flags.
-        rows: of the range.
-        first: subpartition of the range.
-        count: how many.
-        name: of the file, for messages.
-        own_files: whether every subpartition has a data file of its own.
+        head: head of the index, with its flags.
+        rows: rows of the range.
+        first: first subpartition of the range.
+        count: number of subpartitions.
+        name: path of the file, for error texts.
+        own_files: whether every subpartition has its own data file.
 
     Raises:
-        PartitionDamaged: checksums do not match.
+        PartitionDamaged: a checksum does not match.
     """
     _, _, regions, crc32 = HEAD.unpack_from(head)
     flags = head[HEAD.size :]
     if len(flags) != regions or crc.crc32(flags, crc.crc32(head[: HEAD.size - 4])) != crc32:
-        raise PartitionDamaged(f"{name}: its head does not have the checksum that was written: the file was damaged")
+        raise PartitionDamaged(f"{name}: the checksum of its head does not match; the file is damaged")
     step = row_bytes(regions)
     columns = []
     for index in range(count):
         row = rows[index * step : (index + 1) * step]
         if len(row) != step or crc.crc32(row[:-4]) != int.from_bytes(row[-4:], "big"):
             raise PartitionDamaged(
-                f"{name}: the row of subpartition {first + index} does not have the checksum that was written: the"
-                " file was damaged; its producer has to run again"
+                f"{name}: the checksum of the row of subpartition {first + index} does not match; the file is damaged,"
+                " and its producer has to run again"
             )
         columns.append(np.frombuffer(row, CELL, regions))
     return list(merge(_in_order(columns, flags, first, own_files=own_files)))
 
 
 def merge(extents: Iterable[Extent]) -> Iterator[Extent]:
-    """The same bytes in the same order, in as few extents as possible."""
+    """Merges adjacent extents."""
     last: Extent | None = None
     for extent in extents:
         if last is not None and last.file == extent.file and last.offset + last.length == extent.offset:

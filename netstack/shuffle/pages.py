@@ -1,10 +1,10 @@
-"""Pages: buffers and events as they lie in a data file, each compressed where that pays, each with its own checksum.
+"""Pages: the buffers and events in a data file, each compressed where that pays, each with its own checksum.
 
-Takes: buffers of one subpartition, in order. Gives: pages as pieces to write; and, of a block that was read, its pages.
+Takes: buffers of one subpartition, in order. Gives: pages as pieces to write; and the pages of a block that was read.
 
-A page starts with 16 bytes: data type u8, three zeros, stored bytes u32, original bytes u32 (0: it is not compressed),
-CRC-32 u32 of the stored bytes, which starts from data type and original length, so that it covers those too. The last
-eight of them and the body are a compressed buffer as it travels (`buffer.stored`).
+A page starts with 16 bytes: data type u8, three zeros, stored bytes u32, original bytes u32 (0: not compressed), CRC-32
+u32 of the stored bytes. Its initial value is computed from data type and original length, so that it covers those too.
+The last eight bytes and the body are a compressed buffer as on the wire (`buffer.stored`).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Page:
     """One page that was read.
 
     Attributes:
-        data_type: data, or which event.
-        memory: the stored bytes; of a compressed one with their `PART_HEADER`.
-        original_bytes: of a compressed one when decompressed; else 0.
-        file: which data file it is from.
-        offset: where it starts there; -1 if this is not all of it.
+        data_type: data, or the kind of event.
+        memory: the stored bytes; of a compressed page with their `PART_HEADER`.
+        original_bytes: decompressed size; 0 if not compressed.
+        file: number of its data file.
+        offset: where it starts in the file; -1 for a partial page.
     """
 
     __slots__ = ("data_type", "file", "memory", "offset", "original_bytes")
@@ -53,21 +53,21 @@ class Page:
 
     @property
     def stored_bytes(self) -> int:
-        """What it takes in the file."""
+        """Its size in the file."""
         return len(self.memory) + (_PART_OFFSET if self.original_bytes else PAGE_BYTES)
 
     @property
     def length(self) -> int:
-        """Bytes of records (or of an event), as they were written."""
+        """Bytes of records (or of an event), uncompressed."""
         return self.original_bytes or len(self.memory)
 
 
 def paginate(buffers: Iterable[Buffer], page_bytes: int) -> Iterator[tuple[DataType, list[memoryview], int]]:
-    """(data type, pieces, bytes) of each page: data as full pages, each event in a page of its own, in order.
+    """Yields (data type, pieces, bytes) of each page, in order: data as full pages, each event in its own page.
 
     Args:
-        buffers: of one subpartition.
-        page_bytes: most bytes of records in a page: those of a network buffer.
+        buffers: buffers of one subpartition.
+        page_bytes: maximum bytes of records in a page: the size of a network buffer.
     """
     pieces: list[memoryview] = []
     size = 0
@@ -90,7 +90,7 @@ def paginate(buffers: Iterable[Buffer], page_bytes: int) -> Iterator[tuple[DataT
             if rest:
                 pieces.append(rest)
                 size += len(rest)
-            if size == page_bytes:  # at once: of full buffers no page has a second, empty piece
+            if size == page_bytes:  # at once, so that pages of full buffers have no empty second piece
                 yield _DATA, pieces, size
                 pieces, size = [], 0
     if pieces:
@@ -98,13 +98,13 @@ def paginate(buffers: Iterable[Buffer], page_bytes: int) -> Iterator[tuple[DataT
 
 
 def encode_page(data_type: DataType, pieces: list[memoryview], length: int, *, compressed: bool) -> list[Piece]:
-    """A page, as pieces to be written one after the other.
+    """Encodes a page as pieces to write.
 
     Args:
-        data_type: of the page.
+        data_type: data type of the page.
         pieces: its bytes.
-        length: over all of them.
-        compressed: whether to try.
+        length: number of bytes in all pieces.
+        compressed: whether to try compression.
     """
     if compressed and data_type is _DATA:
         block = compress(pieces[0] if len(pieces) == 1 else b"".join(pieces))
@@ -117,18 +117,18 @@ def encode_page(data_type: DataType, pieces: list[memoryview], length: int, *, c
 
 
 def split_pages(block: memoryview, pages: list[Page], *, max_bytes: int, name: str, file: int, offset: int) -> int:
-    """Appends the whole pages at the start of a block. Returns how many bytes they take.
+    """Appends the complete pages at the start of a block. Returns the number of bytes they take.
 
     Args:
-        block: bytes of a data file from the start of a page on.
-        pages: gets them.
-        max_bytes: of a page's body, and when decompressed.
-        name: of the file, for messages.
-        file: its number.
-        offset: of the block in it.
+        block: bytes of a data file, from the start of a page on.
+        pages: receives the pages.
+        max_bytes: size limit of a page's body, and of its decompressed bytes.
+        name: path of the file, for error texts.
+        file: number of the file.
+        offset: offset of the block in the file.
 
     Raises:
-        PartitionDamaged: the bytes are no pages of ours, or not as they were written.
+        PartitionDamaged: the bytes are not pages, or a checksum does not match.
     """
     position = 0
     end = len(block)
@@ -138,8 +138,8 @@ def split_pages(block: memoryview, pages: list[Page], *, max_bytes: int, name: s
         data_type = _TYPES.get(code)
         if data_type is None or stored > max_bytes or original > max_bytes or (original and code != _DATA_CODE):
             raise PartitionDamaged(
-                f"{name}: no page at byte {offset + position} (type {code}, {stored} bytes, {original} when"
-                " decompressed): the file was damaged; its producer has to run again"
+                f"{name}: no page at byte {offset + position} (type {code}, {stored} bytes, {original} decompressed):"
+                " the file is damaged, and its producer has to run again"
             )
         start = position + PAGE_BYTES
         stop = start + stored
@@ -147,8 +147,8 @@ def split_pages(block: memoryview, pages: list[Page], *, max_bytes: int, name: s
             break
         if crc.crc32(block[start:stop], original or _seed(data_type)) != crc32:
             raise PartitionDamaged(
-                f"{name}: the page of {stored} bytes at byte {offset + position} does not have the checksum that was"
-                " written with it: the file was damaged; its producer has to run again"
+                f"{name}: the checksum of the page of {stored} bytes at byte {offset + position} does not match:"
+                " the file is damaged, and its producer has to run again"
             )
         memory = block[position + _PART_OFFSET if original else start : stop]
         pages.append(Page(data_type, memory, original, file, offset + position))

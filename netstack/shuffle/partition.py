@@ -1,6 +1,6 @@
-"""A partition that is kept, put together: its memory, its store, and the `ResultPartition` over both.
+"""KeptPartitionFactory: creates kept partitions: their memory, their store, and the `ResultPartition` over both.
 
-Takes: settings, the network's memory, and what all kept partitions of a TaskManager share. Gives: partitions.
+Takes: settings, the network's memory, and the shared services of kept partitions. Gives: partitions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .store import DiskQuota, PartitionStore, StoreHost
 
 @final
 class KeptPartitionFactory:
-    """What all kept partitions of a TaskManager share: the folder, the disk, memory to read, the quota."""
+    """The services that all kept partitions of a TaskManager share: folder, disk, read memory, quota."""
 
     def __init__(
         self,
@@ -34,15 +34,15 @@ class KeptPartitionFactory:
         folder: ShuffleFolder,
         hand_over: Callable[[PartitionId, SealedFiles], None] | None = None,
     ) -> None:
-        """Nothing is kept yet.
+        """Starts without partitions.
 
         Args:
             config: settings.
-            network: where segments come from.
-            disk: runs what touches files.
+            network: the pool of segments.
+            disk: runs file operations.
             folder: where the files are.
-            hand_over: told of sealed partitions that may be read again: whoever is behind it serves their files from
-                then on, and removes them. None: they are served here only.
+            hand_over: called with a sealed partition that may be read again; another process then serves and removes
+                its files. None: this process serves them.
         """
         self._config = config
         self._network = network
@@ -64,18 +64,18 @@ class KeptPartitionFactory:
         on_readable: Callable[[ResultPartition], None],
         host: PartitionHost,
     ) -> ResultPartition:
-        """A partition, ready to be written.
+        """Creates a partition to be written.
 
         Args:
             name: its id.
             kind: blocking or hybrid.
-            subpartitions: how many consumers it has, at most.
-            on_released: told once, when it is gone.
-            on_readable: told when it is sealed.
+            subpartitions: maximum number of consumers.
+            on_released: called once, when it is released.
+            on_readable: called when it is sealed.
             host: the TaskManager's services.
 
         Raises:
-            InsufficientBuffers: its guaranteed buffers are not free.
+            InsufficientBuffers: its guaranteed buffers are not available.
         """
         memory = self._memory(f"partition {name!r} with {subpartitions} subpartitions", subpartitions)
         partition, store = self._make(name, kind, subpartitions, memory, on_released, on_readable, host)
@@ -97,15 +97,15 @@ class KeptPartitionFactory:
         on_failed: Callable[[NetstackError], None],
         host: PartitionHost,
     ) -> ResultPartition:
-        """A partition whose files another process has handed over; it can be read when these are open.
+        """Creates a partition from files of another process; it can be read when they are open.
 
         Args:
             name: its id.
             sealed: its files.
-            on_released: see `create`.
-            on_readable: told when it can be read.
-            on_failed: told when its files are not there; it is released then.
-            host: see `create`.
+            on_released: as in `create`.
+            on_readable: called when it can be read.
+            on_failed: called when the files cannot be opened; it is released then.
+            host: as in `create`.
         """
         memory = self._network.create_pool(0, 0), _nothing
         kind = ResultPartitionType.BLOCKING
@@ -178,7 +178,7 @@ class KeptPartitionFactory:
         return partition, store
 
     def _memory(self, purpose: str, subpartitions: int) -> tuple[LocalBufferPool, Callable[[], None]]:
-        """The pool that a partition is written with, and how its memory is given back when the pool is destroyed."""
+        """Creates the pool for writing a partition, and a function that returns its memory afterwards."""
         config = self._config
         required, maximum, cells = sort_buffers(subpartitions, config)
         overdraft = config.max_overdraft_buffers_per_partition
@@ -196,4 +196,4 @@ class KeptPartitionFactory:
 
 
 def _nothing() -> None:
-    """The pool gives everything back itself."""
+    """Does nothing: the pool returns its memory itself."""

@@ -1,13 +1,13 @@
-"""Whose turn it is to be read from disk: readers in the order of the files, blocks of memory within a bound.
+"""ReadScheduler: reads from disk in the order of the files, into a limited number of blocks of memory.
 
-Takes: readers that want more, a `Disk` to run reads on. Gives: blocks filled with pages, to the readers.
+Takes: readers that need more pages, a `Disk` that runs reads. Gives: blocks filled with pages, to the readers.
 
 Rules:
-- One pass after the other goes through the files from low offsets to high ones (elevator), so that many readers make
-  one sequential reader. Readers that have nothing to hand out go before those that read ahead.
-- Memory is a number of blocks; a block is free again when everything read into it was recycled. When all are taken and
-  a reader has nothing, one whose consumer takes nothing gives up what it has read ahead, and reads it again later.
-- At most `PARALLEL_READS` jobs are under way, each of a few blocks: the disk works while the last pages are sent.
+- Passes go through the files from low offsets to high ones (elevator), so that many readers together read sequentially.
+  Readers without pages go before those that read ahead.
+- Memory is a fixed number of blocks; a block is free again when all of its pages were recycled. When no block is free
+  and a reader has no pages, a reader whose consumer takes none drops its pages, and reads them again later.
+- At most `PARALLEL_READS` jobs of a few blocks run, so the disk works while the previous pages are sent.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from .index import Extent
 from .pages import PAGE_BYTES, Page
 
 BLOCK_BYTES: Final = 1 << 20
-"""A thread's hop costs 100 us and more, reading and checking a MiB 350."""
+"""Passing a job to a thread costs 100 us and more, reading and checking 1 MiB 350 us."""
 
 BLOCKS_AT_LEAST: Final = 32
-"""With less memory blocks are smaller, so that as many readers are served; they keep `SMALL_BLOCK_BYTES`."""
+"""With less memory, blocks are smaller, down to `SMALL_BLOCK_BYTES`, to serve as many readers."""
 
 SMALL_BLOCK_BYTES: Final = 256 * 1024
 """The size of one read of a connection."""
@@ -40,15 +40,15 @@ _T = TypeVar("_T")
 
 
 class Disk(Protocol):
-    """Runs what touches files in a thread; the runtime's `DiskDriver`, or a test's."""
+    """Runs file operations in a thread; the runtime's `DiskDriver`, or a test's."""
 
     def submit(self, work: Callable[[], _T], done: Callable[[_T | None, NetstackError | None], None]) -> None:
-        """Runs `work` elsewhere, in parallel with others; then `done` here, with its result or its error."""
+        """Runs `work` in a thread, in parallel with others; then `done` here, with its result or its error."""
 
 
 @final
 class Block:
-    """Memory that pages were read into (a `BufferOwner`); free again when nobody refers to it."""
+    """Memory with the pages of one read (a `BufferOwner`); free again when it is no longer referenced."""
 
     __slots__ = ("_scheduler", "_users", "memory")
 
@@ -58,54 +58,54 @@ class Block:
         self._users = 0
 
     def use(self, count: int = 1) -> None:
-        """So many more refer to it."""
+        """Adds references."""
         self._users += count
 
     def drop(self, count: int = 1) -> None:
-        """So many fewer; the last one gives it back."""
+        """Drops references; the last one returns the block."""
         self._users -= count
         if self._users == 0:
             self._scheduler.give_back(self)
         elif self._users < 0:
-            raise LocalProtocolError("a block of pages was given back twice")
+            raise LocalProtocolError("a block of pages was returned twice")
 
     def reclaim(self, buffer: Buffer) -> None:
-        """A buffer over it was recycled (`BufferOwner`)."""
+        """Drops the reference of a recycled buffer (`BufferOwner`)."""
         self.drop()
 
 
 class PageReader(Protocol):
-    """Who reads: a view."""
+    """A reader of pages: a view."""
 
     files: PartitionFiles
 
     @property
     def place(self) -> tuple[int, int, int] | None:
-        """(partition, file, offset) of what it wants to read next; None if it has left meanwhile."""
+        """(partition, file, offset) of its next read; None if it was released."""
 
     @property
     def is_starved(self) -> bool:
-        """Whether it has nothing to hand out."""
+        """Whether it has no pages left."""
 
     def next_extents(self, block_bytes: int) -> Sequence[Extent]:
-        """What it wants to read next, in order, as much as a block takes."""
+        """The extents of its next read, in order, up to the size of a block."""
 
     def on_block(self, block: Block, pages: list[Page], left: list[Extent]) -> None:
-        """Pages came; the caller's reference to the block is the reader's."""
+        """Takes pages, and the caller's reference to the block."""
 
     def on_read_failed(self, error: NetstackError) -> None:
         """The files cannot be read."""
 
     def give_up(self) -> bool:
-        """Gives up what it has read ahead, if its consumer takes none of it. Returns whether that was anything."""
+        """Drops its pages if its consumer takes none. Returns whether it had any."""
 
 
 @final
 class ReadScheduler:
-    """Of one TaskManager: all readers of all partitions."""
+    """Reads for all views of all kept partitions of one TaskManager."""
 
     def __init__(self, disk: Disk, *, memory_bytes: int, page_bytes: int) -> None:
-        """Args: where reads run; memory for blocks; the largest body of a page: one network buffer."""
+        """Takes the disk; the memory for blocks; and the largest body of a page, one network buffer."""
         self._disk = disk
         self._page_bytes = page_bytes
         share = max(SMALL_BLOCK_BYTES, min(BLOCK_BYTES, memory_bytes // BLOCKS_AT_LEAST))
@@ -114,36 +114,36 @@ class ReadScheduler:
         self._free: list[Block] = []
         self._blocks = 0
         self._waiting: dict[PageReader, None] = {}
-        self._holding: dict[PageReader, None] = {}  # those with blocks, in the order in which they got them
+        self._holding: dict[PageReader, None] = {}  # readers with blocks, the oldest first
         self._jobs = 0
         self._position = (0, 0, 0)
         self._pumping = False
         self.reads = 0
-        """Blocks read so far."""
+        """Number of blocks read."""
         self.bytes_read = 0
 
     @property
     def memory_bytes(self) -> int:
-        """Taken for blocks so far; it is used again and again."""
+        """Memory of all blocks so far; it is reused."""
         return self._blocks * self._block_bytes
 
     @property
     def block_bytes(self) -> int:
-        """Of each block."""
+        """Size of each block."""
         return self._block_bytes
 
     def want(self, reader: PageReader) -> None:
-        """A reader wants to read on; it is served once."""
+        """Queues a reader for one block."""
         self._waiting[reader] = None
         self._pump()
 
     def forget(self, reader: PageReader) -> None:
-        """A reader has left; what is being read for it comes all the same."""
+        """Removes a released reader; a running read for it still completes."""
         self._waiting.pop(reader, None)
         self._holding.pop(reader, None)
 
     def give_back(self, block: Block) -> None:
-        """A block is free."""
+        """Takes a free block back."""
         self._free.append(block)
         if self._waiting:
             self._pump()
@@ -162,7 +162,7 @@ class ReadScheduler:
             self._pumping = False
 
     def _next_job(self) -> list[tuple[PageReader, Block, Sequence[Extent]]]:
-        """The readers whose turn it is, each with a block, in the order of the files."""
+        """The next readers, each with a block, in file order."""
         starved: list[tuple[tuple[int, int, int], PageReader]] = []
         ahead: list[tuple[tuple[int, int, int], PageReader]] = []
         for reader in list(self._waiting):

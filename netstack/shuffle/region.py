@@ -1,4 +1,4 @@
-"""One region: what a writer produced between two cuts, in memory and then on disk.
+"""Region: the output of a writer between two cuts, in memory and then on disk.
 
 Takes: finished buffers and events of each subpartition. Gives: their pages, appended to the data files; an index entry.
 """
@@ -21,13 +21,13 @@ _NOTHING: list[Buffer] = []
 
 @final
 class Region:
-    """What was produced between two cuts.
+    """The output between two cuts.
 
     Attributes:
         number: in the order of the cuts.
-        buffers: how many there are, over all subpartitions.
-        bytes: in them.
-        is_cut: whether nothing more comes to it.
+        buffers: number of buffers in memory, of all subpartitions.
+        bytes: bytes in them.
+        is_cut: whether it is complete.
         is_torn: whether it was cut inside a record.
     """
 
@@ -42,7 +42,7 @@ class Region:
         self._items: dict[int, list[Buffer]] = {}
 
     def add(self, subpartition: int, buffer: Buffer) -> None:
-        """The next of a subpartition; its reference is the region's."""
+        """Adds the next buffer of a subpartition, and takes over its reference."""
         items = self._items.get(subpartition)
         if items is None:
             items = self._items[subpartition] = []
@@ -51,11 +51,11 @@ class Region:
         self.bytes += buffer.length
 
     def items(self, subpartition: int) -> list[Buffer]:
-        """Of one subpartition, in order."""
+        """The buffers of one subpartition, in order."""
         return self._items.get(subpartition, _NOTHING)
 
     def drop(self, subpartition: int, count: int) -> None:
-        """Gives up the first of a subpartition."""
+        """Recycles the first buffers of a subpartition."""
         items = self._items[subpartition]
         for buffer in items[:count]:
             self.buffers -= 1
@@ -64,7 +64,7 @@ class Region:
         del items[:count]
 
     def recycle(self) -> None:
-        """Gives up everything; idempotent."""
+        """Recycles all buffers. Idempotent."""
         items, self._items = self._items, {}
         for buffers in items.values():
             for buffer in buffers:
@@ -73,11 +73,11 @@ class Region:
     def write(
         self, files: PartitionFiles, subpartitions: int, *, page_bytes: int, compression: PageCompression
     ) -> RegionEntry:
-        """Appends it to the files; runs in a thread.
+        """Appends the region to the files; runs in a thread.
 
         Raises:
-            DiskFull: the disk is.
-            ShuffleStorageError: the system refuses otherwise.
+            DiskFull: the disk is full.
+            ShuffleStorageError: another error of the operating system.
         """
         cells = np.zeros(subpartitions, CELL)
         if not files.own_files and self._is_broadcast(subpartitions):
@@ -111,7 +111,7 @@ class Region:
     def _pages(
         self, subpartition: int, page_bytes: int, compression: PageCompression, sizes: list[tuple[int, int]]
     ) -> Iterator[Piece]:
-        """The pages of a subpartition; at their end, (bytes, pages) is appended to `sizes`."""
+        """Yields the pages of a subpartition; then appends (bytes, pages) to `sizes`."""
         size = count = 0
         for data_type, pieces, length in paginate(self._items[subpartition], page_bytes):
             count += 1
@@ -121,7 +121,7 @@ class Region:
         sizes.append((size, count))
 
     def _is_broadcast(self, subpartitions: int) -> bool:
-        """Whether every subpartition has the very same buffers."""
+        """Whether every subpartition has the same buffers."""
         if subpartitions < 2 or len(self._items) < subpartitions:
             return False
         first = self._items[0]

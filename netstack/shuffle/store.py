@@ -1,14 +1,14 @@
-"""PartitionStore: the consumer behind a kept partition's queues, which puts what comes into regions and files.
+"""PartitionStore: reads the queues of a kept partition, and stores its buffers in regions and files.
 
-Takes: finished buffers and events, from the subpartitions of a `ResultPartition`. Gives: regions to the disk; views.
+Takes: finished buffers and events of a `ResultPartition`'s subpartitions. Gives: regions to the disk; views.
 
 Life: open -> sealing (`seal`) -> sealed; or failed (`fail`); released (`release`) from any of them. A blocking
-partition is read when it is sealed, a hybrid one at any time.
+partition can be read when it is sealed, a hybrid one at any time.
 
-Cutting: after a record that finished a buffer (`on_boundary`) a region is cut as soon as it holds three eighths of the
-pool: every open buffer is finished, so that no record crosses the border, and the region is written while the rest of
-the pool is filled. Only a record larger than that leaves nothing but to cut inside of it (`on_flush_wanted`, with no
-region under way whose end would bring memory): such a region is torn.
+Cutting: after a record that finished a buffer (`on_boundary`), a region is cut if it holds three eighths of the pool.
+Every open buffer is then finished, so that no record crosses the border, and the region is written while the rest of
+the pool is filled. A region is cut inside a record only if the record is larger than that (`on_flush_wanted`, and no
+region is being written that would free memory): such a region is torn.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CUT_DENOMINATOR: Final = 8
 
 
 class DiskQuota:
-    """Bytes that the partitions of a TaskManager may have on disk, and have."""
+    """Limit and use of disk space by the partitions of a TaskManager."""
 
     __slots__ = ("limit_bytes", "used_bytes")
 
@@ -47,38 +47,38 @@ class DiskQuota:
 
     @property
     def is_scarce(self) -> bool:
-        """Whether little is left of it."""
+        """Whether little of it is left."""
         return self.limit_bytes is not None and self.used_bytes > (1 - SCARCE) * self.limit_bytes
 
     def check(self, more_bytes: int) -> None:
-        """Raises unless there is room.
+        """Checks that there is room.
 
         Raises:
-            DiskFull: there is not.
+            DiskFull: there is not enough.
         """
         if self.limit_bytes is not None and self.used_bytes + more_bytes > self.limit_bytes:
             raise DiskFull(
-                f"{more_bytes} bytes more on disk, where {self.used_bytes} of {self.limit_bytes} are taken by kept"
-                " partitions: raise shuffle_disk_bytes, or release partitions that nobody reads"
+                f"{more_bytes} more bytes on disk exceed the limit: kept partitions use {self.used_bytes} of"
+                f" {self.limit_bytes}: raise shuffle_disk_bytes, or release partitions that are no longer read"
             )
 
 
 @final
 class PartitionStore:
-    """Where one kept partition lies; made by the TaskManager.
+    """The storage of one kept partition; created by the TaskManager.
 
     Attributes:
-        number: unique in its TaskManager: names the files, and orders reads.
-        files: its data files.
-        index: its regions; of a blocking partition dropped when it is in the index file.
-        page_bytes: a network buffer.
-        drain: what its EndOfData says.
+        number: unique in its TaskManager; names the files, and orders reads.
+        files: its files.
+        index: its regions; for a sealed blocking partition empty, since the index file has them.
+        page_bytes: size of a network buffer.
+        drain: the drain flag of its EndOfData.
         is_sealed: whether everything is on disk.
-        is_released: whether it is gone.
-        stored_bytes: on disk.
-        compression: which pages are compressed, and how much that was.
-        failure: why its producer failed.
-        error: why it could not be written.
+        is_released: whether it was released.
+        stored_bytes: bytes on disk.
+        compression: decides which pages are compressed, and counts them.
+        failure: why its producer failed; None without a failure.
+        error: why writing failed; None without an error.
     """
 
     def __init__(
@@ -96,20 +96,20 @@ class PartitionStore:
         reads: ReadScheduler,
         quota: DiskQuota,
     ) -> None:
-        """Touches no file yet.
+        """Accesses no file yet.
 
         Args:
-            number: see above.
+            number: unique number (see Attributes).
             kind: BLOCKING, BLOCKING_PERSISTENT, HYBRID_FULL or HYBRID_SELECTIVE.
-            subpartitions: how many.
+            subpartitions: number of subpartitions.
             folder: where its files are.
-            own_files: whether each subpartition has a data file of its own.
-            page_bytes: most bytes of records in a page.
-            compression: which pages are compressed.
-            ticks: seconds; what writes take is measured with it.
-            disk: runs what touches files.
-            reads: whose turn it is to be read.
-            quota: of the TaskManager.
+            own_files: whether each subpartition has its own data file.
+            page_bytes: maximum bytes of records in a page.
+            compression: decides which pages are compressed.
+            ticks: clock in seconds, to measure writes.
+            disk: runs file operations.
+            reads: schedules reads.
+            quota: disk quota of the TaskManager.
         """
         self.number = number
         self.kind = kind
@@ -123,11 +123,11 @@ class PartitionStore:
         self.failure: str | None = None
         self.error: NetstackError | None = None
         self.on_sealed: Callable[[], None] | None = None
-        """Told when everything is on disk."""
+        """Called when everything is on disk."""
         self.on_failed: Callable[[NetstackError], None] | None = None
-        """Told when it cannot be written."""
+        """Called when writing failed."""
         self.on_cut: Callable[[], None] | None = None
-        """Has the writer finish every open buffer, between two records."""
+        """Called between two records: the writer finishes every open buffer."""
         self.first_region = 0
         self._subpartitions = subpartitions
         self.compression = compression
@@ -149,7 +149,7 @@ class PartitionStore:
         self._taken: set[int] = set()
 
     def attach(self, partition: ResultPartition) -> None:
-        """Takes the place of the partition's consumers."""
+        """Becomes the reader of all subpartitions."""
         self._pool = partition.pool
         for subpartition in partition.subpartitions:
             notify = functools.partial(self._on_data, subpartition.index)
@@ -159,16 +159,16 @@ class PartitionStore:
 
     @property
     def data_bytes(self) -> int:
-        """Bytes of records, as `StoredPartition` counts them."""
+        """Bytes of records stored (`StoredPartition`)."""
         return self.compression.data_bytes
 
     @property
     def compressed_bytes(self) -> int:
-        """Bytes of records, as `StoredPartition` counts them."""
+        """Bytes of records in compressed pages (`StoredPartition`)."""
         return self.compression.compressed_bytes
 
     def on_flush_wanted(self) -> None:
-        """Buffers were finished, or are wanted and not there."""
+        """Takes finished buffers; cuts a torn region if the pool is exhausted otherwise."""
         self._gather()
         pool = self._pool
         if (
@@ -182,7 +182,7 @@ class PartitionStore:
             self._cut(is_torn=True)
 
     def on_boundary(self) -> None:
-        """A record was written whole, and finished a buffer."""
+        """Takes finished buffers after a whole record; cuts a region if it is large enough."""
         self._gather()
         pool = self._pool
         if pool is None or self._is_cutting or self._is_sealing or self.is_released:
@@ -196,7 +196,7 @@ class PartitionStore:
             self._cut(is_torn=False)
 
     def seal(self, *, drain: bool) -> None:
-        """Nothing more comes (every buffer is finished); it is sealed when all is on disk."""
+        """Completes the partition (every buffer is finished); it is sealed when everything is on disk."""
         if self._is_sealing or self.is_released:
             return
         self._gather()
@@ -209,12 +209,12 @@ class PartitionStore:
             self._notify_views()
 
     def hand_over(self) -> SealedFiles:
-        """Another process serves the files from now on, and removes them; call it when they are sealed."""
+        """Leaves serving and removing the sealed files to another process."""
         self.files.hand_over()
         return SealedFiles(self.files.name, self._subpartitions, self.drain, self.stored_bytes)
 
     def take_over(self, sealed: SealedFiles) -> None:
-        """Serves what another process has written and sealed; nothing is written here. `on_sealed` tells the rest."""
+        """Serves files that another process has sealed. Calls `on_sealed` or `on_failed` later."""
         self._is_sealing = True
         self.drain = sealed.drain
         self.retain_files()
@@ -231,13 +231,13 @@ class PartitionStore:
         self._disk.submit(lambda: self.files.take_over(sealed.name), taken)
 
     def fail(self, cause: str) -> None:
-        """The producer failed: notifies the views."""
+        """Fails the views: the producer failed."""
         if self.failure is None and not self.is_released:
             self.failure = cause
         self.release()
 
     def release(self) -> None:
-        """Drops everything, in memory and on disk; idempotent. What is being written or read ends first."""
+        """Drops everything, in memory and on disk. Idempotent. Running reads and writes complete first."""
         if self.is_released:
             return
         self.is_released = True
@@ -252,20 +252,19 @@ class PartitionStore:
     # For views.
 
     def create_view(self, first: int, count: int, notify: Notify, packaging: Packaging) -> StoredView:
-        """The read end of `count` subpartitions from `first` on.
+        """Creates the read end of `count` subpartitions from `first` on.
 
         Raises:
-            ChannelFailed: it is not sealed yet, and of a kind that is read only then; or read already, and of the kind
-                that is read once.
+            ChannelFailed: a blocking partition is not sealed, or a HYBRID_SELECTIVE one was read before.
         """
         name = f"subpartitions {first} to {first + count - 1}"
         if self.kind.is_blocking and not self.is_sealed:
             raise ChannelFailed(
-                ErrorCode.PARTITION_NOT_FOUND, "a blocking partition is read when all of it was written", channel=name
+                ErrorCode.PARTITION_NOT_FOUND, "a blocking partition can be read when it is complete", channel=name
             )
         if not self.kind.is_reconsumable and self._is_taken(first, count):
             raise ChannelFailed(
-                ErrorCode.SUBPARTITION_CONSUMED, "a HYBRID_SELECTIVE partition is read once", channel=name
+                ErrorCode.SUBPARTITION_CONSUMED, "a HYBRID_SELECTIVE partition can be read only once", channel=name
             )
         is_live = not self.kind.is_blocking
         view = StoredView(self, first, count, notify, packaging, is_live=is_live)
@@ -279,20 +278,20 @@ class PartitionStore:
         return view
 
     def want_block(self, view: StoredView) -> None:
-        """A view wants to read on."""
+        """Queues a view for a block."""
         self._reads.want(view)
 
     def on_view_released(self, view: StoredView) -> None:
-        """A view has left."""
+        """Removes a released view."""
         self._views.pop(view, None)
         self._reads.forget(view)
 
     def retain_files(self) -> None:
-        """Somebody is going to read or write them."""
+        """Adds a user of the files, for a read or write."""
         self._file_users += 1
 
     def release_files(self) -> None:
-        """Nobody does any more; the last one removes them."""
+        """Drops a user of the files; the last one removes them."""
         self._file_users -= 1
         if not self._file_users:
             self._quota.used_bytes -= self.stored_bytes
@@ -301,15 +300,15 @@ class PartitionStore:
 
     @property
     def regions(self) -> int:
-        """Cut so far."""
+        """Number of cut regions."""
         return self._open.number
 
     def is_cut(self, region: int) -> bool:
-        """Whether nothing more comes to a region."""
+        """Whether a region is complete."""
         return region < self._open.number or self._is_sealing
 
     def items(self, region: int, subpartition: int) -> list[Buffer] | None:
-        """What a region has in memory for a subpartition; None if it is on disk."""
+        """The buffers in memory of a subpartition in a region; None if the region is on disk."""
         if region < self.index.regions:
             return None
         if region == self._open.number:
@@ -317,11 +316,11 @@ class PartitionStore:
         return self._unwritten[region - self.index.regions].items(subpartition)
 
     def next_group(self, region: int, *, alone: bool) -> list[int]:
-        """Regions from `region` on that are read together: one, unless it is torn; none, as long as that is not known.
+        """The regions from `region` on that are read together: one, unless it is torn; none while that is unknown.
 
         Args:
-            region: the first.
-            alone: for a reader of one subpartition, who need not wait for a region to be cut.
+            region: the first region.
+            alone: whether the reader reads one subpartition, and so need not wait for a cut.
         """
         if region > self._open.number or (region == self._open.number and (self._is_sealing or not alone)):
             return []
@@ -335,7 +334,7 @@ class PartitionStore:
         return group
 
     def on_taken(self, region: int, subpartition: int, view: StoredView) -> None:
-        """A view has taken a buffer from memory. What is read once is not kept for anybody else."""
+        """Drops buffers that a view has taken from memory, if they are read only once."""
         if self.kind.is_reconsumable or (self._is_writing and region == self.index.regions):
             return
         holder = self._open if region == self._open.number else self._unwritten[region - self.index.regions]
@@ -343,7 +342,7 @@ class PartitionStore:
         view.forget_taken()
 
     def count_in_memory(self, view: StoredView) -> int:
-        """Buffers and events in memory that a view will come to."""
+        """Number of buffers and events in memory that a view has yet to read."""
         at = view.region
         waiting = 0
         for region in (*self._unwritten, self._open):
@@ -360,7 +359,7 @@ class PartitionStore:
             self._gather()
 
     def _gather(self) -> None:
-        """Takes what is finished from the queues, into the open region."""
+        """Moves finished buffers from the queues to the open region."""
         if not self._dirty or self.is_released:
             return
         dirty, self._dirty = self._dirty, {}
@@ -498,7 +497,7 @@ class PartitionStore:
 
 @final
 class StoreHost:
-    """A partition's host when it has a store: whatever wakes the connections lets the store look as well."""
+    """The host of a partition with a store: the store also takes buffers when connections are flushed."""
 
     def __init__(self, host: PartitionHost, store: PartitionStore) -> None:
         self._host = host
@@ -509,10 +508,10 @@ class StoreHost:
         self.settle = host.settle
 
     def flush_connections(self) -> None:
-        """Lets the store look, then has every connection send what it can."""
+        """Takes finished buffers, then makes every connection send what it can."""
         self._store.on_flush_wanted()
         self._host.flush_connections()
 
 
 def _ignore(result: object, error: NetstackError | None) -> None:
-    """Files that cannot be removed go with their folder."""
+    """Ignores files that cannot be removed; they are removed with their folder."""

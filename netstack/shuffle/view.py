@@ -1,14 +1,13 @@
-"""The read end of some subpartitions of a kept partition, for one channel (a `BufferSource`).
+"""StoredView: the read end of some subpartitions of a kept partition, for one channel (a `BufferSource`).
 
-Takes: steps, one subpartition of one region each: buffers that are still in memory, pages of those on disk. Gives:
-`Buffer`s with sequence numbers and backlog, packaged as the channel's connection wants them.
+Takes: steps, each one subpartition of one region: buffers in memory, or pages on disk. Gives: `Buffer`s with sequence
+numbers and backlog, packaged for the channel's connection.
 
 Rules:
-- What is in memory is taken from there at the moment it is wanted, and never held: when its region has been written and
-  dropped meanwhile, the view goes on in the file, behind what it has handed out.
-- A view asks the scheduler for a block when it has less than half a block to hand out, and either nothing at all or a
-  consumer that takes it.
-- The ends of data and partition are not in the files: each view makes its own when the partition is sealed and read.
+- Buffers in memory are taken when they are polled, and not held before. If their region was written and dropped
+  meanwhile, the view continues in the file, behind the buffers that it has returned.
+- A view requests a block if its pages fill less than half a block, and either it has none or its consumer has credit.
+- The end events are not in the files: each view creates its own when the partition is sealed and read.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ if TYPE_CHECKING:
     from .store import PartitionStore
 
 MAX_PARTS: Final = 64
-"""Pages in one frame: what is in a frame shares one buffer of the consumer, and one of 32 KiB is rarely a sixty-fourth
-of what it was."""
+"""Pages in one frame: they share one buffer of the consumer, and a page of 32 KiB rarely shrinks to less than a
+sixty-fourth."""
 
 MAX_BACKLOG: Final = 1024
-"""More data buffers than any gate reserves room for are not promised."""
+"""A larger backlog is not announced; no gate reserves more buffers."""
 
 _DATA: Final = DataType.DATA
 _STORED: Final = DataType.STORED_DATA
@@ -41,7 +40,7 @@ _STORED: Final = DataType.STORED_DATA
 
 @final
 class _Shared:
-    """A buffer that is in memory for several readers: each holds a reference to the whole (a `BufferOwner`)."""
+    """The owner of a buffer in memory that several readers share; each holds a reference to the whole."""
 
     __slots__ = ("_whole",)
 
@@ -49,7 +48,7 @@ class _Shared:
         self._whole = whole.retain()
 
     def reclaim(self, buffer: Buffer) -> None:
-        """One reader less."""
+        """Drops the reference of one reader."""
         self._whole.recycle()
 
 
@@ -60,15 +59,15 @@ class StoredView:
     def __init__(
         self, store: PartitionStore, first: int, count: int, notify: Notify, packaging: Packaging, *, is_live: bool
     ) -> None:
-        """Called by `PartitionStore.create_view`.
+        """Use `PartitionStore.create_view` instead.
 
         Args:
-            store: what it reads.
-            first: subpartition.
-            count: how many, read one after the other (region by region where that keeps records whole).
-            notify: told when there is something to take.
-            packaging: how.
-            is_live: whether it goes from region to region as they come; if not, `start` tells it all.
+            store: the store to read.
+            first: first subpartition.
+            count: number of subpartitions, read one after another (region by region where that keeps records whole).
+            notify: called when a buffer is available.
+            packaging: how buffers are delivered.
+            is_live: whether it follows regions as they are cut; if not, `start` sets all extents.
         """
         self.first = first
         self.count = count
@@ -79,12 +78,12 @@ class StoredView:
         self._is_live = is_live
         self._steps: deque[tuple[int, int]] = deque()
         self._next_region = store.first_region
-        self._taken_items = 0  # of the first step, while it is in memory
+        self._taken_items = 0  # buffers taken of the first step, while it is in memory
         self._taken_bytes = 0
         self._taken_events = 0
         self._extents: deque[Extent] = deque()
-        self._pages_left = 0  # in the extents
-        self._skip_bytes = 0  # of what comes next from the files
+        self._pages_left = 0  # number of pages in the extents
+        self._skip_bytes = 0  # bytes to skip at the start of the files' next pages
         self._skip_events = 0
         self._ready: deque[tuple[Page, Block]] = deque()
         self._ready_bytes = 0
@@ -100,7 +99,7 @@ class StoredView:
     # From the store.
 
     def start(self, extents: Sequence[Extent]) -> None:
-        """Everything there is to read."""
+        """Sets the extents to read."""
         self._is_loaded = True
         self._extents.extend(extents)
         self._pages_left = sum(extent.pages for extent in extents)
@@ -110,14 +109,14 @@ class StoredView:
             self._notify_reader()
 
     def fail(self, error: NetstackError) -> None:
-        """It cannot be read."""
+        """Fails the view: it cannot be read."""
         if self._error is None and not self._released:
             self._error = error
             self._drop_ready()
             self._notify_reader()
 
     def on_change(self) -> None:
-        """There is more, or the end, or the partition was released."""
+        """Notifies the reader of new buffers, the end, or the release of the partition."""
         if self._notify is not None and (self.is_released or self.is_available(has_credit=True)):
             self._notify()
 
@@ -125,7 +124,7 @@ class StoredView:
 
     @property
     def place(self) -> tuple[int, int, int] | None:
-        """Part of `PageReader`, which says what it does."""
+        """Where its next read begins (`PageReader`)."""
         if self._released or self._error is not None or not self._extents:
             return None
         extent = self._extents[0]
@@ -133,11 +132,11 @@ class StoredView:
 
     @property
     def is_starved(self) -> bool:
-        """Part of `PageReader`, which says what it does."""
+        """Whether it has no pages left (`PageReader`)."""
         return not self._ready
 
     def next_extents(self, block_bytes: int) -> Sequence[Extent]:
-        """Part of `PageReader`, which says what it does."""
+        """The extents of its next read (`PageReader`)."""
         self._is_reading = True
         self._store.retain_files()
         wanted: list[Extent] = []
@@ -149,14 +148,14 @@ class StoredView:
         return wanted
 
     def on_block(self, block: Block, pages: list[Page], left: list[Extent]) -> None:
-        """Part of `PageReader`, which says what it does."""
+        """Takes the pages of a read (`PageReader`)."""
         self._is_reading = False
         self._store.release_files()
         if self._released or self._error is not None:
             return
         extents = self._extents
         read = sum(extent.pages for extent in left) + len(pages)
-        while read > 0:  # as many extents as were asked for
+        while read > 0:  # as many extents as were requested
             read -= extents.popleft().pages
         extents.extendleft(reversed(left))
         for page in pages:
@@ -182,16 +181,16 @@ class StoredView:
         self._notify_reader()
 
     def on_read_failed(self, error: NetstackError) -> None:
-        """Part of `PageReader`, which says what it does."""
+        """Fails the view (`PageReader`)."""
         self._is_reading = False
         self._store.release_files()
         self.fail(error)
 
     def give_up(self) -> bool:
-        """Part of `PageReader`, which says what it does."""
+        """Drops its pages if its consumer takes none (`PageReader`)."""
         if not self._ready or (self._credit is not None and self._credit.available > 0):
             return False
-        if any(page.offset < 0 for page, _ in self._ready):  # part of one was handed out
+        if any(page.offset < 0 for page, _ in self._ready):  # a partial page cannot be read again
             return False
         again = [Extent(page.file, page.offset, page.stored_bytes, 1) for page, _ in self._ready]
         self._pages_left += len(again)
@@ -202,7 +201,7 @@ class StoredView:
     # From the channel (`BufferSource`).
 
     def poll(self) -> Buffer | None:
-        """The next buffer; see `BufferSource`."""
+        """Takes the next buffer (`BufferSource`)."""
         if self._error is not None or self._released or self._store.is_released:
             return None
         if self._ready:
@@ -228,7 +227,7 @@ class StoredView:
         return buffer
 
     def is_available(self, *, has_credit: bool) -> bool:
-        """Whether `poll` would return something; without credit only events count."""
+        """Whether `poll` would return a buffer; without credit only events count."""
         if self._error is not None or self._released or self._store.is_released:
             return False
         following = self._following()
@@ -237,38 +236,38 @@ class StoredView:
         return following is not None and (has_credit or following is not _DATA)
 
     def backlog_buffers(self) -> int:
-        """Data buffers that wait and may be promised: also those that are not read yet."""
+        """Data buffers that may be announced, including those on disk."""
         waiting = len(self._ready) + self._pages_left
         if not waiting and self._is_live:
             waiting = self._store.count_in_memory(self)
         return min(waiting, MAX_BACKLOG)
 
     def queued_buffers(self) -> int:
-        """Pages that were read and not taken, for metrics."""
+        """Number of pages read and not taken, for metrics."""
         return len(self._ready)
 
     def readable(self) -> tuple[int, int]:
-        """Pages that were read and not taken, and their bytes."""
+        """Number of pages read and not taken, and their bytes."""
         return len(self._ready), self._ready_bytes
 
     @property
     def has_priority(self) -> bool:
-        """Nothing overtakes in what is kept."""
+        """False: kept partitions have no priority events."""
         return False
 
     def take_empty(self) -> Buffer | None:
-        """None: what is kept ends, and then its consumer leaves."""
+        """Returns None: a kept partition ends, and then its consumer leaves."""
         return None
 
     def attach_credit(self, credit: Allowance) -> None:
-        """Part of `BufferSource`, which says what it does."""
+        """Attaches the credit of its consumer (`BufferSource`)."""
         self._credit = credit
 
     def set_buffer_size(self, size_bytes: int) -> None:
-        """What is written is written."""
+        """Does nothing: the buffers are already written."""
 
     def resume(self) -> None:
-        """Nothing that is kept blocks.
+        """Raises: kept partitions have no blocking events.
 
         Raises:
             LocalProtocolError: always.
@@ -276,13 +275,13 @@ class StoredView:
         raise LocalProtocolError(f"subpartition {self.first} is not blocked; resume follows a blocking event, once")
 
     def time_out_barrier(self) -> None:
-        """There are no barriers."""
+        """Does nothing: kept partitions have no barriers."""
 
     def acknowledge_end_of_data(self) -> None:
-        """The producer does not wait for it."""
+        """Does nothing: the producer does not wait for it."""
 
     def release(self) -> None:
-        """The consumer will read no more; idempotent."""
+        """Ends reading. Idempotent."""
         if not self._released:
             self._released = True
             self._notify = None
@@ -291,17 +290,17 @@ class StoredView:
 
     @property
     def failure(self) -> str | None:
-        """Why it cannot be read, or why the producer failed."""
+        """Why it cannot be read, or why the producer failed; None without a failure."""
         return str(self._error) if self._error is not None else self._store.failure
 
     @property
     def failure_code(self) -> ErrorCode:
-        """Which of the two."""
+        """The error code of `failure`."""
         return ErrorCode.PRODUCER_FAILED if self._error is None else ErrorCode.PARTITION_DAMAGED
 
     @property
     def is_released(self) -> bool:
-        """Whether it, or the partition behind it, is gone."""
+        """Whether it or its partition is released, or it failed."""
         return self._released or self._error is not None or self._store.is_released
 
     # Inside.
@@ -332,7 +331,7 @@ class StoredView:
                 break
             ready.popleft()
             self._ready_bytes -= len(page.memory)
-            other.drop()  # the whole has one reference
+            other.drop()  # all parts together have one reference
             parts.append(page.memory)
         return self._stored(tuple(parts), _STORED, block, is_compressed=is_compressed)
 
@@ -358,7 +357,7 @@ class StoredView:
         return Buffer(memory, len(memory), data_type, block)
 
     def _from_memory(self) -> Buffer | None:
-        """The next buffer of the step at hand, if that is still in memory."""
+        """Takes the next buffer of the present step, if it is in memory."""
         whole = self._peek()
         if whole is None:
             return None
@@ -379,7 +378,7 @@ class StoredView:
         return buffer
 
     def _peek(self) -> Buffer | None:
-        """The next buffer in memory. Goes over to the next step when one is through, and to the files when it must."""
+        """The next buffer in memory. Moves to the next step after the last buffer, or to the files if necessary."""
         if not self._is_live:
             return None
         store = self._store
@@ -388,7 +387,7 @@ class StoredView:
                 return None
             region, subpartition = self._steps[0]
             items = store.items(region, subpartition)
-            if items is None:  # written, and no more in memory
+            if items is None:  # written, and no longer in memory
                 self._go_to_files()
                 continue
             if self._taken_items < len(items):
@@ -400,7 +399,7 @@ class StoredView:
         return None
 
     def _find_steps(self) -> bool:
-        """The next group of regions, in the order in which it is read. Returns whether there is one."""
+        """Adds the steps of the next group of regions, in reading order. Returns whether there is one."""
         group = self._store.next_group(self._next_region, alone=self.count == 1)
         if not group:
             return False
@@ -410,7 +409,7 @@ class StoredView:
         return True
 
     def _go_to_files(self) -> None:
-        """Extents for this step and those behind it that are on disk too."""
+        """Adds the extents of this step and of the next ones that are also on disk."""
         store = self._store
         self._skip_bytes, self._skip_events = self._taken_bytes, self._taken_events
         self._taken_items = self._taken_bytes = self._taken_events = 0
@@ -424,21 +423,21 @@ class StoredView:
         self._ask()
 
     def forget_taken(self) -> None:
-        """What was taken of the region at hand was dropped from it: its buffers are counted from here."""
+        """Resets the counts of taken buffers, which were dropped from the region."""
         self._taken_items = self._taken_bytes = self._taken_events = 0
 
     @property
     def region(self) -> int:
-        """Where it is."""
+        """The region of the present step."""
         return self._steps[0][0] if self._steps else self._next_region
 
     @property
     def taken_items(self) -> int:
-        """Of the part of the region at hand."""
+        """Number of buffers taken of the present step."""
         return self._taken_items
 
     def _following(self) -> DataType | None:
-        """Data, or which event, `poll` would give now; None if nothing."""
+        """The data type of the next buffer; None if none is available."""
         if self._ready:
             return self._ready[0][0].data_type
         if self._is_busy():
@@ -451,11 +450,11 @@ class StoredView:
         return DataType.END_OF_DATA if self._ends_left == 2 else DataType.END_OF_PARTITION
 
     def _is_busy(self) -> bool:
-        """Whether something is to come from the files."""
+        """Whether reads are pending."""
         return bool(self._extents) or self._is_reading
 
     def _at_end(self) -> bool:
-        """Whether only the ends are left to hand out."""
+        """Whether only the end events are left."""
         if not self._ends_left or not self._is_loaded or self._is_reading or not self._store.is_sealed:
             return False
         return not self._is_live or (not self._steps and self._next_region >= self._store.regions)
@@ -470,7 +469,7 @@ class StoredView:
         return Buffer(memory, len(memory), data_type, None)
 
     def _ask(self) -> None:
-        """Asks for a block, if it is time."""
+        """Requests a block, if the view needs one."""
         if self._is_reading or not self._extents or self._released or self._error is not None:
             return
         if not self._ready or (
@@ -490,6 +489,6 @@ class StoredView:
 
 
 def _rest_of(page: Page, skip_bytes: int, max_bytes: int) -> Page:
-    """A page without its first records' bytes, which were handed out before."""
+    """A page without the first bytes of its records, which were returned before."""
     memory = memoryview(decompress(page.memory, max_bytes)) if page.original_bytes else page.memory
     return Page(_DATA, memory[skip_bytes:], 0, page.file, -1)

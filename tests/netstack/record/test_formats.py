@@ -219,7 +219,7 @@ def test_msgpack_reads_anything_or_says_why_not(raw: bytes) -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"'pickle'; there are bytes, str, int64, float64, msgpack, arrow"):
+    with pytest.raises(ConfigError, match=r"'pickle'; give one of bytes, str, int64, float64, msgpack, arrow"):
         format_named("pickle")
 
 

@@ -127,7 +127,7 @@ def test_another_width_is_an_error_that_names_both(good: int, buffer_bytes: int)
     rows = make_rows(good, 8)
     stream = make_stream(rows) + frame(b"123456789") + frame(b"12345678")
     reader = RowDeserializer(8)
-    with pytest.raises(RecordError, match=rf"record {good} .* is 9 bytes long .* records of 8 bytes"):
+    with pytest.raises(RecordError, match=rf"record {good} .* has 9 bytes .* records of 8 bytes"):
         feed_cut(reader, stream, buffer_bytes)
     assert np.array_equal(joined(reader.take(), 8), rows)  # what came before is good
     assert reader.pending_bytes == 0
@@ -152,7 +152,7 @@ def test_a_wrong_length_is_found_before_its_payload_comes() -> None:
 
 def test_a_run_of_another_width_is_found_before_its_payload_comes() -> None:
     reader = RowDeserializer(8)
-    with pytest.raises(RecordError, match=r"record 0 .* is 9 bytes long by the head of its run"):
+    with pytest.raises(RecordError, match=r"record 0 .* has 9 bytes according to the head of its run"):
         reader.feed(memoryview(head_of(2, 9)))
 
 

@@ -179,7 +179,7 @@ def test_a_full_disk_says_how_much_was_wanted_and_closes_the_file(tmp_path: Path
     file = SpillDirectory([str(tmp_path)], files=files).create(30)
     file.append(memoryview(b"1234567"))
     assert file.read() == b"1234567"
-    with pytest.raises(SpillError, match=r"record of 30 bytes .* stopped after 10: .*No space left.*spill_directory"):
+    with pytest.raises(SpillError, match=r"record of 30 bytes .* failed after 10: .*No space left.*spill_directory"):
         file.append(memoryview(b"890123"))
     assert files.files[0].closed
     with pytest.raises(LocalProtocolError, match="closed"):

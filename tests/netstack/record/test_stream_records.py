@@ -47,9 +47,9 @@ def test_flinks_own_format_reads_them() -> None:
 def test_what_has_no_head_is_refused(wrong: bytes) -> None:
     format = StreamRecords(BytesFormat())
     for decode in (format.decode, format.decode_owned):
-        with pytest.raises(RecordError, match="without tag and timestamp"):
+        with pytest.raises(RecordError, match="has no tag and timestamp"):
             decode(memoryview(wrong))
-    with pytest.raises(RecordError, match="without tag and timestamp"):
+    with pytest.raises(RecordError, match="has no tag and timestamp"):
         format.decode_many(np.frombuffer(wrong, np.uint8).reshape(1, -1))
 
 

@@ -362,7 +362,9 @@ def header(length: int, data_type: DataType | None) -> bytes:
 
 TOO_LONG = [
     pytest.param(
-        header(FULL + 1, DataType.DATA), "data buffer of 65 bytes for channel 5; at most 64 bytes are allowed here", id="data"
+        header(FULL + 1, DataType.DATA),
+        "data buffer of 65 bytes for channel 5; at most 64 bytes are allowed here",
+        id="data",
     ),
     pytest.param(header(CODEC.max_event_bytes + 1, DataType.EVENT), "event of 16385 bytes", id="event"),
     pytest.param(header(CODEC.max_control_bytes + 1, None), "control frame of 16385 bytes", id="control"),

@@ -531,7 +531,10 @@ def header_of(length: int, data_type: DataType, parts: int = 0) -> bytes:
 @pytest.mark.parametrize(
     ("header", "text"),
     [
-        (header_of(FULL + 1, DataType.DATA), "data buffer of 257 bytes for channel 0; at most 256 bytes are allowed here"),
+        (
+            header_of(FULL + 1, DataType.DATA),
+            "data buffer of 257 bytes for channel 0; at most 256 bytes are allowed here",
+        ),
         (header_of(16 * 1024 + 1, DataType.EVENT), "event of 16385 bytes"),
         (header_of(FULL + 4 * MAX_PARTS, DataType.DATA, 1), "data buffer of 16644 bytes"),
         (header_of(16 * 1024 + 4 * MAX_PARTS, DataType.EVENT, 1), "event of 32772 bytes"),

@@ -31,7 +31,7 @@ def test_what_is_spent_never_exceeds_what_was_granted(initial: int, steps: list[
             credit.spend()
             left -= 1
         else:
-            with pytest.raises(LocalProtocolError, match="a buffer without credit"):
+            with pytest.raises(LocalProtocolError, match="a buffer was sent without credit"):
                 credit.spend()
         assert credit.available == left
 

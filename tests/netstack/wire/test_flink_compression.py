@@ -36,9 +36,9 @@ def lengths(compressed: int, original: int) -> bytes:
         (PACKED[:-1], "announces"),
         (PACKED + b"x", "announces"),
         (lengths(2**32 - 1, 1024) + PACKED[8:], "announces 4294967295 bytes and has"),
-        (lengths(len(PACKED) - 8, 0) + PACKED[8:], "announces 0 bytes when decompressed; 1 to 1024"),
-        (lengths(len(PACKED) - 8, 1025) + PACKED[8:], "announces 1025 bytes when decompressed"),
-        (lengths(len(PACKED) - 8, 2**32 - 1) + PACKED[8:], "announces 4294967295 bytes when decompressed"),
+        (lengths(len(PACKED) - 8, 0) + PACKED[8:], "announces 0 decompressed bytes; 1 to 1024"),
+        (lengths(len(PACKED) - 8, 1025) + PACKED[8:], "announces 1025 decompressed bytes"),
+        (lengths(len(PACKED) - 8, 2**32 - 1) + PACKED[8:], "announces 4294967295 decompressed bytes"),
         (lengths(len(PACKED) - 8, 1023) + PACKED[8:], "LZ4"),
         (lengths(0, 10), "LZ4"),
     ],
@@ -80,7 +80,7 @@ def test_lzo_is_found_out() -> None:
     assert inflate(memoryview(lengths(len(block), 11) + block), 1024) == b"abcd" + b"d" * 7
     with pytest.raises(RemoteProtocolError, match="neither an LZ4 nor an LZO block of 12 bytes"):
         inflate(memoryview(lengths(len(block), 12) + block), 1024)
-    with pytest.raises(RemoteProtocolError, match="and neither LZO nor ZSTD"):
+    with pytest.raises(RemoteProtocolError, match="nor LZO, nor ZSTD"):
         inflate(memoryview(lengths(len(block) - 1, 11) + block[:-1]), 1024)
 
 
