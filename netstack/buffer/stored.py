@@ -29,7 +29,7 @@ class Packaging(enum.Enum):
     COMPRESSED = "compressed"
     """Compressed buffers unchanged, several in a frame where they fit (native protocol)."""
     GLUED = "glued"
-    """As Flink does: frames of several buffers, events included."""
+    """Flink's form: frames of several buffers, events included."""
 
 
 @final

@@ -306,7 +306,7 @@ class RecordDeserializer:
     def _read_copied(
         self, data: bytes, position: int, decode: Callable[[list[bytes]], list[Any]], elements: list[Any]
     ) -> int:
-        """As `_read_each`, in a copy of the rest of the buffer."""
+        """Does the same as `_read_each` in a copy of the rest of the buffer."""
         end = len(data)
         last_prefix = end - PREFIX_BYTES
         limit = self._max_record_bytes
