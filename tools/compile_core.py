@@ -44,6 +44,7 @@ MODULES: Final = (
         "outbound.emission",
         "outbound.staging",
         "outbound.emitter",
+        "outbound.batches",
         "outbound.writer",
         "outbound.shares",
         "outbound.slices",

@@ -9,7 +9,7 @@ owner, exactly once. Buffers are read-only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 from ..errors import ErrorCode, LocalProtocolError
 from ..events import DataType
@@ -111,6 +111,20 @@ class Buffer:
 
     def __repr__(self) -> str:
         return f"<Buffer {self.data_type.name} {self.length} bytes, {self._references} references>"
+
+
+@final
+class PartOwner:
+    """The owner of buffers over parts of `whole`, each of which holds one reference to it (a `BufferOwner`)."""
+
+    __slots__ = ("_whole",)
+
+    def __init__(self, whole: Buffer) -> None:
+        self._whole = whole
+
+    def reclaim(self, buffer: Buffer) -> None:
+        """Drops the reference of one part."""
+        self._whole.recycle()
 
 
 class Allowance(Protocol):

@@ -7,25 +7,11 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from ..buffer.buffer import Buffer
+from ..buffer.buffer import Buffer, PartOwner
 from ..events import DataType
 from ..wire.codec import Inflate
 
 _DATA: Final = DataType.DATA
-
-
-@final
-class _Share:
-    """The owner of all parts, each of which holds a reference to the whole (a `BufferOwner`)."""
-
-    __slots__ = ("_whole",)
-
-    def __init__(self, whole: Buffer) -> None:
-        self._whole = whole
-
-    def reclaim(self, buffer: Buffer) -> None:
-        """Drops the reference of one part."""
-        self._whole.recycle()
 
 
 @final
@@ -34,7 +20,7 @@ class CompressedBuffer(Buffer):
 
     __slots__ = ("_inflate",)
 
-    def __init__(self, memory: memoryview, owner: _Share, inflate: Inflate) -> None:
+    def __init__(self, memory: memoryview, owner: PartOwner, inflate: Inflate) -> None:
         super().__init__(memory, len(memory), _DATA, owner)
         self._inflate = inflate
 
@@ -59,7 +45,7 @@ def buffers_of(whole: Buffer, sequence: int, sizes: tuple[int, ...], inflate: In
         sizes: bytes of each part.
         inflate: decompresses a part; None: the parts are not compressed.
     """
-    share = _Share(whole)
+    owner = PartOwner(whole)
     buffers: list[Buffer] = []
     start = 0
     for index, size in enumerate(sizes):
@@ -68,7 +54,7 @@ def buffers_of(whole: Buffer, sequence: int, sizes: tuple[int, ...], inflate: In
         if not size and inflate is None:
             continue
         whole.retain()
-        buffer = Buffer(memory, size, _DATA, share) if inflate is None else CompressedBuffer(memory, share, inflate)
+        buffer = Buffer(memory, size, _DATA, owner) if inflate is None else CompressedBuffer(memory, owner, inflate)
         buffer.sequence = (sequence + index) & 0xFFFFFFFF  # 32 bits on the wire
         buffers.append(buffer)
     return buffers

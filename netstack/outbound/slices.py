@@ -19,8 +19,9 @@ from typing import Any, final
 from ..record.cells import cells_within, framed_cells
 from ..record.formats import kind_of
 from ..record.framing import LENGTH, PREFIX_BYTES
+from .batches import LEND_BYTES
 from .emission import Payload
-from .writer import LEND_BYTES, PartitionWriter
+from .writer import PartitionWriter
 
 
 @final

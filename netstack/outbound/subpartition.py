@@ -54,7 +54,6 @@ class ResultSubpartition:
         "_credit",
         "_data_buffers",
         "_end_of_data_taken",
-        "_failure",
         "_flush_requested",
         "_has_left",
         "_is_read",
@@ -67,6 +66,7 @@ class ResultSubpartition:
         "_returns_empty",
         "_sequence",
         "buffer_size",
+        "failure",
         "index",
         "is_blocked",
         "is_discarded",
@@ -103,7 +103,8 @@ class ResultSubpartition:
         self._is_read = False
         self._has_left = False
         self._notify: Notify | None = None
-        self._failure: str | None = None
+        self.failure: str | None = None
+        """Why the producer failed; None without a failure."""
         self._end_of_data_taken = False
         self._returns_empty = False
         self._credit: Allowance | None = None
@@ -226,8 +227,8 @@ class ResultSubpartition:
 
     def fail(self, cause: str) -> None:
         """Drops the queue after the producer failed; the reader receives the cause."""
-        if self._failure is None:
-            self._failure = cause
+        if self.failure is None:
+            self.failure = cause
         self.discard()
 
     def discard(self) -> None:
@@ -334,7 +335,7 @@ class ResultSubpartition:
             return False
         if not has_credit:
             return not self._queue[0].is_data
-        return self._flush_requested or self._finished_elements() > 0
+        return self._flush_requested or len(self._queue) > 1 or self._queue[0].is_finished
 
     def backlog_buffers(self) -> int:
         """Data buffers that may be announced to the consumer."""
@@ -372,11 +373,6 @@ class ResultSubpartition:
         """Attaches the credit of its consumer, when a connection begins to send this subpartition."""
         self._credit = credit
         self._returns_empty = credit.is_on_demand
-
-    @property
-    def failure(self) -> str | None:
-        """Why the producer failed; None without a failure."""
-        return self._failure
 
     @property
     def failure_code(self) -> ErrorCode:
@@ -445,10 +441,6 @@ class ResultSubpartition:
             is_consumed=self._has_left,
             credit=None if self._credit is None else self._credit.available,
         )
-
-    def _finished_elements(self) -> int:
-        waiting = len(self._queue)
-        return waiting if waiting and self._queue[-1].is_finished else waiting - 1 if waiting else 0
 
     def _notify_reader(self) -> None:
         if self._notify is not None:

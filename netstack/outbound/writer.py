@@ -13,50 +13,29 @@ or per flush.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from ..buffer.lent import LentBuffer
-from ..errors import LocalProtocolError, RecordError
+from ..errors import LocalProtocolError
 from ..events import Event
-from ..record.cells import emitter, write_shares
+from ..record.cells import emitter
 from ..record.formats import RecordFormat, kind_of
 from ..record.framing import (
     LENGTH,
     MAX_RECORD_BYTES,
     PREFIX_BYTES,
-    FramedBatch,
     check_record_bytes,
-    framed_whole,
     packer,
-    template,
 )
-from ..record.runs import FramedRuns
-from ..record.stream_records import StreamRecords, with_heads
-from .emission import SMALL_PIECE_BYTES, Emission, Payload, PieceCursor, Rows, framed_rows, is_immutable
+from ..record.stream_records import StreamRecords
+from .batches import LEND_BYTES, BatchPlanner
+from .emission import SMALL_PIECE_BYTES, Emission, Payload, PieceCursor, is_immutable
 from .emitter import SlowEmitter, StagingEmitter
 from .flush_rounds import FlushRounds
 from .open_buffers import OpenBuffers
 from .partition import ResultPartition
 from .selector import ChannelSelector
-from .shares import Shares
 from .staging import FROM_CHANNELS, Staging
-
-LEND_BYTES: Final = 8 * 1024
-"""Records of at least this size are sent without being copied into a buffer first."""
-
-SHARE: Final = 4
-"""A batch with less than this fraction of a buffer for each channel is ordered as a whole."""
-
-WHOLE_BYTES: Final = 16 * 1024 * 1024
-"""A larger batch is not ordered as a whole: copying it would delay its first record."""
-
-_SMALL_SHARE: Final = 8
-"""Batches with fewer records per channel are written record by record: an array operation costs as much as that many
-records."""
 
 
 class PartitionWriter:
@@ -86,17 +65,15 @@ class PartitionWriter:
         self._count = len(partition.subpartitions)
         selector.setup(self._count)
         selector.observe(partition.subpartitions)
-        self._has_heads = partition.as_flink
         self.selector = selector
-        self.format = StreamRecords(format) if self._has_heads else format
-        self.format_name = format.name
+        self.format = StreamRecords(format) if partition.as_flink else format
         self._select = selector.select
         self.fixed_slot = self._count if selector.is_broadcast else 0 if self._count == 1 else None
         """The slot of all records; None: the selector chooses."""
         self.flush_always = buffer_timeout_s == 0
         self._counters = partition.counters
         self._max_record_bytes = partition.max_record_bytes
-        self._lend_bytes = LEND_BYTES if partition.store is None else MAX_RECORD_BYTES + 1  # a store needs copies
+        self.lend_bytes = LEND_BYTES if partition.store is None else MAX_RECORD_BYTES + 1  # a store needs copies
         if partition.store is not None:
             partition.store.on_cut = self.buffers.finish_all
         self._torn: Emission | None = None
@@ -119,6 +96,8 @@ class PartitionWriter:
             partition.stage(self._staging)
             if buffer_timeout_s is not None:
                 self.buffers.rounds = FlushRounds(self.buffers, self._staging, buffer_timeout_s)
+        self.batches = BatchPlanner(self, format)
+        self.format_name = format.name
         self.try_emit = self._emitter(None)
         """`try_emit(record)` writes a record, whole or not at all; returns False when no buffer is available for it.
         Raises RecordError: the record does not fit the format; LocalProtocolError: the partition is finished or
@@ -213,7 +192,7 @@ class PartitionWriter:
     def emission_of_record(self, slot: int, pieces: list[Payload], size: int) -> Emission:
         """Creates the emission of one record of any size."""
         total = size + PREFIX_BYTES
-        if size >= self._lend_bytes and slot != self._count and all(map(is_immutable, pieces)):
+        if size >= self.lend_bytes and slot != self._count and all(map(is_immutable, pieces)):
             kept = [
                 piece if isinstance(piece, bytes) or len(piece) >= SMALL_PIECE_BYTES else bytes(piece)
                 for piece in pieces
@@ -242,146 +221,6 @@ class PartitionWriter:
         self.buffers.switch(slot)
         return slot, self.emission_of_record(slot, pieces, size)
 
-    # Arrays of records.
-
-    def plan_batch(self, array: npt.NDArray[Any], lent: list[LentBuffer]) -> Iterator[tuple[int, int, Emission]]:
-        """Yields (slot, records, emission) in the order of writing; the result equals emitting the records one by one.
-
-        Args:
-            array: one record per element, or per row for a two-dimensional uint8 array.
-            lent: receives buffers over the array's own memory; they must be returned before the array may change.
-        """
-        self.settle()
-        rows = self.rows_of_batch(array)
-        count = len(rows)
-        if not count:
-            return
-        if self.fixed_slot is not None:
-            self.buffers.switch(self.fixed_slot)
-            yield self.fixed_slot, count, self._emission_of_rows(self.fixed_slot, rows, lent)
-            return
-        self.buffers.switch(0)
-        selector = self.selector
-        if selector.is_round_robin:
-            first = selector.advance(count)
-            channels = self._count
-            for step in range(min(channels, count)):
-                slot = (first + step) % channels
-                if self._has_runs(rows.shape[1]):
-                    runs = FramedRuns(rows, step, channels)
-                    yield slot, runs.left, self._emission_of_runs(slot, runs)
-                    continue
-                part = np.ascontiguousarray(rows[step::channels])
-                yield slot, len(part), self._emission_of_rows(slot, part, None)
-            return
-        chosen = selector.select_batch(array)
-        if isinstance(chosen, int):
-            yield chosen, count, self._emission_of_rows(chosen, rows, lent)
-            return
-        order = np.argsort(chosen, kind="stable")
-        ends = np.cumsum(np.bincount(chosen, minlength=self._count))
-        start = 0
-        for slot, end in enumerate(ends.tolist()):
-            if end > start:
-                yield slot, end - start, self._emission_of_rows(slot, rows.take(order[start:end], 0), None)
-            start = end
-
-    def is_scattered_batch(self, array: npt.NDArray[Any]) -> bool:
-        """Whether a batch goes to so many channels that it is framed as a whole and then distributed (`plan_shares`).
-
-        Array operations for each channel would cost more than copying the whole batch.
-        """
-        most = self.partition.pool.segment_size_bytes // SHARE * self._count
-        return self.fixed_slot is None and array.nbytes < most and array.nbytes <= WHOLE_BYTES
-
-    def plan_shares(self, array: npt.NDArray[Any]) -> Iterator[Shares]:
-        """Yields the shares of all slots in the order of writing, equal to emitting one by one; copies the bytes."""
-        self.settle()
-        rows = self.rows_of_batch(array)
-        count = len(rows)
-        if not count:
-            return
-        self.buffers.switch(0)
-        channels = self._count
-        if self.selector.is_round_robin:
-            first = self.selector.advance(count)
-            whole = count // channels
-            slots = [*range(first, channels), *range(first)]
-            if whole:
-                yield self._shares(slots, [whole] * channels, rows_by_channel(rows[: whole * channels], channels))
-            left = count - whole * channels
-            yield self._shares(slots[:left], [1] * left, rows[whole * channels :])
-            return
-        chosen = self.selector.select_batch(array)
-        if isinstance(chosen, int):
-            yield self._shares([chosen], [count], rows)
-            return
-        counts: list[int] = np.bincount(chosen, minlength=channels).tolist()
-        yield self._shares([*range(channels)], counts, rows.take(np.argsort(chosen, kind="stable"), 0))
-
-    def _shares(self, slots: list[int], counts: list[int], rows: Rows) -> Shares:
-        has_runs = self._has_runs(rows.shape[1])
-        return Shares(slots, counts, rows.shape[1], has_runs, rows.reshape(-1).data if has_runs else framed_whole(rows))
-
-    def write_shares(self, shares: Shares) -> bool:
-        """Writes shares while the open buffers have room. Returns whether all are written (`try_emit`)."""
-        builders, pens = self._builders, self.buffers.pens
-        slots, counts, width, has_runs = shares.slots, shares.counts, shares.width, shares.has_runs
-        while True:
-            shares.index, shares.offset = write_shares(
-                pens, slots, counts, shares.index, shares.body, shares.offset, width, has_runs
-            )
-            if shares.index == len(slots):
-                return True
-            builder = builders[slots[shares.index]]
-            builder.settle()
-            if builder.position + shares.next_bytes >= builder.limit:
-                return False
-            builder.is_pen_open = True
-            builder.pen.begin(builder.position, builder.limit)
-
-    def emission_of_share(self, shares: Shares) -> tuple[int, int, Emission]:
-        """Returns (slot, records, emission) of the next share; the caller writes it, with waits."""
-        slot, records = shares.slots[shares.index], shares.counts[shares.index]
-        framed = shares.take()
-        total = len(framed)
-
-        def write(start: int, stop: int, out: memoryview) -> None:
-            out[:] = framed[start:stop]
-
-        if shares.has_runs:
-            return slot, records, Emission(self.buffers, slot, total, total, write, None, None, unit_records=records)
-        return slot, records, Emission(self.buffers, slot, total, total // records, write, None, None)
-
-    def rows_of_batch(self, array: npt.NDArray[Any]) -> Rows:
-        """Converts a batch to rows of bytes.
-
-        Raises:
-            RecordError: its elements are not records of the writer's format.
-            LocalProtocolError: the partition is finished or released.
-        """
-        self.partition.check_writable()
-        if self.format_name != "bytes" and array.dtype != self.format.numpy_dtype:
-            wanted = self.format.numpy_dtype
-            raise RecordError(
-                f"an array of {array.dtype} is not a batch of {self.format_name} records:"
-                + (f" give {wanted}" if wanted is not None else " their width varies; emit them one by one")
-            )
-        rows = with_heads(rows_of(array)) if self._has_heads else rows_of(array)
-        check_record_bytes(rows.shape[1], self._max_record_bytes)
-        return rows
-
-    def slots_of_batch(self, array: npt.NDArray[Any], count: int) -> list[int]:
-        """The slots of `count` records, as if each had been emitted alone."""
-        self.settle()
-        if self.fixed_slot is not None:
-            return [self.fixed_slot] * count
-        if self.selector.is_round_robin:
-            first = self.selector.advance(count)
-            return [(first + index) % self._count for index in range(count)]
-        chosen = self.selector.select_batch(array)
-        return [chosen] * count if isinstance(chosen, int) else chosen.tolist()
-
     def try_write(self, slot: int, payload: Payload) -> bool:
         """Writes an encoded record to a slot, whole or not at all. Returns as `try_emit`."""
         size = len(payload)
@@ -400,28 +239,6 @@ class PartitionWriter:
         """Creates the emission that writes an encoded record with waits."""
         self.buffers.switch(slot)
         return self.emission_of_record(slot, [payload], len(payload))
-
-    def is_small_batch(self, count: int) -> bool:
-        """Whether a batch is faster to write record by record."""
-        return self.fixed_slot is None and count < _SMALL_SHARE * self._count
-
-    def _has_runs(self, record_bytes: int) -> bool:
-        """Whether records of this length are written as runs."""
-        return self.partition.has_runs and 0 < record_bytes < LEND_BYTES
-
-    def _emission_of_runs(self, slot: int, runs: FramedRuns) -> Emission:
-        return Emission(self.buffers, slot, 0, 0, None, None, None, runs=runs)
-
-    def _emission_of_rows(self, slot: int, rows: Rows, lent: list[LentBuffer] | None) -> Emission:
-        if self._has_runs(rows.shape[1]):
-            return self._emission_of_runs(slot, FramedRuns(rows))
-        cell = rows.shape[1] + PREFIX_BYTES
-        total = len(rows) * cell
-        if rows.shape[1] >= self._lend_bytes and slot != self._count:
-            # Rows that were copied for this call (lent is None) belong to it; otherwise they belong to the caller.
-            cursor = PieceCursor(framed_rows(rows))
-            return Emission(self.buffers, slot, total, cell, None, cursor, lent)
-        return Emission(self.buffers, slot, total, cell, FramedBatch(rows).write, None, None)
 
     # Events and the end.
 
@@ -487,35 +304,3 @@ class PartitionWriter:
                 out[:] = rest[start:stop]
 
             self._torn = Emission(self.buffers, slot, len(rest), len(rest), write, None, None)
-
-
-def rows_by_channel(rows: Rows, channels: int) -> Rows:
-    """Reorders the rows of a round robin by channel; each channel has the same number of rows."""
-    count, width = rows.shape
-    dtype = template(width).payload_dtype
-    if dtype is None:
-        by_channel = rows.reshape(count // channels, channels, width).swapaxes(0, 1)
-        return np.ascontiguousarray(by_channel).reshape(count, width)
-    items = rows.reshape(-1).view(dtype).reshape(count // channels, channels)
-    return np.ascontiguousarray(items.T).view(np.uint8).reshape(count, width)
-
-
-def rows_of(array: npt.NDArray[Any]) -> Rows:
-    """An array of fixed-width records as a contiguous (records, bytes) array; copied only if not contiguous.
-
-    Raises:
-        RecordError: the array has Python objects, or is neither one-dimensional nor a two-dimensional uint8 array.
-    """
-    if array.dtype.hasobject:
-        raise RecordError(
-            f"an array of {array.dtype} holds Python objects; give fixed-width elements, or emit one by one"
-        )
-    if array.ndim == 2 and array.dtype == np.uint8:
-        return np.ascontiguousarray(array)
-    if array.ndim != 1:
-        raise RecordError(
-            f"an array of shape {array.shape} and type {array.dtype} is not a batch of records; give one dimension"
-            " (a record per element) or two dimensions of uint8 (a record per row)"
-        )
-    width = array.dtype.itemsize
-    return np.ascontiguousarray(array).view(np.uint8).reshape(len(array), width)

@@ -404,7 +404,6 @@ class RecordDeserializer:
             self._gathered = self._blocks.take(length).data
 
     def _keep(self, piece: memoryview) -> None:
-        """Adds bytes to the gathered record."""
         have = self._have + len(piece)
         if self._file is not None:
             self._file.append(piece)
@@ -413,7 +412,6 @@ class RecordDeserializer:
         self._have = have
 
     def _finish(self) -> Any:
-        """Decodes the gathered record."""
         gathered, file = self._gathered, self._file
         self._gathered = None
         if gathered is not None:
@@ -443,7 +441,6 @@ class RecordDeserializer:
         )
 
     def _forget(self) -> None:
-        """Drops the partial record."""
         self._head = b""
         self._left = 0
         self._have = 0

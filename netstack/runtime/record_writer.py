@@ -109,8 +109,8 @@ class RecordWriter(Generic[T]):
         """`try_emit(record)`, see `PartitionWriter.try_emit`."""
         self.forget_refused = self._core.forget_refused
         """The record that was refused last does not come again."""
-        self.check_batch = self._core.rows_of_batch
-        """The records of a batch as rows of bytes; raises what `PartitionWriter.rows_of_batch` does."""
+        self.check_batch = self._core.batches.rows_of_batch
+        """The records of a batch as rows of bytes; raises what `BatchPlanner.rows_of_batch` does."""
         # Bound here, because a second call would cost a quarter of it.
         self.emit_nowait = self._core.emit_nowait  # type: ignore[method-assign,assignment]
 
@@ -174,17 +174,17 @@ class RecordWriter(Generic[T]):
             return
         await self._make_whole()
         core = self._core
-        if core.is_small_batch(len(batch)):
+        if core.batches.is_small_batch(len(batch)):
             await self._emit_few(batch)
             return
         lent: list[LentBuffer] = []
         counters = self._partition.counters
         try:
             for part in self._portions(batch):
-                if core.is_scattered_batch(part):
+                if core.batches.is_scattered_batch(part):
                     await self._share_out(part)
                     continue
-                for slot, count, emission in core.plan_batch(part, lent):
+                for slot, count, emission in core.batches.plan_batch(part, lent):
                     await self._drive(slot, emission)
                     counters.counted += count
                     core.buffers.after_write(slot)
@@ -303,8 +303,8 @@ class RecordWriter(Generic[T]):
 
     async def _emit_few(self, batch: npt.NDArray[Any]) -> None:
         """A batch of few records a subpartition, one by one: array operations would cost more."""
-        rows = self._core.rows_of_batch(batch)
-        for slot, payload in zip(self._core.slots_of_batch(batch, len(rows)), rows_as_bytes(rows), strict=True):
+        rows = self._core.batches.rows_of_batch(batch)
+        for slot, payload in zip(self._core.batches.slots_of_batch(batch, len(rows)), rows_as_bytes(rows), strict=True):
             await self._write_payload(slot, payload)
         await self._parking.checkpoint()
 
@@ -318,9 +318,9 @@ class RecordWriter(Generic[T]):
     async def _share_out(self, batch: npt.NDArray[Any]) -> None:
         """A batch of little for each of many subpartitions: framed as a whole."""
         core = self._core
-        for shares in core.plan_shares(batch):
-            while not core.write_shares(shares):
-                slot, count, emission = core.emission_of_share(shares)
+        for shares in core.batches.plan_shares(batch):
+            while not core.batches.write_shares(shares):
+                slot, count, emission = core.batches.emission_of_share(shares)
                 await self._drive(slot, emission)
                 self._partition.counters.counted += count
                 core.buffers.after_write(slot)

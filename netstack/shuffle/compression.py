@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, final
 
+from ..errors import DiskFull
 from ..events import DataType
 from .pages import Piece, encode_page
 
@@ -64,6 +65,34 @@ class WriteCost:
         """Adds a measurement."""
         if size:
             self.s_per_byte = _moved(self.s_per_byte, duration_s / size)
+
+
+@final
+class DiskQuota:
+    """Limit and use of disk space by the partitions of a TaskManager."""
+
+    __slots__ = ("limit_bytes", "used_bytes")
+
+    def __init__(self, limit_bytes: int | None) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+
+    @property
+    def is_scarce(self) -> bool:
+        """Whether little of it is left."""
+        return self.limit_bytes is not None and self.used_bytes > (1 - SCARCE) * self.limit_bytes
+
+    def check(self, more_bytes: int) -> None:
+        """Checks that there is room.
+
+        Raises:
+            DiskFull: there is not enough.
+        """
+        if self.limit_bytes is not None and self.used_bytes + more_bytes > self.limit_bytes:
+            raise DiskFull(
+                f"{more_bytes} more bytes on disk exceed the limit: kept partitions use {self.used_bytes} of"
+                f" {self.limit_bytes}: raise shuffle_disk_bytes, or release partitions that are no longer read"
+            )
 
 
 @final

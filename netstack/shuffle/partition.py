@@ -16,10 +16,28 @@ from ..config import NetworkConfig
 from ..errors import NetstackError
 from ..ids import PartitionId, ResultPartitionType, partition_id
 from ..outbound.partition import PartitionHost, ResultPartition
-from .compression import PageCompression, WriteCost
+from .compression import DiskQuota, PageCompression, WriteCost
 from .files import SealedFiles, ShuffleFolder
 from .reading import Disk, ReadScheduler
-from .store import DiskQuota, PartitionStore, StoreHost
+from .store import PartitionStore
+
+
+@final
+class StoreHost:
+    """The host of a partition with a store: the store also takes buffers when connections are flushed."""
+
+    def __init__(self, host: PartitionHost, store: PartitionStore) -> None:
+        self._host = host
+        self._store = store
+        self.now = host.now
+        self.ticks = host.ticks
+        self.call_at = host.call_at
+        self.settle = host.settle
+
+    def flush_connections(self) -> None:
+        """Takes finished buffers, then makes every connection send what it can."""
+        self._store.on_flush_wanted()
+        self._host.flush_connections()
 
 
 @final

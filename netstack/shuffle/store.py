@@ -23,44 +23,16 @@ from ..buffer.local_pool import LocalBufferPool
 from ..buffer.stored import Packaging
 from ..errors import ChannelFailed, DiskFull, ErrorCode, NetstackError
 from ..ids import ResultPartitionType
-from ..outbound.partition import PartitionHost, ResultPartition
+from ..outbound.partition import ResultPartition
 from ..outbound.subpartition import ResultSubpartition
-from .compression import SCARCE, PageCompression
+from .compression import SCARCE, DiskQuota, PageCompression
 from .files import PartitionFiles, SealedFiles, ShuffleFolder
-from .index import Extent, RegionEntry, RegionIndex
+from .index import BROADCAST, Extent, RegionEntry, RegionIndex
 from .reading import Disk, ReadScheduler
 from .region import Region
 from .view import StoredView
 
-CUT_NUMERATOR: Final = 3
-CUT_DENOMINATOR: Final = 8
-
-
-class DiskQuota:
-    """Limit and use of disk space by the partitions of a TaskManager."""
-
-    __slots__ = ("limit_bytes", "used_bytes")
-
-    def __init__(self, limit_bytes: int | None) -> None:
-        self.limit_bytes = limit_bytes
-        self.used_bytes = 0
-
-    @property
-    def is_scarce(self) -> bool:
-        """Whether little of it is left."""
-        return self.limit_bytes is not None and self.used_bytes > (1 - SCARCE) * self.limit_bytes
-
-    def check(self, more_bytes: int) -> None:
-        """Checks that there is room.
-
-        Raises:
-            DiskFull: there is not enough.
-        """
-        if self.limit_bytes is not None and self.used_bytes + more_bytes > self.limit_bytes:
-            raise DiskFull(
-                f"{more_bytes} more bytes on disk exceed the limit: kept partitions use {self.used_bytes} of"
-                f" {self.limit_bytes}: raise shuffle_disk_bytes, or release partitions that are no longer read"
-            )
+CUT_SHARE: Final = 3 / 8
 
 
 @final
@@ -77,6 +49,7 @@ class PartitionStore:
         is_released: whether it was released.
         stored_bytes: bytes on disk.
         compression: decides which pages are compressed, and counts them.
+        reads: schedules reads.
         failure: why its producer failed; None without a failure.
         error: why writing failed; None without an error.
     """
@@ -96,21 +69,7 @@ class PartitionStore:
         reads: ReadScheduler,
         quota: DiskQuota,
     ) -> None:
-        """Accesses no file yet.
-
-        Args:
-            number: unique number (see Attributes).
-            kind: BLOCKING, BLOCKING_PERSISTENT, HYBRID_FULL or HYBRID_SELECTIVE.
-            subpartitions: number of subpartitions.
-            folder: where its files are.
-            own_files: whether each subpartition has its own data file.
-            page_bytes: maximum bytes of records in a page.
-            compression: decides which pages are compressed.
-            ticks: clock in seconds, to measure writes.
-            disk: runs file operations.
-            reads: schedules reads.
-            quota: disk quota of the TaskManager.
-        """
+        """Accesses no file yet."""
         self.number = number
         self.kind = kind
         self.files = PartitionFiles(folder, number, subpartitions, own_files=own_files, ticks=ticks)
@@ -132,9 +91,8 @@ class PartitionStore:
         self._subpartitions = subpartitions
         self.compression = compression
         self._disk = disk
-        self._reads = reads
+        self.reads = reads
         self._quota = quota
-        self.read_ahead_bytes = reads.block_bytes // 2
         self._pool: LocalBufferPool | None = None
         self._sources: list[ResultSubpartition] = []
         self._dirty: dict[int, None] = {}
@@ -187,7 +145,7 @@ class PartitionStore:
         pool = self._pool
         if pool is None or self._is_cutting or self._is_sealing or self.is_released:
             return
-        if self._open.buffers * CUT_DENOMINATOR >= pool.size * CUT_NUMERATOR:
+        if self._open.buffers >= CUT_SHARE * pool.size:
             self._is_cutting = True
             if self.on_cut is not None:
                 self.on_cut()
@@ -262,7 +220,7 @@ class PartitionStore:
             raise ChannelFailed(
                 ErrorCode.PARTITION_NOT_FOUND, "a blocking partition can be read when it is complete", channel=name
             )
-        if not self.kind.is_reconsumable and self._is_taken(first, count):
+        if not self.kind.is_reconsumable and not self._taken.isdisjoint(range(first, first + count)):
             raise ChannelFailed(
                 ErrorCode.SUBPARTITION_CONSUMED, "a HYBRID_SELECTIVE partition can be read only once", channel=name
             )
@@ -277,14 +235,10 @@ class PartitionStore:
             self._load(view)
         return view
 
-    def want_block(self, view: StoredView) -> None:
-        """Queues a view for a block."""
-        self._reads.want(view)
-
     def on_view_released(self, view: StoredView) -> None:
         """Removes a released view."""
         self._views.pop(view, None)
-        self._reads.forget(view)
+        self.reads.forget(view)
 
     def retain_files(self) -> None:
         """Adds a user of the files, for a read or write."""
@@ -421,7 +375,7 @@ class PartitionStore:
             region = self._unwritten.popleft()
             self.index.add(entry)
             cells = entry.cells["bytes"]
-            stored = int(cells[0] if entry.flags & 2 else cells.sum())
+            stored = int(cells[0] if entry.flags & BROADCAST else cells.sum())
             self.stored_bytes += stored
             self._quota.used_bytes += stored
             write_s, self.files.write_s = self.files.write_s, 0.0
@@ -490,27 +444,6 @@ class PartitionStore:
         if region < self.index.regions:
             return self.index.is_torn(region)
         return self._unwritten[region - self.index.regions].is_torn
-
-    def _is_taken(self, first: int, count: int) -> bool:
-        return any(subpartition in self._taken for subpartition in range(first, first + count))
-
-
-@final
-class StoreHost:
-    """The host of a partition with a store: the store also takes buffers when connections are flushed."""
-
-    def __init__(self, host: PartitionHost, store: PartitionStore) -> None:
-        self._host = host
-        self._store = store
-        self.now = host.now
-        self.ticks = host.ticks
-        self.call_at = host.call_at
-        self.settle = host.settle
-
-    def flush_connections(self) -> None:
-        """Takes finished buffers, then makes every connection send what it can."""
-        self._store.on_flush_wanted()
-        self._host.flush_connections()
 
 
 def _ignore(result: object, error: NetstackError | None) -> None:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, final
 
-from ..buffer.buffer import Allowance, Buffer, BufferOwner, Notify
+from ..buffer.buffer import Allowance, Buffer, BufferOwner, Notify, PartOwner
 from ..buffer.stored import Packaging, StoredBuffer, decompress
 from ..errors import ErrorCode, LocalProtocolError, NetstackError, PartitionDamaged, RemoteProtocolError
 from ..events import DataType, EndOfData, EndOfPartition, encode_event
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from .store import PartitionStore
 
 MAX_PARTS: Final = 64
-"""Pages in one frame: they share one buffer of the consumer, and a page of 32 KiB rarely shrinks to less than a
-sixty-fourth."""
+"""Pages in one frame, which share a buffer of the consumer: few pages shrink to less than a sixty-fourth."""
 
 MAX_BACKLOG: Final = 1024
 """A larger backlog is not announced; no gate reserves more buffers."""
@@ -39,36 +38,13 @@ _STORED: Final = DataType.STORED_DATA
 
 
 @final
-class _Shared:
-    """The owner of a buffer in memory that several readers share; each holds a reference to the whole."""
-
-    __slots__ = ("_whole",)
-
-    def __init__(self, whole: Buffer) -> None:
-        self._whole = whole.retain()
-
-    def reclaim(self, buffer: Buffer) -> None:
-        """Drops the reference of one reader."""
-        self._whole.recycle()
-
-
-@final
 class StoredView:
     """The read end of some subpartitions of a kept partition."""
 
     def __init__(
         self, store: PartitionStore, first: int, count: int, notify: Notify, packaging: Packaging, *, is_live: bool
     ) -> None:
-        """Use `PartitionStore.create_view` instead.
-
-        Args:
-            store: the store to read.
-            first: first subpartition.
-            count: number of subpartitions, read one after another (region by region where that keeps records whole).
-            notify: called when a buffer is available.
-            packaging: how buffers are delivered.
-            is_live: whether it follows regions as they are cut; if not, `start` sets all extents.
-        """
+        """Use `PartitionStore.create_view`. A live view reads regions as they are cut; others wait for `start`."""
         self.first = first
         self.count = count
         self.files = store.files
@@ -78,13 +54,13 @@ class StoredView:
         self._is_live = is_live
         self._steps: deque[tuple[int, int]] = deque()
         self._next_region = store.first_region
-        self._taken_items = 0  # buffers taken of the first step, while it is in memory
+        self.taken_items = 0
+        """Number of buffers taken of the present step, while it is in memory."""
         self._taken_bytes = 0
         self._taken_events = 0
         self._extents: deque[Extent] = deque()
         self._pages_left = 0  # number of pages in the extents
-        self._skip_bytes = 0  # bytes to skip at the start of the files' next pages
-        self._skip_events = 0
+        self._skip_bytes = self._skip_events = 0  # to skip at the start of the files' next pages
         self._ready: deque[tuple[Page, Block]] = deque()
         self._ready_bytes = 0
         self._is_reading = False
@@ -168,11 +144,14 @@ class StoredView:
                 if page.length <= self._skip_bytes:
                     self._skip_bytes -= page.length
                     continue
-                try:
-                    page = _rest_of(page, self._skip_bytes, self._store.page_bytes)
-                except RemoteProtocolError as error:
-                    self.fail(PartitionDamaged(f"{self.files.data_path(0)}: {error.text}"))
-                    return
+                memory = page.memory
+                if page.original_bytes:
+                    try:
+                        memory = memoryview(decompress(memory, self._store.page_bytes))
+                    except RemoteProtocolError as error:
+                        self.fail(PartitionDamaged(f"{self.files.data_path(0)}: {error.text}"))
+                        return
+                page = Page(_DATA, memory[self._skip_bytes :], 0, page.file, -1)  # the rest of it
                 self._skip_bytes = 0
             block.use()
             self._ready.append((page, block))
@@ -267,11 +246,7 @@ class StoredView:
         """Does nothing: the buffers are already written."""
 
     def resume(self) -> None:
-        """Raises: kept partitions have no blocking events.
-
-        Raises:
-            LocalProtocolError: always.
-        """
+        """Raises LocalProtocolError: kept partitions have no blocking events."""
         raise LocalProtocolError(f"subpartition {self.first} is not blocked; resume follows a blocking event, once")
 
     def time_out_barrier(self) -> None:
@@ -303,8 +278,6 @@ class StoredView:
         """Whether it or its partition is released, or it failed."""
         return self._released or self._error is not None or self._store.is_released
 
-    # Inside.
-
     def _from_files(self) -> Buffer:
         ready = self._ready
         page, block = ready.popleft()
@@ -324,7 +297,8 @@ class StoredView:
         parts = [page.memory]
         size = len(page.memory)
         is_compressed = bool(page.original_bytes)
-        while is_compressed and ready and len(parts) < MAX_PARTS and self._is_glued:
+        joins = is_compressed and not (self._packaging is Packaging.GLUED and self.files.own_files)
+        while joins and ready and len(parts) < MAX_PARTS:
             page, other = ready[0]
             size += len(page.memory)
             if other is not block or not page.original_bytes or size > self._store.page_bytes:
@@ -334,10 +308,6 @@ class StoredView:
             other.drop()  # all parts together have one reference
             parts.append(page.memory)
         return self._stored(tuple(parts), _STORED, block, is_compressed=is_compressed)
-
-    @property
-    def _is_glued(self) -> bool:
-        return self._packaging is not Packaging.GLUED or not self.files.own_files
 
     def _stored(
         self, parts: tuple[memoryview, ...], data_type: DataType, owner: BufferOwner | None, *, is_compressed: bool
@@ -361,19 +331,19 @@ class StoredView:
         whole = self._peek()
         if whole is None:
             return None
-        self._taken_items += 1
-        if whole.data_type is _DATA:
-            self._taken_bytes += whole.length
-        else:
-            self._taken_events += 1
+        self.taken_items += 1
         buffer: Buffer
         if whole.data_type is not _DATA:
+            self._taken_events += 1
             buffer = self._event(whole.data_type, whole.contiguous(), None)
-        elif self._packaging is Packaging.GLUED:
-            buffer = self._stored((whole.contiguous(),), _STORED, _Shared(whole), is_compressed=False)
         else:
-            buffer = Buffer(whole.memory, whole.length, _DATA, _Shared(whole), whole.segment)
-            buffer.pieces = whole.pieces
+            self._taken_bytes += whole.length
+            owner = PartOwner(whole.retain())
+            if self._packaging is Packaging.GLUED:
+                buffer = self._stored((whole.contiguous(),), _STORED, owner, is_compressed=False)
+            else:
+                buffer = Buffer(whole.memory, whole.length, _DATA, owner, whole.segment)
+                buffer.pieces = whole.pieces
         self._store.on_taken(*self._steps[0], self)
         return buffer
 
@@ -390,12 +360,12 @@ class StoredView:
             if items is None:  # written, and no longer in memory
                 self._go_to_files()
                 continue
-            if self._taken_items < len(items):
-                return items[self._taken_items]
+            if self.taken_items < len(items):
+                return items[self.taken_items]
             if not store.is_cut(region):
                 return None
             self._steps.popleft()
-            self._taken_items = self._taken_bytes = self._taken_events = 0
+            self.taken_items = self._taken_bytes = self._taken_events = 0
         return None
 
     def _find_steps(self) -> bool:
@@ -412,7 +382,7 @@ class StoredView:
         """Adds the extents of this step and of the next ones that are also on disk."""
         store = self._store
         self._skip_bytes, self._skip_events = self._taken_bytes, self._taken_events
-        self._taken_items = self._taken_bytes = self._taken_events = 0
+        self.taken_items = self._taken_bytes = self._taken_events = 0
         extents: list[Extent] = []
         while (self._steps or self._find_steps()) and store.items(*self._steps[0]) is None:
             extent = store.index.extent(*self._steps.popleft())
@@ -424,34 +394,25 @@ class StoredView:
 
     def forget_taken(self) -> None:
         """Resets the counts of taken buffers, which were dropped from the region."""
-        self._taken_items = self._taken_bytes = self._taken_events = 0
+        self.taken_items = self._taken_bytes = self._taken_events = 0
 
     @property
     def region(self) -> int:
         """The region of the present step."""
         return self._steps[0][0] if self._steps else self._next_region
 
-    @property
-    def taken_items(self) -> int:
-        """Number of buffers taken of the present step."""
-        return self._taken_items
-
     def _following(self) -> DataType | None:
         """The data type of the next buffer; None if none is available."""
         if self._ready:
             return self._ready[0][0].data_type
-        if self._is_busy():
+        if self._extents or self._is_reading:
             return None
         whole = self._peek()
         if whole is not None:
             return whole.data_type
-        if self._is_busy() or not self._at_end():
+        if self._extents or not self._at_end():
             return None
         return DataType.END_OF_DATA if self._ends_left == 2 else DataType.END_OF_PARTITION
-
-    def _is_busy(self) -> bool:
-        """Whether reads are pending."""
-        return bool(self._extents) or self._is_reading
 
     def _at_end(self) -> bool:
         """Whether only the end events are left."""
@@ -473,9 +434,10 @@ class StoredView:
         if self._is_reading or not self._extents or self._released or self._error is not None:
             return
         if not self._ready or (
-            (self._credit is None or self._credit.available > 0) and self._ready_bytes < self._store.read_ahead_bytes
+            (self._credit is None or self._credit.available > 0)
+            and self._ready_bytes < self._store.reads.block_bytes // 2
         ):
-            self._store.want_block(self)
+            self._store.reads.want(self)
 
     def _drop_ready(self) -> None:
         ready, self._ready = self._ready, deque()
@@ -486,9 +448,3 @@ class StoredView:
     def _notify_reader(self) -> None:
         if self._notify is not None:
             self._notify()
-
-
-def _rest_of(page: Page, skip_bytes: int, max_bytes: int) -> Page:
-    """A page without the first bytes of its records, which were returned before."""
-    memory = memoryview(decompress(page.memory, max_bytes)) if page.original_bytes else page.memory
-    return Page(_DATA, memory[skip_bytes:], 0, page.file, -1)

@@ -20,8 +20,8 @@ from netstack.config import NetworkConfig
 from netstack.errors import NetstackError
 from netstack.events import UserEvent
 from netstack.ids import ChannelDescriptor
+from netstack.outbound.batches import LEND_BYTES
 from netstack.outbound.selector import BroadcastSelector, RebalanceSelector
-from netstack.outbound.writer import LEND_BYTES
 from netstack.runtime.handles import InputGate
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader

@@ -23,6 +23,7 @@ from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.errors import RecordError
 from netstack.events import DataType
 from netstack.ids import PartitionId, ResultPartitionType
+from netstack.outbound.batches import LEND_BYTES
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import (
     BroadcastSelector,
@@ -36,7 +37,6 @@ from netstack.outbound.selector import (
     ShuffleSelector,
     records_of,
 )
-from netstack.outbound.writer import LEND_BYTES
 from netstack.runtime.handles import ResultPartition as Handle
 from netstack.runtime.record_writer import RecordWriter
 from netstack.testing.scripted import VirtualHost

@@ -89,7 +89,7 @@ def _run(stage: Stage, steps: list[tuple[str, int, int]]) -> list[Any]:
             seen.append(stage.partition.statistics())
         else:
             rows = np.arange(8 * one, dtype=np.uint8).reshape(one, 8)
-            for slot, payload in zip(stage.writer.slots_of_batch(rows, one), rows, strict=True):
+            for slot, payload in zip(stage.writer.batches.slots_of_batch(rows, one), rows, strict=True):
                 if not stage.writer.try_write(slot, payload.tobytes()):
                     seen.append(f"row for {slot} is refused")
                     break

@@ -138,7 +138,11 @@ async def test_a_stream_that_ends_too_early(length: int) -> None:
 
 WRONG = {
     "a control frame too long": (frame(PING, length=20_000), ErrorCode.FRAME_TOO_LARGE, "20000 bytes"),
-    "four gigabytes": (frame(CREDIT, length=2**32 - 1), ErrorCode.FRAME_TOO_LARGE, "at most 16384 bytes are allowed here"),
+    "four gigabytes": (
+        frame(CREDIT, length=2**32 - 1),
+        ErrorCode.FRAME_TOO_LARGE,
+        "at most 16384 bytes are allowed here",
+    ),
     "an event too long": (
         HEADER.pack(20_000, BUFFER, EVENT, 0, 0, 0, 0, 0),
         ErrorCode.FRAME_TOO_LARGE,

@@ -9,13 +9,13 @@ import pytest
 from writer_stage import SIZE, Stage, buffers
 
 from netstack.buffer.lent import LentBuffer
+from netstack.outbound.batches import LEND_BYTES
 from netstack.outbound.emission import SEND_BUFFERS
 from netstack.outbound.emitter import BUSY_CHECKS, GRANTED
 from netstack.outbound.open_buffers import SLICE_S
 from netstack.outbound.selector import (
     BroadcastSelector,
 )
-from netstack.outbound.writer import LEND_BYTES
 from netstack.record.framing import frame
 
 
@@ -179,7 +179,7 @@ def test_a_reader_that_takes_an_open_buffer_does_not_change_its_size() -> None:
 def test_arrays_fill_buffers_to_the_size() -> None:
     stage = kept_small(20)
     rows = np.zeros((12, 8), np.uint8)
-    for _, _, emission in stage.writer.plan_batch(rows, []):
+    for _, _, emission in stage.writer.batches.plan_batch(rows, []):
         assert emission.advance()
     assert buffers(stage) == [20] * 7 + [4]
 
@@ -199,7 +199,7 @@ def test_large_records_of_an_array_stay_where_they_lie_in_smaller_buffers(
 ) -> None:
     stage = kept_small(size_bytes, segment_bytes=16384 if record_bytes == 20000 else 32768)
     rows = np.random.default_rng(1).integers(0, 256, (4, record_bytes), np.uint8)
-    for _, _, emission in stage.writer.plan_batch(rows, []):
+    for _, _, emission in stage.writer.batches.plan_batch(rows, []):
         assert emission.advance()
     stage.writer.flush()
     found = []
@@ -263,7 +263,7 @@ def test_a_small_buffer_grows_for_a_consumer_over_its_quota() -> None:
 def test_an_array_that_runs_out_of_buffers_is_not_left_inside_a_record() -> None:
     stage = kept_small(16, buffers=(2, 2))
     rows = np.arange(80, dtype=np.uint8).reshape(8, 10)
-    ((_, _, emission),) = stage.writer.plan_batch(rows, [])
+    ((_, _, emission),) = stage.writer.batches.plan_batch(rows, [])
     found = []
     while not emission.advance():
         found += buffers(stage)

@@ -12,12 +12,12 @@ from writer_stage import SIZE, Refused, Stage
 
 from netstack.errors import LocalProtocolError, PoolDestroyed, RecordError
 from netstack.events import DataType, UserEvent
+from netstack.outbound.batches import LEND_BYTES, rows_of
 from netstack.outbound.selector import (
     BroadcastSelector,
     CustomSelector,
 )
 from netstack.outbound.shares import Shares
-from netstack.outbound.writer import LEND_BYTES, rows_of
 from netstack.record.framing import frame
 
 # Framing into buffers.
@@ -262,7 +262,7 @@ def test_the_next_record_completes_a_torn_one_by_itself() -> None:
 def test_an_emission_given_up_between_records_leaves_nothing_torn() -> None:
     stage = Stage(buffers=(2, 2))
     rows = np.arange(64, dtype=np.uint8).reshape(8, 8)
-    (slot, count, emission), *others = stage.writer.plan_batch(rows, [])
+    (slot, count, emission), *others = stage.writer.batches.plan_batch(rows, [])
     assert (count, others) == (8, [])
     assert emission.advance() is False
     stage.writer.tear(slot, emission)
@@ -423,8 +423,8 @@ def test_whatever_follows_a_run_comes_behind_it(way: str, size: int) -> None:
             stage.emit(payload)
         else:
             shares = Shares([0], [1], 1, True, memoryview(payload))
-            if way == "emission" or not stage.writer.write_shares(shares):
-                _, _, emission = stage.writer.emission_of_share(shares)
+            if way == "emission" or not stage.writer.batches.write_shares(shares):
+                _, _, emission = stage.writer.batches.emission_of_share(shares)
                 assert emission.advance()
                 stage.writer.buffers.after_write(0)
         written += frame(payload)
