@@ -52,8 +52,7 @@ from .scale.command import scale
 from .scheduler.command import scheduler
 from .shuffle.command import shuffle
 from .simulate.command import simulate
-from .spark.exchange_command import exchange
-from .spark.streams_command import streams
+from .spark.commands import exchange, streams
 from .spec import RunSpec, naming_segment_size
 from .stopping import sigterm_is_ctrl_c, stopped_by
 from .store import Row, Store, StoreError, read_rows, require_pyarrow

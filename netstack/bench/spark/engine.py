@@ -9,15 +9,17 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, final
 
 from netstack import build as netstack_build
 from netstack.control.build import own_build
 from netstack.runtime.authentication import Secret
+from netstack.spark.apart import JobTooSlow, run_job
 from netstack.spark.classic import ClassicDriver
-from netstack.spark.failures import spark_errors
+from netstack.spark.driver import Executors
+from netstack.spark.failures import explain, spark_errors
 from netstack.spark.settings import SparkSettings
 from netstack.units import format_count, format_duration
 
@@ -25,9 +27,7 @@ from ..mesh.matrix import Matrix
 from ..processes import MeasurementFailed
 from ..spec import RunSpec
 from ..sweep import PlaceUnusable
-from .failures import failure_of, first_failure
-from .jobs import JobTooSlow, run_job
-from .node import HOST_LATENCIES, LOST, SETUP, Ending, NodeJob, Row, run_node
+from .node import HOST_LATENCIES, KINDS, LOST, OK, SETUP, Ending, NodeJob, Row, run_node
 from .spec import SparkSpec
 from .workload import Workload
 
@@ -264,3 +264,29 @@ _OF_HOST: Final = (
     *("sources", "sinks", "records", "bytes", "records_per_s", "payload_mb_per_s", "cpu_s"),
     *("clock_offset_us", "clock_uncertainty_us"),
 )
+
+
+def failure_of(
+    error: BaseException, *, nodes: int, python: str, executors: Executors | None = None
+) -> MeasurementFailed:
+    """Returns the failure of a run: `PlaceUnusable` if every other run would fail in the same way.
+
+    Args:
+        error: an error of py4j or pyspark.
+        nodes: the number of nodes of the run.
+        python: the workers' interpreter.
+        executors: the executors of the session.
+    """
+    found = explain(error, tasks=nodes, python=python, executors=executors, task="node", fewer="lower --nodes")
+    return PlaceUnusable(found.text) if found.is_final else MeasurementFailed(found.text)
+
+
+def first_failure(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the likeliest root cause among the nodes' rows; empty if no node failed."""
+    failed = sorted((row for row in rows if row["kind"] != OK), key=lambda row: KINDS.index(row["kind"]))
+    if not failed:
+        return ""
+    row = failed[0]
+    text = str(row["error"])
+    where = f"node {row['rank']} at {row['host']}"
+    return text if text.startswith("node ") or row["kind"] == SETUP else f"{where}: {text}"

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from netstack.errors import ConfigError
-from netstack.spark.apart import Apart
+from netstack.spark.apart import Apart, JobTooSlow, run_job
 from netstack.spark.failures import spark_errors
 from netstack.spark.session import open_session
 from netstack.spark.settings import SparkSettings
@@ -22,9 +22,7 @@ from ..places import Bar
 from ..spec import RunSpec
 from ..store import Store, read_sweep
 from ..sweep import Progress, RunOnce
-from .engine import SparkEngine
-from .failures import failure_of
-from .jobs import JobTooSlow, run_job
+from .engine import SparkEngine, failure_of
 from .sweep import Recorder
 from .tables import check_tables, table_url, write_tables
 from .workload import Workload, check_same, frame_of, rows_of_file, ship_frame, ship_rows

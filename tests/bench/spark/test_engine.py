@@ -28,7 +28,6 @@ from netstack.bench.inputs import InputError
 from netstack.bench.processes import MeasurementFailed
 from netstack.bench.spark.engine import SparkEngine
 from netstack.bench.spark.frames import KEYS, NODE_SCHEMA, UPPER_NS, node_frame, per_setting, with_sweep
-from netstack.bench.spark.jobs import JobTooSlow
 from netstack.bench.spark.spec import SparkSpec
 from netstack.bench.spark.sweep import Recorder, run_sweep
 from netstack.bench.spark.tables import (
@@ -45,6 +44,7 @@ from netstack.bench.spark.tables import (
 from netstack.bench.spark.workload import frame_of
 from netstack.bench.store import Store, flatten, read_rows
 from netstack.errors import ConfigError
+from netstack.spark.apart import JobTooSlow
 from netstack.spark.driver import driver_of
 from netstack.spark.exchange_frame import check_session
 from netstack.spark.settings import SparkSettings

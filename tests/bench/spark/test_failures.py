@@ -7,8 +7,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from netstack.bench.processes import MeasurementFailed
-from netstack.bench.spark.engine import EndingWatch
-from netstack.bench.spark.failures import failure_of, first_failure
+from netstack.bench.spark.engine import EndingWatch, failure_of, first_failure
 from netstack.bench.spark.node import Ending
 from netstack.bench.sweep import PlaceUnusable
 from netstack.spark.driver import Executors

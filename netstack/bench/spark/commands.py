@@ -1,4 +1,4 @@
-"""The command `netstack-bench exchange`: prints a table, or one JSON document."""
+"""The commands `netstack-bench exchange` and `streams`: they print a table, or one JSON document."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from netstack.cli.values import COUNT, DURATION, SIZE, SIZES
-from netstack.units import format_count, format_size, three_digits
+from netstack.units import format_count, format_duration, format_size, three_digits
 
 from .. import console
 from ..flags import json_flag
@@ -76,3 +76,30 @@ def print_exchange(result: Mapping[str, Any], console: Console) -> None:
     console.print(table)
     for slowest in dict.fromkeys(size["slowest"] for size in result["sizes"] if size["slowest"]):
         console.print(escape(slowest), soft_wrap=True)
+
+
+@click.command(short_help="Measure Spark's stream source netstack, beside Spark's own sources.")
+@click.option("--rows", type=COUNT, default=100_000, show_default=True, help="Rows of a micro-batch, 16 bytes each.")
+@click.option("--batches", type=COUNT, default=10, show_default=True, help="Micro-batches after a warm-up.")
+@click.option("--master", metavar="URL", default="local[2]", show_default=True, help="Spark's master.")
+@json_flag
+def streams(rows: int, batches: int, master: str, as_json: bool) -> int:
+    """Reads rows by streaming queries from a netstack Publisher, Spark's rate source, Parquet files, and a socket."""
+    from netstack.spark.session import open_session
+    from netstack.spark.settings import SparkSettings
+
+    from .streams import measure_streams
+
+    with open_session(SparkSettings(master=master, shared_hosts=True)) as spark:
+        result = measure_streams(spark, rows=rows, batches=batches)
+    if as_json:
+        console.print_json(result)
+        return 0
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("source", "rows/s", "micro-batch", "longest"):
+        table.add_column(name, justify="left" if name == "source" else "right")
+    for name, each in result["sources"].items():
+        figures = [format_duration(round(each[key], 3)) for key in ("batch_s", "longest_batch_s")]
+        table.add_row(name, format_count(each["rows_per_s"]), *figures)
+    console.out().print(table)
+    return 0
