@@ -1,11 +1,10 @@
-"""Channel state of one task in one checkpoint: the data that an unaligned barrier overtook, gathered by channel.
+"""Gathers the channel state of one task in one checkpoint: the data that unaligned barriers overtook, by channel.
 
-Takes: pieces of data as input channels and subpartitions report them. Gives: the bytes of each channel.
+Takes: pieces of data from input channels and subpartitions. Gives: the bytes of each channel.
 
-Rules: a capture belongs to one checkpoint; a task has as many as checkpoints are under way, and they know nothing of
-each other. Pieces of a channel are kept in the order in which they were added, and joined once, when somebody asks.
-Adding to a capture that was aborted, or that failed, does nothing: whoever reports data need not know. Adding to a side
-that is finished is a mistake of this program, because that data would be missing.
+Rules: a capture belongs to one checkpoint; a task has one capture per checkpoint in progress. Pieces of a channel are
+kept in order, and joined once, by `result`. Adding to an aborted or failed capture does nothing. Adding to a finished
+side is a programming error, because that data would be lost.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ _Pieces: TypeAlias = dict[ChannelKey, list[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class ChannelState:
-    """What was overtaken, by channel; channels on which nothing was overtaken are left out.
+    """Overtaken data by channel; channels without overtaken data are omitted.
 
     Attributes:
-        inputs: by the partition and subpartition that the channel reads: what has arrived and was not processed.
-        outputs: by partition and subpartition: what was not sent. It follows what `inputs` of the consumer holds.
+        inputs: data that had arrived but was not processed, by the partition and subpartition that the channel reads.
+        outputs: data that was not sent, by partition and subpartition. It follows the consumer's `inputs`.
     """
 
     inputs: ChannelBytes
@@ -38,8 +37,8 @@ class ChannelStateStatistics:
     """A snapshot of one capture.
 
     Attributes:
-        input_bytes: gathered from input channels, also if they were dropped since.
-        output_bytes: gathered from subpartitions, likewise.
+        input_bytes: bytes gathered from input channels, including dropped ones.
+        output_bytes: bytes gathered from subpartitions, including dropped ones.
     """
 
     input_bytes: int
@@ -51,10 +50,10 @@ class ChannelStateCapture:
     """Gathers the channel state of one task for one checkpoint.
 
     Args:
-        checkpoint_id: whose.
-        max_bytes: of inputs and outputs together. More makes the capture fail, and nothing else.
-        on_end: called once, with the capture, when both sides are finished or when it failed; not for `abort`. It is
-            the last thing that the call which led to it does.
+        checkpoint_id: id of the checkpoint.
+        max_bytes: maximum size of inputs and outputs together; the capture fails beyond it.
+        on_end: called once, with the capture, when both sides are finished or the capture has failed; not after
+            `abort`. It is the last action of the call that leads to it.
     """
 
     __slots__ = (
@@ -91,20 +90,20 @@ class ChannelStateCapture:
 
     @property
     def is_aborted(self) -> bool:
-        """Whether everything was dropped: by `abort`, or because it failed."""
+        """Whether the data was dropped, by `abort` or because the capture failed."""
         return self._is_aborted
 
     @property
     def failure(self) -> CheckpointError | None:
-        """Why it failed by itself; the text is fit for declining the checkpoint."""
+        """Why the capture failed; the text is the reason for declining the checkpoint."""
         return self._failure
 
     def add_input(self, channel: ChannelKey, data: bytes | memoryview) -> None:
-        """Data in front of the barrier that has arrived and was not processed.
+        """Adds data before the barrier that had arrived but was not processed.
 
         Args:
             channel: the partition and subpartition that the input channel reads.
-            data: the next bytes of it; a view is copied, `bytes` are kept.
+            data: the next bytes of the channel; a view is copied, `bytes` are kept.
 
         Raises:
             LocalProtocolError: the inputs are finished.
@@ -114,11 +113,11 @@ class ChannelStateCapture:
             self._add(self._inputs, channel, data)
 
     def add_output(self, channel: ChannelKey, data: bytes | memoryview) -> None:
-        """Data in front of the barrier that was not sent yet; otherwise as `add_input`.
+        """Adds data before the barrier that was not sent yet.
 
         Args:
-            channel: partition and subpartition.
-            data: the next bytes of it.
+            channel: the partition and subpartition.
+            data: the next bytes of the channel, as for `add_input`.
 
         Raises:
             LocalProtocolError: the outputs are finished.
@@ -128,7 +127,7 @@ class ChannelStateCapture:
             self._add(self._outputs, channel, data)
 
     def finish_inputs(self) -> None:
-        """The barriers of all input channels have come.
+        """The barriers of all input channels have arrived.
 
         Raises:
             LocalProtocolError: called twice.
@@ -136,7 +135,7 @@ class ChannelStateCapture:
         self._finish("inputs")
 
     def finish_outputs(self) -> None:
-        """All subpartitions have reported what was overtaken.
+        """All subpartitions have reported their overtaken data.
 
         Raises:
             LocalProtocolError: called twice.
@@ -144,24 +143,24 @@ class ChannelStateCapture:
         self._finish("outputs")
 
     def abort(self) -> None:
-        """Drops everything, at any time; idempotent. `on_end` is not called any more."""
+        """Drops all data, at any time. Idempotent. `on_end` is not called afterwards."""
         self._is_aborted = True
-        # Replaced, not cleared: a thread may just be joining them.
+        # Replaced, not cleared, since a thread may be joining them.
         self._inputs, self._outputs = {}, {}
         self._result = None
 
     def result(self) -> ChannelState | None:
-        """The bytes of every channel; None unless complete. The first call joins them, and may be made in a thread."""
+        """The bytes of every channel; None unless complete. The first call joins the pieces; it may run in a thread."""
         if self._result is None and self.is_complete:
             joined = ChannelState(_joined(self._inputs), _joined(self._outputs))
             if self._is_aborted:
-                return None  # by another thread, meanwhile
+                return None  # aborted by another thread meanwhile
             self._inputs, self._outputs = {}, {}
             self._result = joined
         return self._result
 
     def statistics(self) -> ChannelStateStatistics:
-        """What was gathered."""
+        """A snapshot of the gathered sizes."""
         return ChannelStateStatistics(self._input_bytes, self._output_bytes)
 
     def _takes(self, side: str) -> bool:
@@ -170,7 +169,7 @@ class ChannelStateCapture:
         if side not in self._unfinished:
             raise LocalProtocolError(
                 f"checkpoint {self.checkpoint_id}: the {side} of its channel state are finished; add data before"
-                f" finish_{side}, or to a newer checkpoint"
+                f" calling finish_{side}"
             )
         return True
 
@@ -179,8 +178,8 @@ class ChannelStateCapture:
         if total_bytes > self._max_bytes:
             self.abort()
             self._failure = CheckpointError(
-                f"checkpoint {self.checkpoint_id}: channel state of {total_bytes} bytes and more; {self._max_bytes} is"
-                " the most: raise the bound, take aligned checkpoints, or let less data be in flight"
+                f"checkpoint {self.checkpoint_id}: its channel state has at least {total_bytes} bytes, the maximum is"
+                f" {self._max_bytes}: raise the limit, take aligned checkpoints, or reduce the data in flight"
             )
             self._on_end(self)
         elif data:

@@ -1,22 +1,22 @@
-"""Decides when a job takes a checkpoint, waits for all of its tasks, and says what is to be done.
+"""The checkpoint coordinator of one job: a synchronous state machine that turns time and reports into instructions.
 
-Takes: the time, and what tasks report: acknowledged, declined, waiting, ended; whether all of them run. Gives:
+Takes: the time, and the reports of tasks: acknowledged, declined, waiting, ended; whether all of them run. Gives:
 instructions, in order.
 
 Rules:
-- Nothing here waits, ticks or sends. Whoever runs it calls `tick` when `next_deadline` has come, asks for that again
-  after every call, and carries out what each call returns.
-- Ids only grow. Every checkpoint that was triggered ends exactly once: complete, when its manifest is stored; or
-  aborted. What still comes for it afterwards is counted and ignored.
-- A task without running producers is triggered; all others learn of a checkpoint by its barrier.
-- A task that has ended is not asked again. Its final state is copied into every later checkpoint in its place.
-- A task that waits has sent its last event and ends when a checkpoint is complete that began after that. It is
-  triggered directly, since it sends no barriers, and so are its consumers. When nothing else runs among the tasks that
-  it is connected with, that checkpoint is triggered at once, and again until one is complete: the final one.
-- A savepoint that does not stop the job is the user's alone, as Flink's (FLIP-203): it confirms nobody's end, and older
-  checkpoints under way go on.
-- While a part of the job restarts nothing is triggered, and what was under way is aborted: `pause`, then `resume`.
-  Whoever calls drops what attempts report that are over.
+- The coordinator neither waits nor sends. Its caller calls `tick` at `next_deadline`, reads that again after every
+  call, and carries out the returned instructions.
+- Ids increase. Every triggered checkpoint ends exactly once: it is complete when its manifest is stored, or it is
+  aborted. Later reports about it are counted and ignored.
+- Tasks without running producers are triggered; all others get the barrier of the checkpoint.
+- An ended task is not triggered again. Its final state is copied into every later checkpoint.
+- A waiting task has sent its last event, and ends once a checkpoint that began after that is complete. It is triggered
+  directly, since it sends no barriers, and so are its consumers. If all tasks that it is connected with are waiting or
+  have ended, this final checkpoint is triggered at once, and repeated until one is complete.
+- A savepoint that does not stop the job has no effect on it, as in Flink (FLIP-203): it confirms no task's end, and
+  older checkpoints in progress continue.
+- While a part of the job restarts, no checkpoint is triggered, and those in progress are aborted: `pause`, then
+  `resume`. The caller drops reports of former attempts.
 """
 
 from __future__ import annotations
@@ -64,23 +64,23 @@ __all__ = [
 
 FINAL_PAUSE_S: Final = 1.0
 LONGEST_FINAL_PAUSE_S: Final = 30.0
-"""Between two tries of a final checkpoint that cannot be stored."""
+"""Pauses between attempts of a final checkpoint that cannot be stored: the first one, and the longest one."""
 
 
 @final
 class CheckpointCoordinator:
-    """The checkpoints of a job, from its first task to its last, whatever restarts in between.
+    """Coordinates the checkpoints of a job, across restarts of its tasks.
 
-    All times are seconds of one monotonic clock of the caller's.
+    All times are seconds of one monotonic clock of the caller.
 
     Args:
-        tasks: all of the job's.
-        settings: when and how.
-        first_id: the first checkpoint's number: `CheckpointStorage.next_id()`.
-        now_s: the first interval begins.
+        tasks: all tasks of the job.
+        settings: the checkpoint settings.
+        first_id: id of the first checkpoint, from `CheckpointStorage.next_id()`.
+        now_s: start of the first interval.
 
     Raises:
-        ConfigError: tasks that do not make a job.
+        ConfigError: the tasks do not form a job.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class CheckpointCoordinator:
         self._history: deque[CheckpointStatistics] = deque(maxlen=settings.history)
 
     def next_deadline(self) -> float | None:
-        """When `tick` has something to do; it may lie in the past. None: not before something else happens."""
+        """Time of the next `tick`, possibly in the past; None if there is nothing to do before another call."""
         deadlines = [self._timeout_s(pending) for pending in self._pending.values() if not pending.is_storing]
         trigger_s = self._trigger_s()
         if trigger_s is not None:
@@ -117,10 +117,10 @@ class CheckpointCoordinator:
         return min(deadlines, default=None)
 
     def tick(self, now_s: float) -> list[Instruction]:
-        """Aborts what took too long, and triggers what is due."""
+        """Aborts checkpoints that have timed out, and triggers those that are due."""
         instructions: list[Instruction] = []
         for pending in [*self._pending.values()]:
-            is_pending = pending.checkpoint_id in self._pending  # else the one before was one too many
+            is_pending = pending.checkpoint_id in self._pending  # the abort before may have failed the job
             if is_pending and not pending.is_storing and self._timeout_s(pending) <= now_s:
                 instructions += self._abort(pending, AbortCause.TIMED_OUT, self._describe_wait(pending), now_s)
         while (trigger_s := self._trigger_s()) is not None and trigger_s <= now_s:
@@ -128,23 +128,23 @@ class CheckpointCoordinator:
         return instructions
 
     def request(self, now_s: float, *, savepoint: bool = False, stops: bool = False) -> list[Instruction]:
-        """Asks for a checkpoint now; when as many as may be are under way, as soon as one of them has ended.
+        """Requests a checkpoint. It is triggered now, or once fewer than `max_concurrent` are in progress.
 
         Args:
             now_s: the time.
-            savepoint: whether it is kept until somebody removes it.
-            stops: whether the sources end behind its barrier, and with them the job.
+            savepoint: whether it is a savepoint.
+            stops: whether the sources, and with them the job, end after its barrier.
 
         Raises:
-            LocalProtocolError: it is stopped.
+            LocalProtocolError: the coordinator was stopped.
         """
         if self._is_stopped:
-            raise LocalProtocolError("checkpoints are stopped: the job ends, or fails")
+            raise LocalProtocolError("no checkpoints are taken any more: the job is ending or failing")
         self._requests.append((now_s, savepoint, stops))
         return self.tick(now_s)
 
     def acknowledged(self, checkpoint_id: int, file: TaskFile, now_s: float) -> list[Instruction]:
-        """A subtask has written its part.
+        """A subtask has stored its snapshot.
 
         Raises:
             LocalProtocolError: the job has no such subtask.
@@ -164,7 +164,7 @@ class CheckpointCoordinator:
         return [Complete(checkpoint_id, parallelism, files, pending.is_savepoint, pending.job_goes_on)]
 
     def declined(self, checkpoint_id: int, task: str, subtask: int, reason: str, now_s: float) -> list[Instruction]:
-        """A subtask cannot take part; the checkpoint is aborted, if that is still possible.
+        """A subtask has declined a checkpoint, which is aborted unless its manifest is already being stored.
 
         Raises:
             LocalProtocolError: the job has no such subtask.
@@ -176,10 +176,10 @@ class CheckpointCoordinator:
         return self._abort(pending, AbortCause.DECLINED, f"{task}-{subtask} declined: {reason}", now_s)
 
     def completed(self, checkpoint_id: int, now_s: float) -> list[Instruction]:
-        """The manifest is stored. Older ones that are not complete yet are not needed any more, but for a savepoint's.
+        """A manifest was stored. Older pending checkpoints are aborted, unless it is a savepoint.
 
         Raises:
-            LocalProtocolError: it was not asked for by a `Complete`.
+            LocalProtocolError: the checkpoint has no open `Complete` instruction.
         """
         pending = self._storing(checkpoint_id)
         self._completed += 1
@@ -199,25 +199,25 @@ class CheckpointCoordinator:
         return instructions
 
     def not_stored(self, checkpoint_id: int, reason: str, now_s: float) -> list[Instruction]:
-        """The manifest could not be stored: the checkpoint is aborted.
+        """A manifest could not be stored, so its checkpoint is aborted.
 
         Raises:
-            LocalProtocolError: it was not asked for by a `Complete`.
+            LocalProtocolError: the checkpoint has no open `Complete` instruction.
         """
         return self._abort(self._storing(checkpoint_id), AbortCause.NOT_STORED, reason, now_s)
 
     def task_ended(self, task: str, subtask: int, now_s: float) -> list[Instruction]:
-        """A subtask has ended well: its consumers have processed everything it sent, and it sends no more.
+        """A subtask has finished: its consumers have processed everything it sent.
 
-        Called after its last acknowledgement, when its final state is stored. Checkpoints that wait for it get that,
-        and tasks that have no running producers any more are triggered for them.
+        Called after its last acknowledgement, when its final state is stored. Checkpoints in progress get its final
+        state, and tasks without running producers are triggered for them.
 
         Raises:
             LocalProtocolError: the job has no such subtask, or it has ended before.
         """
         ended = self._checked_subtask(task, subtask)
         if ended in self._finals:
-            raise LocalProtocolError(f"{task}-{subtask} has ended before")
+            raise LocalProtocolError(f"subtask {task}-{subtask} has already ended")
         triggered = self._without_producers()
         self._running.remove(ended)
         self._awaiting.pop(ended, None)
@@ -229,33 +229,33 @@ class CheckpointCoordinator:
         return instructions + self.tick(now_s)
 
     def task_waits(self, task: str, subtask: int, now_s: float) -> list[Instruction]:
-        """A subtask has sent its last event, and ends when a checkpoint is complete that begins from now on.
+        """A subtask has sent its last event, and ends once a checkpoint that begins from now on is complete.
 
         Raises:
             LocalProtocolError: the job has no such subtask, or it has ended before.
         """
         waits = self._checked_subtask(task, subtask)
         if waits in self._finals:
-            raise LocalProtocolError(f"{task}-{subtask} has ended before")
+            raise LocalProtocolError(f"subtask {task}-{subtask} has already ended")
         triggered = self._without_producers()
         self._awaiting[waits] = None
         self._final_pause_s = 0.0
         return self._trigger_also(triggered, now_s) + self.tick(now_s)
 
     def pause(self, reason: str, now_s: float) -> list[Instruction]:
-        """Not all tasks run, and some begin again: what is under way is aborted, but what is being stored; idempotent.
+        """Tasks restart: aborts the checkpoints in progress, except those whose manifest is being stored. Idempotent.
 
-        Requests stay, and are served when the job runs again.
+        Requests stay, and are served after `resume`.
         """
         self._is_paused = True
         self._is_covered = False
         return self._abort_pending(AbortCause.TASK_FAILED, reason, now_s)
 
     def resume(self, restarted: Iterable[Subtask], now_s: float) -> list[Instruction]:
-        """All tasks run, or have ended.
+        """All tasks run again, or have ended.
 
         Args:
-            restarted: those that had ended or waited, and run again.
+            restarted: subtasks that had ended or waited, and were restarted.
             now_s: the time.
         """
         for subtask in restarted:
@@ -268,17 +268,17 @@ class CheckpointCoordinator:
 
     @property
     def ended_subtasks(self) -> Collection[Subtask]:
-        """Those of which it was told that they have ended; a view."""
+        """The subtasks that have ended; a view."""
         return self._finals.keys()
 
     @property
     def waiting_subtasks(self) -> Collection[Subtask]:
-        """Those that wait for a checkpoint that begins after their end; a view."""
+        """The subtasks that wait for a checkpoint that begins after their end; a view."""
         return self._awaiting.keys()
 
     @property
     def is_final_due(self) -> bool:
-        """Whether somebody waits, and everybody it is connected with waits, too, or has ended."""
+        """Whether a subtask waits, and all subtasks that it is connected with wait or have ended."""
         if not self._awaiting:
             return False
         busy = {self._neighbours[task] for task, subtask in self._running if (task, subtask) not in self._awaiting}
@@ -286,16 +286,16 @@ class CheckpointCoordinator:
 
     @property
     def is_covered(self) -> bool:
-        """Whether a checkpoint is complete that stops the job, or that began when nobody had anything left to do."""
+        """Whether a checkpoint is complete that stopped the job, or that began when all running tasks were waiting."""
         return self._is_covered
 
     @property
     def is_paused(self) -> bool:
-        """Whether it waits for `resume`."""
+        """Whether it was paused and not resumed."""
         return self._is_paused
 
     def stop(self, now_s: float) -> list[Instruction]:
-        """Triggers nothing any more, and aborts what is under way; idempotent. What is being stored may complete."""
+        """Aborts the checkpoints in progress, except one that is being stored, and triggers no more. Idempotent."""
         self._is_stopped = True
         return self._abort_pending(AbortCause.STOPPED, "the job ends", now_s)
 
@@ -315,7 +315,7 @@ class CheckpointCoordinator:
         )
 
     def _trigger_s(self) -> float | None:
-        """From when on a checkpoint may be triggered, if any may."""
+        """Time from which a checkpoint may be triggered; None if none may."""
         if self._is_stopped or self._is_paused or len(self._pending) >= self._settings.max_concurrent:
             return None
         if self._requests:
@@ -350,7 +350,7 @@ class CheckpointCoordinator:
         return instructions
 
     def _without_producers(self) -> set[Subtask]:
-        """Running subtasks that no barrier can reach, since everybody in front of them has sent its last event."""
+        """Running subtasks that no barrier can reach, since all their producers have sent their last events."""
         busy = {subtask[0] for subtask in self._running if subtask not in self._awaiting}
         return {
             subtask
@@ -359,12 +359,12 @@ class CheckpointCoordinator:
         }
 
     def _trigger_also(self, triggered: set[Subtask], now_s: float) -> list[Instruction]:
-        """Triggers those that barriers cannot reach any more, for what is under way.
+        """Triggers subtasks that barriers can no longer reach, for the checkpoints in progress.
 
-        Their producers may have ended before the trigger came to them; then nobody else tells them.
+        Their producers may have ended before they received the trigger, and then sent no barrier.
 
         Args:
-            triggered: who was without producers before.
+            triggered: the subtasks that had no running producers before.
             now_s: the time.
         """
         newly = self._without_producers() - triggered
@@ -383,8 +383,8 @@ class CheckpointCoordinator:
         missing = sorted(pending.waiting)
         names = ", ".join(f"{task}-{subtask}" for task, subtask in missing[:5]) + (", ..." if missing[5:] else "")
         return (
-            f"after {self._settings.timeout_s} s {len(missing)} of {len(self._subtasks)} subtasks have not"
-            f" acknowledged: {names}"
+            f"{len(missing)} of {len(self._subtasks)} subtasks have not acknowledged within"
+            f" {self._settings.timeout_s} s: {names}"
         )
 
     def _abort(self, pending: PendingCheckpoint, cause: AbortCause, reason: str, now_s: float) -> list[Instruction]:
@@ -393,7 +393,7 @@ class CheckpointCoordinator:
         instructions: list[Instruction] = [Abort(pending.checkpoint_id, cause, reason, running)]
         if not cause.is_failure or pending.is_savepoint or self._is_paused:
             return instructions
-        if self.is_final_due:  # nothing is left to do again, so the end waits
+        if self.is_final_due:  # a restart would not help, so the job waits and tries again
             self._final_pause_s = min(max(FINAL_PAUSE_S, 2 * self._final_pause_s), LONGEST_FINAL_PAUSE_S)
         else:
             self._failures_in_a_row += 1
@@ -401,12 +401,12 @@ class CheckpointCoordinator:
         return instructions
 
     def _fail_job(self, checkpoint_id: int, why: str, now_s: float) -> list[Instruction]:
-        """Fails the job if too many have failed; its restart may help, so counting begins anew with that."""
+        """Fails the job if too many checkpoints have failed in a row. A restart may help, so it resets the count."""
         tolerable, failures = self._settings.tolerable_failures, self._failures_in_a_row
         if tolerable is None or failures <= tolerable or self._is_stopped:
             return []
         self._failures_in_a_row = 0
-        reason = f"{failures} checkpoints failed in a row, {tolerable} are tolerated; the last, {checkpoint_id}, {why}"
+        reason = f"{failures} checkpoints failed in a row, {tolerable} are tolerated; the last, {checkpoint_id}: {why}"
         return [FailJob(reason), *self.pause("too many checkpoints failed", now_s)]
 
     def _end(self, pending: PendingCheckpoint, state: CheckpointState, reason: str, now_s: float) -> None:
@@ -429,7 +429,5 @@ class CheckpointCoordinator:
 
     def _checked_subtask(self, task: str, subtask: int) -> Subtask:
         if (task, subtask) not in self._subtasks:
-            raise LocalProtocolError(
-                f"the job has no subtask {task}-{subtask}; see the tasks its coordinator was given"
-            )
+            raise LocalProtocolError(f"the job has no subtask {task}-{subtask}; its tasks are {', '.join(self._tasks)}")
         return task, subtask

@@ -1,17 +1,17 @@
-"""Who may complete checkpoints in a folder: one lock that dies with its process, and numbers that only grow.
+"""Fencing: ensures that only one master completes checkpoints in a folder, with a file lock and increasing epochs.
 
 Takes: the folder. Gives: an epoch to each master that takes it over; whether an epoch is still the newest.
 
     folder/epoch-00000003     written by the third master; locked while its process lives
 
 Rules:
-- A file of an epoch is created, which only one can do, and never changed. Its contents, JSON for people to read, say
-  who took over, and the highest checkpoint number whose folder was removed again: no number is used twice.
-- A process that holds the lock keeps masters of other processes out; within a process the last one to take over owns
-  the folder. Where there are no locks (some network file systems) epochs alone decide.
-- Whoever is not of the newest epoch is fenced, for good. A master looks after it has published a manifest, whoever
-  takes over looks for manifests after it has taken over; so no checkpoint is told to be complete by the one and missed
-  by the other, without any lock.
+- Only one master can create the file of an epoch, which never changes. It is readable JSON, with the owner and the
+  highest checkpoint number whose folder was removed, so that no number is reused.
+- The lock keeps masters of other processes out. Within a process the last master that took over owns the folder.
+  Without locks (on some network file systems) only the epochs decide.
+- A master of an older epoch is fenced forever. A master checks its epoch after it has published a manifest, and a new
+  master searches for manifests after it has taken over. So a checkpoint that one master reports as complete is never
+  missed by the next one, even without a lock.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class CheckpointFence:
     """The epochs of one folder, as one master sees them.
 
     Args:
-        folders: of the checkpoints; the one they are in is made when it is taken over.
+        folders: the folders of the checkpoints; `take_over` creates the parent folder.
         files: the system calls.
 
     Attributes:
-        epoch: ours; 0 before `take_over`.
+        epoch: the epoch of this master; 0 before `take_over`.
     """
 
     def __init__(self, folders: CheckpointFolders, files: CheckpointFiles) -> None:
@@ -56,15 +56,15 @@ class CheckpointFence:
         self._close: weakref.finalize[Any, CheckpointFence] | None = None
 
     def take_over(self, owner: str, *, steal: bool = False, used: int = 0) -> None:
-        """Makes a new epoch, ours. Every older one is fenced from then on.
+        """Creates a new epoch for this master, which fences all older ones.
 
         Args:
-            owner: who it is, for messages.
-            steal: also from a master whose process lives: one that is stopped, or cannot be reached.
-            used: the highest number whose folder is to be removed.
+            owner: name of this master, for messages.
+            steal: also take over from a live process, which is stopped or unreachable.
+            used: the highest checkpoint number whose folder will be removed.
 
         Raises:
-            CheckpointFenced: the process of another master lives, or others are faster without end.
+            CheckpointFenced: the process of another master lives, or other masters keep taking over.
             CheckpointStorageError: the disk is full or broken.
         """
         try:
@@ -84,25 +84,27 @@ class CheckpointFence:
         except OSError as error:
             raise CheckpointStorageError(
                 f"the checkpoint folder {self._folder} cannot be taken over: {error.strerror or error}; give a folder"
-                " that this user may read and write, with room"
+                " with free space that this user may read and write"
             ) from error
-        raise CheckpointFenced(f"other masters take over the checkpoint folder {self._folder} without end")
+        raise CheckpointFenced(
+            f"other masters keep taking over the checkpoint folder {self._folder}; give every job its own folder"
+        )
 
     def note_used(self, number: int) -> None:
-        """A checkpoint's folder is about to be removed, and its number is not to be used again: the next epoch, ours.
+        """Notes in a new epoch that a number is used, before the checkpoint's folder is removed.
 
         Raises:
-            CheckpointFenced: we are fenced.
-            CheckpointStorageError: the disk is full or broken; then leave the folder.
+            CheckpointFenced: this master is fenced.
+            CheckpointStorageError: the disk is full or broken; do not remove the folder then.
         """
         self.check()
         self.take_over(self._owner, steal=True, used=number)
 
     def check(self) -> None:
-        """Returns if ours is the newest epoch.
+        """Checks that this master has the newest epoch.
 
         Raises:
-            CheckpointFenced: it is not.
+            CheckpointFenced: another master has a newer one.
             CheckpointStorageError: the folder cannot be read.
         """
         try:
@@ -113,13 +115,13 @@ class CheckpointFence:
             ) from error
         if newest > self.epoch:
             raise CheckpointFenced(
-                f"epoch {newest} of the checkpoint folder {self._folder} belongs to {self._told(newest)}, and this"
-                f" master is of epoch {self.epoch}: it was replaced, and completes no checkpoint; end it, and give"
-                " every job a folder of its own"
+                f"epoch {newest} of the checkpoint folder {self._folder} belongs to {self._owner_of(newest)}, but this"
+                f" master has epoch {self.epoch}: it was replaced and completes no more checkpoints; stop it, and give"
+                " every job its own folder"
             )
 
     def used(self) -> int:
-        """The highest number whose folder was removed, by what is known.
+        """The highest checkpoint number whose folder was removed, according to the epochs.
 
         Raises:
             OSError: the folder cannot be listed.
@@ -127,7 +129,7 @@ class CheckpointFence:
         return max((_number(self._contents(epoch).get("used")) for epoch in self._epochs()), default=0)
 
     def close(self) -> None:
-        """Lets go of the lock; the epoch stays the newest until somebody takes over. Idempotent."""
+        """Releases the lock; the epoch stays the newest until another master takes over. Idempotent."""
         if self._close is not None:
             self._close()
             self._close = None
@@ -147,8 +149,8 @@ class CheckpointFence:
         path = os.path.join(self._folder, _name(newest))
         if newest and self._files.is_locked_by_another(path):
             raise CheckpointFenced(
-                f"the checkpoint folder {self._folder} belongs to {self._told(newest)}, whose process lives (epoch"
-                f" {newest}); give every job a folder of its own, or end that one first"
+                f"the checkpoint folder {self._folder} belongs to {self._owner_of(newest)}, which is still running"
+                f" (epoch {newest}); give every job its own folder, or stop that process first"
             )
 
     def _claim(self, path: str, owner: str, used: int) -> None:
@@ -173,12 +175,12 @@ class CheckpointFence:
             try:
                 self._files.remove(os.path.join(self._folder, _name(epoch)))
             except FileNotFoundError:
-                pass  # whoever took over next was faster
+                pass  # the next master removed it first
             except OSError as error:
                 LOGGER.warning("epoch %s in %s cannot be removed: %s", epoch, self._folder, error)
 
     def _contents(self, epoch: int) -> dict[str, Any]:
-        """What a file says; nothing if it is gone, or half written."""
+        """The contents of an epoch's file; empty if it is missing or incomplete."""
         try:
             data = b"".join(self._files.read(os.path.join(self._folder, _name(epoch))))[:_MAX_BYTES]
             document = json.loads(data)
@@ -186,12 +188,12 @@ class CheckpointFence:
             return {}
         return document if isinstance(document, dict) else {}
 
-    def _told(self, epoch: int) -> str:
-        found = self._contents(epoch)
-        if not found:
+    def _owner_of(self, epoch: int) -> str:
+        contents = self._contents(epoch)
+        if not contents:
             return "another master"
-        said = [str(found.get(name, "?")) for name in ("owner", "pid", "host")]
-        return "{} (process {} on {})".format(*map(shown_text, said))
+        values = [str(contents.get(name, "?")) for name in ("owner", "pid", "host")]
+        return "{} (process {} on {})".format(*map(shown_text, values))
 
 
 def _name(epoch: int) -> str:

@@ -1,7 +1,4 @@
-"""The system calls of the checkpoint folder, each as one method, so that a test can let any of them fail.
-
-Takes: paths and bytes. Gives: what the system says.
-"""
+"""The system calls of the checkpoint folder, each as one method, so that tests can make any of them fail."""
 
 from __future__ import annotations
 
@@ -17,17 +14,14 @@ from typing import Final
 _CHUNK_BYTES: Final = 1 << 20
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 _HELD: Final[set[tuple[int, int]]] = set()
-"""The files that this process has locked, by device and number: its own locks keep nobody of it out."""
+"""The files that this process has locked, by device and inode; these locks do not exclude masters of this process."""
 
 
 class CheckpointFiles:
-    """The system calls of the storage; a test replaces them with ones that fail.
-
-    Each raises OSError when the system refuses.
-    """
+    """The system calls of the storage. Each raises OSError if the system call fails."""
 
     def make_folder(self, path: str) -> None:
-        """Creates a folder that must not exist yet, in one that does."""
+        """Creates a folder that must not exist yet; its parent must exist."""
         os.mkdir(path)
 
     def create(self, path: str) -> io.RawIOBase:
@@ -35,15 +29,15 @@ class CheckpointFiles:
         return io.FileIO(path, "x")
 
     def write(self, file: io.RawIOBase, data: memoryview) -> int:
-        """Appends some of `data`; returns how much."""
+        """Appends some of `data`. Returns the number of bytes written."""
         return file.write(data) or 0
 
     def sync(self, file: io.RawIOBase) -> None:
-        """Returns when what was written will survive a power failure."""
+        """Makes the written data survive a power failure."""
         os.fsync(file.fileno())
 
     def sync_folder(self, path: str) -> None:
-        """Returns when the names in a folder will survive a power failure."""
+        """Makes the names in a folder survive a power failure."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
@@ -51,24 +45,24 @@ class CheckpointFiles:
             os.close(descriptor)
 
     def rename(self, old: str, new: str) -> None:
-        """Gives a file another name in one step; who had that name is gone."""
+        """Renames a file atomically, and replaces a file with that name."""
         os.replace(old, new)
 
     def publish(self, old: str, new: str) -> None:
-        """Gives a file another name in one step, which nobody may have; FileExistsError if somebody has it."""
+        """Renames a file atomically. Raises FileExistsError if a file with that name exists."""
         try:
             os.link(old, new)
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            if os.path.lexists(new):  # a file system without links, and without a way to be sure
+            if os.path.lexists(new):  # a file system without hard links, where this check is not atomic
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new) from error
             os.rename(old, new)
         else:
             os.unlink(old)
 
     def read(self, path: str) -> Iterator[bytes]:
-        """The contents of a file, a piece at a time. Of what is no file nothing is read: it might wait for ever."""
+        """Yields the contents of a regular file in pieces. Refuses other files, which might block forever."""
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb", buffering=0) as file:
             _check_is_file(os.fstat(descriptor).st_mode)
@@ -77,20 +71,20 @@ class CheckpointFiles:
 
     def size_bytes(self, path: str) -> int:
         """The length of a file."""
-        found = os.stat(path)
-        _check_is_file(found.st_mode)
-        return found.st_size
+        status = os.stat(path)
+        _check_is_file(status.st_mode)
+        return status.st_size
 
     def lock(self, path: str) -> int:
-        """Locks a file that exists, until `unlock` or the end of this process. Returns a number for `unlock`."""
+        """Locks an existing file until `unlock` or the end of this process. Returns a handle for `unlock`."""
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits for others that look, and only for those
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits only for processes that are checking the lock
         _HELD.add(_identity(descriptor))
         return descriptor
 
     def unlock(self, number: int) -> None:
-        """Lets go of a lock."""
+        """Releases a lock."""
         _HELD.discard(_identity(number))
         os.close(number)
 
@@ -111,14 +105,14 @@ class CheckpointFiles:
         return False
 
     def is_folder(self, path: str) -> bool:
-        """Whether there is a folder (a link to one is none)."""
+        """Whether a path is a folder, and no link to one."""
         try:
             return stat.S_ISDIR(os.lstat(path).st_mode)
         except OSError:
             return False
 
     def list_folder(self, path: str) -> list[tuple[str, bool]]:
-        """The names in a folder, each with whether it is a folder itself (a link to one is none)."""
+        """The names in a folder, each with whether it is a folder (and no link to one)."""
         with os.scandir(path) as entries:
             return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
 
@@ -132,10 +126,10 @@ class CheckpointFiles:
 
 
 def _identity(descriptor: int) -> tuple[int, int]:
-    found = os.fstat(descriptor)
-    return found.st_dev, found.st_ino
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
 
 
 def _check_is_file(mode: int) -> None:
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is no regular file")
+        raise OSError(errno.EINVAL, "not a regular file")

@@ -1,13 +1,13 @@
-"""The last states of tasks that have ended, beside the checkpoints of their job.
+"""Stores the final states of ended tasks, next to the checkpoints of their job.
 
-Takes: the snapshot of a task at its end. Gives: a file that is copied into every later checkpoint in the task's place.
+Takes: the snapshot of a task at its end. Gives: a file that is copied into every later checkpoint for that task.
 
     FOLDER/finals/chk-00000000/TASK-SUBTASK.CRC.state
 
-A task writes its final state before it reports that it has finished. So no message carries a state, and a finished task
-counts in later checkpoints even when its TaskManager is gone.
+A task writes its final state before it reports that it has finished. So no message carries a state, and later
+checkpoints contain the finished task even if its TaskManager is lost.
 
-Rules: a file is named after its checksum, so attempts never write over each other. The calls block.
+Rules: a file is named after its checksum, so attempts never overwrite each other's files. The calls block.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FinalStates:
     """The final states of one job.
 
     Args:
-        folder: of the job's checkpoints.
+        folder: the folder of the job's checkpoints.
         files: the system calls.
     """
 
@@ -43,10 +43,10 @@ class FinalStates:
         )
 
     def write(self, snapshot: TaskSnapshot) -> TaskFile:
-        """Writes what a task leaves at its end; when it returns the file survives a power failure.
+        """Writes the final state of a task; once it returns, the file survives a power failure.
 
         Returns:
-            What the task reports, and `copy` needs.
+            The file, which the task reports and `copy` takes.
 
         Raises:
             CheckpointError: the state is not plain data.
@@ -57,10 +57,10 @@ class FinalStates:
         return file
 
     def copy(self, final: TaskFile, checkpoint_id: int, storage: CheckpointStorage) -> TaskFile:
-        """Writes a final state into a checkpoint, as the task itself would have done.
+        """Copies a final state into a checkpoint.
 
         Raises:
-            CheckpointStorageError: it is not there, damaged, or cannot be written.
+            CheckpointStorageError: the file is missing or damaged, or the copy cannot be written.
         """
         name = final.name
         snapshot = decode_snapshot(b"".join(self._folders.read(_NO_CHECKPOINT, name)), _NO_CHECKPOINT)
@@ -69,5 +69,5 @@ class FinalStates:
         return storage.write_task(checkpoint_id, snapshot)
 
     def clear(self) -> None:
-        """Removes all of them: before the first task of a job starts, or after its last has ended."""
+        """Removes all final states; called before a job's first task starts, or after its last task has ended."""
         self._folders.remove(_NO_CHECKPOINT, keep_folder=False)

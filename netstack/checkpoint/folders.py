@@ -1,13 +1,13 @@
-"""The folders of checkpoints: their names, files that are written whole or not at all, and removal of what is ours.
+"""The folders of checkpoints: naming, atomic writes, and removal of checkpoint files.
 
-Takes: numbers of checkpoints, names and bytes of files. Gives: what is there; `CheckpointStorageError` with the path
-and what to do. What the files mean is the affair of `storage`.
+Takes: numbers of checkpoints, names and bytes of files. Gives: their contents; `CheckpointStorageError` with the path
+and advice. `storage` knows what the files mean.
 
 Rules:
-- A file is written under a temporary name, synchronised, renamed, its folder synchronised, and read back. What a crash
-  or a full disk leaves is a temporary file, which nobody reads.
-- Only files whose names are ours are ever removed, in folders whose names are ours; a link to a folder is followed by
-  who reads, and left alone by who removes.
+- A file is written under a temporary name, synchronised, renamed, its folder synchronised, and read back. A crash or a
+  full disk leaves only a temporary file, which is never read.
+- Only files and folders with names of checkpoints are removed. A link to a folder is followed by reads, but never by
+  removals.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class CheckpointFolders:
     """The folders of one job's checkpoints.
 
     Args:
-        folder: they are in; made when the first file is written.
+        folder: their parent folder; created with the first file.
         files: the system calls.
-        random_bytes: source of temporary names.
+        random_bytes: random source of temporary names.
     """
 
     def __init__(self, folder: str, files: CheckpointFiles, random_bytes: Callable[[int], bytes]) -> None:
@@ -53,17 +53,17 @@ class CheckpointFolders:
         return os.path.join(self.folder, folder_name(checkpoint_id))
 
     def exists(self) -> bool:
-        """Whether there is the folder that they are in."""
+        """Whether the parent folder exists."""
         try:
             self._files.list_folder(self.folder)
         except FileNotFoundError:
             return False
         except OSError:
-            pass  # whoever uses it will say what is wrong
+            pass  # its next use reports the error
         return True
 
     def make(self) -> None:
-        """Makes the folder that they are in.
+        """Creates the parent folder.
 
         Raises:
             OSError: the disk is full or broken.
@@ -71,17 +71,17 @@ class CheckpointFolders:
         self._make(self.folder)
 
     def write(self, checkpoint_id: int, name: str, pieces: Sequence[bytes], *, is_first: bool = False) -> None:
-        """Writes a file so that it is there whole or not at all, and reads it back.
+        """Writes a file atomically, and reads it back.
 
         Args:
-            checkpoint_id: whose.
-            name: of the file.
-            pieces: its bytes, one after the other.
-            is_first: whether there must not be a file of this name; else it is replaced.
+            checkpoint_id: the checkpoint.
+            name: name of the file.
+            pieces: its bytes, in order.
+            is_first: whether the file must not exist yet; otherwise it is replaced.
 
         Raises:
-            CheckpointStorageError: the disk is full or broken, returns other bytes, or there is such a file. No
-                temporary file is left if the disk lets us remove it.
+            CheckpointStorageError: the disk is full or broken or returns other bytes, or the file exists. The temporary
+                file is removed if possible.
         """
         folder = self.path(checkpoint_id)
         path = os.path.join(folder, name)
@@ -109,24 +109,24 @@ class CheckpointFolders:
                 self._files.remove(temporary)
             if is_first and isinstance(error, FileExistsError):
                 raise CheckpointStorageError(
-                    f"{path} is there already: another master has completed a checkpoint of this number; give every job"
-                    " a folder of its own"
+                    f"{path} already exists: another master has completed a checkpoint with this number; give every job"
+                    " its own folder"
                 ) from error
             raise CheckpointStorageError(
                 f"writing {path} failed after {written} of {sum(map(len, pieces))} bytes: {error.strerror or error};"
-                " make room there or choose another folder, or the job goes on without checkpoints"
+                " free disk space or choose another folder; until then the job runs without new checkpoints"
             ) from error
 
     def size_bytes(self, checkpoint_id: int, name: str) -> int:
         """The length of a file.
 
         Raises:
-            OSError: it is not there.
+            OSError: the file does not exist.
         """
         return self._files.size_bytes(os.path.join(self.path(checkpoint_id), name))
 
     def has_file(self, checkpoint_id: int, name: str) -> bool:
-        """Whether a file is there."""
+        """Whether a file exists."""
         try:
             self.size_bytes(checkpoint_id, name)
         except OSError:
@@ -134,10 +134,10 @@ class CheckpointFolders:
         return True
 
     def ids(self) -> list[int]:
-        """The numbers of all that is called as a checkpoint is, ascending: folders, and what is in the place of one.
+        """The numbers of all entries with the name of a checkpoint, ascending, whether they are folders or not.
 
         Raises:
-            CheckpointStorageError: the folder they are in cannot be listed.
+            CheckpointStorageError: the parent folder cannot be listed.
         """
         try:
             entries = self._files.list_folder(self.folder)
@@ -154,7 +154,7 @@ class CheckpointFolders:
         )
 
     def ids_if_any(self) -> list[int]:
-        """The same for what must not fail: nothing, and a warning."""
+        """As `ids`, but returns an empty list and logs a warning if the parent folder cannot be listed."""
         try:
             return self.ids()
         except CheckpointStorageError as error:
@@ -162,21 +162,21 @@ class CheckpointFolders:
             return []
 
     def is_folder(self, checkpoint_id: int) -> bool:
-        """Whether there is a folder, and no link to one: something that may be removed."""
+        """Whether the checkpoint's folder exists and is no link, so that it may be removed."""
         return self._files.is_folder(self.path(checkpoint_id))
 
     def is_empty(self, checkpoint_id: int) -> bool:
-        """Whether the files of a checkpoint were removed, and its folder could not be."""
+        """Whether the checkpoint's folder is empty, because its files were removed but the folder could not be."""
         try:
             return not self._files.list_folder(self.path(checkpoint_id))
         except OSError:
-            return False  # reading its files will say what is wrong
+            return False  # reading its files reports the error
 
     def read(self, checkpoint_id: int, name: str) -> Iterator[bytes]:
         """The contents of a file, a piece at a time.
 
         Raises:
-            CheckpointStorageError: it is missing, or cannot be read; the text starts with its name.
+            CheckpointStorageError: the file is missing or cannot be read; the text starts with its name.
         """
         try:
             yield from self._files.read(os.path.join(self.path(checkpoint_id), name))
@@ -186,23 +186,23 @@ class CheckpointFolders:
             raise CheckpointStorageError(f"{name} cannot be read: {error.strerror or error}") from error
 
     def remove(self, checkpoint_id: int, *, keep_folder: bool) -> bool:
-        """Removes a checkpoint's files and folder. Returns whether there was anything of ours.
+        """Removes a checkpoint's files and folder. Returns whether there was anything to remove.
 
-        What the disk refuses to remove is logged and left; so is the folder, if it is to keep its number.
+        Files that cannot be removed are logged and left. `keep_folder` leaves the folder, to reserve its number.
         """
         path = self.path(checkpoint_id)
         if not self.is_folder(checkpoint_id):
             return False
         anything = self._remove_files(path, _OURS)
         if not keep_folder:
-            # Refused where somebody else keeps files in it.
+            # Fails if the folder contains other files.
             with contextlib.suppress(OSError):
                 self._files.remove_folder(path)
                 anything = True
         return anything
 
     def remove_temporary(self, checkpoint_id: int) -> None:
-        """Removes what writes that failed have left with a checkpoint."""
+        """Removes temporary files of failed writes from a checkpoint's folder."""
         if self.is_folder(checkpoint_id):
             self._remove_files(self.path(checkpoint_id), _TEMPORARY)
 
@@ -210,18 +210,18 @@ class CheckpointFolders:
         """Reads a file back.
 
         Raises:
-            OSError: it cannot be read, or is not as it was written.
+            OSError: it cannot be read, or differs from what was written.
         """
-        expected = found = 0
+        expected = actual = 0
         for piece in pieces:
             expected = crc.crc32(piece, expected)
         for piece in self._files.read(path):
-            found = crc.crc32(piece, found)
-        if found != expected:
-            raise OSError(errno.EIO, "what is read back is not what was written")
+            actual = crc.crc32(piece, actual)
+        if actual != expected:
+            raise OSError(errno.EIO, "the file differs from what was written")
 
     def _make(self, folder: str) -> None:
-        """Makes a folder, and those it is in."""
+        """Creates a folder and its parents."""
         try:
             self._files.make_folder(folder)
         except FileExistsError:
@@ -241,12 +241,12 @@ class CheckpointFolders:
                     anything = True
                     self._files.remove(os.path.join(folder, name))
         except FileNotFoundError:
-            pass  # somebody else was faster
+            pass  # another process removed it first
         except OSError as error:
             LOGGER.warning("checkpoint files in %s cannot be removed: %s", folder, error)
         return anything
 
 
 def folder_name(checkpoint_id: int) -> str:
-    """How the folder of a checkpoint is called."""
+    """The name of a checkpoint's folder."""
     return f"chk-{checkpoint_id:08d}"

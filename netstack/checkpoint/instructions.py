@@ -1,7 +1,4 @@
-"""What a coordinator is told of its job, and what it tells the job to do.
-
-Takes: tasks and settings. Gives: frozen instructions, which say what to do, and to whom.
-"""
+"""The inputs and outputs of a checkpoint coordinator: tasks, settings and instructions."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from ..events import Alignment, CheckpointBarrier
 from .snapshot import Manifest, TaskFile
 
 Subtask: TypeAlias = tuple[str, int]
-"""Name of the task, and which of its subtasks."""
+"""Name of the task, and index of the subtask."""
 
 NS_PER_S: Final = 1_000_000_000
 
@@ -27,7 +24,7 @@ class JobTask:
 
     Attributes:
         name: unique in the job.
-        parallelism: how many subtasks it has.
+        parallelism: number of subtasks.
         inputs: the tasks whose records it reads; none for a source.
     """
 
@@ -38,23 +35,24 @@ class JobTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSettings:
-    """When checkpoints are taken, and how.
+    """The checkpoint settings of a job.
 
     Attributes:
-        interval_s: from one trigger to the next; None takes checkpoints on request only.
-        min_pause_s: at least so long from the end of one to the next, requested ones excepted.
-        timeout_s: one that not all tasks have acknowledged by then is aborted.
-        tolerable_failures: so many in a row may be declined, time out or not be stored; one more fails the job, which
-            then restarts as its strategy says. Savepoints do not count. None: a job never fails for want of a
-            checkpoint. (Flink's default is 0; a disk that is full for a moment is no reason to restart.)
-        max_concurrent: how many may be under way at once. One, for unaligned ones.
-        exactly_once: False does not align: records around a barrier may be processed twice after a recovery.
-        unaligned: barriers overtake data, which becomes part of the checkpoint.
-        aligned_timeout_s: unaligned only from this age on; 0 is at once.
-        history: of so many ended checkpoints the statistics tell.
+        interval_s: time from one trigger to the next; None takes checkpoints on request only.
+        min_pause_s: minimum time from the end of one checkpoint to the next trigger, except requested ones.
+        timeout_s: a checkpoint that not all tasks have acknowledged by then is aborted.
+        tolerable_failures: number of checkpoints in a row that may be declined, time out or fail to be stored. One more
+            fails the job, which restarts according to its restart strategy. Savepoints do not count. None: failed
+            checkpoints never fail the job. (Flink's default is 0; but a disk that is full for a moment needs no
+            restart.)
+        max_concurrent: maximum number of checkpoints in progress; 1 for unaligned checkpoints.
+        exactly_once: False disables alignment: after a recovery some records may be processed twice.
+        unaligned: whether barriers overtake data, which becomes part of the checkpoint.
+        aligned_timeout_s: age at which an aligned checkpoint becomes unaligned; 0 is at once.
+        history: number of ended checkpoints in the statistics.
 
     Raises:
-        ConfigError: a value that cannot work.
+        ConfigError: a setting has an invalid value.
     """
 
     interval_s: float | None = None
@@ -81,11 +79,11 @@ class CheckpointSettings:
         if self.unaligned and (self.max_concurrent > 1 or not self.exactly_once):
             raise ConfigError(
                 f"unaligned checkpoints with max_concurrent={self.max_concurrent}, exactly_once={self.exactly_once}:"
-                " barriers that overtake need one at a time, exactly once"
+                " set max_concurrent=1 and exactly_once=True, which unaligned checkpoints need"
             )
 
     def alignment(self, *, savepoint: bool) -> tuple[Alignment, int]:
-        """How barriers are treated, and their `aligned_timeout_ns`. A savepoint is never unaligned."""
+        """The alignment of barriers, and their `aligned_timeout_ns`. A savepoint is always aligned."""
         if not self.exactly_once:
             return Alignment.AT_LEAST_ONCE, 0
         if savepoint or not self.unaligned:
@@ -96,7 +94,7 @@ class CheckpointSettings:
 
 
 class AbortCause(enum.Enum):
-    """Why a checkpoint was aborted, in one word."""
+    """Why a checkpoint was aborted."""
 
     DECLINED = "declined"
     TIMED_OUT = "timed out"
@@ -107,19 +105,19 @@ class AbortCause(enum.Enum):
 
     @property
     def is_failure(self) -> bool:
-        """Whether it counts against `tolerable_failures`, unless it was a savepoint: the job runs, and got none."""
+        """Whether it counts against `tolerable_failures`, unless it was a savepoint."""
         return self in (AbortCause.DECLINED, AbortCause.TIMED_OUT, AbortCause.NOT_STORED)
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """Have these subtasks take a snapshot and send the barrier; one that has already done so for this id does nothing.
+    """Trigger a checkpoint at these subtasks; a subtask that has already begun it does nothing.
 
     Attributes:
-        barrier: what they broadcast.
-        subtasks: those without running producers.
-        is_savepoint: whether it was asked for and is kept.
-        stops: whether sources end behind the barrier.
+        barrier: the barrier to broadcast.
+        subtasks: subtasks without running producers.
+        is_savepoint: whether it is a savepoint.
+        stops: whether sources end after the barrier.
     """
 
     barrier: CheckpointBarrier
@@ -130,7 +128,7 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class StoreFinal:
-    """Copy the final states of ended subtasks into a checkpoint, and acknowledge (or decline) in their place."""
+    """Copy the final states of ended subtasks into a checkpoint, and acknowledge (or decline) it for them."""
 
     checkpoint_id: int
     subtasks: tuple[Subtask, ...]
@@ -138,13 +136,13 @@ class StoreFinal:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Everybody has acknowledged: store the manifest, then call `completed` or `not_stored`.
+    """All subtasks have acknowledged: store the manifest, then call `completed` or `not_stored`.
 
     Attributes:
-        checkpoint_id: of which.
-        parallelism: how many subtasks each task has.
-        files: one for each subtask.
-        is_savepoint: whether it was asked for and is kept.
+        checkpoint_id: id of the checkpoint.
+        parallelism: number of subtasks of each task.
+        files: one file for each subtask.
+        is_savepoint: whether it is a savepoint.
         job_goes_on: whether it is a savepoint that does not stop the job; see `Manifest`.
     """
 
@@ -155,7 +153,7 @@ class Complete:
     job_goes_on: bool = False
 
     def manifest(self, created_at: datetime) -> Manifest:
-        """What to store."""
+        """The manifest to store."""
         return Manifest(
             self.checkpoint_id, created_at, self.parallelism, self.files, self.is_savepoint, self.job_goes_on
         )
@@ -163,7 +161,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Tell these subtasks that the checkpoint will not happen, and discard what was written of it."""
+    """Abort a checkpoint at these subtasks, and discard its files."""
 
     checkpoint_id: int
     cause: AbortCause
@@ -173,7 +171,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class FailJob:
-    """More failed in a row than the settings tolerate. None is triggered before `resume`; then it is counted anew."""
+    """Fail the job: more checkpoints failed in a row than allowed. None is triggered before `resume`."""
 
     reason: str
 

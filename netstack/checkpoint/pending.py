@@ -1,7 +1,4 @@
-"""One checkpoint that is under way, and the tasks that checkpoints are of.
-
-Takes: acknowledgements of tasks. Gives: which of them are missing.
-"""
+"""A checkpoint in progress, and checks of the job's tasks."""
 
 from __future__ import annotations
 
@@ -10,17 +7,14 @@ from typing import final
 
 from ..errors import ConfigError
 from ..events import CheckpointBarrier
-from .instructions import (
-    JobTask,
-    Subtask,
-)
+from .instructions import JobTask, Subtask
 from .snapshot import TaskFile
 from .statistics import CheckpointState, CheckpointStatistics
 
 
 @final
 class PendingCheckpoint:
-    """One checkpoint that has not ended."""
+    """One checkpoint that has not ended: its barrier, and the acknowledgements received and missing."""
 
     __slots__ = (
         "barrier",
@@ -57,18 +51,18 @@ class PendingCheckpoint:
 
     @property
     def checkpoint_id(self) -> int:
-        """Its number."""
+        """Id of the checkpoint."""
         return self.barrier.checkpoint_id
 
     @property
     def job_goes_on(self) -> bool:
-        """Whether it is a savepoint behind which the job goes on."""
+        """Whether it is a savepoint after which the job continues."""
         return self.is_savepoint and not self.stops
 
     def statistics(
         self, state: CheckpointState, duration_s: float | None = None, reason: str = ""
     ) -> CheckpointStatistics:
-        """How it is now, or how it ended."""
+        """The statistics of the checkpoint in a state."""
         return CheckpointStatistics(
             self.checkpoint_id,
             state,
@@ -83,14 +77,14 @@ class PendingCheckpoint:
 
 
 def connected_tasks(tasks: Mapping[str, JobTask]) -> dict[str, str]:
-    """For each task one that stands for all that it is connected with, in whatever direction."""
-    found = {name: {name} for name in tasks}
+    """Maps each task to a representative of its connected component: all tasks linked by edges in any direction."""
+    components = {name: {name} for name in tasks}
     for task in tasks.values():
         for name in task.inputs:
-            joined = found[name] | found[task.name]
+            joined = components[name] | components[task.name]
             for each in joined:
-                found[each] = joined
-    return {name: min(group) for name, group in found.items()}
+                components[each] = joined
+    return {name: min(group) for name, group in components.items()}
 
 
 def checked_tasks(tasks: Iterable[JobTask]) -> dict[str, JobTask]:
@@ -102,7 +96,7 @@ def checked_tasks(tasks: Iterable[JobTask]) -> dict[str, JobTask]:
     by_name: dict[str, JobTask] = {}
     for task in tasks:
         if task.name in by_name:
-            raise ConfigError(f"two tasks are called {task.name!r}; give each a name of its own")
+            raise ConfigError(f"two tasks have the name {task.name!r}; give each its own name")
         if task.parallelism < 1:
             raise ConfigError(f"task {task.name!r} has parallelism {task.parallelism}; give at least 1")
         by_name[task.name] = task

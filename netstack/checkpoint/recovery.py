@@ -1,15 +1,16 @@
-"""Shares a checkpoint out among the subtasks of the next run, also when their number has changed.
+"""Redistributes a checkpoint to the subtasks of the next run, also if their number has changed.
 
-Takes: the snapshots of all subtasks, and what the next run looks like. Gives: for every subtask the operator states it
-goes on with, and the records that were in flight and are now its own, to be processed before any new one.
+Takes: the snapshots of all subtasks, and the plan of the next run. Gives: for every subtask its operator states, and
+the records in flight that it must process before any new one.
 
 Rules:
-- What was in flight on a channel is what had arrived there, then what had not been sent. Together these are whole
-  framed records (`record/framing`), wherever they were cut.
-- A keyed exchange gives a record to the owner of its key's group, a custom one to whom its function says, any other to
-  its old consumer's index modulo the new number. With the same number of subtasks everything stays where it was.
-- The records of one old channel keep their order. So do those of one key from one producer.
-- Nothing is dropped in silence: a state or a record that has no place in the next run is an error.
+- The data in flight on a channel is the data that had arrived, followed by the data that had not been sent. Together
+  they are whole framed records (`record/framing`), even if one of them was split.
+- A record of a keyed exchange goes to the owner of its key group, a record of a custom exchange to the subtask that the
+  function returns, any other record to its old consumer's index modulo the new parallelism. With unchanged parallelism
+  nothing moves.
+- The records of an old channel keep their order. So do those of one key from one producer.
+- Nothing is dropped silently: a state or record without a place in the next run is an error.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ class Exchange:
     """One input of a task: the partitions it read when the checkpoint was taken.
 
     Attributes:
-        name: for finding its records again in `RecoveredTask.records`.
-        partitions: the names that its producers' partitions had then, in their producers' order.
-        key_of: the key of a record, from the bytes of the record; None where records are not keyed.
-        channel_of: the subtask of a record, from its bytes and the number of subtasks; None where no function says.
+        name: key of its records in `RecoveredTask.records`.
+        partitions: names of its producers' partitions at that time, in order of the producers.
+        key_of: returns the key of an encoded record; None if the exchange is not keyed.
+        channel_of: returns the subtask for an encoded record and a number of subtasks; None if the exchange is not
+            custom.
     """
 
     name: str
@@ -51,13 +53,12 @@ class TaskPlan:
     """One task of the next run.
 
     Attributes:
-        task: its name, as in the checkpoint; one that is not there starts empty.
-        parallelism: how many subtasks it has now.
+        task: name of the task, as in the checkpoint; a task that is not in the checkpoint starts empty.
+        parallelism: its number of subtasks.
         exchanges: its inputs.
-        keyed_state: the operator's state is by key, a dict or a list of [key, value], and is shared out by key group.
-            Otherwise the state of old subtask
-            i goes to subtask i modulo the new number, as a whole.
-        max_parallelism: the number of key groups, as its selectors have it; None as they choose for None.
+        keyed_state: whether the operator's state is keyed (a dict, or a list of [key, value]) and redistributed by key
+            group. Otherwise the whole state of old subtask i goes to subtask i modulo the new parallelism.
+        max_parallelism: number of key groups, as for its selectors; None chooses the default.
     """
 
     task: str
@@ -69,14 +70,14 @@ class TaskPlan:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredTask:
-    """What one subtask of the next run begins with.
+    """The restored state of one subtask of the next run.
 
     Attributes:
-        task: its name.
-        subtask: which of its subtasks.
-        operator_states: of the old subtasks whose work it goes on with, by their index; keyed state is always one dict,
-            by `canonical_key`.
-        records: the bytes of the records in flight to it, without length prefixes, by the name of the exchange.
+        task: name of the task.
+        subtask: index of the subtask.
+        operator_states: states of the old subtasks that it replaces, in their order; keyed state is always one dict, by
+            `canonical_key`.
+        records: encoded records in flight to it, without length prefixes, by name of the exchange.
     """
 
     task: str
@@ -86,10 +87,10 @@ class RecoveredTask:
 
 
 def recover(snapshots: Iterable[TaskSnapshot], plans: Iterable[TaskPlan]) -> dict[str, list[RecoveredTask]]:
-    """Shares out what a checkpoint holds.
+    """Redistributes a checkpoint.
 
     Args:
-        snapshots: of all subtasks, as `CheckpointStorage.read` gives them.
+        snapshots: the snapshots of all subtasks, from `CheckpointStorage.read`.
         plans: all tasks of the next run.
 
     Returns:
@@ -97,7 +98,7 @@ def recover(snapshots: Iterable[TaskSnapshot], plans: Iterable[TaskPlan]) -> dic
 
     Raises:
         ConfigError: the plans contradict each other.
-        CheckpointError: a state or a record that is not in the plans, or bytes that are not whole records.
+        CheckpointError: the plans have no place for a state or a record, or the data in flight is not whole records.
     """
     by_task: dict[str, list[TaskSnapshot]] = {}
     for snapshot in sorted(snapshots, key=lambda snapshot: (snapshot.task, snapshot.subtask)):
@@ -108,17 +109,17 @@ def recover(snapshots: Iterable[TaskSnapshot], plans: Iterable[TaskPlan]) -> dic
             raise ConfigError(f"two plans for task {plan.task!r}; give one")
     for task, group in by_task.items():
         if task not in planned:
-            raise CheckpointError(f"the checkpoint holds state of task {task!r}, which is not planned; plan it, too")
-        _check_all_there(task, group)
+            raise CheckpointError(f"the checkpoint has state of task {task!r}, which has no plan; add one")
+        _check_subtasks(task, group)
     in_flight = _in_flight(by_task, planned)
     return {task: _recover_task(plan, by_task.get(task, []), in_flight) for task, plan in planned.items()}
 
 
 def split_records(data: bytes) -> list[bytes]:
-    """The records in framed bytes, without their lengths.
+    """Splits framed bytes into records without length prefixes.
 
     Raises:
-        CheckpointError: the bytes end inside a record; the text says only where.
+        CheckpointError: the bytes end in the middle of a record; the text says only where.
     """
     records: list[bytes] = []
     position = 0
@@ -139,7 +140,7 @@ def split_records(data: bytes) -> list[bytes]:
         if stop > end:
             raise CheckpointError(
                 f"record {len(records)} begins at byte {position} of {end} and needs {stop - position}"
-                + (f", with the {count - 1} behind it" if count > 1 else "")
+                + (f", with the next {count - 1}" if count > 1 else "")
             )
         if count == 1:
             records.append(data[start:stop])
@@ -149,16 +150,16 @@ def split_records(data: bytes) -> list[bytes]:
     return records
 
 
-def _check_all_there(task: str, group: Sequence[TaskSnapshot]) -> None:
+def _check_subtasks(task: str, group: Sequence[TaskSnapshot]) -> None:
     indices = [snapshot.subtask for snapshot in group]
     if indices != [*range(len(group))]:
         raise CheckpointError(
-            f"the checkpoint holds subtasks {indices} of task {task!r}; give every one of them, from 0 on, once"
+            f"the checkpoint has snapshots of subtasks {indices} of task {task!r}; give exactly one of each, from 0 on"
         )
 
 
 def _in_flight(by_task: dict[str, list[TaskSnapshot]], planned: dict[str, TaskPlan]) -> _InFlight:
-    """The records of every channel, in order. Each channel is one of the task that the plans say consumes it."""
+    """The records of every channel, in order. A channel belongs to the task that consumes it according to the plans."""
     consumers: dict[str, str] = {}
     for plan in planned.values():
         for exchange in plan.exchanges:
@@ -198,12 +199,12 @@ def _in_flight(by_task: dict[str, list[TaskSnapshot]], planned: dict[str, TaskPl
     return records
 
 
-def _add(found: dict[ChannelKey, bytes], channel: ChannelKey, data: bytes) -> None:
-    if channel in found:
+def _add(channels: dict[ChannelKey, bytes], channel: ChannelKey, data: bytes) -> None:
+    if channel in channels:
         raise CheckpointError(
-            f"two snapshots hold subpartition {channel[1]} of {channel[0]!r}; partitions' names are unique in a job"
+            f"two snapshots contain subpartition {channel[1]} of {channel[0]!r}; names of partitions must be unique"
         )
-    found[channel] = data
+    channels[channel] = data
 
 
 def _recover_task(plan: TaskPlan, group: Sequence[TaskSnapshot], in_flight: _InFlight) -> list[RecoveredTask]:
@@ -213,7 +214,7 @@ def _recover_task(plan: TaskPlan, group: Sequence[TaskSnapshot], in_flight: _InF
         for index in range(plan.parallelism)
     ]
     if plan.keyed_state:
-        _share_keyed_state(subtasks, group, owner)
+        _distribute_keyed_state(subtasks, group, owner)
     else:
         for snapshot in group:
             subtasks[snapshot.subtask % plan.parallelism].operator_states.append(snapshot.operator)
@@ -234,14 +235,14 @@ def _recover_task(plan: TaskPlan, group: Sequence[TaskSnapshot], in_flight: _InF
 
 
 def _owner(plan: TaskPlan) -> Callable[[object], int]:
-    """The subtask of a key."""
+    """Returns a function that maps a key to its subtask."""
     parallelism = plan.parallelism
     groups = default_max_parallelism(parallelism) if plan.max_parallelism is None else plan.max_parallelism
     check_parallelism(parallelism, groups)
     return lambda key: operator_index(key_group(key, groups), parallelism, groups)
 
 
-def _share_keyed_state(
+def _distribute_keyed_state(
     subtasks: Sequence[RecoveredTask], group: Sequence[TaskSnapshot], owner: Callable[[object], int]
 ) -> None:
     states: list[dict[Any, Any]] = [{} for _ in subtasks]
@@ -250,19 +251,18 @@ def _share_keyed_state(
         is_list = isinstance(state, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in state)
         if not is_list and not isinstance(state, dict):
             raise CheckpointError(
-                f"the state of {snapshot.task}-{snapshot.subtask} is planned as keyed and is a {type(state).__name__};"
+                f"the state of {snapshot.task}-{snapshot.subtask} is planned as keyed but is a {type(state).__name__};"
                 " plan it without keyed_state"
             )
         for key, value in state if is_list else state.items():
             form, mine = canonical_key(key), states[owner(key)]
             if form not in mine:
                 mine[form] = value
-            elif key != key:  # as releases before 0.4.0 kept them
-                LOGGER.warning("the state of %s has several values for NaN; the first counts", snapshot.task)
+            elif key != key:  # as releases before 0.4.0 stored it
+                LOGGER.warning("the state of %s has several values for NaN; the first one is used", snapshot.task)
             else:
                 raise CheckpointError(
-                    f"{snapshot.task}-{snapshot.subtask} and a subtask before it both hold key {key!r}; keyed state has"
-                    " every key once"
+                    f"{snapshot.task}-{snapshot.subtask} and an earlier subtask both have a value for key {key!r}"
                 )
     for subtask, state in zip(subtasks, states, strict=True):
         subtask.operator_states.append(state)

@@ -1,20 +1,20 @@
-"""What a task leaves in a checkpoint, the list of all of them, and the bytes of the files that hold these.
+"""The file formats of checkpoints: the snapshot of a task, and the manifest.
 
-Takes: a task's snapshot, or a checkpoint's manifest. Gives: the bytes of its file, and back.
+Takes: a task's snapshot, or a checkpoint's manifest. Gives: the bytes of its file, and the reverse.
 
 A state file, numbers big-endian:
 
     magic `NSCKPT` | version, u16 | length of the body, u64 | body | CRC-32 of everything before, u32
 
-The body is one msgpack map, compressed as an LZ4 frame; a tuple in it is a map of one key, the empty extension of type
-1, to a list, so nothing is unpacked by recursion. A manifest is JSON for people to read; its last member is the
-CRC-32 of the bytes before that. Both are refused unless every byte is as it was written.
+The body is one msgpack map, compressed as an LZ4 frame. A tuple is stored as a map from the empty extension of type 1
+to a list, so decoding needs no recursion. A manifest is readable JSON; its last member is the CRC-32 of the bytes
+before. Both are refused if any byte has changed.
 
-Rules: only plain data is stored: None, bool, int of 64 bits, float, str, bytes, list, tuple, dict. It comes back as it
-was, keys of dicts included, except that bytearrays and memoryviews come back as bytes, and Counters and other kinds of
-dict as dicts; msgpack's own `Timestamp` and `ExtType` come back as they are. Lists and dicts may be nested about 1,000
-deep, tuples half of that: what is deeper is refused when it is written, never when it is read. Nothing read from a file
-is unpickled or evaluated.
+Rules: only plain data is stored: None, bool, int of 64 bits, float, str, bytes, list, tuple, dict. It is restored
+exactly, including keys of dicts, except that bytearrays and memoryviews become bytes, and Counters and other kinds of
+dict become dicts; msgpack's `Timestamp` and `ExtType` are kept. Lists and dicts may be nested about 1,000 deep, tuples
+half of that. Deeper data is refused when it is written, never when it is read. Nothing read from a file is unpickled or
+evaluated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import json
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypeAlias
@@ -37,15 +37,15 @@ from ..errors import CheckpointStorageError, LocalProtocolError, StateNotPlain
 from ..shown import shown, shown_error
 
 MAX_DEPTH: Final = 500
-"""A way this long says nothing more; deeper states are refused as a whole."""
+"""Maximum depth of a path that an error text shows."""
 
 _LEAVES: Final = (type(None), bool, float, str, bytes, bytearray, memoryview, msgpack.Timestamp, msgpack.ExtType)
 
 
 def misfit(state: Any) -> str:
-    """The way to what cannot be stored, such as `['counts'][3]: {1, 2} is of type builtins.set`; else empty.
+    """The path to a value that cannot be stored, such as `['counts'][3]: {1, 2} is of type builtins.set`; else empty.
 
-    Recurses nowhere: a state that contains itself is one that is nested too deep.
+    It does not recurse: a state that contains itself counts as nested too deep.
     """
     stack: list[tuple[Any, str, int]] = [(state, "", 0)]
     while stack:
@@ -78,12 +78,12 @@ def _wrong(value: Any) -> str:
 
 
 ChannelKey: TypeAlias = tuple[str, int]
-"""A channel by what it reads: the partition's name, which is unique in the job, and the subpartition."""
+"""A channel, identified by the name of the partition it reads, which is unique in the job, and the subpartition."""
 
 ChannelBytes: TypeAlias = dict[ChannelKey, bytes]
 
 VERSION: Final = 2
-"""Of state files and manifests; another one is refused."""
+"""Version of state files and manifests; other versions are refused."""
 
 _MAGIC: Final = b"NSCKPT"
 _HEADER: Final = struct.Struct(">6sHQ")
@@ -97,14 +97,14 @@ _TUPLE: Final = msgpack.ExtType(1, b"")  # msgpack knows lists only, and lists c
 
 @dataclass(frozen=True, slots=True)
 class TaskSnapshot:
-    """All that one subtask leaves in a checkpoint.
+    """The part of one subtask in a checkpoint.
 
     Attributes:
-        task: the task's name.
-        subtask: which of its subtasks, from 0.
-        operator: the state of its operator: plain data (see the module).
-        inputs: overtaken data that had arrived, by the channel it arrived on.
-        outputs: overtaken data that had not been sent, by the channel it was for.
+        task: name of the task.
+        subtask: index of the subtask, from 0.
+        operator: the state of its operators: plain data (see the module).
+        inputs: overtaken data that had arrived, by channel.
+        outputs: overtaken data that had not been sent, by channel.
     """
 
     task: str
@@ -116,13 +116,13 @@ class TaskSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class TaskFile:
-    """A subtask's snapshot on disk; what its acknowledgement carries.
+    """A subtask's snapshot on disk, as its acknowledgement describes it.
 
     Attributes:
-        task: the task's name.
-        subtask: which of its subtasks.
-        size_bytes: of the file.
-        crc32: with which the file ends.
+        task: name of the task.
+        subtask: index of the subtask.
+        size_bytes: size of the file.
+        crc32: checksum at the end of the file.
     """
 
     task: str
@@ -132,26 +132,26 @@ class TaskFile:
 
     @property
     def name(self) -> str:
-        """The file's, in the checkpoint's folder. It names the contents, so nobody writes over another's."""
+        """Name of the file in the checkpoint's folder. It contains the checksum, so names of other contents differ."""
         return state_file_name(self.task, self.subtask, self.crc32)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a complete checkpoint consists of.
+    """The contents of a complete checkpoint.
 
     Attributes:
-        checkpoint_id: its number.
-        created_at: when, with a time zone; informative only.
-        parallelism: how many subtasks each task had.
-        files: exactly one for every subtask, in any order.
-        is_savepoint: whether it was asked for, and is therefore not removed when newer ones come.
-        job_goes_on: whether it is a savepoint that did not stop its job: nothing was committed for it, and the job
-            itself does not begin from it after a failure.
-        epoch: of the master that completed it; the storage sets it.
+        checkpoint_id: number of the checkpoint.
+        created_at: time of its completion, with a time zone; informative only.
+        parallelism: number of subtasks of each task.
+        files: exactly one file for every subtask, in any order.
+        is_savepoint: whether it is a savepoint, which is never removed automatically.
+        job_goes_on: whether it is a savepoint that did not stop its job. Nothing was committed for it, and the job does
+            not restart from it after a failure.
+        epoch: epoch of the master that completed it; the storage sets it.
 
     Raises:
-        LocalProtocolError: the files are not those of the subtasks.
+        LocalProtocolError: the files do not match the subtasks.
     """
 
     checkpoint_id: int
@@ -168,21 +168,21 @@ class Manifest:
         if have != want:
             wrong = sorted((want - have) + (have - want))
             raise LocalProtocolError(
-                f"checkpoint {self.checkpoint_id} needs one state file for each of its {want.total()} subtasks; not so:"
-                f" {', '.join(f'{task}-{subtask}' for task, subtask in wrong[:5])}"
+                f"checkpoint {self.checkpoint_id} needs exactly one state file for each of its {want.total()} subtasks;"
+                f" wrong: {', '.join(f'{task}-{subtask}' for task, subtask in wrong[:5])}"
             )
 
     @property
     def size_bytes(self) -> int:
-        """Of all state files together."""
+        """Total size of all state files."""
         return sum(file.size_bytes for file in self.files)
 
 
 def state_file_name(task: str, subtask: int, crc32: int) -> str:
-    """The name of a subtask's file: readable, different for each and its contents, and never a way out of its folder.
+    """The name of a subtask's file: readable, unique for subtask and contents, and safe as a path.
 
-    Everything but letters, digits and `_.-~` is written as %XX. Of a name that would be too long for a file, the end is
-    replaced by a checksum and its length.
+    All characters except letters, digits and `_.-~` are written as %XX. The end of a long name is replaced by a
+    checksum and the length.
     """
     name = quote(task, safe="", errors="surrogatepass")
     if len(name) > 150:
@@ -192,7 +192,7 @@ def state_file_name(task: str, subtask: int, crc32: int) -> str:
 
 
 def encode_snapshot(checkpoint_id: int, snapshot: TaskSnapshot) -> tuple[list[bytes], TaskFile]:
-    """The bytes of a state file, in pieces to be written one after the other, and what to remember of it.
+    """Encodes a state file. Returns its bytes, in pieces, and its description.
 
     Raises:
         StateNotPlain: the operator's state is not plain data, or too large for msgpack.
@@ -221,7 +221,7 @@ def encode_snapshot(checkpoint_id: int, snapshot: TaskSnapshot) -> tuple[list[by
 
 
 def check_header(data: bytes, size_bytes: int) -> None:
-    """Looks at the start of a state file.
+    """Checks the header of a state file.
 
     Args:
         data: the file's first bytes.
@@ -237,12 +237,36 @@ def check_header(data: bytes, size_bytes: int) -> None:
         raise CheckpointStorageError(f"has version {version}; this release reads {VERSION}")
     if size_bytes != HEADER_BYTES + body_bytes + CRC_BYTES:
         raise CheckpointStorageError(
-            f"has {size_bytes} bytes; its header says {HEADER_BYTES + body_bytes + CRC_BYTES}: it was cut or mixed up"
+            f"has {size_bytes} bytes; its header says {HEADER_BYTES + body_bytes + CRC_BYTES}: truncated or corrupt"
         )
 
 
+def check_pieces(pieces: Iterable[bytes], expected_crc32: int) -> None:
+    """Checks the header and the checksum of a state file without holding the whole file in memory.
+
+    Args:
+        pieces: the contents of the file, in order.
+        expected_crc32: its checksum.
+
+    Raises:
+        CheckpointStorageError: the file is damaged; the text says only what is wrong.
+    """
+    size_bytes = crc32 = 0
+    head = tail = b""
+    for piece in pieces:
+        size_bytes += len(piece)
+        if len(head) < HEADER_BYTES:
+            head += piece[:HEADER_BYTES]
+        held = tail + piece  # the last bytes may be the checksum itself, so they are held back
+        crc32 = crc.crc32(memoryview(held)[:-CRC_BYTES], crc32)
+        tail = held[-CRC_BYTES:]
+    check_header(head, size_bytes)
+    check_crc32(crc32, int.from_bytes(tail, "big"))
+    check_crc32(crc32, expected_crc32)
+
+
 def decode_snapshot(data: bytes, checkpoint_id: int) -> TaskSnapshot:
-    """The snapshot in a state file.
+    """Decodes the snapshot in a state file.
 
     Raises:
         CheckpointStorageError: it is damaged or of another checkpoint; the text says only what is wrong.
@@ -260,27 +284,27 @@ def decode_snapshot(data: bytes, checkpoint_id: int) -> TaskSnapshot:
             {(partition, subpartition): data for partition, subpartition, data in document["inputs"]},
             {(partition, subpartition): data for partition, subpartition, data in document["outputs"]},
         )
-        found = document["checkpoint"]
-    # The checksum holds, so this was written by something else, whatever that was.
+        stored_id = document["checkpoint"]
+    # The checksum is right, so another program wrote this.
     except (RuntimeError, ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
         raise CheckpointStorageError(f"does not hold a snapshot: {shown_error(error)}") from error
-    if found != checkpoint_id:
-        raise CheckpointStorageError(f"belongs to checkpoint {found}")
+    if stored_id != checkpoint_id:
+        raise CheckpointStorageError(f"belongs to checkpoint {stored_id}")
     return snapshot
 
 
-def check_crc32(found: int, expected: int) -> None:
+def check_crc32(actual: int, expected: int) -> None:
     """Compares two checksums.
 
     Raises:
         CheckpointStorageError: they differ; the text says only what is wrong.
     """
-    if found != expected:
-        raise CheckpointStorageError(f"has CRC-32 {found:08x}, expected is {expected:08x}: it was damaged")
+    if actual != expected:
+        raise CheckpointStorageError(f"has CRC-32 {actual:08x}, expected is {expected:08x}: it was damaged")
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The bytes of a manifest's file."""
+    """Encodes a manifest."""
     document = {
         "format": _MANIFEST_FORMAT,
         "version": VERSION,
@@ -306,7 +330,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes, checkpoint_id: int) -> Manifest:
-    """The manifest in a file.
+    """Decodes a manifest.
 
     Raises:
         CheckpointStorageError: it is damaged, of another version or of another checkpoint; the text says only what is
@@ -314,7 +338,7 @@ def decode_manifest(data: bytes, checkpoint_id: int) -> Manifest:
     """
     head, end = data[:-_MANIFEST_END_BYTES], data[-_MANIFEST_END_BYTES:]
     if end != _manifest_end(head):
-        raise CheckpointStorageError("does not end with its checksum: it was damaged, cut or edited")
+        raise CheckpointStorageError("does not end with its checksum: it was damaged, truncated or edited")
     try:
         document = json.loads(data)
         if document["format"] != _MANIFEST_FORMAT or document["version"] != VERSION:
@@ -346,13 +370,13 @@ def _manifest_end(head: bytes) -> bytes:
 
 
 def _packed(value: Any) -> bytes:
-    # Strict: what is only like a number, a text or a list would come back as something else.
+    # Strict, since a subclass of a number, a text or a list would not be restored exactly.
     packed: bytes = msgpack.packb(value, strict_types=True, default=_plain, unicode_errors="surrogatepass")
     return packed
 
 
 def _plain(value: Any) -> Any:
-    """What msgpack has no exact type for."""
+    """Encodes a value that msgpack has no exact type for."""
     if type(value) is tuple:
         return {_TUPLE: list(value)}
     if isinstance(value, dict):
@@ -373,8 +397,8 @@ def _extension(code: int, data: bytes) -> Any:
     return _TUPLE if code == 1 and not data else msgpack.ExtType(code, data)
 
 
-def _map(found: dict[Any, Any]) -> Any:
-    """A tuple is made when its list is: keys that are tuples are hashed after that."""
-    if len(found) == 1 and type(items := found.get(_TUPLE)) is list:
+def _map(decoded: dict[Any, Any]) -> Any:
+    """Turns the encoding of a tuple into the tuple, before it may be hashed as a key."""
+    if len(decoded) == 1 and type(items := decoded.get(_TUPLE)) is list:
         return tuple(items)
-    return found
+    return decoded

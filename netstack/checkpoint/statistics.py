@@ -1,7 +1,4 @@
-"""What can be said of a job's checkpoints at one moment.
-
-Takes: what the coordinator counted. Gives: `CheckpointStatistics` of each, `CoordinatorStatistics` of all.
-"""
+"""Statistics of a job's checkpoints: `CheckpointStatistics` of each, `CoordinatorStatistics` of all."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from dataclasses import dataclass
 
 
 class CheckpointState(enum.Enum):
-    """How far a checkpoint has come."""
+    """The state of a checkpoint."""
 
     PENDING = "pending"
     STORING = "storing"
@@ -23,14 +20,14 @@ class CheckpointStatistics:
     """A snapshot of one checkpoint.
 
     Attributes:
-        checkpoint_id: which.
-        state: how far it has come.
-        is_savepoint: whether it was asked for and is kept.
-        triggered_s: when, on the caller's clock.
-        duration_s: from its trigger to its end; None before.
-        size_bytes: of the files that were acknowledged.
-        acknowledged: subtasks that have acknowledged.
-        subtasks: all of them.
+        checkpoint_id: id of the checkpoint.
+        state: its state.
+        is_savepoint: whether it is a savepoint.
+        triggered_s: time of its trigger, on the caller's clock.
+        duration_s: time from its trigger to its end; None before.
+        size_bytes: size of the acknowledged files.
+        acknowledged: number of subtasks that have acknowledged.
+        subtasks: number of subtasks.
         reason: why it was aborted; empty otherwise.
     """
 
@@ -50,13 +47,13 @@ class CoordinatorStatistics:
     """A snapshot of a coordinator.
 
     Attributes:
-        triggered: checkpoints triggered.
-        completed: of these, complete.
-        aborted: of these, aborted.
-        ignored_acknowledgements: that came late, or twice.
-        failures_in_a_row: since the last complete one.
-        pending: those under way, oldest first.
-        ended: the last few that ended, oldest first.
+        triggered: number of triggered checkpoints.
+        completed: number of completed checkpoints.
+        aborted: number of aborted checkpoints.
+        ignored_acknowledgements: number of acknowledgements that came late or twice.
+        failures_in_a_row: number of failures since the last completed checkpoint.
+        pending: checkpoints in progress, oldest first.
+        ended: the last few ended checkpoints, oldest first.
     """
 
     triggered: int

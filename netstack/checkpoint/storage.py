@@ -1,17 +1,17 @@
-"""The folder of checkpoints: writes them so that a crash leaves only whole ones, finds the newest that can be used.
+"""Stores the checkpoints of a job in a folder: writes them crash-safely, and finds the newest valid one.
 
-Takes: snapshots of tasks, then a manifest. Gives: the newest complete checkpoint, whose every byte was verified.
+Takes: snapshots of tasks, then a manifest. Gives: the newest complete checkpoint, with all bytes verified.
 
     folder/chk-00000042/sink-0.1a2b3c4d.state   one subtask, see `snapshot`; named after its checksum
-    folder/chk-00000042/manifest.json           written last: without it the folder is no checkpoint
-    folder/epoch-00000003                       who completes checkpoints, see `fence`
+    folder/chk-00000042/manifest.json           written last; without it the folder is no checkpoint
+    folder/epoch-00000003                       the master that may complete checkpoints, see `fence`
 
 Rules:
-- Everything here may block on the disk: call it in a thread. Any number of threads, and processes, may write tasks of
-  one checkpoint; one master completes, prunes and discards, from one thread at a time. It is the last one that took the
-  folder over; all before it are fenced and raise `CheckpointFenced`.
-- How files are written whole or not at all, and which are removed, is the affair of `folders`.
-- A number that was used is not used again: it is that of a folder, or noted in the epoch.
+- Every method may block on the disk: call it in a thread. Any number of threads and processes may write snapshots of
+  one checkpoint. Only one master completes, prunes and discards, from one thread at a time: the last one that took the
+  folder over. Earlier masters are fenced and get `CheckpointFenced`.
+- `folders` writes files atomically and decides which files are removed.
+- A checkpoint number is never reused: used numbers belong to a folder or are noted in the epoch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from .. import crc
 from ..errors import CheckpointFenced, CheckpointStorageError, ConfigError
 from ..shown import shown
 from .fence import CheckpointFence
@@ -31,12 +30,12 @@ from .files import CheckpointFiles
 from .folders import MANIFEST_NAME, CheckpointFolders, folder_name
 from .snapshot import (
     CRC_BYTES,
-    HEADER_BYTES,
     Manifest,
     TaskFile,
     TaskSnapshot,
     check_crc32,
     check_header,
+    check_pieces,
     decode_manifest,
     decode_snapshot,
     encode_manifest,
@@ -48,11 +47,11 @@ LOGGER: Final = logging.getLogger("netstack")
 
 @dataclass(frozen=True, slots=True)
 class CompletedCheckpoint:
-    """A checkpoint that can be recovered from.
+    """A checkpoint that a job can be recovered from.
 
     Attributes:
         path: its folder.
-        manifest: what it consists of.
+        manifest: its manifest.
     """
 
     path: str
@@ -66,11 +65,11 @@ class CompletedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class RefusedCheckpoint:
-    """A checkpoint that `newest` passed over.
+    """A checkpoint that `newest` skipped.
 
     Attributes:
-        name: of its folder.
-        reason: the file, and what is wrong with it.
+        name: name of its folder.
+        reason: the file, and why it is invalid.
     """
 
     name: str
@@ -82,11 +81,11 @@ class CheckpointStorage:
     """The checkpoints of one job in one folder, which all its processes share.
 
     Args:
-        folder: where; made when the first task is written. Nobody else's files in it are touched.
-        keep: how many complete checkpoints `prune` leaves; savepoints do not count, and stay.
-        owner: who it is that completes checkpoints, for messages to others who try.
+        folder: the folder; created with the first snapshot. Other files in it are never touched.
+        keep: number of complete checkpoints that `prune` keeps; savepoints do not count and are always kept.
+        owner: name of this master, for error messages to other masters.
         files: the system calls.
-        random_bytes: source of temporary names.
+        random_bytes: random source of temporary names.
 
     Raises:
         ConfigError: `keep` is below 1.
@@ -102,7 +101,7 @@ class CheckpointStorage:
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         if keep < 1:
-            raise ConfigError(f"keep={keep} checkpoints; give at least 1: the newest one is what a job restarts from")
+            raise ConfigError(f"keep={keep} checkpoints; give at least 1, since a job restarts from the newest one")
         self.folder = os.path.abspath(folder)
         self._keep = keep
         files = CheckpointFiles() if files is None else files
@@ -110,40 +109,40 @@ class CheckpointStorage:
         self._fence = CheckpointFence(self._folders, files)
         self._owner = owner
         self._refused: tuple[RefusedCheckpoint, ...] = ()
-        self._verified: set[int] = set()  # complete checkpoints that this object has written or read through
+        self._verified: set[int] = set()  # complete checkpoints that this object has written or verified
 
     @property
     def refused(self) -> tuple[RefusedCheckpoint, ...]:
-        """What the last call of `newest` passed over, newest first."""
+        """The checkpoints that the last call of `newest` skipped, newest first."""
         return self._refused
 
-    # Owning.
+    # Ownership.
 
     @property
     def epoch(self) -> int:
-        """Of this master; 0 until it has taken the folder over."""
+        """The epoch of this master; 0 before it has taken the folder over."""
         return self._fence.epoch
 
     def take_over(self, *, steal: bool = False) -> int:
-        """Makes this object the folder's one master; to be called before `newest` says what a job goes on from.
+        """Makes this object the master of the folder; call it before `newest` determines the checkpoint to restore.
 
-        Whoever was it before is fenced. `complete`, `prune` and `discard` take over by themselves if nobody did.
+        The earlier master is fenced. `complete`, `prune` and `discard` take over by themselves if there is no master.
 
         Args:
-            steal: also from a master of another process that lives: one that is stopped or cannot be reached.
+            steal: also take over from a live process, which is stopped or unreachable.
 
         Returns:
-            The new epoch, above all before it.
+            The new epoch, greater than all earlier ones.
 
         Raises:
-            CheckpointFenced: another process has the folder, and lives; the text names it.
+            CheckpointFenced: another live process owns the folder; the text names it.
             CheckpointStorageError: the disk is full or broken.
         """
         self._fence.take_over(self._owner, steal=steal)
         return self._fence.epoch
 
     def close(self) -> None:
-        """Lets masters of other processes take over; what was completed stays. Idempotent; so does its end."""
+        """Lets masters of other processes take over, as the end of the process does. Idempotent."""
         self._fence.close()
 
     def path(self, checkpoint_id: int) -> str:
@@ -153,31 +152,31 @@ class CheckpointStorage:
     # Writing.
 
     def write_task(self, checkpoint_id: int, snapshot: TaskSnapshot) -> TaskFile:
-        """Writes one subtask's part of a checkpoint; when it returns the part survives a power failure.
+        """Writes the snapshot of one subtask; once it returns, the snapshot survives a power failure.
 
         Returns:
-            What the subtask acknowledges with.
+            The file, for the subtask's acknowledgement.
 
         Raises:
             StateNotPlain: the state is not plain data.
-            CheckpointStorageError: the disk is full or broken, or the checkpoint is complete already. No temporary file
-                is left if the disk lets us remove it. Abort the checkpoint; the job can go on.
+            CheckpointStorageError: the disk is full or broken, or the checkpoint is already complete. Temporary files
+                are removed if possible. Abort the checkpoint; the job can continue.
         """
         pieces, file = encode_snapshot(checkpoint_id, snapshot)
         if self._folders.has_file(checkpoint_id, MANIFEST_NAME):
             raise CheckpointStorageError(
-                f"checkpoint {checkpoint_id} in {self._folders.path(checkpoint_id)} is complete already, and"
-                f" {file.name} is late: this process belongs to an earlier run of the job"
+                f"checkpoint {checkpoint_id} in {self._folders.path(checkpoint_id)} is already complete, so {file.name}"
+                " is too late; this process belongs to an earlier run of the job"
             )
         self._folders.write(checkpoint_id, file.name, pieces)
         return file
 
     def complete(self, manifest: Manifest) -> CompletedCheckpoint:
-        """Makes a checkpoint of what its tasks have written, by writing the manifest.
+        """Completes a checkpoint by writing its manifest.
 
         Raises:
-            CheckpointFenced: another master has taken over. Nothing of this one counts any more.
-            CheckpointStorageError: the disk is full or broken, or a state file is not there. `discard` it then.
+            CheckpointFenced: another master has taken over; this one can complete nothing any more.
+            CheckpointStorageError: the disk is full or broken, or a state file is missing. `discard` it then.
         """
         self._own()
         checkpoint_id = manifest.checkpoint_id
@@ -189,32 +188,32 @@ class CheckpointStorage:
                 size_bytes = self._folders.size_bytes(checkpoint_id, file.name)
             except OSError as error:
                 raise CheckpointStorageError(
-                    f"checkpoint {checkpoint_id}: {path} was acknowledged and is not there: {error.strerror};"
+                    f"checkpoint {checkpoint_id}: {path} was acknowledged but is missing: {error.strerror};"
                     " give all processes of the job the same folder"
                 ) from error
             if size_bytes != file.size_bytes:
                 raise CheckpointStorageError(
-                    f"checkpoint {checkpoint_id}: {path} has {size_bytes} bytes, and {file.size_bytes} were"
-                    " acknowledged: somebody else writes there; give every job a folder of its own"
+                    f"checkpoint {checkpoint_id}: {path} has {size_bytes} bytes, but {file.size_bytes} were"
+                    " acknowledged: another job writes there; give every job its own folder"
                 )
         self._folders.write(checkpoint_id, MANIFEST_NAME, [encode_manifest(manifest)], is_first=True)
-        self._fence.check()  # whoever took over since then may not have seen the manifest
+        self._fence.check()  # a master that took over meanwhile may not have seen the manifest
         self._verified.add(checkpoint_id)
         return CompletedCheckpoint(folder, manifest)
 
     # Reading.
 
     def newest(self, *, of_job: bool = False) -> CompletedCheckpoint | None:
-        """The newest complete checkpoint: of the newest epoch, and there of the highest number. All of it is decoded.
+        """The newest complete checkpoint: the highest number of the newest epoch. All its files are decoded.
 
-        A newer one that is damaged, half written or of a master that was fenced is named with its reason in `refused`
-        and in a warning of the logger `netstack`.
+        A newer checkpoint that is damaged, incomplete or of a fenced master is listed in `refused`, and logged as a
+        warning by the logger `netstack`.
 
         Args:
-            of_job: for the job itself, which does not begin from savepoints that it went on behind.
+            of_job: skip savepoints after which the job continued, since the job does not restart from them.
 
         Returns:
-            None without any.
+            The checkpoint; None if there is none.
 
         Raises:
             CheckpointStorageError: the folder itself cannot be listed.
@@ -223,7 +222,7 @@ class CheckpointStorage:
         reasons: dict[int, str] = {}
         for checkpoint_id in self._folders.ids():
             if self._folders.is_empty(checkpoint_id):
-                continue  # its files were removed; the folder was not
+                continue  # its files were removed, but not the folder
             try:
                 manifest = self._manifest(checkpoint_id)
             except CheckpointStorageError as error:
@@ -232,32 +231,32 @@ class CheckpointStorage:
                 if not (of_job and manifest.job_goes_on):
                     manifests.append(manifest)
         manifests.sort(key=lambda manifest: (manifest.epoch, manifest.checkpoint_id))
-        found: Manifest | None = None
-        while manifests and found is None:
+        newest: Manifest | None = None
+        while manifests and newest is None:
             candidate = manifests.pop()
             try:
                 self._check(candidate)
             except CheckpointStorageError as error:
                 reasons[candidate.checkpoint_id] = str(error)
             else:
-                found = candidate
-        if found is not None:
+                newest = candidate
+        if newest is not None:
             for older in manifests:
-                if older.checkpoint_id > found.checkpoint_id:
+                if older.checkpoint_id > newest.checkpoint_id:
                     reasons[older.checkpoint_id] = (
                         f"{MANIFEST_NAME} is of epoch {older.epoch}, whose master was replaced before epoch"
-                        f" {found.epoch} completed checkpoint {found.checkpoint_id}"
+                        f" {newest.epoch} completed checkpoint {newest.checkpoint_id}"
                     )
-        newer = [number for number in sorted(reasons, reverse=True) if found is None or number > found.checkpoint_id]
+        newer = [number for number in sorted(reasons, reverse=True) if newest is None or number > newest.checkpoint_id]
         for number in newer:
             LOGGER.warning(
-                "checkpoint %s refused, an older one is looked for: %s", self._folders.path(number), reasons[number]
+                "checkpoint %s is invalid, trying an older one: %s", self._folders.path(number), reasons[number]
             )
         self._refused = tuple(RefusedCheckpoint(folder_name(number), reasons[number]) for number in newer)
-        return None if found is None else CompletedCheckpoint(self._folders.path(found.checkpoint_id), found)
+        return None if newest is None else CompletedCheckpoint(self._folders.path(newest.checkpoint_id), newest)
 
     def next_id(self) -> int:
-        """A number above that of every checkpoint which was ever begun in this folder; 1 at first.
+        """A number greater than that of every checkpoint that was ever begun in this folder; 1 in a new folder.
 
         Raises:
             CheckpointStorageError: the folder cannot be listed.
@@ -270,41 +269,42 @@ class CheckpointStorage:
             ) from error
 
     def read(self, checkpoint_id: int) -> list[TaskSnapshot]:
-        """The snapshots of all subtasks of a complete checkpoint, by task and subtask.
+        """The snapshots of all subtasks of a complete checkpoint, ordered by task and subtask.
 
         Raises:
-            CheckpointStorageError: it is not complete, or damaged; the text names file and reason.
+            CheckpointStorageError: the checkpoint is incomplete or damaged; the text names the file and the reason.
         """
         return [*self.snapshots(checkpoint_id)]
 
     def snapshots(self, checkpoint_id: int) -> Iterator[TaskSnapshot]:
-        """As `read`, one after the other: for who need not have all of them in memory. Raises likewise, where it is."""
+        """Yields the snapshots of `read` one by one, so that they need not all be in memory. Raises as `read`."""
         for file in sorted(self._manifest(checkpoint_id).files, key=lambda file: (file.task, file.subtask)):
             yield self._snapshot(checkpoint_id, file)
 
     # Removing.
 
     def discard(self, checkpoint_id: int) -> None:
-        """Removes what was written of an aborted checkpoint. What the disk refuses to remove is logged and left.
+        """Removes the files of an aborted checkpoint. Files that cannot be removed are logged and left.
 
-        So is everything when another master has taken over: then it is not ours to remove.
+        If another master has taken over, nothing is removed.
         """
         with self._only_logging():
             self._own()
             self._remove(checkpoint_id, max(self._folders.ids_if_any(), default=0))
 
     def prune(self, *, incomplete: bool = False) -> list[int]:
-        """Removes checkpoints that nobody needs.
+        """Removes obsolete checkpoints.
 
-        These are complete ones beyond `keep`, and what is incomplete or damaged and older than the newest that the job
-        may go on from, which always stays; so do savepoints. What the disk refuses to remove is logged and left.
+        These are complete checkpoints beyond `keep`, and incomplete or damaged ones that are older than the newest one
+        the job can restart from. That one and savepoints are always kept. Files that cannot be removed are logged and
+        left.
 
         Args:
-            incomplete: also what is newer than the newest complete one and incomplete; only while nobody writes
-                checkpoints, such as before a job starts.
+            incomplete: also remove incomplete checkpoints that are newer than the newest complete one; only allowed
+                while no checkpoint is written, such as before a job starts.
 
         Returns:
-            The numbers of what was removed, newest first.
+            The numbers of the removed checkpoints, newest first.
 
         Raises:
             CheckpointFenced: another master has the folder.
@@ -335,9 +335,9 @@ class CheckpointStorage:
         return removed
 
     def remove_all(self) -> None:
-        """Removes every checkpoint but savepoints, when the job has ended and nobody writes any more.
+        """Removes all checkpoints except savepoints, after the job has ended.
 
-        What the disk refuses to remove is logged and left; so is everything when another master has the folder.
+        Files that cannot be removed are logged and left. If another master owns the folder, nothing is removed.
         """
         with self._only_logging():
             self._own()
@@ -350,10 +350,10 @@ class CheckpointStorage:
     # Inside.
 
     def _own(self) -> None:
-        """Returns if this is the folder's master, which it becomes the first time.
+        """Checks that this is the folder's master; the first call takes the folder over.
 
         Raises:
-            CheckpointFenced: another one is.
+            CheckpointFenced: another master owns the folder.
             CheckpointStorageError: the disk is full or broken.
         """
         if self._fence.epoch:
@@ -369,7 +369,7 @@ class CheckpointStorage:
             LOGGER.warning("no checkpoint is removed: %s", error)
 
     def _remove(self, checkpoint_id: int, highest: int) -> bool:
-        """Removes a checkpoint; notes its number first if nothing else would tell that it was used."""
+        """Removes a checkpoint. Notes its number first if it is the highest, so that it is not reused."""
         self._verified.discard(checkpoint_id)
         keep_folder = False
         if not self._folders.is_folder(checkpoint_id):
@@ -385,7 +385,7 @@ class CheckpointStorage:
         return self._folders.remove(checkpoint_id, keep_folder=keep_folder)
 
     def _snapshot(self, checkpoint_id: int, file: TaskFile) -> TaskSnapshot:
-        """One file, decoded.
+        """Reads and decodes one file.
 
         Raises:
             CheckpointStorageError: it is missing or damaged; the text names it and the reason.
@@ -400,7 +400,7 @@ class CheckpointStorage:
         return snapshot
 
     def _check(self, manifest: Manifest) -> None:
-        """Reads and decodes every file of a checkpoint, one at a time: what cannot be decoded is not gone on from.
+        """Reads and decodes every file of a checkpoint, one at a time.
 
         Raises:
             CheckpointStorageError: a file is missing or damaged; the text names it and the reason.
@@ -421,26 +421,14 @@ class CheckpointStorage:
             return None
 
     def _verify(self, manifest: Manifest) -> None:
-        """Reads every file of a checkpoint and compares checksums, without holding more than a piece of it.
+        """Compares the checksums of every file of a checkpoint.
 
         Raises:
             CheckpointStorageError: a file is missing or damaged; the text names it and the reason.
         """
         for file in manifest.files:
-            size_bytes = crc32 = 0
-            head = tail = b""
-            for piece in self._folders.read(manifest.checkpoint_id, file.name):
-                size_bytes += len(piece)
-                if len(head) < HEADER_BYTES:
-                    head += piece[:HEADER_BYTES]
-                # The last bytes are the checksum itself, so those are always held back.
-                held = tail + piece
-                crc32 = crc.crc32(memoryview(held)[:-CRC_BYTES], crc32)
-                tail = held[-CRC_BYTES:]
             with _naming(file.name):
-                check_header(head, size_bytes)
-                check_crc32(crc32, int.from_bytes(tail, "big"))
-                check_crc32(crc32, file.crc32)
+                check_pieces(self._folders.read(manifest.checkpoint_id, file.name), file.crc32)
         self._verified.add(manifest.checkpoint_id)
 
     def _is_good(self, manifest: Manifest) -> bool:
@@ -454,7 +442,7 @@ class CheckpointStorage:
 
 @contextlib.contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """Puts a file's name in front of what is wrong with it."""
+    """Puts a file's name in front of the error's text."""
     try:
         yield
     except CheckpointStorageError as error:

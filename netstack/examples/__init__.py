@@ -1,4 +1,4 @@
-"""Jobs to run, to break and to change: `netstack run netstack.examples.word_count:job --input FILE`."""
+"""Example jobs to run and modify: `netstack run netstack.examples.word_count:job --input FILE`."""
 
 from .batch_word_count import batch_word_count
 

@@ -1,12 +1,12 @@
-"""The words of a file, counted stage after stage; how many count them is decided when it is known how many there are.
+"""Counts the words of a file in a batch job, whose parallelism is chosen once the number of words is known.
 
 Takes: a file. Gives: the most frequent words, from its one sink.
 
     netstack run netstack.examples:batch_word_count --input FILE [-p volume=65536] [-p top=10]
     netstack plan netstack.examples:batch_word_count --input FILE
 
-Three stages with files between them: nobody waits for a consumer, so one slot is enough. Words are hashed to as many
-subpartitions as there may be counters; each counter reads a range of them that holds about `volume` bytes.
+The job has three stages with files between them. No producer waits for its consumer, so one slot is enough. Words are
+hashed to as many subpartitions as there may be counters; each counter reads a range of them with about `volume` bytes.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ READ_BYTES = 1 << 20
 
 
 def batch_word_count(input: str, volume: int = 16 << 20, readers: int = 2, top: int = 20) -> StreamEnvironment:
-    """The job.
+    """Builds the job.
 
     Args:
         input: path of a text file that every TaskManager can read.
-        volume: bytes that each subtask of a vertex is to read.
-        readers: subtasks that read the file, each a part of it.
-        top: so many words are returned.
+        volume: number of bytes that each subtask of a vertex should read.
+        readers: number of subtasks that read the file.
+        top: number of words to return.
     """
     settings = StreamSettings(
         is_batch=True, is_dynamic=True, adaptive=AdaptiveSettings(data_volume_per_task_bytes=volume)
@@ -44,14 +44,14 @@ def batch_word_count(input: str, volume: int = 16 << 20, readers: int = 2, top: 
 
 
 def words(context: Any, path: str) -> Iterator[str]:
-    """The words of this subtask's part of the file: of the lines that begin in it."""
+    """Yields the words of all lines that begin in this subtask's part of the file."""
     size = os.path.getsize(path)
     start = size * context.subtask // context.parallelism
     stop = size * (context.subtask + 1) // context.parallelism
     with open(path, "rb") as file:
         if start:
             file.seek(start - 1)
-            start += len(file.readline()) - 1  # a line that began before is the other subtask's
+            start += len(file.readline()) - 1  # a line that began before this part belongs to the previous subtask
         while start < stop:
             block = file.readlines(min(READ_BYTES, stop - start))
             if not block:
@@ -64,41 +64,41 @@ def words(context: Any, path: str) -> Iterator[str]:
 
 
 def itself(word: str) -> str:
-    """What the words are grouped by."""
+    """Returns the key of a word: the word itself."""
     return word
 
 
 class Count:
-    """How often each word came; told at the end."""
+    """Counts each word, and emits the counts at the end."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
     def process(self, word: str, out: Any) -> None:
-        """One more."""
+        """Counts one word."""
         self._counts[word] += 1
 
     def finish(self, out: Any) -> None:
-        """All counts, on to the sink."""
+        """Emits all counts."""
         for word, count in self._counts.items():
             out.collect([word, count])
 
 
 class Top:
-    """The most frequent words."""
+    """Collects the most frequent words."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._found: list[tuple[int, str]] = []
+        self._words: list[tuple[int, str]] = []
         self._total = 0
 
     def process(self, counted: list[Any]) -> None:
-        """A word with its count."""
+        """Stores the count of one word."""
         word, count = counted
-        self._found.append((-count, word))
+        self._words.append((-count, word))
         self._total += count
 
     def finish(self, out: Any) -> dict[str, Any]:
-        """What the sink returns."""
-        self._found.sort()
-        return {"words": self._total, "top": [[word, -count] for count, word in self._found[: self._count]]}
+        """Returns the result of the job."""
+        self._words.sort()
+        return {"words": self._total, "top": [[word, -count] for count, word in self._words[: self._count]]}

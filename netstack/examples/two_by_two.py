@@ -1,13 +1,14 @@
-r"""Two producers, two consumers, one connection, slowly enough to watch: what `netstack demo` runs.
+r"""Two producers and two consumers on one connection, in slow motion: the job of `netstack demo`.
 
     A.1 ----> B.3        A.1 and A.2 in one process, B.3 and B.4 in another; the four channels share one connection.
-        \ /              A.1 writes mostly for B.3, A.2 mostly for B.4.
+        \ /              A.1 writes mostly to B.3, A.2 mostly to B.4.
         / \
     A.2 ----> B.4
 
-What to look at: B.4 stalls in one phase. With credit only its own channels wait: credit 0, a backlog at the producers,
-and B.3 goes on. Without credit the connection is not read while B.4 has no room, and B.3 starves beside it. In another
-phase A.2 has a backlog, its barriers are behind that, and those of A.1 wait for them: alignment.
+What to look at: B.4 stalls in one phase. With credit only its own channels wait: their credit is 0, the producers have
+a backlog, and B.3 continues. Without credit the connection is not read while B.4 has no free buffer, so B.3 starves
+too. In another phase A.2 has a backlog with its barrier after it, and the channels of A.1 wait for that barrier:
+alignment.
 """
 
 from __future__ import annotations
@@ -30,73 +31,71 @@ PHASES: Final[tuple[dict[str, Any], ...]] = (
         "seconds": 12,
         "job": WITH_CREDIT,
         "title": "everything flows, with credit",
-        "text": "A.1 and A.2 fill buffers of 1 KiB and send each as soon as it is full and there is credit for it."
-        " B.3 and B.4 have two buffers of their own for each channel, and share four floating ones at each"
-        " gate: credit is a promise that one of these is free.",
+        "text": "A.1 and A.2 fill buffers of 1 KiB, and send each buffer as soon as it is full and there is credit for"
+        " it. B.3 and B.4 have two exclusive buffers per channel and four floating buffers per gate. Each credit"
+        " promises that one of these is free.",
     },
     {
         "kind": STALL,
         "seconds": 15,
         "job": WITH_CREDIT,
         "title": "B.4 stalls, with credit",
-        "text": "B.4 takes nothing. Its buffers fill, the credit of its channels goes down to 0, and what A.2 writes"
-        " for it waits at A.2 as backlog, until A.2 itself waits: backpressure. The connection stays free: B.3"
-        " gets its records from A.1 as before.",
+        "text": "B.4 stops reading. Its buffers fill up, the credit of its channels falls to 0, and the data that A.2"
+        " writes to it becomes a backlog at A.2, until A.2 itself waits: backpressure. The connection stays free: B.3"
+        " still gets its records from A.1.",
     },
     {
         "kind": CATCH_UP,
         "seconds": 12,
         "job": WITH_CREDIT,
         "title": "B.4 catches up",
-        "text": "The backlog tells B.4's gate how many floating buffers to lend to which channel; credit comes back,"
-        " the backlog goes away.",
+        "text": "B.4 reads again. The backlog tells its gate how many floating buffers each channel needs; credit"
+        " returns, and the backlog shrinks.",
     },
     {
         "kind": ALIGN,
         "seconds": 18,
         "job": WITH_CREDIT,
         "title": "a barrier aligns",
-        "text": "A.2 writes more than B.3 and B.4 can take, A.1 little. A checkpoint begins: A.1's barrier comes at"
-        " once, A.2's is behind its backlog. Until it has come B.3 and B.4 take nothing more from A.1: its channels"
-        " wait behind their barrier, which is the alignment. Then the state is taken, and A.1 goes on; the table of"
-        " checkpoints tells how long that took.",
+        "text": "A.2 writes more than B.3 and B.4 can read, A.1 little. A checkpoint begins: A.1's barrier arrives at"
+        " once, A.2's is queued after its backlog. Until it arrives, B.3 and B.4 read nothing more from A.1, whose"
+        " channels are blocked behind their barrier: this is the alignment. Then the state is stored, and A.1"
+        " continues; the table of checkpoints shows how long that took.",
     },
     {
         "kind": FLOW,
         "seconds": 10,
         "job": WITHOUT_CREDIT,
         "title": "the same without credit",
-        "text": "As before Flink 1.5: producers send without asking, and a consumer without a free buffer stops the"
-        " reading of its whole connection. As long as both consumers keep up there is no difference to be"
-        " seen.",
+        "text": "As before Flink 1.5: producers send without credit, and a consumer without a free buffer stops"
+        " reading the whole connection. While both consumers keep up, there is no visible difference.",
     },
     {
         "kind": STALL,
         "seconds": 15,
         "job": WITHOUT_CREDIT,
         "title": "B.4 stalls, without credit",
-        "text": "B.4 takes nothing. Its buffers fill, and then nobody reads the connection any more: B.3 is idle,"
-        " although A.1 has records for it. One slow consumer stalls everybody beside it. That is what credit"
-        " is for.",
+        "text": "B.4 stops reading. Its buffers fill up, and the connection is no longer read: B.3 is idle, although"
+        " A.1 has records for it. One slow consumer stalls all others on its connection. Credit prevents this.",
     },
 )
-"""What is to be seen, one after the other, and again from the beginning."""
+"""The phases of the demo, which repeat."""
 
 NAMES: Final = {"A 0": "A.1", "A 1": "A.2", "B 0": "B.3", "B 1": "B.4"}
-"""What the subtasks are called in Flink's own picture of this."""
+"""Names of the subtasks in Flink's picture of credit-based flow control."""
 
 RECORD_BYTES: Final = 490
 """Two records fill a buffer."""
 
 PER_S: Final = 20
-"""Records of a producer in a second."""
+"""Records per second of a producer."""
 
 OTHER: Final = 16
-"""Every so many records one goes to the other consumer."""
+"""One in this number of records goes to the other consumer."""
 
 
 def phase_at(began: float, pace: float) -> str:
-    """What kind of phase it is now, in a demonstration that began then (seconds since 1970)."""
+    """The kind of the current phase of a demo that began at `began` (seconds since 1970)."""
     whole = sum(phase["seconds"] for phase in PHASES)
     left = (time.time() - began) / pace % whole
     for phase in PHASES:
@@ -107,21 +106,21 @@ def phase_at(began: float, pace: float) -> str:
 
 
 class Producer:
-    """A.1 and A.2: records of 490 bytes, slowly; they say for whom they are."""
+    """A.1 and A.2: slow sources of records of 490 bytes, which contain their destination."""
 
     def __init__(self, began: float, pace: float) -> None:
-        """Args: when the first phase began; how much longer phases take than they say."""
+        """Args: start of the first phase (seconds since 1970); factor on the durations of phases."""
         self.began = began
         self.pace = pace
         self.number = 0
         self.subtask = 0
 
     def open(self, context: OperatorContext) -> None:
-        """Hears which of the two it is."""
+        """Stores the index of the subtask."""
         self.subtask = context.subtask
 
     async def read(self) -> list[bytes]:
-        """The next record."""
+        """Returns the next record."""
         is_aligning = phase_at(self.began, self.pace) == ALIGN
         per_s = PER_S if not is_aligning else 4 * PER_S if self.subtask else PER_S // 4
         await trio.sleep(self.pace / per_s)
@@ -130,34 +129,34 @@ class Producer:
         return [bytes([1 - self.subtask if is_other else self.subtask]) + bytes(RECORD_BYTES - 1)]
 
     def snapshot(self, unsent: int) -> int:
-        """How far it is."""
+        """Returns the number of records sent."""
         return self.number - unsent
 
     def restore(self, states: list[int]) -> None:
-        """Goes on somewhere: nobody counts these records."""
+        """Restores a position; the records are not counted, so any will do."""
         self.number = max(states)
 
 
 def target(record: bytes, channels: int) -> int:
-    """Whom a record is for."""
+    """Returns the destination of a record."""
     return record[0] % channels
 
 
 class Consumer:
-    """B.3 and B.4: they take records, but for B.4 in some phases."""
+    """B.3 and B.4: they read records, except B.4 in some phases."""
 
     def __init__(self, began: float, pace: float) -> None:
-        """Args: when the first phase began; how much longer phases take than they say."""
+        """Args: start of the first phase (seconds since 1970); factor on the durations of phases."""
         self.began = began
         self.pace = pace
         self.subtask = 0
 
     def open(self, context: OperatorContext) -> None:
-        """Hears which of the two it is."""
+        """Stores the index of the subtask."""
         self.subtask = context.subtask
 
     async def process(self, record: bytes, out: Output) -> None:
-        """One record."""
+        """Processes one record."""
         phase = phase_at(self.began, self.pace)
         while phase == STALL and self.subtask == 1:
             await trio.sleep(0.1 * self.pace)
@@ -166,19 +165,19 @@ class Consumer:
 
 
 def job(began: float = 0.0, pace: float = 1.0, credit: int = 1) -> StreamEnvironment:
-    """The job.
+    """Builds the job.
 
     Args:
-        began: when the first phase began, seconds since 1970.
-        pace: how much longer everything takes; below 1 it is faster.
-        credit: 0 goes without.
+        began: start of the first phase, seconds since 1970.
+        pace: factor by which the demo is slowed down; below 1 it runs faster.
+        credit: 0 disables credit.
     """
     network = NetworkConfig(
         segment_size_bytes=1024,
         memory_bytes=256 * 1024,
         exclusive_buffers_per_channel=2,
         floating_buffers_per_gate=4,
-        spare_floating_buffers_per_gate=0,  # the page tells of four that are shared
+        spare_floating_buffers_per_gate=0,  # the text of the page speaks of four floating buffers
         credit_based=bool(credit),
         heartbeat_interval_s=10.0 if credit else None,
     )

@@ -1,12 +1,12 @@
-"""Two pipelines that know nothing of each other, in one job: kill a process of one, and the other does not notice.
+"""Two independent pipelines in one job: if a process of one is killed, the other continues without interruption.
 
     netstack run netstack.examples.two_pipelines:job --taskmanagers 2 --slots 1
 
     left numbers -> (by remainder) -> left sum        right numbers -> (by remainder) -> right sum
 
-What to look at: each pipeline has a slot sharing group of its own, so with one slot a TaskManager they are in different
-processes. Each is a pipelined region: what fails is started again together, from the last checkpoint. At the end each
-sum says how many numbers it got, and their sum: nothing was lost, nothing came twice.
+What to look at: each pipeline has its own slot sharing group, so with one slot per TaskManager they run in different
+processes. Each is a pipelined region, whose tasks restart together from the last checkpoint. At the end each sum
+reports the count and the sum of its numbers, which shows that no number was lost or processed twice.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from netstack import CheckpointSettings, OperatorContext, Output, StreamEnvironm
 
 
 class Numbers:
-    """A source: the numbers from 0 on, a few in every hundredth of a second."""
+    """A source of the numbers from 0 on, a few per hundredth of a second."""
 
     def __init__(self, count: int, per_s: int) -> None:
-        """Args: how many in all, and in a second."""
+        """Args: how many numbers in all, and per second."""
         self.count = count
         self.at_once = max(1, per_s // 100)
         self.next = 0
 
     async def read(self) -> list[int] | None:
-        """The next few."""
+        """Returns the next numbers."""
         await trio.sleep(0.01)
         first = self.next
         self.next = min(self.count, first + self.at_once)
         return [*range(first, self.next)] or None
 
     def snapshot(self, unsent: int) -> int:
-        """How far it is."""
+        """Returns the next number to send."""
         return self.next - unsent
 
     def restore(self, states: list[int]) -> None:
-        """Goes on from there; the job has one subtask of it."""
+        """Restores the position; the source has one subtask."""
         (self.next,) = states
 
 
 def remainder(number: int) -> int:
-    """The key of a number."""
+    """Returns the key of a number."""
     return number % 100
 
 
@@ -50,16 +50,16 @@ class Sum:
     """Counts and adds the numbers of every key."""
 
     def open(self, context: OperatorContext) -> None:
-        """Asks for its state."""
+        """Gets the keyed state."""
         self.sums = context.keyed_state("sums", (0, 0))
 
     def process(self, number: int, out: Output) -> None:
-        """One more."""
+        """Adds one number."""
         count, total = self.sums[number % 100]
         self.sums[number % 100] = (count + 1, total + number)
 
     def finish(self) -> dict[str, int]:
-        """The result of this subtask."""
+        """Returns the result of this subtask."""
         return {
             "count": sum(count for count, _ in self.sums.values()),
             "sum": sum(total for _, total in self.sums.values()),
@@ -67,12 +67,12 @@ class Sum:
 
 
 def job(seconds: int = 30, per_s: int = 1000, interval_s: float = 1.0) -> StreamEnvironment:
-    """The job.
+    """Builds the job.
 
     Args:
-        seconds: how long it takes.
-        per_s: numbers of each pipeline in a second.
-        interval_s: a checkpoint is taken so often.
+        seconds: duration of the job.
+        per_s: numbers per second of each pipeline.
+        interval_s: checkpoint interval.
     """
     settings = StreamSettings(checkpoints=CheckpointSettings(interval_s=interval_s))
     both = StreamEnvironment("two pipelines", settings=settings)

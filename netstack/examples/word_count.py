@@ -1,12 +1,12 @@
-"""Counts the words of a file, and goes on from its last checkpoint when a process is killed.
+"""Counts the words of a file, and continues from its last checkpoint when a process is killed.
 
     netstack run netstack.examples.word_count:job --input FILE
     netstack run netstack.examples.word_count:job --input FILE -p parallelism=4 --taskmanagers 4 --slots 1
 
     lines -> split -> (by word) -> count -> (to one) -> top
 
-What to look at: `Lines` knows where it is, so it can go on from there, also with another number of subtasks. `Count`
-has keyed state, which the runtime keeps. `netstack plan` shows that `lines -> split` is one task, and why.
+What to look at: `Lines` stores its position, so it can continue from there, also with another number of subtasks.
+`Count` has keyed state, which the runtime stores. `netstack plan` shows that `lines -> split` is one task, and why.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ LINES_AT_ONCE: Final = 256
 
 
 class Lines:
-    """A source: the lines of a file, each once. Every subtask reads a range of bytes: the lines that begin in it."""
+    """A source of the lines of a file. Every subtask reads the lines that begin in its range of bytes."""
 
     def __init__(self, path: str) -> None:
-        """Args: of the file, which every TaskManager must see."""
+        """Args: the path of the file, which every TaskManager must be able to read."""
         self.path = path
-        self.ranges: list[list[int]] = []  # still to be read: [from, to]
-        self.starts: list[int] = []  # where each of the lines begins that were read last
+        self.ranges: list[list[int]] = []  # ranges still to be read: [start, end]
+        self.starts: list[int] = []  # offsets of the lines read last
 
     def open(self, context: OperatorContext) -> None:
-        """Shares the file out."""
+        """Determines the range of this subtask."""
         size_bytes = os.path.getsize(self.path)
         first = size_bytes * context.subtask // context.parallelism
         last = size_bytes * (context.subtask + 1) // context.parallelism
         self.ranges = [[first, last]]
 
     def restore(self, states: list[list[list[int]]]) -> None:
-        """What the old subtasks had not read; nothing, in a subtask more than there were."""
+        """Takes over what the former subtasks had not read; nothing in an additional subtask."""
         self.ranges = [each for ranges in states for each in ranges]
 
     def read(self) -> list[str] | None:
@@ -51,14 +51,14 @@ class Lines:
         return None
 
     def _read(self, part: list[int]) -> list[str]:
-        """The next lines that begin in a range, which then begins behind them."""
+        """Reads the next lines that begin in a range, and moves the start of the range."""
         first, last = part
         lines: list[str] = []
         self.starts = []
         with open(self.path, "rb") as file:
             file.seek(max(0, first - 1))
             if first:
-                file.readline()  # to the end of the line that began before
+                file.readline()  # skips the line that began before the range
             start = file.tell()
             while start < last and len(lines) < LINES_AT_ONCE:
                 line = file.readline()
@@ -69,7 +69,7 @@ class Lines:
         return lines
 
     def snapshot(self, unsent: int) -> list[list[int]]:
-        """What is still to be read: of the lines read last so many were not sent."""
+        """Returns the ranges still to be read, including the `unsent` last lines."""
         ranges = [list(each) for each in self.ranges]
         if unsent:
             ranges[0][0] = self.starts[-unsent]
@@ -77,65 +77,65 @@ class Lines:
 
 
 def split(line: str) -> Iterable[str]:
-    """The words of a line."""
+    """Splits a line into words."""
     return re.findall(r"\w+", line.lower())
 
 
 def itself(word: str) -> str:
-    """The key of a word."""
+    """Returns the key of a word: the word itself."""
     return word
 
 
 class Count:
-    """How often each word came; all at the end."""
+    """Counts each word, and emits the counts at the end."""
 
     def open(self, context: OperatorContext) -> None:
-        """Asks for its state."""
+        """Gets the keyed state."""
         self.counts = context.keyed_state("counts", 0)
 
     def process(self, word: str, out: Output) -> None:
-        """One more."""
+        """Counts one word."""
         self.counts[word] += 1
 
     def finish(self, out: Output) -> None:
-        """There are no more words."""
+        """Emits all counts."""
         for word, count in self.counts.items():
             out.collect([word, count])
 
 
 class Top:
-    """The words that came most often."""
+    """Collects the most frequent words."""
 
     def __init__(self, most: int) -> None:
-        """Args: how many of them."""
+        """Args: the number of words to return."""
         self.most = most
-        self.found: list[list[str | int]] = []
+        self.counts: list[list[str | int]] = []
 
     def process(self, counted: list[str | int]) -> None:
-        """One word."""
-        self.found.append(counted)
+        """Stores the count of one word."""
+        self.counts.append(counted)
 
     def finish(self) -> list[list[str | int]]:
-        """The result of the job."""
-        return sorted(self.found, key=lambda counted: (-int(counted[1]), counted[0]))[: self.most]
+        """Returns the result of the job."""
+        return sorted(self.counts, key=lambda counted: (-int(counted[1]), counted[0]))[: self.most]
 
     def snapshot(self) -> list[list[str | int]]:
-        """What came so far."""
-        return list(self.found)
+        """Returns the counts received so far."""
+        return list(self.counts)
 
     def restore(self, states: list[list[list[str | int]]]) -> None:
-        """Goes on."""
-        self.found = [counted for state in states for counted in state]
+        """Restores the counts."""
+        self.counts = [counted for state in states for counted in state]
 
 
 def job(input: str, parallelism: int = 2, most: int = 10, interval_s: float = 1.0) -> StreamEnvironment:
-    """The job.
+    """Builds the job.
 
     Args:
         input: path of the file.
-        parallelism: of everything but the last step.
-        most: how many words are told.
-        interval_s: a checkpoint is taken so often.
+        parallelism: parallelism of all operators but the last one.
+        most: number of words to return.
+        interval_s: checkpoint interval.
     """
     settings = StreamSettings(checkpoints=CheckpointSettings(interval_s=interval_s, unaligned=True))
     words = StreamEnvironment("word count", parallelism=parallelism, settings=settings)

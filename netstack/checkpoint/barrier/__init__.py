@@ -1,7 +1,7 @@
-"""Checkpoint barriers of one task: when a checkpoint begins, which channels wait for it, and when it is given up.
+"""Barrier handling of one task: decides when a checkpoint begins, which channels block, and when it is aborted.
 
-Two handlers with one outside: `BarrierHandler` cuts exactly (aligned, unaligned, or aligned until a timeout),
-`BarrierTracker` counts only, at least once. Both see every input of the task: channels are numbered through all gates.
+There are two handlers with the same interface. `BarrierHandler` is exactly-once: aligned, unaligned, or aligned with a
+timeout. `BarrierTracker` is at-least-once: it only counts barriers. Channels are numbered across all gates of the task.
 """
 
 from .handler import BarrierHandler

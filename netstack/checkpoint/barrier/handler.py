@@ -1,19 +1,19 @@
-"""When a checkpoint begins, exactly once: aligned, unaligned, or aligned until it becomes too old.
+"""The exactly-once barrier handler: aligned checkpoints, unaligned ones, and aligned ones with a timeout.
 
-Takes: barriers, announcements, cancel markers and ends, as they are polled from the channels of a task; a clock and a
-timer. Gives: calls to `CheckpointTask` and `CheckpointedInputs`.
+Takes: barriers, announcements, cancel markers and ends, as the task polls them from its channels; a clock and a timer.
+Gives: calls to `CheckpointTask` and `CheckpointedInputs`.
 
 Rules:
-- Ids grow; a checkpoint is triggered at most once, and a newer one takes the place of a pending one.
-- It waits for the channels that were open when it began here. The end of a channel counts as its barrier.
-- The producer behind an aligned barrier is resumed exactly once: when the checkpoint is complete, when it is aborted,
-  or at once if it was over already. A channel that ended is not resumed.
-- Whatever began ends: with `inputs_complete` after `trigger`, or with `abort`. (When the cancel marker of a newer one
-  ends a pending checkpoint, Flink's task hears of the newer one only.)
-- A cancel marker aborts a checkpoint that was only announced so far. (Flink ignores it; the announced barrier then
-  blocks its channel until the next checkpoint.)
-- Time is the age that the first barrier, or its announcement, brought and the time since, by this process's clock.
-  Nobody looks at `timestamp_ns`.
+- Ids increase. A checkpoint is triggered at most once, and a newer one replaces a pending one.
+- A checkpoint waits for the channels that were open when it began here. The end of a channel counts as its barrier.
+- The producer behind an aligned barrier is resumed exactly once: when the checkpoint is complete or aborted, or at once
+  if it was already over. A channel that has ended is not resumed.
+- Every checkpoint that began ends with `inputs_complete` after `trigger`, or with `abort`. (If the cancel marker of a
+  newer checkpoint ends a pending one, Flink notifies its task of the newer one only.)
+- A cancel marker also aborts a checkpoint that was only announced. (Flink ignores such a marker, and the announced
+  barrier then blocks its channel until the next checkpoint.)
+- The age of a checkpoint is the age in its first barrier or announcement, plus the time since then by this process's
+  clock. `timestamp_ns` is not used.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _END_INPUTS: Final = (Input.END, Input.LATE_END, Input.LAST_END)
 
 @final
 class BarrierHandler:
-    """One checkpoint at a time, over all channels of a task. Not reentrant; no call waits."""
+    """Handles one checkpoint at a time over all channels of a task. Not reentrant; no call waits."""
 
     def __init__(
         self,
@@ -59,17 +59,17 @@ class BarrierHandler:
         now: Callable[[], float],
         call_at: Callable[[float, Callable[[], None]], None],
     ) -> None:
-        """Starts with every channel open and no checkpoint.
+        """Starts with all channels open and no checkpoint.
 
         Args:
-            channels: how many there are over all gates; a channel is its index.
-            inputs: what blocks and captures.
-            task: what is checkpointed.
-            unaligned: whether a checkpoint may be, or become, unaligned. Aligned barriers stay aligned without a
-                timeout of their own, so savepoints do.
-            now: monotonic seconds.
-            call_at: calls back once, not earlier than at a time of that clock. Nothing is cancelled: a call that comes
-                when it is no longer wanted does nothing.
+            channels: number of channels of all gates; a channel is identified by its index.
+            inputs: the inputs, which block and capture.
+            task: the task.
+            unaligned: whether a checkpoint may be, or become, unaligned. A barrier without timeout, such as that of a
+                savepoint, stays aligned.
+            now: clock in monotonic seconds.
+            call_at: calls a function once, not before a time of that clock. Timers are not cancelled; an obsolete one
+                does nothing.
         """
         self._inputs = inputs
         self._task = task
@@ -80,10 +80,10 @@ class BarrierHandler:
         self._blocked: set[int] = set()
         self._current = -1  # newest id begun or aborted here
         self._closed = False
-        self._wake_s: float | None = None  # the earliest call that was asked for and has not come
+        self._wake_s: float | None = None  # time of the earliest timer that has not fired
         self._completed = self._aborted = self._timed_out = 0
         self._last: AlignmentStatistics | None = None
-        # Of the current checkpoint, while it is pending.
+        # The pending checkpoint.
         self._pending: CheckpointBarrier | None = None
         self._received: set[int] = set()
         self._expected = 0
@@ -99,14 +99,14 @@ class BarrierHandler:
         """A barrier was polled from `channel`.
 
         Raises:
-            LocalProtocolError: it cannot come here: closed, the channel has ended or brought it already, or the job's
-                tasks disagree about how barriers align.
+            LocalProtocolError: the handler is closed, the channel has ended or has already delivered this barrier, or
+                the tasks of the job disagree about alignment.
         """
         check_polled(channel, self._open, is_closed=self._closed)
         if barrier.alignment is Alignment.AT_LEAST_ONCE:
             raise LocalProtocolError(
-                f"barrier {barrier.checkpoint_id} of channel {channel} is AT_LEAST_ONCE, but this task cuts exactly:"
-                " give it a BarrierTracker, or trigger aligned checkpoints"
+                f"barrier {barrier.checkpoint_id} of channel {channel} is AT_LEAST_ONCE, but this task is exactly-once:"
+                " use a BarrierTracker, or trigger aligned checkpoints"
             )
         if self._is_over(barrier.checkpoint_id):
             if blocks_producer(barrier):
@@ -115,16 +115,16 @@ class BarrierHandler:
         self._begin(barrier)
         if channel in self._received:
             raise LocalProtocolError(
-                f"channel {channel} brought barrier {barrier.checkpoint_id} twice; its producer is faulty"
+                f"channel {channel} delivered barrier {barrier.checkpoint_id} twice; its producer is faulty"
             )
         self._set_deadline(barrier)
         self._count(channel, _ALIGNED_INPUTS if blocks_producer(barrier) else _UNALIGNED_INPUTS)
 
     def on_announcement(self, channel: int, barrier: CheckpointBarrier, sequence: int) -> None:
-        """`barrier` is queued in `channel` under this sequence number, behind data.
+        """`barrier` is queued in `channel` with this sequence number, after data.
 
         Raises:
-            LocalProtocolError: closed, or the channel has ended.
+            LocalProtocolError: the handler is closed, or the channel has ended.
         """
         check_polled(channel, self._open, is_closed=self._closed)
         if self._is_over(barrier.checkpoint_id):
@@ -139,20 +139,20 @@ class BarrierHandler:
         """A cancel marker was polled from `channel`.
 
         Raises:
-            LocalProtocolError: closed, or the channel has ended.
+            LocalProtocolError: the handler is closed, or the channel has ended.
         """
         check_polled(channel, self._open, is_closed=self._closed)
         if self._is_over(checkpoint_id):
             return
         if checkpoint_id > self._current:
-            self._give_way()
+            self._subsume()
         self._abort(checkpoint_id, AbortReason.DECLINED)
 
     def on_end_of_partition(self, channel: int) -> None:
-        """`channel` has ended: it counts as having brought its barrier.
+        """`channel` has ended, which counts as its barrier.
 
         Raises:
-            LocalProtocolError: closed, or it ended before.
+            LocalProtocolError: the handler is closed, or the channel ended before.
         """
         check_polled(channel, self._open, is_closed=self._closed)
         self._open.remove(channel)
@@ -162,7 +162,7 @@ class BarrierHandler:
     # From the task.
 
     def close(self) -> None:
-        """Aborts what is pending; nothing may come any more. Idempotent."""
+        """Aborts the pending checkpoint and refuses further calls. Idempotent."""
         if not self._closed:
             self._closed = True
             if self._pending is not None:
@@ -184,7 +184,7 @@ class BarrierHandler:
             last=self._last,
         )
 
-    # The frame: which checkpoint an input belongs to.
+    # The current checkpoint.
 
     def _is_over(self, checkpoint_id: int) -> bool:
         return checkpoint_id < self._current or (checkpoint_id == self._current and self._pending is None)
@@ -193,18 +193,18 @@ class BarrierHandler:
         """Makes the barrier's checkpoint the current one, if it is newer."""
         if barrier.checkpoint_id == self._current:
             return
-        self._give_way()
+        self._subsume()
         self._current = barrier.checkpoint_id
         self._pending = barrier
         self._arrived_s = self._now()
         self._expected = len(self._open)
 
-    def _give_way(self) -> None:
+    def _subsume(self) -> None:
         if self._pending is not None:
             self._abort(self._current, AbortReason.SUBSUMED)
 
     def _count(self, channel: int, inputs: tuple[Input, Input, Input]) -> None:
-        """Counts the channel, as one of these inputs: as usual, late, or the last."""
+        """Counts a channel, and steps with one of these inputs: the usual one, the late one, or the last one."""
         usual, late, last = inputs
         now = self._now()
         self._received.add(channel)
@@ -239,22 +239,22 @@ class BarrierHandler:
         self._deadline_s = None
         self._too_old = False
 
-    # The table.
+    # The state machine.
 
     def _step(self, what: Input, channel: int = -1, sequence: int = -1) -> bool:
-        """Does what the table says; False if the checkpoint was declined, and so aborted."""
+        """Performs a transition of the table. Returns False if the checkpoint was declined, and so aborted."""
         step = TRANSITIONS.get((self._state, what))
         if step is None:
             raise LocalProtocolError(
-                f"checkpoint {self._current}, state {self._state.name} ({self._state.value}), cannot take:"
-                f" {what.value}, channel {channel}; are all tasks of the job configured alike?"
+                f"checkpoint {self._current} in state {self._state.name} ({self._state.value}) cannot handle"
+                f" {what.value} of channel {channel}; give all tasks of the job the same checkpoint settings"
             )
         try:
             for action in step.actions:
                 self._do(action, channel, sequence)
         except CannotCheckpoint as declined:
             if Action.CAPTURE in step.actions:
-                self._state = State.UC  # some inputs may capture already, so the abort has to stop them
+                self._state = State.UC  # some inputs may already capture, so the abort must stop them
             self._abort(self._current, declined.reason)
             return False
         self._state = step.following
@@ -305,7 +305,7 @@ class BarrierHandler:
     # Time.
 
     def _barrier(self) -> CheckpointBarrier:
-        """The pending barrier, as old as it is now."""
+        """The pending barrier with its current age."""
         assert self._pending is not None
         return replace(self._pending, elapsed_ns=age_ns(self._pending, self._arrived_s, self._now()))
 
@@ -321,9 +321,9 @@ class BarrierHandler:
         )
 
     def _set_deadline(self, barrier: CheckpointBarrier) -> None:
-        """From the first barrier or announcement of a checkpoint that may time out.
+        """Sets the deadline at the first barrier or announcement with a timeout.
 
-        It need not be the one the checkpoint began with: that may have been forced to align on its way.
+        The first barrier of the checkpoint may have none, because an edge forced it to align.
         """
         if self._deadline_s is None and may_time_out(barrier) and self._state in (State.AW, State.AC):
             now = self._now()
@@ -332,7 +332,7 @@ class BarrierHandler:
             self._wake_at(max(now, self._deadline_s))
 
     def _wake_at(self, due_s: float) -> None:
-        # At most one timer is under way, however many checkpoints end long before their timeouts.
+        # At most one timer is active, however many checkpoints end before their timeouts.
         if self._wake_s is None or due_s < self._wake_s:
             self._wake_s = due_s
             self._call_at(due_s, self._on_timer)
@@ -340,8 +340,8 @@ class BarrierHandler:
     def _on_timer(self) -> None:
         self._wake_s = None
         if self._deadline_s is None:
-            return  # closed, over, or unaligned already
+            return  # the checkpoint is over, or already unaligned
         if self._now() < self._deadline_s:
-            self._wake_at(self._deadline_s)  # the timer of an older checkpoint
+            self._wake_at(self._deadline_s)  # this timer belonged to an older checkpoint
         else:
             self._step(Input.TIMEOUT)

@@ -1,7 +1,7 @@
-"""What a barrier handler asks of the inputs and of the task around it, and what it says of a checkpoint.
+"""The interfaces of a barrier handler: the inputs and the task it works with, its abort reasons and its statistics.
 
-Takes: nothing. Gives: `CheckpointedInputs` and `CheckpointTask` to implement, reasons and statistics to read, and the
-few facts about barriers that both handlers need.
+Takes: nothing. Gives: `CheckpointedInputs` and `CheckpointTask` to implement, and the functions that both handlers
+share.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from ...events import Alignment, CheckpointBarrier, DataType, data_type_of
 
 
 class AbortReason(enum.Enum):
-    """Why a checkpoint will not happen at this task."""
+    """Why a checkpoint is aborted at this task."""
 
-    SUBSUMED = "a newer checkpoint took its place"
-    DECLINED = "a task in front of this one cancelled it"
+    SUBSUMED = "a newer checkpoint replaced it"
+    DECLINED = "an upstream task cancelled it"
     CLOSED = "the task ends"
 
 
 class CannotCheckpoint(Exception):
-    """Raised by `CheckpointedInputs.checkpoint_started` or `CheckpointTask.trigger`: this checkpoint cannot be had.
+    """Raised by `CheckpointedInputs.checkpoint_started` or `CheckpointTask.trigger` to decline a checkpoint.
 
-    It never leaves the handler, which aborts the checkpoint and goes on.
+    The handler catches it and aborts the checkpoint.
 
     Attributes:
-        reason: what `CheckpointTask.abort` is told.
+        reason: the reason that `CheckpointTask.abort` gets.
     """
 
     def __init__(self, reason: AbortReason) -> None:
@@ -39,14 +39,14 @@ class CannotCheckpoint(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AlignmentStatistics:
-    """How the barriers of one checkpoint came together.
+    """The alignment of one checkpoint.
 
     Attributes:
-        checkpoint_id: whose.
-        channels: how many it waits for: those that were open when it began here. An end counts as a barrier.
-        start_delay_ns: age of the checkpoint when the first of them came.
-        duration_ns: from the first to the last of them; up to now while some are missing.
-        timed_out: whether this task turned it unaligned because it had become too old.
+        checkpoint_id: id of the checkpoint.
+        channels: number of barriers it waits for: one for each channel that was open when it began here.
+        start_delay_ns: age of the checkpoint when its first barrier arrived.
+        duration_ns: time from the first to the last barrier; until now while some are missing.
+        timed_out: whether this task made it unaligned because of its timeout.
     """
 
     checkpoint_id: int
@@ -61,17 +61,17 @@ class BarrierStatistics:
     """A snapshot of a barrier handler.
 
     Attributes:
-        checkpoint_id: the newest it has heard of; -1 before the first.
-        pending: checkpoints that some channels still owe a barrier, oldest first.
-        received_barriers: of the newest pending one; ends count.
-        expected_barriers: of the newest pending one.
-        alignment_started_s: when the first of them came; None while there is none.
-        blocked_channels: channels whose producers wait until it is over.
-        open_channels: channels that have not ended.
-        completed: checkpoints whose barriers all came.
-        aborted: checkpoints given up.
-        timed_out: checkpoints this task turned unaligned.
-        last: how the last completed one went; None before.
+        checkpoint_id: id of the newest checkpoint; -1 before the first.
+        pending: ids of checkpoints that wait for barriers, oldest first.
+        received_barriers: barriers and ends received for the newest pending checkpoint.
+        expected_barriers: number of barriers that the newest pending checkpoint needs.
+        alignment_started_s: time of its first barrier; None before.
+        blocked_channels: number of channels whose producers are blocked by it.
+        open_channels: number of channels that have not ended.
+        completed: number of checkpoints that received all barriers.
+        aborted: number of aborted checkpoints.
+        timed_out: number of checkpoints that this task made unaligned.
+        last: alignment of the last completed checkpoint; None before.
     """
 
     checkpoint_id: int
@@ -88,89 +88,89 @@ class BarrierStatistics:
 
 
 class CheckpointedInputs(Protocol):
-    """All inputs of a task; channels are numbered through its gates. No call may come back into the handler."""
+    """All inputs of a task; channels are numbered across its gates. No method may call the handler."""
 
     def resume(self, channel: int) -> None:
-        """Lets the producer go on that waits behind an aligned barrier; called once for every such barrier."""
+        """Resumes the producer that waits behind an aligned barrier; called once for every such barrier."""
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
-        """Captures, from now on, what comes in front of this barrier on channels that have not brought it yet.
+        """Starts to capture the data before this barrier on all channels that have not delivered it yet.
 
-        Begins with what is here already: the deserializer's unconsumed bytes, then queued buffers.
+        The capture begins with data that has already arrived: the deserializer's unconsumed bytes, then queued buffers.
 
         Raises:
             CannotCheckpoint: a newer barrier has arrived on some channel, so this one is subsumed.
         """
 
     def checkpoint_stopped(self, checkpoint_id: int) -> None:
-        """Ends the capture, because it is complete or because the checkpoint is aborted; the task is told which."""
+        """Ends the capture, because it is complete or the checkpoint is aborted; a call to the task says which."""
 
     def prioritize(self, channel: int, sequence: int) -> None:
-        """Moves the announced barrier, queued under this sequence number, in front of the channel's data.
+        """Moves the announced barrier with this sequence number in front of the channel's data.
 
-        Its alignment stays what it is: the producer waits behind it all the same. Called once for an announcement at
-        most; nothing happens if the barrier has moved already, or was polled.
+        Its alignment does not change, so its producer stays blocked. Called at most once per announcement. Does nothing
+        if the barrier was already moved or polled.
         """
 
 
 class CheckpointTask(Protocol):
-    """The task itself. Each checkpoint: `trigger`, then `inputs_complete`; or `abort`, also after `trigger`."""
+    """The task. For each checkpoint: `trigger`, then `inputs_complete`; or `abort`, possibly after `trigger`."""
 
     def trigger(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
-        """Broadcasts `barrier`, then snapshots the operator: every record so far is in the checkpoint, no later one.
+        """Broadcasts `barrier`, then snapshots the operators; the checkpoint contains all records processed so far.
 
         Args:
-            barrier: as it is to be sent on: unaligned after a timeout, with the checkpoint's age as of now.
-            alignment: as far as it has come.
+            barrier: the barrier to forward: unaligned after a timeout, with the current age of the checkpoint.
+            alignment: the alignment so far.
 
         Raises:
-            CannotCheckpoint: the task cannot take this one; `abort` follows.
+            CannotCheckpoint: the task declines the checkpoint; `abort` follows.
         """
 
     def inputs_complete(self, checkpoint_id: int, alignment: AlignmentStatistics) -> None:
-        """Every barrier has come: the channel state of the inputs is whole. Follows `trigger`, maybe at once."""
+        """All barriers have arrived, so the channel state of the inputs is complete. Called after `trigger`."""
 
     def abort(self, checkpoint_id: int, reason: AbortReason) -> None:
-        """The checkpoint will not happen: discard what there is of it, tell the coordinator and the tasks behind."""
+        """Discards the checkpoint, and notifies the coordinator and the downstream tasks."""
 
 
 def check_polled(channel: int, open_channels: Collection[int], *, is_closed: bool) -> None:
-    """A barrier, marker or end was polled from `channel`.
+    """Checks that a barrier, marker or end may be polled from `channel`.
 
     Raises:
-        LocalProtocolError: nothing can come from there any more, or ever could.
+        LocalProtocolError: the handler is closed, the channel has ended, or it does not exist.
     """
     if is_closed:
-        raise LocalProtocolError(f"channel {channel} was polled after its task closed it; stop polling first")
+        raise LocalProtocolError(f"channel {channel} was polled after its task was closed; stop polling first")
     if channel not in open_channels:
-        raise LocalProtocolError(f"channel {channel} has ended, or never was: nothing may come from it")
+        raise LocalProtocolError(f"channel {channel} has ended or does not exist, so it must not be polled")
 
 
 def blocks_producer(barrier: CheckpointBarrier) -> bool:
-    """Whether the producer waits behind this barrier until it is resumed. Moving it to the front changes nothing."""
+    """Whether the producer is blocked behind this barrier until it is resumed, even if the barrier was moved."""
     return data_type_of(barrier).blocks_upstream
 
 
 def may_time_out(barrier: CheckpointBarrier) -> bool:
-    """Whether it turns unaligned when the checkpoint becomes too old."""
+    """Whether the barrier becomes unaligned when the checkpoint exceeds its timeout."""
     return data_type_of(barrier) is DataType.TIMEOUTABLE_ALIGNED_BARRIER
 
 
 def turned_unaligned(barrier: CheckpointBarrier) -> CheckpointBarrier:
-    """The barrier as it goes on after a timeout."""
+    """The barrier to forward after a timeout."""
     return replace(barrier, alignment=Alignment.UNALIGNED, aligned_timeout_ns=0)
 
 
 def restored(barrier: CheckpointBarrier) -> CheckpointBarrier:
-    """The barrier as it was before an edge that cannot do unaligned forced it to align."""
+    """The barrier before an edge that does not support unaligned barriers forced it to align."""
     if barrier.alignment is not Alignment.FORCED_ALIGNED:
         return barrier
     return replace(barrier, alignment=Alignment.ALIGNED if barrier.aligned_timeout_ns else Alignment.UNALIGNED)
 
 
 def age_ns(barrier: CheckpointBarrier, arrived_s: float, now_s: float) -> int:
-    """How old a checkpoint is: as old as when this barrier was sent, and the time since it, or its announcement, came.
+    """The age of a checkpoint: the age in its barrier, plus the time since the barrier or its announcement arrived.
 
-    No clock of another host is involved; the network's own delay is left out.
+    It does not depend on clocks of other hosts, and does not include network delays.
     """
     return barrier.elapsed_ns + round((now_s - arrived_s) * 1e9)

@@ -1,11 +1,11 @@
-"""The exactly-once barrier handlers as one table: (state, input) -> what is done, and the next state.
+"""The transition table of the exactly-once barrier handler: (state, input) -> actions and next state.
 
 Takes: inputs named by `Input`. Gives: steps to `handler`. A missing key is a protocol error.
 
-Reading it: W and C only align. AW, AC, UW and UC begin aligned and turn unaligned when a barrier comes unaligned or the
-checkpoint becomes too old. Abbreviations: W waits for a first barrier, C collects the others, A aligned so far,
-U unaligned. "Last" inputs complete the set of channels that were open when the checkpoint began here; "late" ones do
-not, and find it older than its timeout.
+W and C are the states of handlers that only align. AW, AC, UW and UC begin aligned and become unaligned when an
+unaligned barrier arrives or the checkpoint exceeds its timeout. Letters: W waits for the first barrier, C collects the
+others, A is aligned so far, U is unaligned. A "last" input is the last one that the checkpoint needs. A "late" input is
+not the last, and arrives after the timeout.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 
 class State(enum.Enum):
-    """Where the checkpoint stands."""
+    """The state of the handler."""
 
     W = "waiting"
     C = "collecting"
@@ -26,7 +26,7 @@ class State(enum.Enum):
 
 
 class Input(enum.Enum):
-    """What can happen to it."""
+    """An input of the state machine."""
 
     BARRIER = "aligned barrier"
     LATE_BARRIER = "late aligned barrier"
@@ -42,24 +42,24 @@ class Input(enum.Enum):
 
 
 class Action(enum.Enum):
-    """What is done about it; "the channel" is the one the input came from."""
+    """An action of a transition; "the channel" is the one that the input came from."""
 
-    BLOCK = "note that the channel's producer waits"
-    RESUME = "resume every producer that waits"
-    DROP = "drop the channel: its end leaves nothing to resume"
-    REMEMBER = "remember the channel's announced barrier"
-    FORGET = "forget the channel's announced barrier: it has come"
+    BLOCK = "mark the channel's producer as blocked"
+    RESUME = "resume every blocked producer"
+    DROP = "drop the channel: after its end there is no producer to resume"
+    REMEMBER = "store the channel's announced barrier"
+    FORGET = "drop the channel's announced barrier: it has arrived"
     PRIORITIZE = "move the channel's announced barrier to the front"
-    TURN = "turn unaligned: move every remembered barrier to the front, no timeout any more"
-    TIMED_OUT = "note that time was the reason"
-    CAPTURE = "capture what comes in front of the missing barriers"
+    TURN = "become unaligned: move every stored barrier to the front, cancel the timeout"
+    TIMED_OUT = "note that the timeout was the reason"
+    CAPTURE = "capture the data before the missing barriers"
     STOP = "stop capturing"
-    TRIGGER = "trigger the checkpoint as it came"
+    TRIGGER = "trigger the checkpoint as its barrier says"
     TRIGGER_UNALIGNED = "trigger the checkpoint, unaligned"
 
 
 class Step(NamedTuple):
-    """One entry: the actions in their order, and the state after them."""
+    """One transition: the actions in order, and the next state."""
 
     actions: tuple[Action, ...]
     following: State
@@ -84,18 +84,18 @@ TRANSITIONS: Final[dict[tuple[State, Input], Step]] = {
     (State.C, Input.LAST_END): Step((Action.DROP, *_TRIGGER), State.W),
     (State.C, Input.ANNOUNCEMENT): Step(_KEEP, State.C),
     (State.C, Input.ABORT): Step((Action.RESUME,), State.W),
-    # Aligned so far, no barrier yet; announcements and ends may have come.
+    # Aligned so far, no barrier yet; announcements and ends may have arrived.
     (State.AW, Input.BARRIER): Step(_ARRIVED, State.AC),
     (State.AW, Input.LATE_BARRIER): Step((*_ARRIVED, Action.TIMED_OUT, Action.TURN, *_BEGIN), State.UC),
     (State.AW, Input.LAST_BARRIER): Step((*_ARRIVED, *_TRIGGER), State.AW),
     (State.AW, Input.UNALIGNED): Step((Action.FORGET, Action.TURN, *_BEGIN), State.UC),
     (State.AW, Input.LAST_UNALIGNED): Step((Action.FORGET, Action.TURN, *_BEGIN, *_FINISH), State.AW),
     (State.AW, Input.END): Step((Action.DROP,), State.AW),
-    (State.AW, Input.LATE_END): Step((Action.DROP,), State.AW),  # with nothing to begin: its timer will turn it
+    (State.AW, Input.LATE_END): Step((Action.DROP,), State.AW),  # no barrier yet: the timer makes it unaligned
     (State.AW, Input.ANNOUNCEMENT): Step((Action.REMEMBER,), State.AW),
     (State.AW, Input.TIMEOUT): Step((Action.TIMED_OUT, Action.TURN), State.UW),
     (State.AW, Input.ABORT): Step((Action.RESUME,), State.AW),
-    # Aligned so far, some barriers are here and their producers wait.
+    # Aligned so far; some barriers have arrived, and their producers are blocked.
     (State.AC, Input.BARRIER): Step(_ARRIVED, State.AC),
     (State.AC, Input.LATE_BARRIER): Step((*_ARRIVED, Action.TIMED_OUT, Action.TURN, *_BEGIN), State.UC),
     (State.AC, Input.LAST_BARRIER): Step((*_ARRIVED, *_TRIGGER), State.AW),
@@ -107,7 +107,7 @@ TRANSITIONS: Final[dict[tuple[State, Input], Step]] = {
     (State.AC, Input.ANNOUNCEMENT): Step((Action.REMEMBER,), State.AC),
     (State.AC, Input.TIMEOUT): Step((Action.TIMED_OUT, Action.TURN, *_BEGIN), State.UC),
     (State.AC, Input.ABORT): Step((Action.RESUME,), State.AW),
-    # Unaligned before the first barrier: those that were announced are on their way past the data.
+    # Unaligned before the first barrier: announced barriers are moved past the data.
     (State.UW, Input.BARRIER): Step((Action.BLOCK, *_BEGIN), State.UC),
     (State.UW, Input.LAST_BARRIER): Step((Action.BLOCK, *_BEGIN, *_FINISH), State.AW),
     (State.UW, Input.UNALIGNED): Step(_BEGIN, State.UC),
@@ -115,8 +115,8 @@ TRANSITIONS: Final[dict[tuple[State, Input], Step]] = {
     (State.UW, Input.END): Step((Action.DROP,), State.UW),
     (State.UW, Input.ANNOUNCEMENT): Step((Action.PRIORITIZE,), State.UW),
     (State.UW, Input.ABORT): Step((Action.RESUME,), State.AW),
-    # Triggered; what comes in front of the missing barriers is captured. A producer whose barrier came aligned, at its
-    # place or moved to the front, waits nevertheless.
+    # Triggered; the data before the missing barriers is captured. The producer of an aligned barrier is blocked, even
+    # if the barrier was moved to the front.
     (State.UC, Input.BARRIER): Step((Action.BLOCK,), State.UC),
     (State.UC, Input.LAST_BARRIER): Step((Action.BLOCK, *_FINISH), State.AW),
     (State.UC, Input.UNALIGNED): Step(_KEEP, State.UC),

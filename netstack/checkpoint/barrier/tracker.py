@@ -1,14 +1,15 @@
-"""When a checkpoint begins, at least once: barriers are counted, and nobody waits for anybody.
+"""The at-least-once barrier handler: counts barriers, and blocks no channel.
 
-Takes: barriers, cancel markers and ends, as they are polled from the channels of a task; a clock. Gives: calls to
+Takes: barriers, cancel markers and ends, as the task polls them from its channels; a clock. Gives: calls to
 `CheckpointTask`.
 
 Rules:
-- Records behind a barrier are processed while others are still missing, so after a recovery they are seen again.
-- Several checkpoints may be pending, at most `MAX_PENDING`; the first complete one takes the place of all older ones.
-- A cancel marker aborts its checkpoint, once, and all older ones; barriers of it that still come are swallowed.
-- Each counts the channels that were open when it began here. The end of a channel counts as its barrier.
-- Whatever began ends: with `trigger` and `inputs_complete`, or with `abort`. (Flink drops older ones silently.)
+- Records after a barrier are processed while other barriers are missing, so a recovery may process them again.
+- Several checkpoints may be pending, at most `MAX_PENDING`. The first complete one aborts all older ones.
+- A cancel marker aborts its checkpoint and all older ones; later barriers of these are ignored.
+- A checkpoint waits for the channels that were open when it began here. The end of a channel counts as its barrier.
+- Every checkpoint that began ends with `trigger` and `inputs_complete`, or with `abort`. (Flink drops older ones
+  silently.)
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from .ports import (
 )
 
 MAX_PENDING: Final = 50
-"""A channel that brings no barriers must not make the list of those it owes grow."""
+"""Maximum number of pending checkpoints; bounds memory if a channel delivers no barriers."""
 
 
 @dataclass(slots=True)
 class _Count:
-    """One checkpoint that some channels still owe a barrier."""
+    """One pending checkpoint."""
 
     barrier: CheckpointBarrier
     expected: int
@@ -52,7 +53,7 @@ class _Count:
 
 @final
 class BarrierTracker:
-    """Counts barriers over all channels of a task. The same outside as `BarrierHandler`; no call waits."""
+    """Counts barriers over all channels of a task. It has the interface of `BarrierHandler`; no call waits."""
 
     def __init__(
         self,
@@ -62,20 +63,20 @@ class BarrierTracker:
         *,
         now: Callable[[], float],
     ) -> None:
-        """Starts with every channel open and no checkpoint.
+        """Starts with all channels open and no checkpoint.
 
         Args:
-            channels: how many there are over all gates; a channel is its index.
-            inputs: resumed at once if a barrier came aligned all the same; nothing else is asked of them.
-            task: what is checkpointed.
-            now: monotonic seconds.
+            channels: number of channels of all gates; a channel is identified by its index.
+            inputs: the inputs; only resumed, at once, if a barrier arrives aligned.
+            task: the task.
+            now: clock in monotonic seconds.
         """
         self._inputs = inputs
         self._task = task
         self._now = now
         self._open = set(range(channels))
-        self._counts: dict[int, _Count] = {}  # ids grow
-        self._newest = -1  # begun or cancelled; what is not newer and not counted is over
+        self._counts: dict[int, _Count] = {}  # by checkpoint id, ascending
+        self._newest = -1  # newest id begun or cancelled; older ones that are not counted are over
         self._closed = False
         self._completed = self._aborted = 0
         self._last: AlignmentStatistics | None = None
@@ -84,15 +85,15 @@ class BarrierTracker:
         """A barrier was polled from `channel`.
 
         Raises:
-            LocalProtocolError: closed, the channel has ended, or the barrier is unaligned: what it overtook would be
-                in no checkpoint.
+            LocalProtocolError: the handler is closed, the channel has ended, or the barrier is unaligned: no checkpoint
+                would contain the data it overtook.
         """
         check_polled(channel, self._open, is_closed=self._closed)
         checkpoint_id = barrier.checkpoint_id
         if barrier.alignment is Alignment.UNALIGNED:
             raise LocalProtocolError(
-                f"barrier {checkpoint_id} of channel {channel} is UNALIGNED, but this task only counts, at least once:"
-                " give it a BarrierHandler, or trigger AT_LEAST_ONCE checkpoints"
+                f"barrier {checkpoint_id} of channel {channel} is UNALIGNED, but this task is at-least-once: use a"
+                " BarrierHandler, or trigger AT_LEAST_ONCE checkpoints"
             )
         if blocks_producer(barrier):
             self._inputs.resume(channel)
@@ -109,10 +110,10 @@ class BarrierTracker:
             self._drop(next(iter(self._counts)), AbortReason.SUBSUMED)
 
     def on_announcement(self, channel: int, barrier: CheckpointBarrier, sequence: int) -> None:
-        """A barrier is queued in `channel`: ignored, it counts when it comes.
+        """Ignores the announcement of a barrier, which is counted when it arrives.
 
         Raises:
-            LocalProtocolError: closed, or the channel has ended.
+            LocalProtocolError: the handler is closed, or the channel has ended.
         """
         check_polled(channel, self._open, is_closed=self._closed)
 
@@ -120,7 +121,7 @@ class BarrierTracker:
         """A cancel marker was polled from `channel`.
 
         Raises:
-            LocalProtocolError: closed, or the channel has ended.
+            LocalProtocolError: the handler is closed, or the channel has ended.
         """
         check_polled(channel, self._open, is_closed=self._closed)
         self._drop_older(checkpoint_id)
@@ -131,10 +132,10 @@ class BarrierTracker:
             self._abort(checkpoint_id, AbortReason.DECLINED)
 
     def on_end_of_partition(self, channel: int) -> None:
-        """`channel` has ended: it counts as having brought every barrier that is pending.
+        """`channel` has ended, which counts as a barrier of every pending checkpoint.
 
         Raises:
-            LocalProtocolError: closed, or it ended before.
+            LocalProtocolError: the handler is closed, or the channel ended before.
         """
         check_polled(channel, self._open, is_closed=self._closed)
         self._open.remove(channel)
@@ -147,7 +148,7 @@ class BarrierTracker:
             self._complete(newest)
 
     def close(self) -> None:
-        """Aborts what is pending; nothing may come any more. Idempotent."""
+        """Aborts all pending checkpoints and refuses further calls. Idempotent."""
         self._closed = True
         for checkpoint_id in list(self._counts):
             self._drop(checkpoint_id, AbortReason.CLOSED)

@@ -98,7 +98,7 @@ def test_too_much_fails_the_capture_alone(task: Task) -> None:
     assert not capture.is_aborted
     capture.add_output(B, b"1")
     assert (capture.is_aborted, capture.result(), task.ended) == (True, None, [3])
-    assert str(capture.failure).startswith("checkpoint 3: channel state of 11 bytes and more; 10 is the most")
+    assert str(capture.failure).startswith("checkpoint 3: its channel state has at least 11 bytes, the maximum is 10")
     capture.add_output(B, b"1")
     capture.finish_inputs()
     capture.finish_outputs()

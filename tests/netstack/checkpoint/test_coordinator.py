@@ -101,7 +101,7 @@ def test_a_time_out_names_who_is_missing() -> None:
     assert abort == Abort(
         1,
         AbortCause.TIMED_OUT,
-        "after 5.0 s 2 of 4 subtasks have not acknowledged: map-0, source-1",
+        "2 of 4 subtasks have not acknowledged within 5.0 s: map-0, source-1",
         tuple(ALL),
     )
     assert acknowledge(made, 1, 116.0, [ALL[0], ALL[3]]) == []
@@ -149,7 +149,7 @@ def test_failures_in_a_row_fail_the_job_and_are_counted_anew_when_it_runs_again(
     acknowledge(made, 4, 140.0)
     abort, fail = made.not_stored(4, "disk full", 141.0)
     assert isinstance(abort, Abort)
-    assert fail == FailJob("2 checkpoints failed in a row, 1 are tolerated; the last, 4, not stored: disk full")
+    assert fail == FailJob("2 checkpoints failed in a row, 1 are tolerated; the last, 4: not stored: disk full")
     assert made.next_deadline() is None
     assert made.tick(1000.0) == []
     (trigger,) = made.resume([], 1001.0)
@@ -305,7 +305,7 @@ def test_an_ended_source_is_not_asked_again_and_its_state_counts() -> None:
     assert made.task_ended("source", 1, 105.0) == []
     assert made.tick(110.0) == [trigger(1, 110.0, (("source", 0),)), StoreFinal(1, (("source", 1),))]
     assert len(acknowledge(made, 1, 111.0)) == 1
-    with pytest.raises(LocalProtocolError, match="source-1 has ended before"):
+    with pytest.raises(LocalProtocolError, match="source-1 has already ended"):
         made.task_ended("source", 1, 112.0)
 
 
@@ -373,7 +373,7 @@ def test_settings_that_cannot_work(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("tasks", "reason"),
     [
-        ([JobTask("a", 1), JobTask("a", 2)], "two tasks are called 'a'"),
+        ([JobTask("a", 1), JobTask("a", 2)], "two tasks have the name 'a'"),
         ([JobTask("a", 0)], "'a' has parallelism 0"),
         ([JobTask("a", 1), JobTask("b", 1, ("c",))], "'b' reads 'c'"),
         ([JobTask("a", 1, ("a",))], "no source"),

@@ -94,7 +94,7 @@ def test_an_older_epoch_completes_nothing(tmp_path: Path) -> None:
     file = old.write_task(2, TaskSnapshot("sink", 0, "old"))
     assert new.take_over() == 2
     assert epochs(tmp_path) == ["epoch-00000002"]
-    with pytest.raises(CheckpointFenced, match=r"belongs to job b \(process \d+ on .*, and this master is of epoch 1"):
+    with pytest.raises(CheckpointFenced, match=r"belongs to job b \(process \d+ on .*, but this master has epoch 1"):
         old.complete(Manifest(2, CREATED, {"sink": 1}, (file,)))
     with pytest.raises(CheckpointFenced):
         old.prune()
@@ -113,7 +113,7 @@ def test_both_may_write_states_of_one_number_without_harm(tmp_path: Path) -> Non
     file = new.write_task(5, TaskSnapshot("sink", 0, "new"))
     old.write_task(5, TaskSnapshot("sink", 0, "old"))
     new.complete(Manifest(5, CREATED, {"sink": 1}, (file,)))
-    with pytest.raises(CheckpointStorageError, match="complete already"):
+    with pytest.raises(CheckpointStorageError, match="is already complete"):
         old.write_task(5, TaskSnapshot("sink", 0, "later"))
     assert new.read(5)[0].operator == "new"
 
@@ -239,10 +239,12 @@ def test_a_master_whose_process_lives_is_not_replaced_unless_asked_for(tmp_path:
         try:
             assert process.stdout.readline() == "1\n"
             storage = CheckpointStorage(tmp_path, owner="job b")
-            with pytest.raises(CheckpointFenced, match=rf"belongs to job a \(process {process.pid} on .*process lives"):
+            with pytest.raises(
+                CheckpointFenced, match=rf"belongs to job a \(process {process.pid} on .*is still running"
+            ):
                 storage.prune(incomplete=True)
             process.send_signal(signal.SIGSTOP)
-            with pytest.raises(CheckpointFenced, match="process lives"):
+            with pytest.raises(CheckpointFenced, match="is still running"):
                 storage.take_over()
             assert storage.take_over(steal=True) == 2
             process.send_signal(signal.SIGCONT)

@@ -87,13 +87,13 @@ def test_a_new_task_starts_empty() -> None:
 def test_keyed_state_may_be_missing_and_must_be_a_dict() -> None:
     plan = TaskPlan("sink", 1, keyed_state=True)
     assert recover([TaskSnapshot("sink", 0, None)], [plan])["sink"][0].operator_states == [{}]
-    with pytest.raises(CheckpointError, match="the state of sink-0 is planned as keyed and is a list"):
+    with pytest.raises(CheckpointError, match="the state of sink-0 is planned as keyed but is a list"):
         recover([TaskSnapshot("sink", 0, [1])], [plan])
 
 
 def test_a_key_that_two_subtasks_hold() -> None:
     snapshots = [TaskSnapshot("sink", index, {"a": index}) for index in range(2)]
-    with pytest.raises(CheckpointError, match="sink-1 and a subtask before it both hold key 'a'"):
+    with pytest.raises(CheckpointError, match="sink-1 and an earlier subtask both have a value for key 'a'"):
         recover(snapshots, [TaskPlan("sink", 3, keyed_state=True)])
 
 
@@ -121,7 +121,7 @@ def test_splitting() -> None:
 def test_nothing_is_dropped_in_silence() -> None:
     source = TaskSnapshot("source", 0, outputs={("w", 0): framed(b"a")})
     sink = TaskSnapshot("sink", 0, inputs={("w", 0): framed(b"b"), ("empty", 0): b""})
-    with pytest.raises(CheckpointError, match="holds state of task 'sink', which is not planned"):
+    with pytest.raises(CheckpointError, match="has state of task 'sink', which has no plan"):
         recover([source, sink], [TaskPlan("source", 1)])
     with pytest.raises(CheckpointError, match="2 records were in flight in partition 'w', which is in no exchange"):
         recover([source, sink], [TaskPlan("source", 1), TaskPlan("sink", 1)])
@@ -132,7 +132,7 @@ def test_nothing_is_dropped_in_silence() -> None:
     with pytest.raises(CheckpointError, match=r"subtasks \[0, 0\]"):
         recover([sink, sink], [TaskPlan("sink", 1)])
     twice = [source, TaskSnapshot("source", 1, outputs={("w", 0): b""})]
-    with pytest.raises(CheckpointError, match="two snapshots hold subpartition 0 of 'w'"):
+    with pytest.raises(CheckpointError, match="two snapshots contain subpartition 0 of 'w'"):
         recover(twice, [TaskPlan("source", 1)])
 
 
@@ -151,4 +151,4 @@ def test_an_old_state_with_several_nan_keeps_the_first_and_says_so(caplog: pytes
     old = TaskSnapshot("sink", 0, {float("nan"): 1, float("nan"): 2, 1: 3})
     (task,) = recover([old], [TaskPlan("sink", 1, keyed_state=True)])["sink"]
     assert task.operator_states == [{canonical_key(float("nan")): 1, 1: 3}]
-    assert caplog.messages == ["the state of sink has several values for NaN; the first counts"]
+    assert caplog.messages == ["the state of sink has several values for NaN; the first one is used"]

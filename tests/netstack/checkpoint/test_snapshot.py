@@ -233,7 +233,7 @@ def test_a_manifest_is_json_for_people_and_comes_back() -> None:
         (b'"version": 2', b'"version": 1', "of version 1; this release reads 'netstack checkpoint' of version 2"),
         (b'"format": "netstack', b'"format": "nestacks', "is 'nestacks checkpoint'"),
         (b'"kind"', b'"Kind"', "does not describe a checkpoint: KeyError"),
-        (b'"sink": 2', b'"sink": 3', "does not describe a checkpoint: .*not so: sink-2"),
+        (b'"sink": 2', b'"sink": 3', "does not describe a checkpoint: .*wrong: sink-2"),
         (b"{", b"[", "does not describe a checkpoint: JSONDecodeError"),
         (b'"created_at": "2026', b'"created_at": "abcd', "does not describe a checkpoint: ValueError"),
     ],
@@ -248,7 +248,7 @@ def test_a_manifest_of_another_kind(old: bytes, new: bytes, reason: str) -> None
 def test_an_edited_manifest_is_refused() -> None:
     data = encode_manifest(MANIFEST)
     for other in (b"", data[:-1], data + b"\n", data.replace(b"  ", b"\t"), data.replace(b"100", b"101", 1)):
-        with pytest.raises(CheckpointStorageError, match="damaged, cut or edited"):
+        with pytest.raises(CheckpointStorageError, match="damaged, truncated or edited"):
             decode_manifest(other, 42)
     with pytest.raises(CheckpointStorageError, match="belongs to checkpoint 42"):
         decode_manifest(data, 43)
@@ -259,9 +259,9 @@ def test_an_edited_manifest_is_refused() -> None:
     [({"source": 1, "sink": 3}, "sink-2"), ({"source": 1, "sink": 1}, "sink-1"), ({"sink": 2}, "source-0")],
 )
 def test_a_manifest_has_one_file_for_each_subtask(parallelism: dict[str, int], wrong: str) -> None:
-    with pytest.raises(LocalProtocolError, match=f"not so: {wrong}"):
+    with pytest.raises(LocalProtocolError, match=f"wrong: {wrong}"):
         replace(MANIFEST, parallelism=parallelism)
-    with pytest.raises(LocalProtocolError, match="not so: source-0"):
+    with pytest.raises(LocalProtocolError, match="wrong: source-0"):
         replace(MANIFEST, files=(*MANIFEST.files, MANIFEST.files[0]))
 
 

@@ -133,7 +133,7 @@ def test_without_a_manifest_it_is_no_checkpoint(
     with caplog.at_level(logging.WARNING, "netstack"):
         assert newest_id(storage) == 1
     assert storage.refused == (RefusedCheckpoint("chk-00000002", "manifest.json is missing"),)
-    assert f"{folder}/chk-00000002 refused, an older one is looked for: manifest.json is missing" in caplog.text
+    assert f"{folder}/chk-00000002 is invalid, trying an older one: manifest.json is missing" in caplog.text
     with pytest.raises(CheckpointStorageError, match=r"manifest.json is missing"):
         storage.read(2)
     write(storage, 3)
@@ -196,7 +196,7 @@ def test_a_full_disk_fails_the_checkpoint_and_leaves_no_temporary_file(folder: P
     assert re.search(
         rf"writing {folder}/chk-00000002/sink-0\.[0-9a-f]{{8}}\.state failed after 0 of", str(caught.value)
     )
-    assert "No space left on device; make room there" in str(caught.value)
+    assert "No space left on device; free disk space" in str(caught.value)
     assert isinstance(caught.value.__cause__, OSError)
     assert names(folder / "chk-00000002") == []
     write(storage, 3)
@@ -236,12 +236,12 @@ def test_completing_needs_the_files_that_were_acknowledged(storage: CheckpointSt
     with open(path, "ab") as file:
         file.write(b"\0")
     with pytest.raises(
-        CheckpointStorageError, match=r"sink-1\.[0-9a-f]{8}\.state has \d+ bytes, and \d+ were acknowledged"
+        CheckpointStorageError, match=r"sink-1\.[0-9a-f]{8}\.state has \d+ bytes, but \d+ were acknowledged"
     ):
         storage.complete(manifest)
     path.unlink()
     with pytest.raises(
-        CheckpointStorageError, match=r"sink-1\.[0-9a-f]{8}\.state was acknowledged and is not there: No such file"
+        CheckpointStorageError, match=r"sink-1\.[0-9a-f]{8}\.state was acknowledged but is missing: No such file"
     ):
         storage.complete(manifest)
     assert storage.newest() is None
@@ -255,7 +255,7 @@ def test_state_that_is_not_plain_writes_nothing(storage: CheckpointStorage, fold
 
 def test_a_task_of_an_earlier_run_cannot_damage_a_complete_checkpoint(storage: CheckpointStorage) -> None:
     write(storage, 1)
-    with pytest.raises(CheckpointStorageError, match=r"complete already, and sink-0\.[0-9a-f]{8}\.state is late"):
+    with pytest.raises(CheckpointStorageError, match=r"already complete, so sink-0\.[0-9a-f]{8}\.state is too late"):
         storage.write_task(1, TaskSnapshot("sink", 0, "other"))
     assert storage.read(1) == snapshots(1)
 
@@ -428,8 +428,8 @@ def test_what_is_in_the_place_of_a_checkpoint_is_refused_by_name_and_waits_for_n
         ("chk-00000004", "manifest"),
         ("chk-00000003", "sink-0"),
     ]
-    assert "it is no regular file" in storage.refused[0].reason
-    assert "it is no regular file" in storage.refused[2].reason
+    assert "not a regular file" in storage.refused[0].reason
+    assert "not a regular file" in storage.refused[2].reason
     assert storage.next_id() == 7
     storage.prune(incomplete=True)
     assert names(tmp_path / "moved") == ["manifest.json", "sink-0.state", "sink-1.state", "source-0.state"]
@@ -455,7 +455,7 @@ def test_what_is_not_read_back_as_it_was_written_is_not_acknowledged(folder: Pat
             super().write(file, memoryview(bytes(len(data))))
             return len(data)
 
-    with pytest.raises(CheckpointStorageError, match="what is read back is not what was written"):
+    with pytest.raises(CheckpointStorageError, match="the file differs from what was written"):
         CheckpointStorage(folder, files=Forgetful()).write_task(1, snapshots(1)[0])
 
 

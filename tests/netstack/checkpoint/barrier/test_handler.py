@@ -229,7 +229,7 @@ def test_an_aligned_handler_refuses_unaligned_barriers(stage: Any, others: int) 
     handler = aligning(stage, 3)
     if others:
         handler.on_barrier(0, stage.aligned(1))
-    with pytest.raises(LocalProtocolError, match=r"checkpoint 1, state [WC] .*unaligned barrier, channel 1"):
+    with pytest.raises(LocalProtocolError, match=r"checkpoint 1 in state [WC] .*unaligned barrier of channel 1"):
         handler.on_barrier(1, stage.unaligned(1))
 
 

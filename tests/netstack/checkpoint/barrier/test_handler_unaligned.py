@@ -225,7 +225,7 @@ def test_what_cannot_come_is_refused(stage: Any) -> None:
         lambda: handler.on_end_of_partition(0),
         lambda: handler.on_end_of_partition(2),
     ):
-        with pytest.raises(LocalProtocolError, match="has ended, or never was"):
+        with pytest.raises(LocalProtocolError, match="has ended or does not exist"):
             call()
 
 
