@@ -69,13 +69,13 @@ def explain(
             steps.append(f"{source.splits} splits")
         return ParallelismExplanation((), (), (f"a source: {'; '.join(steps)}: {decision.parallelism}",), ())
     shared = sum(given.sizes.total_bytes for given in inputs if not given.is_broadcast)
-    everybody = sum(given.sizes.total_bytes for given in inputs if given.is_broadcast)
+    broadcast = sum(given.sizes.total_bytes for given in inputs if given.is_broadcast)
     least, most = (min(bound, max_parallelism) for bound in settings.bounds)
-    steps = [f"{shared} bytes to divide, {everybody} broadcast bytes, {volume} per subtask"]
+    steps = [f"{shared} bytes to divide, {broadcast} broadcast bytes, {volume} per subtask"]
     if settings.is_rounded:
-        capped = min(everybody, math.ceil(volume * MAX_BROADCAST_RATIO))
+        capped = min(broadcast, math.ceil(volume * MAX_BROADCAST_RATIO))
         wanted = -(-shared // max(volume - capped, 1))
-        steps.append(f"broadcasts count with min({everybody}, {volume} x {MAX_BROADCAST_RATIO:g}) = {capped}")
+        steps.append(f"broadcasts count with min({broadcast}, {volume} x {MAX_BROADCAST_RATIO:g}) = {capped}")
         steps.append(f"ceil({shared} / ({volume} - {capped})) = {wanted}")
         steps.append(f"the nearest power of two, from {least} to {most}: {decision.parallelism}")
     else:

@@ -332,8 +332,8 @@ class SlotAllocation:
     def _groups_that_may_wait(self) -> list[int]:
         """Groups of bulks that can be served when other bulks return their slots."""
         if self._pool.matches_all_or_none:
-            everybody = [request.group for request in self._pool.pending]
-            return everybody if self._pool.could_serve(everybody) else []
+            pending = [request.group for request in self._pool.pending]
+            return pending if self._pool.could_serve(pending) else []
         numbers = np.fromiter(self._missing, np.int64, len(self._missing))
         members = np.concatenate([self._members[bulk] for bulk in self._missing])
         bulks = self._bulk_of.view[members]
