@@ -189,7 +189,7 @@ async def test_what_is_said_of_a_task_before_it_is_there_is_not_lost() -> None:
         driver.link.send(CancelTasks(JOB, ((0, 2, 0),)))
         found = await driver.outcomes((0, 0, 0), (0, 1, 0), (0, 2, 0))
         assert (found[0, 0, 0], found[0, 2, 0]) == ("finished", "canceled")
-        assert "deploy it when all is known" in found[0, 1, 0]
+        assert "deploy it when the producers of all its gates are known" in found[0, 1, 0]
         declined = [each for each in driver.heard if isinstance(each, CheckpointDeclined)]
         assert [each.checkpoint_id for each in declined] == [7]
 
