@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from .processes import ROLES, Deadlines, Workers
+from .processes import ROLES, PhaseLimits, Workers
 from .stopping import scratch_folder
 
 LEAD_NS: Final = 30_000_000
@@ -125,7 +125,7 @@ def run_pair(
     name: str,
     settings: Mapping[str, Any],
     *,
-    deadlines: Deadlines,
+    deadlines: PhaseLimits,
     expected_s: float,
     on_progress: OnProgress | None = None,
     environment: Mapping[str, str] = MappingProxyType({}),

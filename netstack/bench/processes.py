@@ -46,8 +46,8 @@ class MeasurementFailed(NetstackError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deadlines:
-    """How patient the runner is.
+class PhaseLimits:
+    """Time limits of the phases of a measurement.
 
     Attributes:
         setup_s: from starting the processes until both are ready.
@@ -164,7 +164,7 @@ class Workers:
     def __init__(
         self,
         engine: str,
-        deadlines: Deadlines,
+        deadlines: PhaseLimits,
         *,
         module: str = "netstack.bench.worker",
         environment: Mapping[str, str] = MappingProxyType({}),

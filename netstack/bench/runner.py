@@ -26,7 +26,7 @@ from .pair import OnProgress as OnProgress
 from .pair import Progress as Progress
 from .pair import Summaries, lead
 from .peers import peer_spec
-from .processes import Deadlines, Workers
+from .processes import PhaseLimits, Workers
 from .spec import RunSpec
 from .stopping import scratch_folder
 from .store import flatten
@@ -54,7 +54,7 @@ def run_once(
     *,
     engine: str = "netstack",
     on_progress: OnProgress | None = None,
-    deadlines: Deadlines | None = None,
+    deadlines: PhaseLimits | None = None,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Measures once.
@@ -76,7 +76,7 @@ def run_once(
     asked = with_length(peer_spec(engine, spec))
     with (
         scratch_folder() as scratch,
-        Workers(engine, deadlines or Deadlines(), environment=environment) as workers,
+        Workers(engine, deadlines or PhaseLimits(), environment=environment) as workers,
     ):
         prepare(asked, Path(scratch))
         summaries = lead(
@@ -98,7 +98,7 @@ def run_with_peers(
     *,
     engine: str = "netstack",
     on_progress: OnProgress | None = None,
-    deadlines: Deadlines | None = None,
+    deadlines: PhaseLimits | None = None,
 ) -> dict[str, Any]:
     """Measures an engine and its peers in turn (A B A B ...), so that a drifting machine disturbs all alike.
 

@@ -415,7 +415,7 @@ class JobMaster:
                 self._note("restart", f"{self._restarting()} {instruction.delay_s:g} s after all of them have stopped")
             case instructions.RequireSlots():
                 if instruction.missing:
-                    self._note("slots", f"{instruction.missing} slots are missing; {self._cluster.describe_slots()}")
+                    self._note("slots", f"missing slots: {instruction.missing}; {self._cluster.describe_slots()}")
                 self._slots_missing = instruction.missing
                 self._require()
             case instructions.ReturnSlots():
@@ -472,7 +472,7 @@ class JobMaster:
             self._datasets.finished(event)
         if after is not before:
             self._note("job", f"{before.value} -> {after.value}")
-            LOGGER.info("job %s (%s) is %s", self.job_id, self.name, after.value)
+            LOGGER.info("job %s (%s) is now %s", self.job_id, self.name, after.value)
         self._look_at_failures(event)
         if self._checkpoints is None:
             return

@@ -164,7 +164,7 @@ class ClusterSlots:
         if not self._taskmanagers:
             return "no TaskManager is registered"
         each = ", ".join(f"{name} {slots.total} ({len(slots.free)} free)" for name, slots in self._taskmanagers.items())
-        return f"{self.total} slots are registered, {self.free} of them free: {each}"
+        return f"{self.free} of {self.total} registered slots free: {each}"
 
     def _able(self, job_id: str) -> dict[str, _Slots]:
         """Returns the TaskManagers that may serve a job, in the order of registration."""

@@ -124,5 +124,5 @@ class Registration:
             )
         self.count += 1
         self._registered.set()
-        LOGGER.info("registered at %s", shown_text(link.peer))
+        LOGGER.info("registered at JobManager %s", shown_text(link.peer))
         await self._serve_driver(link)

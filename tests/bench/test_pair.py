@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from netstack.bench.pair import Progress, Summaries, run_pair
-from netstack.bench.processes import Deadlines, MeasurementFailed
+from netstack.bench.processes import MeasurementFailed, PhaseLimits
 from netstack.errors import ConfigError
 
 pytestmark = pytest.mark.slow
@@ -54,7 +54,7 @@ def nothing_is_left(tmp_path: Path) -> object:
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch, instead: str = "pass", **options: Any) -> Summaries:
     (folder / "worker_under_test.py").write_text(WORKER.replace("INSTEAD", instead))
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    return run_pair("worker_under_test", "a pair", {"number": 21}, deadlines=Deadlines(), expected_s=1.0, **options)
+    return run_pair("worker_under_test", "a pair", {"number": 21}, deadlines=PhaseLimits(), expected_s=1.0, **options)
 
 
 def test_both_sides_meet_as_often_as_they_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

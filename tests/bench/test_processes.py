@@ -12,7 +12,7 @@ import pytest
 
 from netstack.bench.inputs import InputError
 from netstack.bench.pair import Progress
-from netstack.bench.processes import Deadlines, MeasurementFailed, Workers
+from netstack.bench.processes import MeasurementFailed, PhaseLimits, Workers
 from netstack.bench.runner import run_once
 from netstack.bench.spec import RunSpec
 from netstack.errors import ConfigError
@@ -40,7 +40,7 @@ def consume(spec, io):
     io.ready()
     return Facts()
 """
-IMPATIENT = Deadlines(setup_s=20, silent_s=5, stalled_s=1.0, exit_s=5)
+IMPATIENT = PhaseLimits(setup_s=20, silent_s=5, stalled_s=1.0, exit_s=5)
 TINY = RunSpec(records=5)
 
 BrokenEngine = Callable[[str, str], str]
@@ -133,7 +133,7 @@ async def produce(spec, io):
 def test_a_worker_that_stops_is_noticed(engine: BrokenEngine) -> None:
     name = engine("consumer", "import os, signal\nio.ready()\nos.kill(os.getpid(), signal.SIGSTOP)")
     with pytest.raises(MeasurementFailed, match=r"the consumer said nothing for 1\.5 s"):
-        run_once(TINY, engine=name, deadlines=Deadlines(silent_s=1.5))
+        run_once(TINY, engine=name, deadlines=PhaseLimits(silent_s=1.5))
 
 
 def test_a_run_without_progress_is_ended(engine: BrokenEngine) -> None:
@@ -145,7 +145,7 @@ def test_a_run_without_progress_is_ended(engine: BrokenEngine) -> None:
 def test_a_worker_that_never_gets_ready(engine: BrokenEngine) -> None:
     name = engine("producer", "io.peer_address()")
     with pytest.raises(MeasurementFailed, match="did not become ready in time"):
-        run_once(TINY, engine=name, deadlines=Deadlines(setup_s=1.0))
+        run_once(TINY, engine=name, deadlines=PhaseLimits(setup_s=1.0))
 
 
 def test_what_never_arrived_is_told_not_raised(engine: BrokenEngine) -> None:
@@ -176,6 +176,6 @@ def test_a_worker_does_not_outlive_its_runner() -> None:
 
 
 def test_leaving_early_ends_the_workers() -> None:
-    with Workers("raw", Deadlines(exit_s=0.1)) as workers:
+    with Workers("raw", PhaseLimits(exit_s=0.1)) as workers:
         pass
     assert all("did not exit" in line or "exit" in line for line in workers.last_words())

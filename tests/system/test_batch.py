@@ -146,7 +146,7 @@ async def test_hybrid_readers_start_beside_their_producers_where_there_are_slots
                 found = await cluster.client.job(job_id)
                 states = [[subtask["state"] for subtask in vertex["subtasks"]] for vertex in found["vertices"]]
                 told = [entry["text"] for entry in found["log"] if entry["what"] == "slots"]
-                return states == [["running"] * 2, ["scheduled"] * 2] and "2 slots are missing" in told[-1]
+                return states == [["running"] * 2, ["scheduled"] * 2] and "missing slots: 2" in told[-1]
 
             await until(is_half_running)
             assert not (tmp_path / "seen").exists()

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ..host import host_facts, version
 from ..pair import OnProgress, Summaries, run_pair
-from ..processes import Deadlines, MeasurementFailed
+from ..processes import MeasurementFailed, PhaseLimits
 from .spec import ChannelsSpec
 
 PASSES: Final = 2
@@ -30,7 +30,7 @@ def measure(
     spec: ChannelsSpec,
     *,
     on_progress: OnProgress | None = None,
-    deadlines: Deadlines | None = None,
+    deadlines: PhaseLimits | None = None,
 ) -> dict[str, Any]:
     """Runs both passes: tracing memory makes everything slower, so nothing else is measured with it.
 
@@ -46,7 +46,7 @@ def measure(
         MeasurementFailed: a worker died, fell silent or stalled, or not all channels were open.
         NetstackError: what a worker found wrong with the settings.
     """
-    patience = deadlines or Deadlines(stalled_s=_STALLED_S + spec.idle_seconds)
+    patience = deadlines or PhaseLimits(stalled_s=_STALLED_S + spec.idle_seconds)
 
     def run(spec: ChannelsSpec, *, traced: bool) -> Summaries:
         settings = {"spec": spec.as_dict(), "traced": traced}

@@ -21,7 +21,7 @@ from ..histogram import Histogram
 from ..pacing import clock_ns
 from ..pair import run_pair
 from ..pair_io import PairIo, serve
-from ..processes import Deadlines
+from ..processes import PhaseLimits
 
 LINE: Final = "delay=5ms&rate=12.5MB"
 """100 Mbit/s and 5 ms to the consumer, no delay for credit. Two busy processes fill it on any machine."""
@@ -44,7 +44,7 @@ def measure_sparse(is_prompt: bool, environment: Mapping[str, str], seconds: flo
         __name__,
         "a sparse edge",
         {"is_prompt": is_prompt, "records": _WARM_UP + max(1, round(RATE_PER_S * seconds))},
-        deadlines=Deadlines(),
+        deadlines=PhaseLimits(),
         expected_s=seconds,
         environment=environment,
     )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ..pair import OnProgress, Summaries, Summary, run_pair
-from ..processes import Deadlines, MeasurementFailed
+from ..processes import MeasurementFailed, PhaseLimits
 from .spec import BIN_TICKS, PHASES, PRODUCERS, SIBLING, STALLED, SUBTASKS, TICK_NS, TICK_S, IsolateSpec, Phase, Subtask
 
 RATE_KEPT: Final = 0.95
@@ -30,7 +30,7 @@ def measure(
     *,
     credit: bool,
     on_progress: OnProgress | None = None,
-    deadlines: Deadlines | None = None,
+    deadlines: PhaseLimits | None = None,
 ) -> dict[str, Any]:
     """Runs one mode.
 
@@ -48,7 +48,7 @@ def measure(
         NetstackError: what a worker found wrong with the settings.
     """
     # Without credits nothing moves at all while B.4 stalls.
-    patience = deadlines or Deadlines(stalled_s=Deadlines().stalled_s + spec.seconds)
+    patience = deadlines or PhaseLimits(stalled_s=PhaseLimits().stalled_s + spec.seconds)
     summaries = run_pair(
         _WORKER,
         f"netstack with credit {'on' if credit else 'off'}",

@@ -79,7 +79,7 @@ async def test_tasks_wait_for_slots_and_say_so(autojump_clock: MockClock) -> Non
         await trio.sleep(1.0)
         found = await user.ask("job", job_id=job_id)
         assert found["missing_slots"] == 1
-        assert "1 slots are registered, 0 of them free" in found["waits_for"]
+        assert "0 of 1 registered slots free" in found["waits_for"]
         with pytest.raises(AssertionError, match="waits for 1 more slots; a savepoint needs all of its tasks running"):
             await user.ask("savepoint", job_id=job_id, stop=False)
         async with taskmanager(manager, slots=1) as second:
@@ -111,10 +111,7 @@ async def test_a_job_that_gets_no_slots_fails_and_says_what_there_was(autojump_c
         end = await user.ask("wait", job_id=job_id)
         assert end["state"] == "failed"
         assert "no slot within 5.0 s" in end["reason"]
-        assert (
-            "the job needs 2 slots (2 of group default); 1 slots are"
-            " registered, 0 of them free: small 1" in end["reason"]
-        )
+        assert "the job needs 2 slots (2 of group default); 0 of 1 registered slots free: small 1" in end["reason"]
 
 
 async def test_a_slot_that_a_running_job_does_not_need_any_more_is_another_job_s(autojump_clock: MockClock) -> None:
