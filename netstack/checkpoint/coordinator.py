@@ -335,8 +335,8 @@ class CheckpointCoordinator:
         alignment, aligned_timeout_ns = self._settings.alignment(savepoint=savepoint)
         barrier = CheckpointBarrier(checkpoint_id, round(now_s * NS_PER_S), alignment, aligned_timeout_ns)
         self._pending[checkpoint_id] = PendingCheckpoint(
-            barrier,
-            now_s,
+            barrier=barrier,
+            triggered_s=now_s,
             is_savepoint=savepoint,
             stops=stops,
             confirms=tuple(self._awaiting),

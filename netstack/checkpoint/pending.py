@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import final
 
 from ..errors import ConfigError
@@ -13,41 +14,19 @@ from .statistics import CheckpointState, CheckpointStatistics
 
 
 @final
+@dataclass(slots=True, kw_only=True, eq=False)
 class PendingCheckpoint:
     """One checkpoint that has not ended: its barrier, and the acknowledgements received and missing."""
 
-    __slots__ = (
-        "barrier",
-        "confirms",
-        "files",
-        "is_last",
-        "is_savepoint",
-        "is_storing",
-        "stops",
-        "triggered_s",
-        "waiting",
-    )
-
-    def __init__(
-        self,
-        barrier: CheckpointBarrier,
-        triggered_s: float,
-        *,
-        is_savepoint: bool,
-        stops: bool,
-        confirms: tuple[Subtask, ...],
-        is_last: bool,
-        waiting: set[Subtask],
-    ) -> None:
-        self.barrier = barrier
-        self.confirms = confirms
-        self.is_last = is_last
-        self.triggered_s = triggered_s
-        self.is_savepoint = is_savepoint
-        self.stops = stops
-        self.is_storing = False
-        self.waiting = waiting
-        self.files: dict[Subtask, TaskFile] = {}
+    barrier: CheckpointBarrier
+    triggered_s: float
+    is_savepoint: bool
+    stops: bool
+    confirms: tuple[Subtask, ...]
+    is_last: bool
+    waiting: set[Subtask]
+    is_storing: bool = False
+    files: dict[Subtask, TaskFile] = field(default_factory=dict)
 
     @property
     def checkpoint_id(self) -> int:

@@ -25,6 +25,7 @@ from .adaptive_flags import adaptive_flags, adaptive_settings
 from .jobmanager_flags import json_flag, secret_flag
 from .json_document import print_document
 from .logs import log_flag, set_up_logging
+from .network_flags import load_balance_flag
 from .values import COUNT, LENGTH, SIZE
 
 _DEFAULTS = JobManagerConfig()
@@ -58,13 +59,7 @@ _DEFAULTS = JobManagerConfig()
     is_flag=True,
     help="Allow every client to cancel and save the jobs of other clients.",
 )
-@click.option(
-    "--load-balance",
-    type=click.Choice([mode.value for mode in LoadBalanceMode]),
-    default=LoadBalanceMode.NONE.value,
-    show_default=True,
-    help="How to place subtasks. none: keep exchanges local; slots or tasks: spread these evenly over TaskManagers.",
-)
+@load_balance_flag
 @click.option(
     "--slot-timeout",
     "slot_timeout_s",
@@ -146,7 +141,7 @@ def jobmanager(
     secret_file: Path | None,
     client_secret_file: Path | None,
     is_shared: bool,
-    load_balance: str,
+    load_balance: str | None,
     slot_timeout_s: float,
     heartbeat_timeout_s: float,
     datasets_bytes: int | None,
@@ -173,7 +168,7 @@ def jobmanager(
         secret=None if secret_file is None else Secret.from_file(secret_file),
         client_secret=None if client_secret_file is None else Secret.from_file(client_secret_file),
         is_shared=is_shared,
-        load_balance=LoadBalanceMode(load_balance),
+        load_balance=LoadBalanceMode(load_balance or "none"),
         slot_timeout_s=slot_timeout_s,
         heartbeat_timeout_s=heartbeat_timeout_s,
         require_tls=require_tls,

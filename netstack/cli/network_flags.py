@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from ..config import PROFILES, NetworkConfig
+from ..schedule.slots.slots import LoadBalanceMode
 from ..units import format_size
 from .values import COUNT, SIZE
 
@@ -71,6 +72,16 @@ def memory_flags(command: _Command) -> _Command:
         default=format_size(_DEFAULTS.memory_bytes),
         show_default=True,
         help="Memory for all network buffers of a TaskManager.",
+    )(command)
+
+
+def load_balance_flag(command: _Command) -> _Command:
+    """Adds `load_balance`: the value of a `LoadBalanceMode`, or None."""
+    return click.option(
+        "--load-balance",
+        type=click.Choice([mode.value for mode in LoadBalanceMode]),
+        show_default=LoadBalanceMode.NONE.value,
+        help="How to place subtasks. none: keep exchanges local; slots or tasks: spread these over all TaskManagers.",
     )(command)
 
 

@@ -19,7 +19,7 @@ from ..schedule.plan.plan import Plan, make_plan
 from ..schedule.plan.text import plan_text
 from ..schedule.slots.slots import LoadBalanceMode
 from .job import job_parameters, load_job, parameters_of
-from .network_flags import buffer_flags, memory_flags
+from .network_flags import buffer_flags, load_balance_flag, memory_flags
 from .values import COUNT, COUNTS
 
 
@@ -45,12 +45,7 @@ _FORMATS: Final = {"text": plan_text, "json": _document, "html": plan_html}
     default=(),
     help="Slots that other jobs use on each TaskManager, in the order of registration, such as 2,0,1.",
 )
-@click.option(
-    "--load-balance",
-    type=click.Choice([mode.value for mode in LoadBalanceMode]),
-    show_default="none",
-    help="How to place subtasks. none: keep exchanges local; slots or tasks: spread these evenly over TaskManagers.",
-)
+@load_balance_flag
 @click.option(
     "--evenly-spread-out-slots", is_flag=True, help="Older name of --load-balance slots, which takes precedence."
 )

@@ -37,7 +37,7 @@ from .job import checked_savepoint, job_parameters, load_stream_graph, parameter
 from .job_output import decided_lines, not_restored_line, print_results, result_document
 from .jobmanager_flags import json_flag
 from .json_document import print_document
-from .network_flags import acts_as_flag
+from .network_flags import acts_as_flag, load_balance_flag
 from .run_view import RunView
 from .values import COUNT, SIZE
 
@@ -83,13 +83,7 @@ class JobCluster(Protocol):
     show_default="what the job needs, and a reserve",
     help="Memory for network buffers of each TaskManager.",
 )
-@click.option(
-    "--load-balance",
-    type=click.Choice([mode.value for mode in LoadBalanceMode]),
-    default=LoadBalanceMode.NONE.value,
-    show_default=True,
-    help="How to place subtasks. none: keep exchanges local; slots or tasks: spread these evenly over TaskManagers.",
-)
+@load_balance_flag
 @savepoint_flags
 @click.option(
     "--web",
@@ -147,7 +141,7 @@ def run(
     taskmanagers: int | None,
     slots: int | None,
     memory_bytes: int | None,
-    load_balance: str,
+    load_balance: str | None,
     from_savepoint: str | None,
     allow_non_restored_state: bool,
     web: str | None,
@@ -181,7 +175,7 @@ def run(
         raise ConfigError(f"--input {input_file}: the file does not exist")
     from_savepoint = checked_savepoint(from_savepoint, allow_non_restored_state)
     graph = with_adaptive(load_stream_graph(job, parameters_of(input_file, given)), adaptive)
-    mode = LoadBalanceMode(load_balance)
+    mode = LoadBalanceMode(load_balance or "none")
     spark = None if where == "here" else _spark_settings(master, taskmanagers, graph.name)
     taskmanagers, slots = _size(graph, taskmanagers if spark is None else spark.node_count, slots, mode)
     if memory_bytes is None:

@@ -58,22 +58,8 @@ _KINDS: Final[dict[str, Parsed]] = {
     "blob_cache_bytes": SIZE,
 }
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
-    "slots": (int,),
-    "memory_bytes": (int,),
-    "max_connections": (int,),
-    "max_unproven": (int,),
-    "handshake_timeout_s": (int, float),
-    "heartbeat_timeout_s": (int, float),
-    "cancellation_timeout_s": (int, float),
-    "allow": (str, list),
-    "allow_submitted": (bool,),
-    "segment_size_bytes": (int,),
-    "shuffle_disk_bytes": (int,),
-    "max_record_bytes": (int,),
-    "process_memory_bytes": (int,),
-    "blob_cache_bytes": (int,),
-    "shared_memory": (bool,),
-}
+    name: (int, float) if kind is LENGTH else (int,) for name, kind in _KINDS.items()
+} | {"allow": (str, list), "allow_submitted": (bool,), "shared_memory": (bool,)}
 PROCESSES: Final = "processes"
 LOOP: Final = "loop"
 _NETWORK: Final = ("acts_as", "segment_size_bytes", "max_record_bytes", "shuffle_directory", "shuffle_disk_bytes")

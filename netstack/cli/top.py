@@ -31,7 +31,7 @@ from ..taskmanager.client import OtherRole, open_client
 from ..units import format_count
 from .jobmanager_flags import secret_flag, secret_of
 from .json_document import print_document
-from .top_jobs import JobManagerHistory, JobManagerView, jobmanager_document, jobmanager_lines
+from .top_jobs import JobManagerHistory, JobManagerView, jobmanager_document, jobmanager_lines, line_of
 from .top_view import History, JobView, TaskManagerHistory, TaskManagerView, snapshot_document, sparkline
 from .values import LENGTH
 
@@ -223,14 +223,14 @@ def _host(address: str) -> str:
 def _taskmanager_lines(view: TaskManagerView, width: int, hosts: Mapping[str, str]) -> list[Text]:
     name = Text.assemble((view.address, "bold"), f"  {view.hostname}" if view.hostname else "")
     if view.gone:
-        return [_line(name, ("  lost, reconnecting", "bold red")), Text(f"  {view.gone}", style="red"), Text("")]
+        return [line_of(name, ("  lost, reconnecting", "bold red")), Text(f"  {view.gone}", style="red"), Text("")]
     cpu = "" if view.cpu_percent is None else f"  CPU {view.cpu_percent:.0f} % of {100 * view.cpus} %"
     facts = f"  up {_clock(view.uptime_s)}  slots {view.used_slots}/{view.slots}{cpu}"
     memory = (
         f"  buffers {_bytes(view.used_memory_bytes)} in use, {_bytes(view.held_memory_bytes)} held by jobs,"
         f" of {_bytes(view.memory_bytes)}"
     )
-    lines = [_line(name, facts), _line(memory)]
+    lines = [line_of(name, facts), line_of(memory)]
     for job in view.jobs:
         lines += _job_lines(job, width, hosts)
     if not view.jobs:
@@ -243,32 +243,32 @@ def _job_lines(job: JobView, width: int, hosts: Mapping[str, str]) -> list[Text]
     slots = f"  {job.slots} slot{'s' * (job.slots != 1)}" if job.slots else ""
     head = f"  {_clock(job.age_s)}{slots}  "
     if not job.is_open:
-        return [_line("  ", (job.name, "cyan"), head, ("waiting for slots", "yellow"))]
+        return [line_of("  ", (job.name, "cyan"), head, ("waiting for slots", "yellow"))]
     used = f"  buffers {_percent(job.used_memory_bytes / job.memory_bytes)}" if job.memory_bytes else ""
     style = "red" if job.tasks["failed"] else ""
-    lines = [_line("  ", (job.name, "cyan"), head, (tasks, style), used)]
+    lines = [line_of("  ", (job.name, "cyan"), head, (tasks, style), used)]
     bars = max(8, width - _FIXED_WIDTH)
     titles = f"    {'':3} {'bytes':>10} {'records':>12} {'the last minute':{bars}}  waits"
-    lines.append(_line((titles, "dim")))
+    lines.append(line_of((titles, "dim")))
     waits = f"backpressured {job.backpressured_ms_per_s:4.0f} ms/s"
     lines.append(_flow("out", job.out_bytes_per_s, job.out_records_per_s, job.out_history, bars, waits))
     waits = f"idle          {job.idle_ms_per_s:4.0f} ms/s"
     lines.append(_flow("in", job.in_bytes_per_s, job.in_records_per_s, job.in_history, bars, waits))
     lines.append(
-        _line(
+        line_of(
             f"    pool usage out {_percent(job.out_pool_usage)}, in {_percent(job.in_pool_usage)};",
             f" network out {_rate(job.sent_bytes_per_s, 'B/s')}, in {_rate(job.received_bytes_per_s, 'B/s')}",
         )
     )
     if job.channels:
-        lines.append(_line((f"    {'credit':>13}  {'the last minute':{bars}}  channel", "dim")))
+        lines.append(line_of((f"    {'credit':>13}  {'the last minute':{bars}}  channel", "dim")))
     most = max((credit for channel in job.channels for _, _, credit in channel.credits), default=0.0)
     for channel in job.channels:
         host = _host(channel.peer)
         label = f"{channel.partition}[{channel.subpartition}] to {hosts.get(host) or host or channel.peer}"
         style = "red" if channel.credit == 0 else ""
         lines.append(
-            _line(
+            line_of(
                 (f"    {channel.credit:13,.0f}  ", style),
                 (sparkline(channel.credits, bars, top=most), "green"),
                 f"  {label}",
@@ -276,26 +276,18 @@ def _job_lines(job: JobView, width: int, hosts: Mapping[str, str]) -> list[Text]
         )
     more = job.channel_count - len(job.channels)
     if more > 0:
-        lines.append(_line((f"    and {more:,} more channels, with at least as much credit", "dim")))
+        lines.append(line_of((f"    and {more:,} more channels, with at least as much credit", "dim")))
     return lines
 
 
 def _flow(
     what: str, bytes_per_s: float | None, records_per_s: float | None, history: History, bars: int, waits: str
 ) -> Text:
-    return _line(
+    return line_of(
         f"    {what:3} {_rate(bytes_per_s, 'B/s'):>10} {_rate(records_per_s, 'rec/s'):>12} ",
         (sparkline(history, bars), "green"),
         f"  {waits}",
     )
-
-
-def _line(*parts: str | Text | tuple[str, str]) -> Text:
-    """One line, truncated at the width of the terminal."""
-    line = Text.assemble(*parts)
-    line.no_wrap = True
-    line.overflow = "ellipsis"
-    return line
 
 
 def _rate(per_s: float | None, unit: str) -> str:

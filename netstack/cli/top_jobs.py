@@ -203,24 +203,24 @@ def jobmanager_lines(view: JobManagerView) -> list[Text]:
     """Renders a JobManager as lines, which are truncated at the width of the terminal."""
     name = Text.assemble(("JobManager ", ""), (view.address, "bold"))
     if view.gone:
-        return [_line(name, ("  lost, reconnecting", "bold red")), Text(f"  {view.gone}", style="red"), Text("")]
+        return [line_of(name, ("  lost, reconnecting", "bold red")), Text(f"  {view.gone}", style="red"), Text("")]
     free = sum(each.slots - each.used_slots for each in view.taskmanagers if not each.gone)
     jobs = "1 job" if len(view.jobs) == 1 else f"{len(view.jobs)} jobs"
-    lines = [_line(name, f"  {jobs}, {free} of {_slots(view)} slots free")]
+    lines = [line_of(name, f"  {jobs}, {free} of {_slots(view)} slots free")]
     for job in view.jobs:
         head = f"  {job.job_id}  restarts {job.restarts}  checkpoints {job.checkpoints}"
         why = f"  {job.waits_for}" if job.waits_for else ""
-        lines.append(_line("  ", (job.name, "cyan"), "  ", state_text(job.state), head, (why, "yellow")))
+        lines.append(line_of("  ", (job.name, "cyan"), "  ", state_text(job.state), head, (why, "yellow")))
         if job.vertices:
-            lines.append(_line((_TITLES, "dim")))
+            lines.append(line_of((_TITLES, "dim")))
         lines += [_vertex_line(vertex) for vertex in job.vertices]
         if job.bottleneck:
-            lines.append(_line(f"    bottleneck: {job.bottleneck}"))
+            lines.append(line_of(f"    bottleneck: {job.bottleneck}"))
     if view.taskmanagers:
-        lines.append(_line((f"    {'TaskManager':{_NAME}} {'host':22} slots in use", "dim")))
+        lines.append(line_of((f"    {'TaskManager':{_NAME}} {'host':22} slots in use", "dim")))
     for each in view.taskmanagers:
         end = (f"  lost: {each.gone}", "red") if each.gone else ("", "")
-        lines.append(_line(f"    {each.name:{_NAME}} {each.hostname:22} {each.used_slots} of {each.slots}", end))
+        lines.append(line_of(f"    {each.name:{_NAME}} {each.hostname:22} {each.used_slots} of {each.slots}", end))
     return [*lines, Text("")]
 
 
@@ -233,7 +233,7 @@ def _vertex_line(vertex: VertexView) -> Text:
     rates = [_rate(each) for each in (vertex.in_records_per_s, vertex.out_records_per_s)]
     shares = [_percent(each) for each in (vertex.busy_percent, vertex.idle_percent, vertex.backpressured_percent)]
     style = "red" if "failed" in vertex.tasks else ""
-    return _line(
+    return line_of(
         f"    {vertex.name:{_NAME}.{_NAME}} ",
         (f"{states:16}", style),
         f" {rates[0]:>8} {rates[1]:>8} {shares[0]:>5} {shares[1]:>5} ",
@@ -249,7 +249,8 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{share:.0f} %"
 
 
-def _line(*parts: str | Text | tuple[str, str]) -> Text:
+def line_of(*parts: str | Text | tuple[str, str]) -> Text:
+    """One line of text, truncated at the width of the terminal."""
     line = Text.assemble(*parts)
     line.no_wrap = True
     line.overflow = "ellipsis"

@@ -138,6 +138,8 @@ class ChainTask:
                 f" for {len(task.outputs)} outputs and {len(task.inputs)} inputs"
             )
         keyed = keyed_operators(task, self._load)
+        kinds = [partition.type for partition in descriptor.partitions]
+        has_later_consumers = not all(kind.must_be_pipelined or kind.is_persistent for kind in kinds)
         for information in task.operators:
             context = OperatorContext(
                 information.name,
@@ -153,7 +155,7 @@ class ChainTask:
                 by_index=all(gate.type.must_be_pipelined for gate in descriptor.gates),
             )
             self._bound[information.name] = bound = BoundOperator(information, context, self._load)
-            if job.checkpoints is not None and bound.awaits_completion and self._has_later_consumers:
+            if job.checkpoints is not None and bound.awaits_completion and has_later_consumers:
                 raise ConfigError(
                     f"operator {bound.name!r} waits for a checkpoint at its end, but its consumers start only when it"
                     " has ended, and a checkpoint needs all tasks: switch off checkpoints, or is_batch"
@@ -234,8 +236,6 @@ class ChainTask:
     def operator_event(self, event: Plain) -> None:
         """Does nothing: only invokables receive events."""
 
-    # The run.
-
     async def run(self) -> TaskOutcome:
         """Runs the task until its input ends.
 
@@ -268,9 +268,9 @@ class ChainTask:
             failure = failure or root
         if failure is not None:
             raise failure from (failure.cause if isinstance(failure, OperatorFailed) else failure.__cause__)
-        return TaskOutcome(
-            self._produced(), self._results, await self._store_final(), kept_bytes(self._output.partitions)
-        )
+        partitions = self._output.partitions
+        produced_bytes = tuple(partition.bytes_per_subpartition for partition in partitions)
+        return TaskOutcome(produced_bytes, self._results, await self._store_final(), kept_bytes(partitions))
 
     async def close(self, failure: str = "") -> None:
         """Closes the operators and the gates, and fails unfinished partitions, so that their consumers fail too.
@@ -337,12 +337,6 @@ class ChainTask:
         if self._checkpoints is None:
             raise LocalProtocolError(f"task {self} was not created; call create first")
         return self._checkpoints
-
-    @property
-    def _has_later_consumers(self) -> bool:
-        """Whether a consumer may start only when this task has ended."""
-        kinds = [partition.type for partition in self._descriptor.partitions]
-        return not all(kind.must_be_pipelined or kind.is_persistent for kind in kinds)
 
     def _writer(self, descriptor: PartitionDescriptor, output: OutputInformation) -> RecordWriter[Any]:
         selector = selector_of(output, descriptor, self.subtask, self._load)
@@ -453,7 +447,3 @@ class ChainTask:
             return None
         snapshot = TaskSnapshot(self.name, self.subtask, await self._chain.snapshot())
         return await self._in_thread(partial(FinalStates(storage.folder).write, snapshot))
-
-    def _produced(self) -> tuple[tuple[int, ...], ...]:
-        """The bytes written to every subpartition, including framing."""
-        return tuple(partition.bytes_per_subpartition for partition in self._output.partitions)

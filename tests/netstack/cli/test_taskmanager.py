@@ -147,7 +147,7 @@ def test_where_results_are_kept(tmp_path: Path) -> None:
         ("secret = 'x'", "unknown setting 'secret'"),
         ("slots = 0", "--slots 0"),
         ("slots_in = 'threads'", "slots_in = 'threads' is unknown; give processes or loop"),
-        ("slots = 300", "--slots 300: each slot is a process, and a TaskManager has 256"),
+        ("slots = 300", "--slots 300: each slot is a process, and the maximum is 256"),
         ("allow = 'a'", "--allow 'a': end it with"),
         ("listen = 'tcp://0.0.0.0:0'", "there is no secret: give --secret-file"),
         ("secret_file = '/nowhere/at/all'", "the secret file /nowhere/at/all cannot be read"),
