@@ -254,7 +254,7 @@ async def test_a_job_without_checkpoints_for_too_long_is_restarted_and_takes_the
         reason = "declined: source-0 declined: the disk is full"
         assert told == [
             *(f"checkpoint {number} was aborted: {reason}" for number in range(1, 5)),
-            f"4 checkpoints failed in a row, 3 are tolerated; the last, 4, {reason}; restart 1 of 3, next in 0.5 s",
+            f"4 checkpoints failed in a row, 3 are tolerated; the last, 4: {reason}; restart 1 of 3, next in 0.5 s",
         ]
         assert not [name for name in os.listdir(tmp_path) if name.startswith("chk-")]
 
