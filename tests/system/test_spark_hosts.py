@@ -243,6 +243,31 @@ def test_a_job_goes_on_when_a_host_is_slow_an_executor_is_killed_and_a_link_is_c
     assert hosts.address(cut) in said
 
 
+@pytest.mark.long
+def test_a_stream_through_spark_loses_nothing_when_an_executor_is_killed_and_a_host_is_cut_off(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The Publisher, the Subscriber and the driver are on host 0; the query's tasks on the others."""
+    hosts = cluster.hosts
+    until_workers(cluster)
+    process = cluster.start([str(ROOT / "tests/system/spark_stream.py"), cluster.master, "3", str(tmp_path)])
+    assert process.stdout is not None
+    last: dict[str, Any] = {}
+    try:
+        for line in process.stdout:
+            last = json.loads(line)
+            if last.get("epoch") == 4:
+                kill_executor(hosts, 2)
+            elif last.get("epoch") == 12:
+                hosts.cut(3)
+        _, said = process.communicate(timeout=120)
+    finally:
+        process.kill()
+        hosts.heal(3)
+    assert process.returncode == 0, said
+    assert last == {"wrong": [], "rows": 7_200}
+
+
 def manifests(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if "manifest" in path.name.lower()]
 
