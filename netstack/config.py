@@ -1,4 +1,4 @@
-"""Frozen settings of a TaskManager's network; units are in the names, each default has its reason.
+"""Settings of a TaskManager's network: frozen, with units in the names.
 
 Takes: keyword arguments. Gives: a checked `NetworkConfig`.
 """
@@ -45,9 +45,9 @@ FLINK_CONSTANTS: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
         "1.x": _IN_EVERY_FLINK,
     }
 )
-"""By version: what nobody can set there."""
+"""By version of Flink: settings that are constants there."""
 PROFILES: Final[Mapping[str, str | None]] = MappingProxyType({"netstack": None, "flink": "2.3", "flink-1.x": "1.x"})
-"""What `--as` may be, and which version of Flink that is."""
+"""The values of `--as`, with the version of Flink that each one selects."""
 
 _FLINK_STARTING_SEGMENT_BYTES: Final = 1024
 MAX_GRACE_S = 3600.0
@@ -59,79 +59,79 @@ class NetworkConfig:
     """How a TaskManager uses memory and the network.
 
     Attributes:
-        segment_size_bytes: size of one network buffer. Larger is faster for bulk data (fewer frames a byte); smaller
-            wastes less when many channels each hold a part-filled buffer.
-        memory_bytes: all buffers together; reserved as address space at start, touched when first used.
-        exclusive_buffers_per_channel: receive buffers that belong to one remote channel: its initial credit. With 0 a
-            channel holds none while it is idle: its producer announces what waits, and gets floating buffers for that.
-        floating_buffers_per_gate: receive buffers the channels of one gate share, by backlog.
-        spare_floating_buffers_per_gate: as many more a gate takes while its reader waits for data and others leave them
-            idle: each round trip of credit then carries nearly twice as much. They go back as they are needed
-            elsewhere, and when the reader is what holds the stream up: barriers wait behind no more data then.
-        max_required_buffers_per_gate: bound on what one gate is promised; above it its channels get fewer exclusive
-            buffers, down to none, and the rest of what they would have is shared. None is without a bound.
-        credit_based: False receives without credits, as before Flink 1.5, to be measured against: a channel without a
-            free buffer stops the reading of its whole connection. Set `heartbeat_interval_s=None` with it, on both
-            sides: a connection that is not read from answers no pings.
-        max_buffers_per_channel: a subpartition holding this many buffers makes its partition unavailable, so one slow
-            consumer does not take the whole pool; None is without such a quota.
-        max_overdraft_buffers_per_partition: buffers beyond a full pool that one record may still take.
-        buffers_request_timeout_s: how long a new gate or connection waits for buffers that it was promised and that
-            others still hold.
-        debloat_target_s: shrinks the buffers of this TaskManager's producers so that what is in flight towards a gate
-            takes about this long to consume; None leaves them whole.
-        debloat_period_s: how often that is computed, while data comes.
-        debloat_samples: the moving average of the buffer size weighs the newest by 2 / (samples + 1).
-        debloat_threshold_percent: smaller changes are not announced.
-        debloat_min_buffer_bytes: buffers are not shrunk below this.
-        debloat_start_buffer_bytes: what a gate begins with; None is whole segments.
+        segment_size_bytes: size of one network buffer. Larger buffers are faster for bulk data (fewer frames per byte);
+            smaller ones waste less memory when many channels hold partly filled buffers.
+        memory_bytes: total size of all network buffers; reserved as address space at start, touched on first use.
+        exclusive_buffers_per_channel: receive buffers owned by each remote channel, which are its initial credit. With
+            0 an idle channel holds none: its producer announces its backlog and gets floating buffers for it.
+        floating_buffers_per_gate: receive buffers that the channels of a gate share, assigned by backlog.
+        spare_floating_buffers_per_gate: additional floating buffers that a gate borrows while its reader waits for data
+            and nobody else needs them, so that each round trip of credit carries nearly twice as much. It returns them
+            when others need them, and when its reader is the bottleneck, so that barriers do not wait behind more data.
+        max_required_buffers_per_gate: upper bound on the buffers guaranteed to one gate. Above it, channels get fewer
+            exclusive buffers, down to none, and share the rest as floating buffers. None means no bound.
+        credit_based: False disables credit, as before Flink 1.5, for comparison: a channel without a free buffer stops
+            the reads of its whole connection. Set `heartbeat_interval_s=None` on both sides too, because a connection
+            that is not read answers no pings.
+        max_buffers_per_channel: a partition becomes unavailable while one of its subpartitions holds this many buffers,
+            so that one slow consumer cannot take the whole pool. None means no quota.
+        max_overdraft_buffers_per_partition: buffers that one record may take beyond a full pool.
+        buffers_request_timeout_s: how long a new gate or connection waits for guaranteed buffers that others still
+            hold.
+        debloat_target_s: shrinks the buffers of producers so that the data in flight to a gate takes about this long to
+            consume. None disables debloating.
+        debloat_period_s: interval between computations of the buffer size while data arrives.
+        debloat_samples: the moving average of the buffer size gives the newest sample the weight 2 / (samples + 1).
+        debloat_threshold_percent: smaller changes of the buffer size are not announced.
+        debloat_min_buffer_bytes: the smallest buffer size that debloating announces.
+        debloat_start_buffer_bytes: the initial buffer size of a gate; None means whole segments.
         partition_request_timeout_s: how long a producer waits for a requested partition to be created.
-        partition_request_retries: how often a consumer asks a Flink producer again for a partition that it has not
-            found: after 100 ms, then after twice as long each time, 10 s at most. Among netstacks nobody asks twice:
-            the answer comes when the producer has waited long enough.
-        connect_timeout_s: dialling and the handshake together.
-        connect_retry_s: how long it is dialled again where nobody listens, or where whoever answers ends the connection
-            before a hello: a process that is just replaced. 0 tries once.
-        handshake_timeout_s: how long an accepted stream may take to say who it is.
-        heartbeat_interval_s: a silent connection is pinged after this long; None never pings.
-        heartbeat_timeout_s: a connection that did not answer for this long is declared lost.
-        resume_grace_s: a connection that breaks is dialled again for this long and goes on where it was, nothing lost
-            and nothing repeated, if both ends have a grace time; the shorter one counts. 0 is off: a cut fails the
-            channels at once. It keeps a copy of what was sent until the peer tells that it has come (4 MiB a
-            connection at most, beside `memory_bytes`), and a host that is gone is noticed so much later.
-        max_channels_per_connection: bound on what one peer can make us remember.
-        max_record_bytes: the longest record. A longer one is refused where it is emitted, and where its length is read,
-            before anything is asked for it: at both ends a record is in memory twice, as an object and as its bytes.
-            Not below the segment size, so that records that fit a buffer need no check.
-        spill_threshold_bytes: a spanning record larger than this is gathered in a temporary file.
-        spill_directory: where; None is the system's temporary folder.
-        shuffle_directory: where partitions that are kept (blocking and hybrid ones) have their files: an existing
-            folder; None is the system's temporary folder. What dead processes left there is removed.
-        shuffle_disk_bytes: most of all kept partitions together on disk; None is what the disk has.
-        shuffle_compression: of what is kept: "lz4" compresses each buffer that gets smaller, "none" none. "auto" does
-            so while that takes less time than writing what it saves, by what both took so far, or where less than an
-            eighth of the disk, or of `shuffle_disk_bytes`, is left; through a network slower than the disk give "lz4".
-        sort_buffer_bytes: memory of the task that writes a kept partition; what it writes is put in the order of its
-            consumers there, in portions of half of that.
-        sort_min_subpartitions: with fewer subpartitions each has a file of its own; with as many, or more, all of a
-            partition goes to one file.
-        read_memory_bytes: what is read from files, and not sent yet, may take beside `memory_bytes`.
-        spin_s: longest time in which a reader, or a writer without a buffer, looks for what it waits for before it
-            parks; 0 always parks. A wake-up costs 20 to 50 us, and whoever was asleep then runs two to three times as
-            slowly for a while. It looks only while the last waits were shorter than this on the average, for a few
-            such averages, on plain sockets, and while neither other tasks nor (as far as it can tell) other processes
-            want the processor. So an idle connection costs nothing; but a record every millisecond costs an otherwise
-            idle core: give 0.0002, which covers round trips of credit, where that is too much. A writer never looks
-            for longer than that.
-        emulates: a version of Flink, as whose network stack this one behaves; give it through `flink`, which sets what
-            else belongs to it. Then a clock flushes all channels of a writer once a buffer timeout (ours: each channel
-            at once after a quiet timeout, then once a timeout at most); records have Flink's tag and timestamp in
-            front, and none stand in runs; a writer waits as soon as the pool has nothing left, whatever room the open
-            buffer has; nothing is told of what a producer expects to send. Both ends need the same.
-        checksum: whether this side asks for a CRC-32 over the payload of every buffer (about 15 % of throughput).
-        dialect: how its connections speak: "netstack" to others of its kind, "flink-2.3.0" to the task managers of a
-            Flink cluster, with the same segment size. Flink's dialect has no checksums, no pings and no way without
-            credits.
+        partition_request_retries: how often a consumer repeats its request when a Flink producer does not find the
+            partition: after 100 ms, then after twice as long each time, at most 10 s. netstack producers answer once,
+            after `partition_request_timeout_s`, so they need no retries.
+        connect_timeout_s: limit for dialling and the handshake together.
+        connect_retry_s: how long to retry dialling if nobody listens, or the peer closes the connection before its
+            hello, as while a process is replaced. 0 tries once.
+        handshake_timeout_s: how long an accepted connection may take to complete the handshake.
+        heartbeat_interval_s: a connection silent for this long gets a ping; None disables pings.
+        heartbeat_timeout_s: a connection that has not answered for this long is declared lost.
+        resume_grace_s: how long a broken connection is redialled and resumed without lost or repeated data. Both ends
+            need a grace time; the shorter one applies. 0 disables this: a cut fails the channels at once. The sender
+            keeps a copy of unacknowledged data (at most 4 MiB per connection, beside `memory_bytes`), and the loss of a
+            host is detected later by this time.
+        max_channels_per_connection: upper bound on the channels that one peer can open on a connection.
+        max_record_bytes: the longest record. Both the writer and the reader refuse a longer one before they allocate
+            memory for it. Each end holds a record twice, as an object and as bytes. At least the segment size, so that
+            records that fit a buffer need no check.
+        spill_threshold_bytes: a spanning record larger than this is assembled in a temporary file.
+        spill_directory: folder of these files; None means the system's temporary folder.
+        shuffle_directory: existing folder for the files of blocking and hybrid partitions; None means the system's
+            temporary folder. Files left by dead processes are removed.
+        shuffle_disk_bytes: upper bound on the disk space of all these partitions; None means the free space of the
+            disk.
+        shuffle_compression: "lz4" compresses every buffer that becomes smaller, "none" compresses none. "auto"
+            compresses while that takes less time than writing the saved bytes would, judged by the times measured so
+            far, or when less than an eighth of the disk or of `shuffle_disk_bytes` is free. If the network is slower
+            than the disk, give "lz4".
+        sort_buffer_bytes: memory in which the writer of a blocking or hybrid partition sorts its data by subpartition,
+            in portions of half this size.
+        sort_min_subpartitions: a partition with fewer subpartitions has one file for each; with this many or more it
+            has a single file.
+        read_memory_bytes: memory for data read from files and not yet sent, beside `memory_bytes`.
+        spin_s: longest time that a reader, or a writer without a buffer, polls before it parks; 0 disables polling. A
+            wake-up costs 20 to 50 us, and a processor that slept runs two to three times slower for a while. A task
+            polls only if recent waits were shorter than this on average, for at most a few average waits, on plain
+            sockets, and while neither other tasks nor (as far as it can detect) other processes need the processor. So
+            an idle connection costs nothing, but one record per millisecond occupies an otherwise idle core. 0.0002
+            covers the round trips of credit only. A writer never polls for longer than that.
+        emulates: the version of Flink whose behaviour this TaskManager copies; set it through `flink`, which also sets
+            the related constants. All channels of a writer are then flushed once per buffer timeout (by default
+            netstack flushes a channel at once after a quiet timeout, and then at most once per timeout); each record is
+            preceded by Flink's tag and timestamp, and runs are not used; a writer waits as soon as the pool is empty,
+            even if the open buffer has room; producers do not announce expected data. Both ends need the same setting.
+        checksum: whether this side requests a CRC-32 of the payload of every buffer (costs about 15 % of throughput).
+        dialect: the protocol: "netstack" between netstack processes, "flink-2.3.0" with TaskManagers of a Flink cluster
+            that use the same segment size. Flink's protocol has no checksums and no pings, and requires credit.
     """
 
     segment_size_bytes: int = 32 * KIB
@@ -174,7 +174,7 @@ class NetworkConfig:
     dialect: str = NATIVE_DIALECT
 
     def __post_init__(self) -> None:
-        """Refuses settings that cannot work, naming each."""
+        """Checks the settings."""
         if not 256 <= self.segment_size_bytes <= 16 * MIB:
             raise ConfigError(f"segment_size_bytes={self.segment_size_bytes}; give 256 to {16 * MIB}")
         if self.memory_bytes < 4 * self.segment_size_bytes:
@@ -203,12 +203,14 @@ class NetworkConfig:
             ("read_memory_bytes", MIB),
         ):
             if getattr(self, name) < least:
-                raise ConfigError(f"{name}={getattr(self, name)}; the least is {least}")
+                raise ConfigError(f"{name}={getattr(self, name)}; the minimum is {least}")
         for name in _COUNTS:
             if getattr(self, name) > _MAX_COUNT:
-                raise ConfigError(f"{name}={getattr(self, name)}; the most is {_MAX_COUNT}: it travels as 32 bits")
+                raise ConfigError(
+                    f"{name}={getattr(self, name)}; the maximum is {_MAX_COUNT}: the protocol sends it as 31 bits"
+                )
         if self.max_buffers_per_channel is not None and self.max_buffers_per_channel < 2:
-            # The buffer a subpartition is still writing counts: with 1, it alone would stop every other.
+            # The open buffer of a subpartition counts: with 1, it would block the writer by itself.
             raise ConfigError(f"max_buffers_per_channel={self.max_buffers_per_channel}; give at least 2, or None")
         if self.max_required_buffers_per_gate is not None and self.max_required_buffers_per_gate < 1:
             raise ConfigError(
@@ -229,7 +231,7 @@ class NetworkConfig:
             raise ConfigError(f"spin_s={self.spin_s}; give seconds from 0 (never) to 1")
         if not self.credit_based and self.heartbeat_interval_s is not None:
             raise ConfigError(
-                "credit_based=False with heartbeat_interval_s: a connection that is not read from answers no pings and"
+                "credit_based=False with heartbeat_interval_s: a connection whose reads are paused answers no pings and"
                 " would be declared lost; set heartbeat_interval_s=None"
             )
         if self.emulates is not None and self.emulates not in FLINK_CONSTANTS:
@@ -242,13 +244,13 @@ class NetworkConfig:
             raise ConfigError(f"dialect={self.dialect}; give {NATIVE_DIALECT!r} or {FLINK_DIALECT!r}")
         if self.dialect == FLINK_DIALECT and self.resume_grace_s:
             raise ConfigError(
-                f"dialect={self.dialect!r} with resume_grace_s={self.resume_grace_s}: it cannot go on after a cut; set"
-                " resume_grace_s=0"
+                f"dialect={self.dialect!r} with resume_grace_s={self.resume_grace_s}: it cannot resume connections;"
+                " set resume_grace_s=0"
             )
         if self.dialect == FLINK_DIALECT and (self.checksum or not self.credit_based):
             raise ConfigError(
                 f"dialect={self.dialect!r} with checksum={self.checksum}, credit_based={self.credit_based}: it has no"
-                " checksums, and credit is part of it; set checksum=False and credit_based=True"
+                " checksums and requires credit; set checksum=False and credit_based=True"
             )
         start = self.debloat_start_buffer_bytes
         smallest, largest = self.debloat_min_buffer_bytes, self.segment_size_bytes
@@ -260,21 +262,23 @@ class NetworkConfig:
 
     @classmethod
     def flink(cls, version: str = "2.3", **settings: Any) -> Self:
-        """Settings with which a TaskManager behaves as one of Flink's; among its own kind it needs no other dialect.
+        """Settings with which a TaskManager behaves like Flink's.
+
+        The dialect stays "netstack"; `emulates` works between netstack processes.
 
         Args:
-            version: "2.3", or "1.x" for clusters where exclusive, floating and overdraft buffers can be set.
-            settings: others than the defaults.
+            version: "2.3", or "1.x" for clusters whose exclusive, floating and overdraft buffers are configurable.
+            settings: other settings that differ from the defaults.
 
         Raises:
-            ConfigError: an unknown version, or a setting that this version has as a constant.
+            ConfigError: the version is unknown, or a setting is a constant in this version.
         """
         constants = FLINK_CONSTANTS.get(version)
         if constants is None:
             raise ConfigError(f"version={version!r} of Flink; give one of {', '.join(FLINK_CONSTANTS)}")
         for name, value in constants.items():
             if settings.get(name, value) != value:
-                raise ConfigError(f"{name}={settings[name]}: it is always {value} in Flink {version}; leave it out")
+                raise ConfigError(f"{name}={settings[name]}: it is always {value} in Flink {version}; omit it")
         like: dict[str, Any] = {**constants, "emulates": version}
         if version == "2.3":
             largest = settings.get("segment_size_bytes", 32 * KIB)
@@ -283,10 +287,10 @@ class NetworkConfig:
 
     @classmethod
     def acting_as(cls, profile: str, **settings: Any) -> Self:
-        """Settings of a profile, as flags name them: the defaults, or `flink` of its version.
+        """Settings of a profile (the values of `--as`): the defaults, or those of `flink`.
 
         Raises:
-            ConfigError: no such profile, or as `flink`.
+            ConfigError: the profile is unknown, or as `flink`.
         """
         if profile not in PROFILES:
             raise ConfigError(f"--as {profile}: give one of {', '.join(PROFILES)}")
@@ -295,29 +299,29 @@ class NetworkConfig:
 
     @property
     def request_retries(self) -> int:
-        """`partition_request_retries` in the dialect that has them."""
+        """`partition_request_retries` in Flink's dialect, 0 otherwise."""
         return self.partition_request_retries if self.dialect == FLINK_DIALECT else 0
 
     @property
     def has_runs(self) -> bool:
-        """Whether there are runs among its records (`record/framing`): not where Flink reads or writes."""
+        """Whether records may be encoded as runs (`record/framing`), which Flink does not know."""
         return self.dialect == NATIVE_DIALECT and not self.as_flink
 
     def latency_interval_s(self, asked_s: float) -> float:
-        """From one latency marker of a source to the next, in seconds, where its job asks for `asked_s`; 0 is never.
+        """Returns the interval of a source's latency markers in seconds; 0 disables them.
 
-        What behaves as a Flink has none unless a job asks for more than the default, as `metrics.latency.interval` is 0
-        there; nor has what Flink reads or writes.
+        Markers are disabled in Flink's dialect. With `emulates` they are disabled unless the job sets an interval other
+        than the default, because Flink's default of `metrics.latency.interval` is 0.
         """
         is_default = asked_s == DEFAULT_LATENCY_INTERVAL_S
         return 0.0 if self.dialect != NATIVE_DIALECT or (self.as_flink and is_default) else asked_s
 
     @property
     def as_flink(self) -> bool:
-        """Whether it behaves as a Flink, whichever."""
+        """Whether this TaskManager emulates Flink."""
         return self.emulates is not None
 
     @property
     def total_segments(self) -> int:
-        """Number of network buffers the memory holds."""
+        """The number of network buffers in `memory_bytes`."""
         return self.memory_bytes // self.segment_size_bytes

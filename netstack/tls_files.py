@@ -1,11 +1,11 @@
-"""The certificates of one end of a TLS connection, read anew whenever their files change.
+"""The certificates of one end of a TLS connection, reloaded when their files change.
 
-Takes: an address, and the folder it names, with `ca.pem`, `certificate.pem` and `key.pem` (what `netstack certificate`
-writes, or anybody else). Gives: `ssl.SSLContext`s for the next connection.
+Takes: an address, and its folder with `ca.pem`, `certificate.pem` and `key.pem`, as `netstack certificate` or another
+authority writes them. Gives: `ssl.SSLContext`s for the next connection.
 
-Rules: a certificate that was renewed is used from the next connection on, without a restart. While files do not fit
-each other, as in the middle of a renewal, the ones before stay in use, and a warning says so. A key that others than
-its owner may read is refused.
+Rules: a renewed certificate is used from the next connection on, without a restart. While the files do not match each
+other, as during a renewal, the previous ones stay in use and a warning is logged. A private key that other users can
+access is refused.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _VERSIONS: Final = {"1.3": ssl.TLSVersion.TLSv1_3, "1.2": ssl.TLSVersion.TLSv1_2
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What one connection uses.
+    """The TLS contexts of one connection.
 
     Attributes:
-        server: for who is dialled.
-        client: for who dials.
+        server: for accepted connections.
+        client: for dialled connections.
         digest: SHA-256 of our own certificate, as the peer sees it.
     """
 
@@ -51,12 +51,12 @@ class Credentials:
 
 @final
 class CertificateFolder:
-    """One folder.
+    """The certificates in one folder.
 
     Args:
-        path: of the folder.
-        checks_names: whether who dials compares the name it dialled with those in the certificate.
-        minimum: the lowest version of TLS.
+        path: the folder.
+        checks_names: whether a client compares the dialled name with the names in the certificate.
+        minimum: the lowest accepted version of TLS.
     """
 
     def __init__(self, path: str, *, checks_names: bool, minimum: ssl.TLSVersion) -> None:
@@ -68,10 +68,11 @@ class CertificateFolder:
         self._browsed: ssl.SSLContext | None = None
 
     def credentials(self) -> Credentials:
-        """Of the files as they are now.
+        """Returns the contexts for the current files.
 
         Raises:
-            ConfigError: they cannot be used, and never could; the text names the file and what to do.
+            ConfigError: the files cannot be used, and no earlier version of them could; the text names the file and the
+                remedy.
         """
         try:
             seen = tuple(self._look(name) for name in _NAMES)
@@ -81,11 +82,11 @@ class CertificateFolder:
         except ConfigError as error:
             if self._current is None:
                 raise
-            LOGGER.warning("renewed certificates are not used yet: %s", error)
+            LOGGER.warning("renewed certificates cannot be used yet, the previous ones stay in use: %s", error)
         return self._current
 
     def server_without_client(self) -> ssl.SSLContext:
-        """For who is dialled by browsers, which show a token instead of a certificate. Raises as `credentials`."""
+        """A server context for browsers, which present a token instead of a certificate. Raises as `credentials`."""
         self.credentials()
         assert self._browsed is not None
         return self._browsed
@@ -93,17 +94,17 @@ class CertificateFolder:
     def _look(self, name: str) -> tuple[int, int, int]:
         path = os.path.join(self.path, name)
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except OSError as error:
             raise ConfigError(
                 f"{path} cannot be read: {error.strerror}; TLS takes {', '.join(_NAMES)} in one folder: make them with"
                 " `netstack certificate`"
             ) from error
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
-            raise ConfigError(f"{path} is no PEM file")
-        if name == KEY_NAME and stat.S_IMODE(found.st_mode) & 0o077:
-            raise ConfigError(f"the private key {path} is open to others; run: chmod 600 {path}")
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
+            raise ConfigError(f"{path} is not a PEM file")
+        if name == KEY_NAME and stat.S_IMODE(status.st_mode) & 0o077:
+            raise ConfigError(f"the private key {path} is accessible to other users; run: chmod 600 {path}")
+        return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _load(self) -> Credentials:
         ca, certificate, key = (os.path.join(self.path, name) for name in _NAMES)
@@ -115,19 +116,19 @@ class CertificateFolder:
                 context.load_cert_chain(certificate, key)
                 context.load_verify_locations(ca)
                 contexts.append(context)
-            # The first certificate of a chain is the end's own.
+            # The first certificate of a chain is our own.
             text = Path(certificate).read_text("ascii")
             end = text.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)
             own = ssl.PEM_cert_to_DER_cert(text[text.index(ssl.PEM_HEADER) : end])
         except (ssl.SSLError, OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or error
             raise ConfigError(
-                f"the certificates in {self.path} cannot be used: {reason}; {CERTIFICATE_NAME} has to belong to"
-                f" {KEY_NAME}, and {CA_NAME} to whoever signs those of the peers"
+                f"the certificates in {self.path} cannot be used: {reason}; {CERTIFICATE_NAME} must match {KEY_NAME},"
+                f" and {CA_NAME} must be the authority that signs the peers' certificates"
             ) from error
         server, client, self._browsed = contexts
-        server.verify_mode = ssl.CERT_REQUIRED  # both ends show a certificate
-        server.num_tickets = 0  # connections last; a resumed session would show no certificate
+        server.verify_mode = ssl.CERT_REQUIRED  # both ends present a certificate
+        server.num_tickets = 0  # connections are long; a resumed session would present no certificate
         client.check_hostname = self._checks_names
         client.verify_mode = ssl.CERT_REQUIRED
         return Credentials(server, client, hashlib.sha256(own).digest())
@@ -135,17 +136,17 @@ class CertificateFolder:
 
 @functools.cache
 def certificate_folder(path: str, checks_names: bool, minimum: ssl.TLSVersion) -> CertificateFolder:
-    """The one object for a folder in this process."""
+    """Returns this process's only object for a folder."""
     return CertificateFolder(path, checks_names=checks_names, minimum=minimum)
 
 
 def dial_as(listen: str) -> None:
-    """Has this process, and those it starts, dial with the certificates that it listens with.
+    """Makes this process, and the processes it starts, dial with the certificates of its listening address.
 
-    What others tell of their addresses are places: how they are dialled is ours to say.
+    Addresses received from peers carry no TLS parameters, so the dialling process chooses its own certificates.
 
     Raises:
-        ConfigError: it is an address with TLS and without certificates.
+        ConfigError: the address uses TLS but names no certificates.
     """
     if listen.startswith(PREFIX):
         _, query, folder = split_tls(listen)
@@ -155,13 +156,13 @@ def dial_as(listen: str) -> None:
 
 
 def split_tls(url: str) -> tuple[str, str, CertificateFolder]:
-    """What `tls+X://...?folder=...` says.
+    """Splits an address of the form `tls+X://...?folder=...`.
 
     Returns:
-        (URL of the transport underneath, the query as it is, where the certificates are).
+        (URL of the underlying transport, the unchanged query, the certificates).
 
     Raises:
-        ConfigError: it is no such address; the text says how it is written.
+        ConfigError: the address does not have this form; the text shows the form.
     """
     base, _, query = url.partition("?")
     inner_url = base.removeprefix(PREFIX)
@@ -176,7 +177,7 @@ def split_tls(url: str) -> tuple[str, str, CertificateFolder]:
         raise ConfigError(f"address {url!r}: known are folder=PATH, names=on|off, tls=1.3|1.2")
     if not path:
         raise ConfigError(
-            f"address {url!r}: where are the certificates? Set {FOLDER_VARIABLE} to the folder that has them, or add"
+            f"address {url!r}: no certificates given; set {FOLDER_VARIABLE} to the folder that has them, or add"
             " ?folder=PATH; `netstack certificate` makes them"
         )
     return inner_url, query, certificate_folder(os.path.abspath(path), names == "on", _VERSIONS[version])

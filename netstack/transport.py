@@ -1,16 +1,16 @@
-"""What a transport implements, and how one is found by URL scheme.
+"""The interface of transports, and their registry by URL scheme.
 
 Takes: URLs. Gives: `ByteStream`s and `Listener`s to `runtime`.
 
-A stream is driven by trying: `try_send` and `try_receive_into` never wait, `wait_writable` and `wait_readable` do. The
-caller decides what to send at the moment the stream has room, so nothing piles up in an outbox and a priority event can
-still overtake (trio's `wait_send_all_might_not_block` exists for the same reason). netstack's own schemes are
-those of the folder beside it (`parts`), so they are there without an installation and whatever else is called
-`transports`; others are found through the entry-point group `netstack.transports`. A compound scheme such as
-`impaired+tcp` belongs to the transport before the plus, which finds the one underneath by what comes after it.
+The caller drives a stream by trying: `try_send` and `try_receive_into` never wait; `wait_writable` and `wait_readable`
+do. So the caller chooses what to send at the moment the stream has room: nothing accumulates in an outbox, and a
+priority event can still overtake data (trio's `wait_send_all_might_not_block` exists for the same reason). netstack's
+own transports are registered by module name, so they work without an installation and beside any other package called
+`transports`. Others are found through the entry-point group `netstack.transports`. A compound scheme such as
+`impaired+tcp` selects the transport before the plus, which uses the transport after it.
 
-Errors: transports translate `OSError` once, here at the edge: `ConnectionLost` for a stream that broke, `OSError`
-subclasses only from `listen` and `connect`, with the address in the text.
+Errors: transports translate `OSError` at this boundary: `ConnectionLost` for a broken stream; `listen` and `connect`
+raise `OSError` subclasses with the address in the text.
 """
 
 from __future__ import annotations
@@ -37,37 +37,37 @@ _OWN: Final = {
     "unix": ("netstack.transports.unix", "UnixTransport"),
     "memory": ("netstack.transports.memory", "MemoryTransport"),
     "shm": ("netstack.transports.shm", "ShmTransport"),
-    # A transport over another one: impaired+tcp, impaired+unix, impaired+memory, impaired+yours.
+    # Over another transport: impaired+tcp, impaired+unix, impaired+memory, impaired+yours.
     "impaired": ("netstack.transports.impaired", "ImpairedTransport"),
-    # And TLS over another one: tls+tcp, tls+unix, impaired+tls+tcp.
+    # Over another transport: tls+tcp, tls+unix, impaired+tls+tcp.
     "tls": ("netstack.transports.tls", "TlsTransport"),
 }
-"""Module and class of each scheme that netstack brings."""
+"""Module and class of netstack's own transports, by scheme."""
 
 
 class ByteStream(abc.ABC):
     """A connected, reliable, ordered stream of bytes in both directions."""
 
     peer: str
-    """Who is at the other end, for messages."""
+    """The name of the peer, for messages."""
 
     @abc.abstractmethod
     def try_send(self, pieces: Sequence[Piece]) -> int:
-        """Hands over as many bytes of `pieces` as there is room for, in order.
+        """Sends as many bytes of `pieces` as the stream has room for, in order.
 
         Returns:
-            The number of bytes taken; 0 when the stream is full. The pieces may be changed afterwards.
+            The number of bytes taken; 0 if the stream is full. The caller may reuse the memory of taken bytes.
 
         Raises:
-            ConnectionLost: the peer is gone.
+            ConnectionLost: the stream broke.
         """
 
     @abc.abstractmethod
     def try_receive_into(self, windows: Sequence[memoryview]) -> int | None:
-        """Fills `windows` in order with what has arrived.
+        """Fills `windows` in order with received bytes.
 
         Returns:
-            The number of bytes stored; 0 at the end of the stream; None when nothing is there yet.
+            The number of bytes stored; 0 at the end of the stream; None if no data has arrived.
 
         Raises:
             ConnectionLost: the stream broke.
@@ -75,60 +75,64 @@ class ByteStream(abc.ABC):
 
     @abc.abstractmethod
     async def wait_writable(self) -> None:
-        """Waits until `try_send` may take at least one byte. Cancellation: nothing changed."""
+        """Waits until `try_send` may take at least one byte. Cancellation: no effect on the stream."""
 
     @abc.abstractmethod
     async def wait_readable(self) -> None:
-        """Waits until `try_receive_into` would not return None. Cancellation: nothing changed."""
+        """Waits until `try_receive_into` would not return None. Cancellation: no effect on the stream."""
 
     @abc.abstractmethod
     def send_eof(self) -> None:
-        """Ends this direction; the peer reads its end of stream. Harmless when already closed."""
+        """Ends the sending direction: the peer reads the end of the stream. No effect on a closed stream."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Closes at once, without waiting; idempotent. Tasks inside `wait_*` get `trio.ClosedResourceError`."""
+        """Closes at once, without waiting; idempotent. Tasks in `wait_*` get `trio.ClosedResourceError`."""
 
     @property
     def is_suspended(self) -> bool:
-        """Whether nothing can be sent or received until there is another line underneath. Never, for most streams."""
+        """Whether a resumable stream currently has no connection underneath. Always False for other streams."""
         return False
 
     def break_off(self) -> bool:
-        """The peer is silent. Returns whether the stream has given up its line and may go on over another one."""
+        """Called when the peer is silent: drops the connection underneath, if the stream is resumable.
+
+        Returns:
+            Whether it did, so that the stream may resume over a new connection.
+        """
         return False
 
     async def keep_sending(self) -> None:
-        """After `send_eof`: sends again what was lost with a line, if the stream outlives that. Does not return."""
+        """Resends lost data after `send_eof`, if the stream is resumable. Does not return."""
         await trio.sleep_forever()
 
     def tcp_facts(self) -> dict[str, str | int]:
-        """Facts about the connection for reports: congestion control, buffer sizes. Empty where there are none."""
+        """Facts about the connection for reports, such as congestion control and buffer sizes; may be empty."""
         return {}
 
     def endpoints(self) -> tuple[str, str]:
-        """Our own end and the peer's, as the network knows them (`10.0.0.1:6121`); empty where it knows none.
+        """Our own address and the peer's in the network (`10.0.0.1:6121`); empty strings if unknown.
 
-        What one end calls its peer's is what the other calls its own, unless something between them translates.
+        Unless the network translates addresses, the peer's `endpoints` are the same pair in reverse.
         """
         return "", ""
 
     def descriptor(self) -> int | None:
-        """The descriptor that is readable exactly when `try_receive_into` has something to give; None without one.
+        """The file descriptor that is readable exactly when `try_receive_into` would not return None; None without one.
 
-        It belongs to the stream.
+        The stream owns the descriptor.
         """
         return None
 
     def has_come(self) -> bool | None:
-        """Whether `try_receive_into` has something to give, or would raise; None where only a system call tells that.
+        """Whether `try_receive_into` would return data or raise; None if only a system call can tell.
 
-        Of a stream that knows, or has a `descriptor`, a wait may begin with a few looks at it instead of a wake-up.
+        If this, or `descriptor`, is not None, a wait may poll for a moment before it parks.
         """
         return None
 
     def channel_binding(self) -> bytes:
-        """What both ends of an encrypted stream know and nobody between them can cause; empty without encryption."""
+        """A value that only the two ends of an encrypted stream share; empty without encryption."""
         return b""
 
 
@@ -136,11 +140,11 @@ class Listener(abc.ABC):
     """Accepts streams at an address."""
 
     address: str
-    """The URL to dial, with the port that was really bound."""
+    """The URL to dial, with the actual port."""
 
     @abc.abstractmethod
     async def accept(self) -> ByteStream:
-        """Waits for the next stream. Cancellation: nothing is lost."""
+        """Waits for the next stream. Cancellation: no stream is lost."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -148,7 +152,7 @@ class Listener(abc.ABC):
 
 
 class Transport(abc.ABC):
-    """One URL scheme."""
+    """The transport of one URL scheme."""
 
     @abc.abstractmethod
     async def listen(self, url: str) -> Listener:
@@ -156,19 +160,19 @@ class Transport(abc.ABC):
 
         Raises:
             OSError: the address cannot be bound (in use, not of this host, no permission); the text names it.
-            ConfigError: the URL is not one of this scheme.
+            ConfigError: the URL is not valid for this scheme.
         """
 
     @abc.abstractmethod
     async def connect(self, url: str) -> ByteStream:
-        """Dials `url`. Raises `ConnectionLost` naming the address when nobody answers."""
+        """Dials `url`. Raises `ConnectionLost` with the address if nobody answers."""
 
 
 def transport_for(url: str) -> Transport:
-    """The transport of a URL's scheme.
+    """Returns the transport for a URL.
 
     Raises:
-        ConfigError: the URL has no scheme, or one that neither netstack nor an installed distribution has.
+        ConfigError: the URL has no scheme, or neither netstack nor an installed distribution provides it.
     """
     scheme, separator, _ = url.partition("://")
     if not separator:
@@ -179,10 +183,10 @@ def transport_for(url: str) -> Transport:
 
 @contextmanager
 def provided(scheme: str, transport: Transport) -> Iterator[None]:
-    """Within the block the addresses of a scheme are this transport's, in the whole process; nothing is installed.
+    """Registers a transport for a scheme in this process, within the block.
 
     Raises:
-        ConfigError: netstack or another block has the scheme.
+        ConfigError: the scheme belongs to netstack or to another block.
     """
     if scheme in _OWN or scheme in _PROVIDED:
         raise ConfigError(f"scheme {scheme!r} is taken; choose another one")
@@ -194,7 +198,7 @@ def provided(scheme: str, transport: Transport) -> Iterator[None]:
 
 
 _PROVIDED: Final[dict[str, Transport]] = {}
-"""Transports of this process alone."""
+"""The transports registered by `provided`."""
 
 
 @functools.cache
@@ -207,18 +211,18 @@ def _load(scheme: str) -> Transport:
     known = entry_points(group="netstack.transports")
     for entry in known:
         if entry.name == scheme:
-            found = entry.load()()
-            assert isinstance(found, Transport)
-            return found
+            transport = entry.load()()
+            assert isinstance(transport, Transport)
+            return transport
     names = ", ".join(sorted({*_OWN, *(entry.name for entry in known)}))
     raise ConfigError(f"no transport for scheme {scheme!r}; known: {names}")
 
 
 def url_parts(url: str) -> SplitResult:
-    """An address taken apart, with a port that is one.
+    """Parses an address and checks its port.
 
     Raises:
-        ConfigError: the address cannot be read, or its port is none; the text says why.
+        ConfigError: the address or its port is not valid; the text says why.
     """
     try:
         parts = urlsplit(url)
@@ -229,23 +233,23 @@ def url_parts(url: str) -> SplitResult:
 
 
 def told_address(url: str) -> str:
-    """An address as others are told it: without parameters, which are its owner's, not of whoever dials it.
+    """Returns the address that peers should dial: without TLS parameters, which concern only this process.
 
-    An impaired line keeps them: they are the line's.
+    Parameters of an impaired line are kept, because both ends need them.
 
     Raises:
-        ConfigError: the address cannot be read.
+        ConfigError: the address is not valid.
     """
     parts = url_parts(url)
     return url if "tls" not in parts.scheme.split("+") else url.partition("?")[0]
 
 
 def is_private(url: str) -> bool:
-    """Whether only this host reaches an address."""
+    """Whether an address is reachable from this host only."""
     parts = url_parts(url)
     if parts.scheme.rpartition("+")[2] in ("unix", "memory", "shm") or parts.hostname == "localhost":
         return True
     try:
         return ipaddress.ip_address(parts.hostname or "").is_loopback
     except ValueError:
-        return False  # a name: whoever answers for it decides where it leads
+        return False  # a host name: DNS decides where it leads

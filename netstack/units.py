@@ -1,8 +1,8 @@
-"""Durations, sizes and counts as people write them, both ways.
+"""Parses and formats durations, sizes and counts.
 
-Takes: text such as `100ms`, `none`, `32KiB` from flags. Gives: seconds and bytes, and the same text back for tables.
+Takes: text from flags, such as `100ms`, `none`, `32KiB`. Gives: seconds and bytes, and text for tables.
 
-Rules: parsing is exact (decimal, not binary): `100ms` is the float 0.1, because the settings are hashed to name a run.
+Rules: parsing is exact (decimal, not binary): `100ms` is the float 0.1, because a hash of the settings names a run.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def parse_duration(text: str, *, what: str = "") -> float | None:
     """Seconds from `100ms`, `1.5s`, `250us`, `2min`, `5` (seconds), `0`; None from `none`.
 
     Args:
-        text: what the user wrote; case does not matter.
-        what: the flag, where the message should name it.
+        text: the user's input; case does not matter.
+        what: the flag to name in an error message.
 
     Raises:
-        ConfigError: no number, or a unit unknown here.
+        ConfigError: the text is not a number with a known unit.
     """
     what = f"{what} " if what else ""
     plain = text.strip().lower()
@@ -61,10 +61,10 @@ def parse_duration(text: str, *, what: str = "") -> float | None:
     number = Decimal(match[1].replace("_", ""))
     unit = _DURATION_UNITS.get(match[2])
     if unit is None:
-        raise ConfigError(f"{what}{text!r}: no unit {match[2]!r}; use ns, us, ms, s, min or h")
+        raise ConfigError(f"{what}{text!r}: unknown unit {match[2]!r}; use ns, us, ms, s, min or h")
     seconds = float(number * unit)
     if not seconds < _MOST_SECONDS:
-        raise ConfigError(f"{what}{text!r}: longer than a century; give less")
+        raise ConfigError(f"{what}{text!r}: longer than a century; give a shorter duration")
     return seconds
 
 
@@ -72,11 +72,11 @@ def parse_size(text: str, *, what: str = "") -> int:
     """Bytes from `8`, `512B`, `32KiB`, `1MiB`, `64kB` (kB, MB and GB count in thousands).
 
     Args:
-        text: what the user wrote; case does not matter.
-        what: the flag, where the message should name it.
+        text: the user's input; case does not matter.
+        what: the flag to name in an error message.
 
     Raises:
-        ConfigError: no number, an unknown unit, or not a whole number of bytes.
+        ConfigError: the text is not a number with a known unit, or not a whole number of bytes.
     """
     what = f"{what} " if what else ""
     match = _TEXT.fullmatch(text)
@@ -90,14 +90,14 @@ def parse_size(text: str, *, what: str = "") -> int:
 
 
 def parse_amount(text: str, *, what: str = "") -> Decimal:
-    """A number from `812`, `10k`, `1.5M`, `2G`; of records in a second also as `10k/s`.
+    """A number from `812`, `10k`, `1.5M`, `2G`; for records per second also `10k/s`.
 
     Args:
-        text: what the user wrote.
-        what: the flag, where the message should name it.
+        text: the user's input.
+        what: the flag to name in an error message.
 
     Raises:
-        ConfigError: no number, or an unknown suffix.
+        ConfigError: the text is not a number with a known suffix.
     """
     what = f"{what} " if what else ""
     match = _TEXT.fullmatch(text.removesuffix("/s"))
@@ -108,7 +108,7 @@ def parse_amount(text: str, *, what: str = "") -> Decimal:
 
 
 def format_duration(seconds: float | None, *, space: str = "") -> str:
-    """The shortest text that `parse_duration` reads back as the same value; `space` goes before the unit."""
+    """The shortest text that `parse_duration` converts back to the same value; `space` precedes the unit."""
     if seconds is None:
         return "none"
     if seconds == 0:
@@ -124,7 +124,7 @@ def format_duration(seconds: float | None, *, space: str = "") -> str:
 
 
 def format_size(size_bytes: int, *, space: str = "") -> str:
-    """`32KiB` for 32768: the largest binary unit that divides it, else plain bytes as `1500B`."""
+    """`32KiB` for 32768: the largest binary unit that divides the size, otherwise bytes, as in `1500B`."""
     for unit in ("GiB", "MiB", "KiB"):
         factor = _SIZE_UNITS[unit.lower()]
         if size_bytes and size_bytes % factor == 0:
@@ -133,9 +133,9 @@ def format_size(size_bytes: int, *, space: str = "") -> str:
 
 
 def format_count(value: float) -> str:
-    """Three significant digits with a suffix: `4.65 M`, `812 k`, `1.2 G`; small whole numbers as they are."""
+    """Three significant digits with a suffix: `4.65 M`, `812 k`, `1.2 G`; small whole numbers are kept."""
     for factor, suffix in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if abs(value) >= factor * 0.9995:  # 999.95 k rounds to 1,000 k, which reads better as 1 M
+        if abs(value) >= factor * 0.9995:  # 999.95 k would be rounded to 1,000 k; print 1 M
             return three_digits(value / factor) + suffix
     return three_digits(value)
 
@@ -158,5 +158,5 @@ def three_digits(value: float) -> str:
 
 
 def _trimmed(number: str) -> str:
-    """Without the zeros after the point that say nothing."""
+    """Removes trailing zeros after the decimal point."""
     return number.rstrip("0").rstrip(".") if "." in number else number

@@ -1,12 +1,12 @@
-"""How long somebody waits: in all, at the longest, and per second of the last minute.
+"""Waiting times: in total, the longest, and per second of the last minute.
 
-Takes: when waits begin and end, in seconds of one monotonic clock. Gives: `WaitStatistics`.
+Takes: the begin and end of each wait, in seconds of one monotonic clock. Gives: `WaitStatistics`.
 
 Rules:
-- Nothing ticks: a wait costs two calls, everything else is computed when somebody asks.
-- The last minute is the 5-second span that is under way and the 11 before it, so 55 to 60 s; younger meters look back
-  to when they were made. Spans begin at multiples of 5 s of the clock.
-- A wait that is still going on counts as far as it has come.
+- There is no timer: a wait costs two calls, and a snapshot computes the rest.
+- The last minute is the current 5-second span and the 11 before it, so 55 to 60 s; a younger meter covers its own age.
+  Spans begin at multiples of 5 s of the clock.
+- A wait in progress counts up to now.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class WaitStatistics:
     """A snapshot of one kind of waiting.
 
     Attributes:
-        total_s: waited since the meter was made.
-        ms_per_s: of each second of the last minute (55 to 60 s), in milliseconds: 0 to 1000.
+        total_s: seconds waited since the meter was created.
+        ms_per_s: milliseconds waited per second of the last minute (55 to 60 s): 0 to 1000.
         longest_s: the longest single wait.
     """
 
@@ -36,31 +36,31 @@ class WaitStatistics:
 
 @final
 class WaitMeter:
-    """Adds waits up. 400 bytes; `begin` and `end` are O(1)."""
+    """Accumulates waiting times. 400 bytes; `begin` and `end` are O(1)."""
 
     __slots__ = ("_before_s", "_began_s", "_longest_s", "_made_s", "_span", "_total_s", "_waiters", "count")
 
     def __init__(self, now_s: float) -> None:
-        """Starts at 0 at `now_s`."""
+        """Creates a meter at `now_s`."""
         self.count = 0
-        """How many waits have begun."""
+        """The number of waits begun."""
         self._made_s = now_s
         self._total_s = 0.0
         self._longest_s = 0.0
         self._began_s = now_s
         self._waiters = 0
         self._span = int(now_s // SPAN_S)
-        self._before_s = array("d", bytes(8 * SPANS))  # [k % SPANS]: waited before span k began
+        self._before_s = array("d", bytes(8 * SPANS))  # [k % SPANS]: the total when span k began
 
     def begin(self, now_s: float) -> None:
-        """Somebody waits from now on. Of several who wait at once the time counts once."""
+        """Begins a wait. The time of several concurrent waits counts once."""
         if not self._waiters:
             self._began_s = now_s
             self.count += 1
         self._waiters += 1
 
     def end(self, now_s: float) -> None:
-        """Somebody waits no longer (follows their `begin`)."""
+        """Ends a wait begun by `begin`."""
         self._roll(now_s)
         self._waiters -= 1
         if not self._waiters:
@@ -70,7 +70,7 @@ class WaitMeter:
                 self._longest_s = waited
 
     def total_s(self, now_s: float) -> float:
-        """Waited since the meter was made."""
+        """Seconds waited since the meter was created."""
         return self._total_s + self._current_s(now_s)
 
     def longest_s(self, now_s: float) -> float:
@@ -78,7 +78,7 @@ class WaitMeter:
         return max(self._longest_s, self._current_s(now_s))
 
     def ms_per_s(self, now_s: float) -> float:
-        """Waited in each second of the last minute, in milliseconds: 0 to 1000."""
+        """Milliseconds waited per second of the last minute: 0 to 1000."""
         self._roll(now_s)
         oldest = self._span - SPANS + 1
         length = now_s - max(oldest * SPAN_S, self._made_s)
@@ -95,7 +95,7 @@ class WaitMeter:
         return now_s - self._began_s if self._waiters else 0.0
 
     def _roll(self, now_s: float) -> None:
-        """Notes, for each span that has begun since the last call, what was waited before it."""
+        """Records, for each span begun since the last call, the total at its start."""
         span = int(now_s // SPAN_S)
         if span <= self._span:
             return

@@ -1,9 +1,9 @@
-"""Callbacks of the core turned into something a task can wait for.
+"""Connects synchronous callbacks of the data path to waiting trio tasks.
 
-Takes: `wake()` from a synchronous callback. Gives: `await wait()`.
+Takes: `wake()` from a callback. Gives: `await wait()`.
 
-Waking is not a promise: another task may have been faster. So a waiter checks its condition, waits, and checks again;
-between the check and the wait nothing else runs (one thread at a time, see `visits`), so no wake-up is lost.
+A wake-up can be spurious: another task may have acted first. So a waiter checks its condition, waits, and checks again.
+Nothing else runs between the check and the wait (one thread at a time, see `visits`), so no wake-up is lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import trio
 
 @final
 class Signal:
-    """Wakes every task that waits at the moment."""
+    """Wakes all tasks that currently wait."""
 
     __slots__ = ("_lot", "_thread", "_token")
 
@@ -27,7 +27,7 @@ class Signal:
         self._token: trio.lowlevel.TrioToken | None = None
 
     def wake(self) -> None:
-        """Wakes all waiters, from their loop or from a visitor's thread; costs next to nothing when there are none."""
+        """Wakes all waiters, from their event loop or from another thread. Cheap if there are none."""
         if self._lot:
             if get_ident() == self._thread:
                 self._lot.unpark_all()
@@ -36,7 +36,7 @@ class Signal:
                     self._token.run_sync_soon(self._lot.unpark_all, idempotent=True)
 
     async def wait(self) -> None:
-        """Waits for the next `wake`. Cancellation: nothing changed."""
+        """Waits for the next `wake`. Cancellation: no effect on other waiters."""
         if not self._lot:
             self._thread = get_ident()
             self._token = trio.lowlevel.current_trio_token()

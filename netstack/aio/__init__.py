@@ -1,7 +1,7 @@
-"""netstack for programs on asyncio: the same data path, in a thread of its own, with the calls of `netstack`.
+"""netstack for asyncio programs: the same data path and calls; trio runs in a thread of its own.
 
-Takes: what `netstack` takes. Gives: `open_network`, `RecordWriter`, `RecordReader`, `ArrayReader`, whose calls are
-awaited under asyncio, and raise what those of `netstack` raise.
+Takes: the arguments of `netstack`. Gives: `open_network`, `RecordWriter`, `RecordReader`, `ArrayReader`, whose calls
+are awaited under asyncio and raise the errors of their counterparts in `netstack`.
 
 ```python
 import asyncio
@@ -30,12 +30,12 @@ asyncio.run(main())
 ```
 
 Rules:
-- It is `netstack.blocking`, awaited instead of waited at: trio runs in a thread of its own, and asyncio's thread reads
-  and writes as a visitor of that loop. Its rules about who calls, forks and closing hold here.
-- Back-pressure is an await, as soon as the configured buffers are full. A cancelled call is either done or was not
-  begun: what it had begun to write, the other thread brings to its end.
-- `emit` and iteration suspend only when they must wait: in a loop that never does, `await asyncio.sleep(0)` now and
-  then.
+- asyncio's thread itself reads and writes, as a visitor of trio's loop. The rules of `netstack.blocking` about threads,
+  forks and closing apply.
+- Back-pressure suspends the caller as soon as the configured buffers are full. A cancelled call either has no effect,
+  or the other thread completes what it began to write.
+- `emit` and iteration suspend only when they must wait: a loop that never waits should call `await asyncio.sleep(0)`
+  regularly.
 """
 
 from typing import Any

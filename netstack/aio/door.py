@@ -1,6 +1,6 @@
-"""From asyncio through the door of `netstack.blocking`: an async function of trio's, awaited as one of asyncio's.
+"""Runs async functions of trio for asyncio tasks, through the portal of `netstack.blocking`.
 
-Takes: a portal, an async function for its thread. Gives: what it returns or raises.
+Takes: a portal, an async function for its thread. Gives: its result or error.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ async def through(portal: Portal[Any], action: Callable[[], Awaitable[R]], what:
     """Runs an async function in the portal's thread.
 
     Raises:
-        LocalProtocolError: the thread is over, or ended meanwhile.
-        BaseException: what the function raised.
+        LocalProtocolError: the thread has ended, or ends meanwhile.
+        BaseException: the error raised by the function.
 
-    Cancellation: cancels the function and waits for its end; if it had come to its end by then, its result is dropped.
+    Cancellation: cancels the function and waits for its end; its result is dropped.
     """
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
 
-    def tell() -> None:
-        with contextlib.suppress(RuntimeError):  # a loop that was closed has nobody left to tell
+    def notify() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed
             loop.call_soon_threadsafe(ended.set)
 
-    started = portal.start(action, what=what, on_end=tell)
+    started = portal.start(action, what=what, on_end=notify)
     try:
         await ended.wait()
     except asyncio.CancelledError:
@@ -44,7 +44,7 @@ async def through(portal: Portal[Any], action: Callable[[], Awaitable[R]], what:
 
 
 async def _in_any_case(ended: asyncio.Event) -> None:
-    """Waits however often it is cancelled: the function is on its way out."""
+    """Waits for the end of the function, however often the waiting task is cancelled."""
     while not ended.is_set():
         with contextlib.suppress(asyncio.CancelledError):
             await ended.wait()

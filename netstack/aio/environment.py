@@ -1,4 +1,4 @@
-"""A network environment for asyncio: partitions and gates, in a thread of its own.
+"""A network environment for asyncio: partitions and gates; trio runs in a thread of its own.
 
 Takes: the arguments of `netstack.open_network`. Gives: handles of `netstack.blocking`, for writers and readers.
 """
@@ -21,11 +21,11 @@ from .door import through
 
 @final
 class NetworkEnvironment:
-    """See `open_network`.
+    """A TaskManager's network, created by `open_network`.
 
     Attributes:
-        address: the URL consumers dial.
-        metrics_address: `host:port` at which Prometheus finds the metrics; None if they are not served.
+        address: the URL that consumers dial.
+        metrics_address: `host:port` of the metrics for Prometheus; None if they are not served.
         config: its settings.
     """
 
@@ -43,16 +43,16 @@ class NetworkEnvironment:
         subpartitions: int,
         kind: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED,
     ) -> blocking.ResultPartition:
-        """Creates the output of one task; arguments and errors of `netstack.NetworkEnvironment.create_partition`.
+        """Creates the output of one task; arguments and errors as for `netstack.NetworkEnvironment.create_partition`.
 
-        Not awaited: it takes a moment (100 to 200 us), as `release_partition` and `statistics` do.
+        A plain call, like `release_partition` and `statistics`: it blocks for 100 to 200 us.
         """
         return self._inner.create_partition(name, subpartitions=subpartitions, kind=kind)
 
     async def open_gate(self, descriptors: Sequence[ChannelDescriptor]) -> blocking.InputGate:
-        """Opens one input gate; arguments and errors of `netstack.NetworkEnvironment.open_gate`.
+        """Opens one input gate; arguments and errors as for `netstack.NetworkEnvironment.open_gate`.
 
-        Cancellation: nothing stays open; subpartitions that were asked for already count as consumed.
+        Cancellation: nothing stays open; subpartitions that were already requested count as consumed.
         """
         portal = self._inner.portal
         manager = portal.inside
@@ -65,7 +65,7 @@ class NetworkEnvironment:
         return blocking.InputGate(portal, await through(portal, open_inside, what))
 
     def release_partition(self, name: str) -> None:
-        """Drops a partition and everything in it; unknown names are ignored."""
+        """Drops a partition and all its data; unknown names are ignored."""
         self._inner.release_partition(name)
 
     def statistics(self) -> NetworkStatistics:
@@ -82,10 +82,10 @@ async def open_network(
     metrics_address: str | None = None,
     detailed_metrics: bool = False,
 ) -> AsyncIterator[NetworkEnvironment]:
-    """Opens a network environment: `async with aio.open_network("tcp://0.0.0.0:6121") as manager: ...`.
+    """Opens a network environment: `async with aio.open_network("tcp://0.0.0.0:6121") as network: ...`.
 
-    Arguments and errors are those of `netstack.open_network`. Leaving the block says goodbye to peers within a
-    second; leaving it by an error does not, so that they read a broken connection.
+    Arguments and errors are those of `netstack.open_network`. Leaving the block says goodbye to peers within a second;
+    leaving it by an error does not, so that they see a broken connection.
     """
 
     def open_blocking() -> blocking.NetworkEnvironment:
@@ -93,7 +93,7 @@ async def open_network(
             address, config, secret=secret, metrics_address=metrics_address, detailed_metrics=detailed_metrics
         )
 
-    # A thread for the moment in which threads start and end: what is awaited there cannot be cancelled half-way.
+    # Opening and closing block, so they run in a thread; shielded, because they cannot be cancelled half-way.
     opening = asyncio.ensure_future(asyncio.to_thread(open_blocking))
     try:
         inner = await asyncio.shield(opening)

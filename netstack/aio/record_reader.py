@@ -17,21 +17,24 @@ from ..record.cells import Handout
 from ..record.formats import RecordFormat
 
 MOST_SOCKETS: Final = 16
-"""asyncio registers each socket at each wait: with more sockets the TaskManager's thread reads them."""
+"""A reader with more sockets leaves them to the TaskManager's thread, because asyncio registers each socket at each
+wait.
+"""
 
 
 @final
 class RecordReader(RecordVisitor[T]):
-    """Iterates over the records of a gate: `async for record in aio.RecordReader(gate): ...`; for one task at a time.
+    """Iterates over the records of a gate: `async for record in aio.RecordReader(gate): ...`.
 
-    As `netstack.RecordReader`: application events come in their place among the records, a channel that a barrier
-    blocks goes on when more is asked for, and the iteration ends when every channel has ended.
+    As for `netstack.RecordReader`, application events appear in order among the records, a channel blocked by a barrier
+    is resumed when the next element is requested, and the iteration ends when all channels have ended. One task at a
+    time may use a reader.
     """
 
     def __init__(
         self, gate: InputGate, *, format: RecordFormat | str = "bytes", config: NetworkConfig | None = None
     ) -> None:
-        """Takes over the gate; arguments of `netstack.RecordReader`."""
+        """Takes ownership of the gate; arguments as for `netstack.RecordReader`."""
         super().__init__(gate, format, config, MOST_SOCKETS)
         self._handout = Handout(self._ready, self._next_element)
 
@@ -40,17 +43,17 @@ class RecordReader(RecordVisitor[T]):
         return self._handout
 
     def __anext__(self) -> Awaitable[T]:
-        """The next element. Raises as `next_records`; cancellation: nothing is lost, ask again."""
+        """The next element. Raises as `next_records`. Cancellation: no record is lost."""
         return self._handout.__anext__()
 
     async def next_records(self) -> list[T] | None:
-        """The next elements, at least one, all of one channel; None when every channel has ended.
+        """The next elements, at least one, all of one channel; None when all channels have ended.
 
         Raises:
             ChannelFailed, ConnectionLost, RemoteProtocolError, RecordError, LocalProtocolError: as
                 `netstack.blocking.RecordReader.next_records`.
 
-        Cancellation: nothing is lost; ask again.
+        Cancellation: no record is lost; the next call returns it.
         """
         left = list(self._ready.elements)
         if left:
@@ -70,15 +73,15 @@ class ArrayReader(ArrayVisitor):
     """Iterates over fixed-width records as arrays: `async for array in aio.ArrayReader(gate, "<i8"): ...`."""
 
     def __init__(self, gate: InputGate, dtype: npt.DTypeLike | None = None, *, record_bytes: int | None = None) -> None:
-        """Takes over the gate; arguments and errors of `netstack.ArrayReader`."""
+        """Takes ownership of the gate; arguments and errors as for `netstack.ArrayReader`."""
         super().__init__(gate, dtype, record_bytes, MOST_SOCKETS)
 
     def __aiter__(self) -> ArrayReader:
-        """Itself: a reader is read once."""
+        """Returns itself: all iterations share one position."""
         return self
 
     async def __anext__(self) -> npt.NDArray[Any]:
-        """The next array, of at least one record. Raises and cancellation as `RecordReader.next_records`."""
+        """The next array, with at least one record. Raises and cancellation as `RecordReader.next_records`."""
         array = await self._run_in_asyncio(self._next, is_small)
         if array is None:
             raise StopAsyncIteration

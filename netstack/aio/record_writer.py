@@ -1,4 +1,4 @@
-"""RecordWriter for asyncio: records are written at once, and awaited only where there is no room.
+"""RecordWriter for asyncio: writes records at once, and suspends only if there is no room.
 
 Takes: a partition of `aio.NetworkEnvironment`. Gives: `emit_nowait`, `emit`, `emit_batch`, `broadcast_event`, `flush`,
 `finish`, `wait_consumed`.
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @final
 class RecordWriter(VisitingWriter[T]):
-    """Writes to one result partition; one writer a partition, used by one task at a time.
+    """Writes to one result partition. A partition has one writer, used by one task at a time.
 
-    The calls are those of `netstack.RecordWriter`, what "taken" means and how late errors are told is as in
-    `netstack.blocking.RecordWriter`. `async with` finishes the partition at the end of the block, or fails it.
+    The calls are those of `netstack.RecordWriter`; `netstack.blocking.RecordWriter` documents when a record counts as
+    taken, and how later errors are raised. `async with` finishes the partition at the end of the block, or fails it.
 
-    Cancellation: a call that was cancelled did nothing of what it was for; but what it had begun to write is brought to
-    its end by the TaskManager's thread, and the next call waits for that.
+    Cancellation: a cancelled call has no effect, except that the TaskManager's thread completes a record or batch whose
+    first part was written; the next call waits for that.
     """
 
     def __init__(
@@ -43,23 +43,23 @@ class RecordWriter(VisitingWriter[T]):
         format: RecordFormat | str = "bytes",
         buffer_timeout_s: float | None = 0.1,
     ) -> None:
-        """Takes over the partition; arguments and errors of `netstack.RecordWriter`."""
+        """Takes ownership of the partition; arguments and errors as for `netstack.RecordWriter`."""
         super().__init__(partition, selector=selector, format=format, buffer_timeout_s=buffer_timeout_s)
         self.emit = eager(self._try_staying, self.emit)  # type: ignore[assignment, method-assign]
 
     async def emit(self, record: T) -> None:
-        """Takes a record; awaits room where there is none, and does not suspend otherwise.
+        """Takes a record; suspends only if there is no room.
 
         Raises:
             RecordError, LocalProtocolError, PoolDestroyed, ...: as `netstack.blocking.RecordWriter.emit`.
 
-        Cancellation: the record was not taken, or, if its first part was written, is written whole.
+        Cancellation: the record was not taken, or, if its first part was written, will be written completely.
         """
         if not (self._try_staying(record) or self._try(record)):
             await self._run(self._emit(record))
 
     async def emit_batch(self, batch: npt.NDArray[Any] | pa.RecordBatch) -> None:
-        """Takes an array of fixed-width records, or an Arrow RecordBatch; awaits room. The batch is copied.
+        """Takes an array of fixed-width records, or an Arrow RecordBatch; waits for room. The batch is copied.
 
         Raises:
             RecordError, LocalProtocolError, ...: as `emit`.
@@ -69,7 +69,7 @@ class RecordWriter(VisitingWriter[T]):
         await self._run(self._emit_batch(batch))
 
     async def broadcast_event(self, event: Event, *, priority: bool = False) -> None:
-        """See `netstack.RecordWriter.broadcast_event`. Cancellation: the event was not sent."""
+        """Sends an event, as `netstack.RecordWriter.broadcast_event`. Cancellation: the event was not sent."""
         await self._run(self._broadcast_event(event, priority))
 
     async def flush(self) -> None:
@@ -77,7 +77,7 @@ class RecordWriter(VisitingWriter[T]):
         await self._run(self._flush())
 
     async def finish(self, *, drain: bool = True) -> None:
-        """Writes what was taken, then EndOfData and EndOfPartition; nothing follows. Idempotent.
+        """Writes everything taken, then EndOfData and EndOfPartition. Idempotent.
 
         Cancellation: the end was not sent.
         """
@@ -85,11 +85,11 @@ class RecordWriter(VisitingWriter[T]):
             await self._run(self._finish(drain))
 
     async def wait_consumed(self) -> None:
-        """Waits until every consumer has processed every record, or is gone. Cancellation: nothing changed."""
+        """Waits until every consumer has processed every record, or is lost. Cancellation: no effect."""
         await self._run(self._wait_consumed())
 
     async def __aenter__(self) -> Self:
-        """Itself."""
+        """Returns itself."""
         return self
 
     async def __aexit__(
@@ -102,7 +102,7 @@ class RecordWriter(VisitingWriter[T]):
             self._fail_partition(kind, error)
 
     async def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Runs a call here; what is taken when it is cancelled is the TaskManager's."""
+        """Runs a call; if it is cancelled, the TaskManager's thread completes what was taken."""
         try:
             self._begin()
         except BaseException:

@@ -1,7 +1,7 @@
-"""netstack for programs that block: the same data path, in a thread of its own, with plain method calls.
+"""netstack for programs without an event loop: the same data path, with blocking method calls.
 
-Takes: what `netstack` takes. Gives: `open_network`, `RecordWriter`, `RecordReader`, `ArrayReader`, whose calls
-block, take `timeout_s`, and raise what those of `netstack` raise.
+Takes: the arguments of `netstack`. Gives: `open_network`, `RecordWriter`, `RecordReader`, `ArrayReader`, whose calls
+block, accept `timeout_s`, and raise the errors of their counterparts in `netstack`. trio runs in a thread of its own.
 
 ```python
 with blocking.open_network("tcp://127.0.0.1:0") as manager:
@@ -12,19 +12,18 @@ with blocking.open_network("tcp://127.0.0.1:0") as manager:
 ```
 
 Rules:
-- Back-pressure is a call that blocks. A call that times out did nothing, and can be made again.
-- Threads: a NetworkEnvironment serves any number of them; a writer or reader one at a time. Its `close()` from any
-  thread wakes every call that waits with LocalProtocolError.
-- Ctrl-C in the main thread interrupts any call; nothing is torn.
+- Back-pressure blocks the call. A call that times out has no effect and can be repeated.
+- Threads: any number of threads may use a NetworkEnvironment; a writer or reader serves one thread at a time.
+  `close()`, from any thread, makes all waiting calls raise LocalProtocolError.
+- Ctrl-C in the main thread interrupts any call and leaves the stream intact.
 - The program may run asyncio or trio in its other threads; inside one of these, call from a worker thread.
-- Processes that are forked cannot use what their parent opened, and keep its connections open: spawn them.
-- A thread that computes without pause holds the interpreter for up to `sys.getswitchinterval()` (5 ms) at a time, and
-  with it the TaskManager's thread.
+- A forked process cannot use the objects of its parent, and keeps the parent's connections open: use spawn.
+- A thread that computes without pause blocks the TaskManager's thread for up to `sys.getswitchinterval()` (5 ms) at a
+  time.
 
-The calling thread itself encodes and decodes, fills buffers and sends. Readers read the sockets as well where they can
-(`direct=`; `statistics()` and `repr` tell): plain TCP and unix sockets from which no other gate reads. Elsewhere the
-TaskManager's thread reads, which costs a record alone some 100 us more; see `netstack/DESIGN.md`, "A visitor of the
-loop".
+The calling thread encodes and decodes records, fills buffers and sends them. A reader also reads the sockets if they
+are plain TCP or unix sockets that no other gate reads (`direct=`; `statistics()` and `repr` report it). Otherwise the
+TaskManager's thread reads them, which adds about 100 us to a single record.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
-"""A TaskManager in a thread of its own: partitions and gates for programs that block.
+"""A TaskManager in a thread of its own: partitions and gates for blocking programs.
 
-Takes: the arguments of `netstack.open_network`. Gives: handles; whatever is done with them is done in that thread.
+Takes: the arguments of `netstack.open_network`. Gives: handles, whose methods run in that thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ResultPartition:
 
     Attributes:
         partition_id: its name.
-        subpartitions: how many consumers it has.
+        subpartitions: the number of subpartitions.
     """
 
     def __init__(self, portal: Manager, inner: handles.ResultPartition) -> None:
@@ -42,15 +42,15 @@ class ResultPartition:
         self.subpartitions = inner.subpartition_count
 
     def statistics(self) -> ResultPartitionStatistics:
-        """A snapshot; what a `RecordWriter` has taken and not written yet is not in it."""
+        """A snapshot; records that a `RecordWriter` has taken but not written are not included."""
         return _do(self.portal, self.inner.statistics)
 
     def park_writer(self) -> ThreadParking:
-        """Called by a writer: see `runtime.NetworkEnvironment.park_writer`."""
+        """Returns where a writer waits: `runtime.NetworkEnvironment.park_writer`."""
         return _visiting(self.portal, lambda: self.portal.inside.park_writer(self.inner))
 
     def fail(self, cause: str) -> None:
-        """The producer failed: consumers are told the cause, a writer that waits is woken with an error."""
+        """Fails the partition: consumers receive the cause; a waiting writer raises an error."""
         _do(self.portal, lambda: self.inner.fail(cause))
 
 
@@ -73,46 +73,46 @@ class InputGate:
         return _do(self.portal, self.inner.statistics)
 
     def park_reader(self, *, most_sockets: int) -> ThreadParking:
-        """Called by a reader: see `runtime.NetworkEnvironment.park_reader`."""
+        """Returns where a reader waits: `runtime.NetworkEnvironment.park_reader`."""
         return _visiting(self.portal, lambda: self.portal.inside.park_reader(self.inner, most_sockets=most_sockets))
 
     def close(self) -> None:
-        """Gives every channel up and tells its producer; a reader that waits is woken with an error. Idempotent."""
+        """Closes all channels and notifies the producers; a waiting reader raises an error. Idempotent."""
         _do(self.portal, self.inner.close)
 
 
 @final
 class NetworkEnvironment:
-    """See `open_network`. Its methods may be called from any thread, several at once.
+    """A TaskManager's network, created by `open_network`. Its methods may be called from any thread, concurrently.
 
     Attributes:
-        address: the URL consumers dial.
-        metrics_address: `host:port` at which Prometheus finds the metrics; None if they are not served.
+        address: the URL that consumers dial.
+        metrics_address: `host:port` of the metrics for Prometheus; None if they are not served.
         config: its settings.
-        portal: the door to its thread.
+        portal: runs functions in its thread.
     """
 
     def __init__(self, portal: Manager) -> None:
-        """See `open_network`."""
+        """Called by `open_network`."""
         self.portal = portal
         self.address = portal.inside.address
         self.metrics_address = portal.inside.metrics_address
         self.config = portal.inside.config
 
     def __enter__(self) -> NetworkEnvironment:
-        """Itself, open already."""
+        """Returns itself; it is open already."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Closes; after an error without goodbyes, so that peers read a broken connection."""
+        """Closes it; after an error without goodbyes, so that peers see a broken connection."""
         self.portal.close(clean=kind is None)
 
     def close(self) -> None:
         """Closes gates, releases partitions, says goodbye to peers (within a second), ends the thread. Idempotent.
 
-        Whatever was not consumed is gone: call `RecordWriter.wait_consumed` before. Calls that wait in other threads
+        Data that was not consumed is lost: call `RecordWriter.wait_consumed` first. Waiting calls in other threads
         raise LocalProtocolError.
         """
         self.portal.close(clean=True)
@@ -124,16 +124,17 @@ class NetworkEnvironment:
         subpartitions: int,
         kind: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED,
     ) -> ResultPartition:
-        """Creates the output of one task; arguments and errors of `netstack.NetworkEnvironment.create_partition`."""
+        """Creates the output of a task; arguments and errors as for `netstack.NetworkEnvironment.create_partition`."""
         manager = self.portal.inside
         inner = _do(self.portal, lambda: manager.create_partition(name, subpartitions=subpartitions, kind=kind))
         return ResultPartition(self.portal, inner)
 
     def open_gate(self, descriptors: Sequence[ChannelDescriptor], *, timeout_s: float | None = None) -> InputGate:
-        """Opens one input gate; arguments and errors of `netstack.NetworkEnvironment.open_gate`.
+        """Opens one input gate; arguments and errors as for `netstack.NetworkEnvironment.open_gate`.
 
         Raises:
-            TimeoutError: not open within `timeout_s`; subpartitions that were asked for already count as consumed.
+            TimeoutError: it did not open within `timeout_s`; subpartitions that were already requested count as
+                consumed.
         """
         manager = self.portal.inside
         wanted = tuple(descriptors)
@@ -145,11 +146,11 @@ class NetworkEnvironment:
         return InputGate(self.portal, self.portal.call(open_inside, timeout_s=timeout_s, what=what))
 
     def release_partition(self, name: str) -> None:
-        """Drops a partition and everything in it; unknown names are ignored."""
+        """Drops a partition and all its data; unknown names are ignored."""
         _do(self.portal, lambda: self.portal.inside.release_partition(name))
 
     def statistics(self) -> NetworkStatistics:
-        """A snapshot; costs what `netstack.NetworkEnvironment.statistics` does, and the way through the door."""
+        """A snapshot; costs as much as `netstack.NetworkEnvironment.statistics`, plus a call into the thread."""
         return _do(self.portal, self.portal.inside.statistics)
 
 
@@ -161,12 +162,12 @@ def open_network(
     metrics_address: str | None = None,
     detailed_metrics: bool = False,
 ) -> NetworkEnvironment:
-    """Opens a TaskManager in a thread of its own: `with open_network("tcp://0.0.0.0:6121") as tm: ...`.
+    """Opens a TaskManager in a thread of its own: `with open_network("tcp://0.0.0.0:6121") as network: ...`.
 
-    Arguments and errors are those of `netstack.open_network`. It is open when the call returns; who does not use
-    `with` calls `close()`. At the end of a program that did neither, it ends as a killed process does.
+    Arguments and errors are those of `netstack.open_network`. It is open when the call returns; without `with`, call
+    `close()`. If a program ends without either, its peers see a broken connection.
 
-    Ctrl-C, or whatever a signal handler raises, ends any call that waits; what was about to be read is still there.
+    Ctrl-C, or an exception of another signal handler, ends any waiting call; no record is lost.
     """
 
     def open_inside() -> Any:
@@ -182,7 +183,7 @@ def open_network(
 
 
 def _visiting(portal: Manager, ask: Callable[[], ThreadParking]) -> ThreadParking:
-    """Asks for a place to wait in; who gets one will visit."""
+    """Returns a place to wait, and prepares the thread to visit the event loop."""
     parking = _do(portal, ask)
     portal.visits = portal.inside.visits
     INTERRUPTS.protect()
@@ -190,7 +191,7 @@ def _visiting(portal: Manager, ask: Callable[[], ThreadParking]) -> ThreadParkin
 
 
 def _do(portal: Manager, action: Callable[[], R]) -> R:
-    """Does in the thread what does not wait."""
+    """Runs a function that does not wait in the thread."""
 
     async def inside() -> R:
         return action()

@@ -1,13 +1,13 @@
-"""The door between a thread that blocks and the thread in which trio runs.
+"""The connection between a blocking thread and the thread in which trio runs.
 
-Takes: async functions, from any thread. Gives: what they return or raise, to the thread that called.
+Takes: async functions, from any thread. Gives: their results or errors, to the calling thread.
 
 Rules:
-- One thread, one trio. It is a daemon thread: a program that forgets to close does not hang at its end.
-- A call is over when its function is over. A timeout, or an exception of a signal handler (Ctrl-C), cancels the
-  function and waits for it to end, so a caller always knows how it ended.
-- No call waits for a thread that is gone: what is under way when it ends is told so.
-- After a fork the child has no such thread: every call is refused there.
+- A portal has one thread with one trio loop. It is a daemon thread, so a program that does not close it still exits.
+- A call returns when its function has ended. A timeout, or an exception of a signal handler (Ctrl-C), cancels the
+  function and waits for its end, so the caller always knows the outcome.
+- No call waits for a thread that has ended: calls in progress raise LocalProtocolError then.
+- A forked child has no such thread: every call raises there.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _CLOSED: Final = "the TaskManager is closed; open a new one"
 
 
 class _Abandoned(Exception):
-    """Leaves the block of what was opened as an error does: without goodbyes."""
+    """Leaves the opened block like an error: without goodbyes."""
 
 
 @final
 class _Call(Generic[T]):
-    """One function on its way through the door. Made outside, run inside."""
+    """One function call; created by the calling thread, run in trio's thread."""
 
     __slots__ = ("_action", "_done", "_error", "_is_begun", "_is_done", "_on_end", "_result", "_scope", "_timeout_s")
 
@@ -61,28 +61,28 @@ class _Call(Generic[T]):
         self._done.acquire()
 
     def begin(self, nursery: trio.Nursery) -> None:
-        """Starts it, once."""
+        """Starts the function, once."""
         if not self._is_begun:
             self._is_begun = True
             nursery.start_soon(self._run)
 
     def cancel(self) -> None:
-        """Nobody wants it any more."""
+        """Cancels the function."""
         self._scope.cancel()
 
     def fail(self, error: BaseException) -> None:
-        """The thread is gone; whoever waits is told, unless it was told before."""
+        """Ends a call whose thread has ended; no effect if the call is over."""
         if not self._is_done:
             self._error = error
             self._end()
 
     def wait(self) -> None:
-        """Waits until it is over. Outside; may be called again after an exception of a signal handler."""
-        if not self._is_done:  # else the lock may have been taken just before that exception
+        """Waits for the end of the call, outside; can be repeated after an exception of a signal handler."""
+        if not self._is_done:  # otherwise the lock may have been acquired just before that exception
             self._done.acquire()
 
     def outcome(self) -> T:
-        """What it returned or raised."""
+        """Returns the result, or raises the error."""
         for result in self._result:
             return result
         raise self._error
@@ -96,7 +96,7 @@ class _Call(Generic[T]):
         except trio.Cancelled:
             self._error = LocalProtocolError("the TaskManager was closed while this call waited; open a new one")
             raise
-        except BaseException as error:  # whatever it is, it is the caller's
+        except BaseException as error:  # any error belongs to the caller
             self._error = error
         finally:
             self._end()
@@ -110,7 +110,7 @@ class _Call(Generic[T]):
 
 @final
 class Started(Generic[T]):
-    """A function under way in the thread, of which the caller is told when it is over (`Portal.start`)."""
+    """A running function, whose end is signalled by a callback (`Portal.start`)."""
 
     def __init__(self, portal: Portal[Any], call: _Call[T]) -> None:
         """Called by `Portal.start`."""
@@ -118,35 +118,35 @@ class Started(Generic[T]):
         self._call = call
 
     def cancel(self) -> None:
-        """Nobody wants it any more; it ends soon, and its end is told as any other."""
+        """Cancels the function; its end is signalled as usual."""
         with contextlib.suppress(LocalProtocolError):
             self._portal.post(self._call.cancel)
 
     def outcome(self) -> T:
-        """What it returned or raised. After its end, once."""
+        """Returns the result, or raises the error. To be called once, after the end."""
         self._portal.forget(self._call)
         return self._call.outcome()
 
 
 @final
 class Portal(Generic[T]):
-    """A thread with trio in it, and something open there for as long as the thread lives.
+    """A thread that runs trio, and an object that stays open there as long as the thread runs.
 
     Attributes:
-        inside: what was opened; to be touched in the thread only.
+        inside: the opened object; may be used in the thread only.
     """
 
     inside: T
 
     def __init__(self, open_inside: Callable[[], AbstractAsyncContextManager[T]], name: str) -> None:
-        """Starts the thread and waits until its inside is open.
+        """Starts the thread and waits until the object is open.
 
         Args:
-            open_inside: makes what is open there; entered in the thread.
-            name: of the thread.
+            open_inside: creates the context manager that is entered in the thread.
+            name: the name of the thread.
 
         Raises:
-            BaseException: what entering raised.
+            BaseException: the error raised on entry.
         """
         self._open_inside = open_inside
         self._pid = os.getpid()
@@ -156,7 +156,7 @@ class Portal(Generic[T]):
         self._is_clean = True
         self._token: trio.lowlevel.TrioToken | None = None
         self.visits: Visits | None = None
-        """The door of readers and writers that do without this one; None where there are none."""
+        """The lock for readers and writers that do not use this portal; None if there are none."""
         self._is_opened = threading.Event()
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
         self._thread.start()
@@ -172,14 +172,15 @@ class Portal(Generic[T]):
 
         Args:
             action: called and awaited there.
-            timeout_s: the longest it may take; None for no limit.
-            what: is said to have taken longer.
+            timeout_s: the longest it may take; None means no limit.
+            what: describes the call in error messages.
 
         Raises:
-            TimeoutError: the time was up; the function was cancelled.
-            LocalProtocolError: the thread is over, or ended meanwhile; or this is that thread, or a forked process.
-            ConfigError: a negative timeout.
-            BaseException: what the function raised.
+            TimeoutError: the time is up; the function was cancelled.
+            LocalProtocolError: the thread has ended, or ends meanwhile; or the caller is that thread or a forked
+                process.
+            ConfigError: the timeout is negative.
+            BaseException: the error raised by the function.
         """
         check_timeout(timeout_s)
         self._check_thread(what)
@@ -194,7 +195,7 @@ class Portal(Generic[T]):
             except BaseException:  # of a signal handler: Ctrl-C
                 with contextlib.suppress(LocalProtocolError):
                     self.post(call.cancel)
-                    self.post(lambda: self._begin(call))  # if it has not begun, it begins cancelled, and ends at once
+                    self.post(lambda: self._begin(call))  # if it has not started, it starts cancelled and ends at once
                     call.wait()
                 raise
         finally:
@@ -202,15 +203,15 @@ class Portal(Generic[T]):
         return call.outcome()
 
     def start(self, action: Callable[[], Awaitable[R]], *, what: str, on_end: Callable[[], object]) -> Started[R]:
-        """Begins to run an async function in the thread; does not wait. For event loops other than trio's.
+        """Starts an async function in the thread without waiting; for event loops other than trio.
 
         Args:
             action: called and awaited there.
-            what: is said of a call in the wrong thread.
-            on_end: called once, in that thread, when the function is over; it must not raise.
+            what: describes the call in error messages.
+            on_end: called once, in that thread, when the function has ended; must not raise.
 
         Raises:
-            LocalProtocolError: as `call`, when it cannot begin.
+            LocalProtocolError: it cannot start, as for `call`.
         """
         self._check_thread(what)
         call = _Call(action, None, what, on_end)
@@ -223,15 +224,15 @@ class Portal(Generic[T]):
         return Started(self, call)
 
     def post(self, action: Callable[[], object]) -> None:
-        """Has the thread call `action` soon, in the order of posting; it must not raise. Does not wait.
+        """Schedules `action` in the thread, in order; it must not raise. Does not wait.
 
         Raises:
-            LocalProtocolError: the thread is over, or this is a forked process.
+            LocalProtocolError: the thread has ended, or this is a forked process.
         """
         if self._pid != os.getpid():
             raise LocalProtocolError(
-                "this process was forked from the one whose thread runs the TaskManager; open one here (and start"
-                " processes by spawn, or before you open one)"
+                "this process was forked from the process that runs the TaskManager; open one here (and start processes"
+                " by spawn, or before you open one)"
             )
         if self._is_over or self._token is None:
             raise LocalProtocolError(_CLOSED) from self._crash
@@ -241,7 +242,7 @@ class Portal(Generic[T]):
             raise LocalProtocolError(_CLOSED) from self._crash
 
     def forget(self, call: _Call[Any]) -> None:
-        """A call is over, and whoever began it knows."""
+        """Removes a call whose outcome was collected."""
         self._calls.pop(call, None)
 
     def start_task(self, task: Callable[[], Awaitable[None]]) -> None:
@@ -249,24 +250,22 @@ class Portal(Generic[T]):
         self._nursery.start_soon(task)
 
     def close(self, *, clean: bool) -> None:
-        """Ends the thread and waits for it. Idempotent; nothing happens in a forked process.
+        """Ends the thread and waits for it. Idempotent; no effect in a forked process.
 
         Args:
-            clean: leaves what is open there normally; else as an error would.
+            clean: whether to leave the opened block normally rather than as after an error.
 
         Raises:
-            BaseException: what ended the thread before.
-            LocalProtocolError: this is that thread.
+            BaseException: the error that ended the thread before.
+            LocalProtocolError: called in that thread.
         """
         if self._pid != os.getpid():
             return
         if threading.current_thread() is self._thread:
-            raise LocalProtocolError(
-                "the TaskManager cannot be closed in its own thread; close it in a thread of yours"
-            )
+            raise LocalProtocolError("the TaskManager cannot be closed in its own thread; close it in another thread")
         self._is_opened.wait()
         if not self._is_over:
-            with contextlib.suppress(LocalProtocolError):  # it ended by itself meanwhile
+            with contextlib.suppress(LocalProtocolError):  # the thread ended meanwhile
                 self.post(lambda: self._end(clean))
         self._thread.join()
         self._raise_crash()
@@ -275,16 +274,16 @@ class Portal(Generic[T]):
         if threading.current_thread() is self._thread:
             raise LocalProtocolError(
                 f"{what}: called in the TaskManager's own thread, by a format or a selector, where it would wait for"
-                " itself; call it in a thread of yours"
+                " itself; call it in another thread"
             )
         if self.visits is not None and self.visits.is_mine:
             raise LocalProtocolError(
-                f"{what}: called by a format, a selector or a signal handler, inside of another call, which it would"
-                " wait for; call it when that has returned"
+                f"{what}: called by a format, a selector or a signal handler inside another call, for which it would"
+                " wait; call it after that call has returned"
             )
 
     def _raise_crash(self) -> None:
-        """Raises what ended the thread, once."""
+        """Raises the error that ended the thread, once."""
         crash, self._crash = self._crash, None
         if crash is not None:
             self._thread.join()
@@ -305,10 +304,10 @@ class Portal(Generic[T]):
             trio.run(self._main)
         except _Abandoned:
             pass
-        except BaseException as error:  # raised again where the thread is joined
+        except BaseException as error:  # `_raise_crash` raises it in the thread that joins
             self._crash = error
         finally:
-            self._is_over = True  # before the look at the calls: who begins one afterwards is refused
+            self._is_over = True  # before the calls are failed: later calls are refused
             for call in list(self._calls):
                 call.fail(LocalProtocolError(_CLOSED))
             self._is_opened.set()
@@ -323,13 +322,13 @@ class Portal(Generic[T]):
                 try:
                     await self._closing.wait()
                 finally:
-                    self._closing.set()  # whatever ended it: nothing begins any more
+                    self._closing.set()  # from here on no call starts
                 self._nursery.cancel_scope.cancel()
             if not self._is_clean:
                 raise _Abandoned
 
 
 def check_timeout(timeout_s: float | None) -> None:
-    """Raises ConfigError for a negative one."""
+    """Raises ConfigError for a negative timeout."""
     if timeout_s is not None and timeout_s < 0:
         raise ConfigError(f"timeout_s={timeout_s}; give 0, seconds above 0, or None for no limit")

@@ -1,13 +1,13 @@
-"""RecordReader and ArrayReader for a thread that blocks, and what they share with those of asyncio.
+"""RecordReader and ArrayReader for blocking threads, and their common base with those for asyncio.
 
 Takes: a gate. Gives: records or arrays in order per channel, fair among channels.
 
-The calling thread decodes and announces credit, as a visitor of the event loop. Where it can
-(`NetworkEnvironment.park_reader` says where) it reads the sockets as well, while the event loop sleeps.
+The calling thread decodes and announces credit, as a visitor of the event loop. If `NetworkEnvironment.park_reader`
+allows it, the thread also reads the sockets, while the event loop sleeps.
 
 Rules:
-- A timeout, Ctrl-C or an error loses nothing: what was not handed out is handed out next time.
-- Nothing is fetched ahead of demand: who does not ask holds its producers back, as in trio.
+- A timeout, Ctrl-C or an error loses no record: the next call returns it.
+- Nothing is read ahead of demand: a reader that is not called stops its producers, as under trio.
 """
 
 from __future__ import annotations
@@ -43,19 +43,21 @@ R = TypeVar("R")
 _EVENTS: Final = CheckpointBarrier, CancelCheckpointMarker, UserEvent
 
 TRICKLE: Final = 16
-"""Who gets so few records after having waited comes again at once: what is to be sent meanwhile waits for that."""
+"""A reader that waited and then gets at most this many records is expected back at once: credit is announced by its
+next call.
+"""
 
 TRICKLE_BYTES: Final = 1024
-"""The same, of an array."""
+"""The same limit for an array."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderStatistics:
-    """A snapshot of how a reader reads.
+    """A snapshot of a reader.
 
     Attributes:
-        is_direct: the calling thread reads the sockets; else the TaskManager's thread does, and wakes it.
-        waits: how often the calling thread waited for data, after having looked.
+        is_direct: whether the calling thread reads the sockets, rather than the TaskManager's thread.
+        waits: how often the calling thread parked to wait for data.
     """
 
     is_direct: bool
@@ -63,7 +65,7 @@ class ReaderStatistics:
 
 
 class VisitingReader:
-    """What readers of threads and of asyncio share: where they wait, one call at a time."""
+    """The common base: where readers wait, and the check for concurrent calls."""
 
     def __init__(self, gate: InputGate, most_sockets: int, *, direct: bool | None = None) -> None:
         self._portal = gate.portal
@@ -73,8 +75,9 @@ class VisitingReader:
         self._parking = gate.park_reader(most_sockets=0 if direct is False else most_sockets)
         if direct and not self._parking.is_at_sockets:
             raise ConfigError(
-                "direct=True: of this gate's connections one is no plain socket, or another gate reads from it, or"
-                " there is none; leave it out to have the TaskManager's thread read the sockets then"
+                "direct=True: the gate has no connection, or one that is not a plain socket, or one that another gate"
+                " reads;"
+                " omit direct to let the TaskManager's thread read the sockets in this case"
             )
 
     def statistics(self) -> ReaderStatistics:
@@ -83,11 +86,11 @@ class VisitingReader:
 
     def __repr__(self) -> str:
         """Names the thread that reads the gate's sockets."""
-        way = "directly" if self._parking.is_at_sockets else "through the TaskManager's thread"
-        return f"<{type(self).__name__} of {self._gate.channel_count} channels, {way}>"
+        mode = "directly" if self._parking.is_at_sockets else "through the TaskManager's thread"
+        return f"<{type(self).__name__} of {self._gate.channel_count} channels, {mode}>"
 
     def close(self) -> None:
-        """Closes the gate; who waits here is woken with LocalProtocolError. Idempotent."""
+        """Closes the gate; a waiting call raises LocalProtocolError. Idempotent."""
 
         async def close_inside() -> None:
             self._close_inside()
@@ -99,7 +102,7 @@ class VisitingReader:
         """Closes the reader in trio's thread."""
 
     def _begin(self) -> None:
-        """One call at a time."""
+        """Refuses concurrent calls."""
         if self._is_busy:
             raise LocalProtocolError("another call of this reader is under way; one thread or task at a time")
         self._is_busy = True
@@ -107,7 +110,7 @@ class VisitingReader:
     def _run(
         self, call: Callable[[], Coroutine[Any, Any, R]], timeout_s: float | None, is_trickle: Callable[[R], bool]
     ) -> R:
-        """Runs a call here; a thread that blocks."""
+        """Runs a call in this thread, which blocks meanwhile."""
         check_timeout(timeout_s)
         self._begin()
         try:
@@ -118,7 +121,7 @@ class VisitingReader:
             self._is_busy = False
 
     async def _run_in_asyncio(self, call: Callable[[], Coroutine[Any, Any, R]], is_trickle: Callable[[R], bool]) -> R:
-        """Runs a call here; a task of asyncio's."""
+        """Runs a call in a task of asyncio."""
         self._begin()
         try:
             if not self._fetched:
@@ -128,14 +131,14 @@ class VisitingReader:
             self._is_busy = False
 
     async def _fetch(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        """Keeps what a call has fetched: Ctrl-C may strike before it is handed out."""
+        """Stores the result of a call, because Ctrl-C may strike before it is returned."""
         result = await call()
         self._fetched.append(result)
         return result
 
 
 class RecordVisitor(VisitingReader, Generic[T]):
-    """A reader of records, whoever waits for them."""
+    """The common base of the record readers."""
 
     def __init__(
         self,
@@ -156,7 +159,7 @@ class RecordVisitor(VisitingReader, Generic[T]):
 
     @property
     def channel_index(self) -> int:
-        """Which channel the last elements came from."""
+        """The channel of the last elements."""
         return self._reader.channel_index
 
     def _close_inside(self) -> None:
@@ -164,7 +167,7 @@ class RecordVisitor(VisitingReader, Generic[T]):
 
 
 class ArrayVisitor(VisitingReader):
-    """A reader of arrays, whoever waits for them."""
+    """The common base of the array readers."""
 
     def __init__(
         self,
@@ -182,11 +185,11 @@ class ArrayVisitor(VisitingReader):
 
         self._reader = self._portal.call(make, timeout_s=None, what="making a reader")
         self.events = self._reader.events
-        """Application events met so far, with their channel; the caller may clear it."""
+        """Application events so far, with their channels; the caller may clear it."""
 
     @property
     def channel_index(self) -> int:
-        """Which channel the last array came from."""
+        """The channel of the last array."""
         return self._reader.channel_index
 
     async def _next(self) -> npt.NDArray[Any] | None:
@@ -197,23 +200,23 @@ class ArrayVisitor(VisitingReader):
 
 
 def is_trickle(elements: list[Any] | None) -> bool:
-    """Whether so few records came that the reader is back in a moment; after the end it is not."""
+    """Whether so few records arrived that the reader will be back at once; not after an event or the end."""
     return elements is not None and len(elements) <= TRICKLE and not isinstance(elements[-1], _EVENTS)
 
 
 def is_small(array: npt.NDArray[Any] | None) -> bool:
-    """The same of an array."""
+    """`is_trickle` for an array."""
     return array is not None and array.nbytes <= TRICKLE_BYTES
 
 
 @final
 class RecordReader(RecordVisitor[T]):
-    """Iterates over the records of a gate one by one: `for record in RecordReader(gate): ...`.
+    """Iterates over the records of a gate: `for record in RecordReader(gate): ...`.
 
-    As `netstack.RecordReader`: application events come in their place among the records, a channel that a barrier
-    blocks goes on when more is asked for, and the iteration ends when every channel has ended. After a `break` the next
-    `for` goes on. Used by one thread at a time. A format's `decode` runs in that thread; it must call nothing of the
-    TaskManager.
+    As for `netstack.RecordReader`, application events appear in order among the records, a channel blocked by a barrier
+    is resumed when the next element is requested, and the iteration ends when all channels have ended. After a `break`,
+    the next `for` continues. One thread at a time may use a reader. The format's `decode` runs in that thread and must
+    not call methods of the TaskManager.
     """
 
     def __init__(
@@ -224,21 +227,21 @@ class RecordReader(RecordVisitor[T]):
         config: NetworkConfig | None = None,
         direct: bool | None = None,
     ) -> None:
-        """Takes over the gate; arguments of `netstack.RecordReader`, and `direct`.
+        """Takes ownership of the gate; arguments as for `netstack.RecordReader`, and `direct`.
 
         Args:
-            gate: from `NetworkEnvironment.open_gate`; one reader a gate.
-            format: as given to the `RecordWriter`.
-            config: as of `netstack.RecordReader`.
-            direct: whether the calling thread reads the sockets itself; None where it can, True insists.
+            gate: from `NetworkEnvironment.open_gate`; a gate has one reader.
+            format: the format of the `RecordWriter`.
+            config: as for `netstack.RecordReader`.
+            direct: whether the calling thread reads the sockets; None does so if possible, True raises if not.
 
         Raises:
-            ConfigError: it cannot read directly, and must.
+            ConfigError: `direct=True`, and the thread cannot read the sockets.
         """
         super().__init__(gate, format, config, sys.maxsize, direct=direct)
 
     def __iter__(self) -> Iterator[T]:
-        """The elements that are left; waits for them as long as it takes. Raises as `next_records`."""
+        """The remaining elements; waits for them without a limit. Raises as `next_records`."""
         while True:
             yield from self._ready.elements
             records = self.next_records()
@@ -247,13 +250,13 @@ class RecordReader(RecordVisitor[T]):
             self._ready.elements = iter(records)
 
     def next_records(self, *, timeout_s: float | None = None) -> list[T] | None:
-        """The next elements, at least one, all of one channel (`channel_index`); None when every channel has ended.
+        """The next elements, at least one, all of one channel (`channel_index`); None when all channels have ended.
 
         Raises:
-            TimeoutError: none came within `timeout_s`; ask again.
-            ChannelFailed, ConnectionLost, RemoteProtocolError: the channel whose turn it was has failed; what came
-                before was handed out.
-            RecordError: the bytes are no record of the format.
+            TimeoutError: none arrived within `timeout_s`; the call can be repeated.
+            ChannelFailed, ConnectionLost, RemoteProtocolError: the channel whose turn it is has failed; earlier data
+                was returned.
+            RecordError: the received bytes are not a record of the format.
             LocalProtocolError: the gate or the TaskManager was closed, or another thread is in a call of this reader.
         """
         left = list(self._ready.elements)
@@ -266,8 +269,8 @@ class RecordReader(RecordVisitor[T]):
 class ArrayReader(ArrayVisitor):
     """Iterates over fixed-width records as arrays: `for array in ArrayReader(gate, "<i8"): ...`.
 
-    As `netstack.ArrayReader`: whole records of one channel (`channel_index`), in order; the array belongs to the
-    caller. Used by one thread at a time.
+    As for `netstack.ArrayReader`: complete records of one channel (`channel_index`), in order; the array belongs to the
+    caller. One thread at a time may use a reader.
     """
 
     def __init__(
@@ -278,16 +281,16 @@ class ArrayReader(ArrayVisitor):
         record_bytes: int | None = None,
         direct: bool | None = None,
     ) -> None:
-        """Takes over the gate; arguments and errors of `netstack.ArrayReader`, and `direct` as of `RecordReader`."""
+        """Takes ownership of the gate; arguments and errors as for `netstack.ArrayReader`; `direct` as above."""
         super().__init__(gate, dtype, record_bytes, sys.maxsize, direct=direct)
 
     def __iter__(self) -> Iterator[npt.NDArray[Any]]:
-        """The arrays that are left; waits for them as long as it takes. Raises as `next_array`."""
+        """The remaining arrays; waits for them without a limit. Raises as `next_array`."""
         while (array := self.next_array()) is not None:
             yield array
 
     def next_array(self, *, timeout_s: float | None = None) -> npt.NDArray[Any] | None:
-        """The next array, of at least one record; None when every channel has ended.
+        """The next array, with at least one record; None when all channels have ended.
 
         Raises:
             TimeoutError, ...: as `RecordReader.next_records`.

@@ -1,7 +1,7 @@
-"""RecordWriter for a thread that blocks.
+"""RecordWriter for blocking threads.
 
-Takes: a partition, a selector, a format, the buffer timeout. Gives: the calls of `netstack.RecordWriter`, which take
-`timeout_s` and block. The calling thread encodes, fills buffers and sends (`writing`).
+Takes: a partition, a selector, a format, the buffer timeout. Gives: the calls of `netstack.RecordWriter`, which block
+and accept `timeout_s`. The calling thread encodes, fills buffers and sends (`writing`).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 @final
 class RecordWriter(VisitingWriter[T]):
-    """Writes to one result partition; one writer a partition, used by one thread at a time.
+    """Writes to one result partition. A partition has one writer, used by one thread at a time.
 
-    The calls are those of `netstack.RecordWriter`. "Taken" means: it is written, in order, however long that takes.
-    `timeout_s` is how long a call may wait; with TimeoutError nothing of it was done, and it can be made again.
+    The calls are those of `netstack.RecordWriter`. A record that was taken will be written, in order, however long that
+    takes. `timeout_s` limits how long a call waits; after TimeoutError the call had no effect and can be repeated.
     `with` finishes the partition at the end of the block, or fails it.
 
-    Errors of a record (RecordError, what a selector raises) are raised by its call, and the writer goes on. What fails
-    later, because the partition failed, was released, or the TaskManager was closed, is raised by the next call with a
-    note of how many records that had been taken were not written (`unwritten_records`); every call after that raises
+    Errors of a record (RecordError, errors of the selector) are raised by its call, and the writer can be used further.
+    If the partition fails or is released later, or the TaskManager is closed, the next call raises the error, with a
+    note that says how many taken records were not written (`unwritten_records`); every call after that raises
     LocalProtocolError.
 
-    The selector and the format work in the caller's thread and must call nothing of the same TaskManager.
+    The selector and the format run in the caller's thread and must not call methods of the same TaskManager.
     """
 
     def __init__(
@@ -50,24 +50,28 @@ class RecordWriter(VisitingWriter[T]):
         buffer_timeout_s: float | None = 0.1,
         direct: bool | None = None,
     ) -> None:
-        """Takes over the partition; arguments and errors of `netstack.RecordWriter`.
+        """Takes ownership of the partition; arguments and errors as for `netstack.RecordWriter`.
 
         Args:
             partition: from `NetworkEnvironment.create_partition`.
-            selector: which subpartition gets a record; round robin when not given.
-            format: how a record becomes bytes.
-            buffer_timeout_s: as of `netstack.RecordWriter`.
-            direct: to be removed; every writer writes in the calling thread.
+            selector: chooses the subpartition of a record; round robin by default.
+            format: the encoding of records.
+            buffer_timeout_s: as for `netstack.RecordWriter`.
+            direct: deprecated, without effect; every writer writes in the calling thread.
         """
         if direct is not None:
-            warnings.warn("direct= is to be removed: every writer writes directly", DeprecationWarning, stacklevel=2)
+            warnings.warn(
+                "direct= has no effect and will be removed: every writer writes directly",
+                DeprecationWarning,
+                stacklevel=2,
+            )
         super().__init__(partition, selector=selector, format=format, buffer_timeout_s=buffer_timeout_s)
 
     def emit(self, record: T, *, timeout_s: float | None = None) -> None:
-        """Takes a record; waits when there is no room.
+        """Takes a record; waits if there is no room.
 
         Raises:
-            TimeoutError: there was none within `timeout_s`; the record was not taken.
+            TimeoutError: there was no room within `timeout_s`; the record was not taken.
             RecordError: the record does not fit the format; it was not taken.
             LocalProtocolError: the partition is finished, or another thread is in a call of this writer.
             PoolDestroyed, ...: see the class.
@@ -76,34 +80,34 @@ class RecordWriter(VisitingWriter[T]):
             self._run(self._emit(record), "waiting for room in", timeout_s)
 
     def emit_batch(self, batch: npt.NDArray[Any] | pa.RecordBatch, *, timeout_s: float | None = None) -> None:
-        """Takes an array of fixed-width records, or an Arrow RecordBatch as one record; waits when there is no room.
+        """Takes an array of fixed-width records, or an Arrow RecordBatch as one record; waits if there is no room.
 
-        The whole batch is taken, or nothing of it.
+        Either the whole batch is taken or nothing of it.
 
         Args:
-            batch: copied (a RecordBatch, which never changes, is not); it may be changed afterwards.
-            timeout_s: as in `emit`.
+            batch: copied, so the caller may change it afterwards (a RecordBatch is immutable and is not copied).
+            timeout_s: as for `emit`.
 
         Raises:
             TimeoutError, LocalProtocolError, ...: as `emit`.
-            RecordError: not a batch of fixed-width records of the format.
+            RecordError: it is not a batch of fixed-width records of the format.
         """
         self._run(self._emit_batch(batch), "waiting for room in", timeout_s)
 
     def broadcast_event(self, event: Event, *, priority: bool = False, timeout_s: float | None = None) -> None:
-        """Sends an event on every subpartition, behind (with priority: in front of) everything written so far.
+        """Sends an event on every subpartition, after (with `priority`: ahead of) everything written so far.
 
-        Either way it waits until everything that was taken before is written: an event that overtakes does so in the
-        partition's queues, where what it overtakes can become part of a checkpoint.
+        It first waits until everything that was taken is written, even with `priority`: a priority event overtakes data
+        in the partition's queues, where that data can become part of a checkpoint.
 
         Raises:
-            TimeoutError: its turn did not come within `timeout_s`; it was not sent.
+            TimeoutError: it was not sent within `timeout_s`, and will not be.
             LocalProtocolError, ...: as `emit`.
         """
         self._run(self._broadcast_event(event, priority), "sending an event in", timeout_s)
 
     def flush(self, *, timeout_s: float | None = None) -> None:
-        """Makes everything that was taken available to the consumers now, whatever the buffer timeout.
+        """Makes everything that was taken available to the consumers now, regardless of the buffer timeout.
 
         Raises:
             TimeoutError: not everything was written within `timeout_s`; it will be.
@@ -112,7 +116,7 @@ class RecordWriter(VisitingWriter[T]):
         self._run(self._flush(), "flushing", timeout_s)
 
     def finish(self, *, drain: bool = True, timeout_s: float | None = None) -> None:
-        """Writes what was taken, then EndOfData and EndOfPartition on every subpartition; nothing follows. Idempotent.
+        """Writes everything taken, then EndOfData and EndOfPartition on every subpartition. Idempotent.
 
         Raises:
             TimeoutError: not everything was written within `timeout_s`; the end was not sent.
@@ -122,16 +126,16 @@ class RecordWriter(VisitingWriter[T]):
             self._run(self._finish(drain), "finishing", timeout_s)
 
     def wait_consumed(self, *, timeout_s: float | None = None) -> None:
-        """Waits until every consumer has processed every record, or is gone (call `finish` before).
+        """Waits until every consumer has processed every record, or is lost. Call `finish` first.
 
         Raises:
-            TimeoutError: not within `timeout_s`; call it again.
+            TimeoutError: not within `timeout_s`; the call can be repeated.
             LocalProtocolError, ...: the TaskManager was closed meanwhile; and as `emit`.
         """
         self._run(self._wait_consumed(), "waiting for the consumers of", timeout_s)
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Returns itself."""
         return self
 
     def __exit__(
@@ -144,7 +148,7 @@ class RecordWriter(VisitingWriter[T]):
             self._fail_partition(kind, error)
 
     def _run(self, coroutine: Coroutine[Any, Any, None], doing: str, timeout_s: float | None) -> None:
-        """Runs a call here; what is taken when its time is up is the loop's."""
+        """Runs a call in this thread; at a timeout the event loop completes what was taken."""
         try:
             check_timeout(timeout_s)
             self._begin()

@@ -1,13 +1,13 @@
-"""What the record writers of threads and of asyncio are: visitors of the event loop that call trio's writer.
+"""The common base of the record writers for threads and for asyncio: visitors of the event loop that use trio's writer.
 
-Takes: a partition, a selector, a format, the buffer timeout. Gives: all that does not wait; what waits, as coroutines
-for `runtime.parking`, which the writers of `blocking` and `aio` run each in their own way.
+Takes: a partition, a selector, a format, the buffer timeout. Gives: the calls that do not wait, and coroutines for
+those that do; `runtime.parking` runs these in the manner of `blocking` or `aio`.
 
 Rules:
-- A record, or a batch, is taken when its first part was written. Who may wait no longer then leaves the rest to the
-  event loop, which brings it to its end; the next call waits for that.
-- With a timeout of 0 a record is sent before `emit` returns, or, of many in a row, within 50 us or by the loop, as
-  soon as it gets its turn. Other timeouts are the loop's to keep: its clock runs anyway.
+- A record or batch counts as taken when its first part was written. If the caller stops waiting then, the event loop
+  completes it; the next call waits for that.
+- With a timeout of 0, `emit` sends the record before it returns; of many records in a row, within 50 us or as soon as
+  the loop runs. All other buffer timeouts are timed by the loop.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ else:  # defaults are 3.13's; type checkers bring theirs
 @final
 @dataclass(frozen=True, slots=True)
 class WriterStatistics:
-    """A snapshot of how a writer writes; what it has written is in its partition's statistics.
+    """A snapshot of a writer; its partition's statistics count what was written.
 
     Attributes:
-        waits: how often the calling thread waited for a buffer, after having looked.
-        unwritten_records: that were taken and are not in the partition.
+        waits: how often the calling thread parked to wait for a buffer.
+        unwritten_records: records that were taken but are not in the partition.
     """
 
     waits: int
@@ -57,12 +57,12 @@ class WriterStatistics:
 
     @property
     def is_direct(self) -> bool:
-        """Always: the calling thread fills buffers and sends. To be removed; writers know no other way."""
+        """Deprecated: always True, because the calling thread always fills buffers and sends."""
         return True
 
 
 class VisitingWriter(Generic[T]):
-    """See the module; `blocking.RecordWriter` says what its calls mean."""
+    """The base of `blocking.RecordWriter` and `aio.RecordWriter`, which document the calls."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class VisitingWriter(Generic[T]):
         format: RecordFormat | str = "bytes",
         buffer_timeout_s: float | None = 0.1,
     ) -> None:
-        """Takes over the partition; arguments and errors of `netstack.RecordWriter`."""
+        """Takes ownership of the partition; arguments and errors as for `netstack.RecordWriter`."""
         self._partition = partition
         self._portal = partition.portal
         self._parking = parking = partition.park_writer()
@@ -105,12 +105,12 @@ class VisitingWriter(Generic[T]):
 
     @property
     def partition(self) -> ResultPartition:
-        """What it writes to."""
+        """The partition it writes to."""
         return self._partition
 
     @property
     def unwritten_records(self) -> int:
-        """Records that were taken and are not in the partition: what the loop was left; after a failure: lost."""
+        """Records that were taken but are not in the partition: pending in the loop, or lost by a failure."""
         return self._unwritten
 
     def statistics(self) -> WriterStatistics:
@@ -118,11 +118,11 @@ class VisitingWriter(Generic[T]):
         return WriterStatistics(self._parking.waits, self._unwritten)
 
     def __repr__(self) -> str:
-        """Says what it writes to."""
+        """Names the partition."""
         return f"<RecordWriter of partition {self._partition.partition_id!r}>"
 
     def emit_nowait(self, record: T, /) -> None:
-        """Takes a record now; errors as `emit`.
+        """Takes a record without waiting; errors as `emit`.
 
         Raises:
             WouldBlock: there is no room; the record was not taken.
@@ -133,7 +133,7 @@ class VisitingWriter(Generic[T]):
     # For the writers.
 
     def _try(self, record: T, *, listens: bool = False) -> bool:
-        """Writes a record if there is room; if not, it is asked for next, or `listens` to consumers before."""
+        """Writes a record if there is room; with `listens`, it reads credit before it gives up."""
         self._begin()
         is_written = False
         try:
@@ -163,7 +163,7 @@ class VisitingWriter(Generic[T]):
             await self._ready()
             while not self._try_emit(record):
                 await inner.wait_room()
-                if not self._try_emit(record):  # it needs more buffers than there are at once
+                if not self._try_emit(record):  # it needs more buffers than are available at once
                     self._take(1)
                     await inner.emit(record)
                 return
@@ -177,7 +177,9 @@ class VisitingWriter(Generic[T]):
         if isinstance(batch, np.ndarray):
             inner.check_batch(batch)
             records = len(batch)
-            batch = np.array(batch, order="C")  # it may be left to the loop, and the caller may change its own
+            batch = np.array(
+                batch, order="C"
+            )  # the loop may have to complete it, and the caller may change the original
         if records:
             await inner.wait_room()
             self._take(records)
@@ -203,7 +205,7 @@ class VisitingWriter(Generic[T]):
         await self._inner.wait_consumed()
 
     async def _ready(self) -> None:
-        """Waits until the loop has brought to its end what it was left."""
+        """Waits until the loop has completed what an earlier call left to it."""
         while self._is_late:
             await self._parking.wait(0.0, _nothing)
         self._check()
@@ -214,12 +216,12 @@ class VisitingWriter(Generic[T]):
             raise self._told(self._failure)
 
     def _take(self, records: int) -> None:
-        """From here on it is written whole, by whomever."""
+        """From here on the record or batch will be written completely, by this call or by the loop."""
         self._is_taken = True
         self._taken_records = records
 
     def _keep(self, coroutine: Coroutine[Any, Any, None]) -> bool:
-        """Leaves to the loop what is taken; see `ThreadParking.run`."""
+        """Leaves the call to the loop if its data was taken; see `ThreadParking.run`."""
         if not self._is_taken:
             return False
         self._is_taken = False
@@ -229,29 +231,29 @@ class VisitingWriter(Generic[T]):
         return True
 
     async def _bring_to_end(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """In the loop."""
+        """Completes a call in the loop."""
         try:
             await self._parking.run_in_loop(coroutine)
             self._unwritten = 0
         except trio.Cancelled:
             self._failure = LocalProtocolError(self._name("the TaskManager was closed with an open writer of"))
             raise
-        except Exception as error:  # of a partition that failed: the caller's, not the loop's
+        except Exception as error:  # the next call raises it, not the loop
             self._failure = error
         finally:
             self._is_late = False
             self._parking.wake()
 
     def _begin(self) -> None:
-        """One call at a time."""
+        """Refuses concurrent calls."""
         if self._is_busy or self._stay.is_active:
             raise LocalProtocolError(
-                self._name("another thread is in a call of the writer of") + "; one at a time: use a lock of yours"
+                self._name("another thread is in a call of the writer of") + "; use a lock of your own"
             )
         self._is_busy = True
 
     def _leave(self) -> None:
-        """Out, having sent what is to be sent now."""
+        """Sends what is due, and leaves the data path."""
         if self._unsent:
             if not self._sends_at_once:
                 self._flush_connections()
@@ -264,12 +266,12 @@ class VisitingWriter(Generic[T]):
         self._visits.leave_quietly(None if self._is_late else self._stay)
 
     def _kick_late(self) -> None:
-        """In the loop: nobody came any more to send the last of many in a row."""
+        """Sends, in the loop, the last of many records in a row."""
         self._is_posted = False
         self._flush_connections()
 
     def _translated(self, error: NetstackError) -> BaseException:
-        """What is told of an error of a call; if nothing can be written any more, all later calls say so."""
+        """Returns the error to raise; if nothing can be written any more, all later calls raise a follow-up error."""
         if isinstance(error, RecordError) or self._failure is not None:
             return error
         inner = self._partition.inner
@@ -281,7 +283,7 @@ class VisitingWriter(Generic[T]):
         return self._told(error)
 
     def _told(self, error: BaseException) -> BaseException:
-        """What the writer has failed by: the failure itself once, afterwards what that means."""
+        """Returns the failure itself the first time, and an error that refers to it afterwards."""
         if self._is_finished:
             return error
         lost = f"{self._unwritten} records that its writer had taken were not written"
@@ -299,7 +301,7 @@ class VisitingWriter(Generic[T]):
         return f"{doing} partition {self._partition.partition_id!r}"
 
     def _fail_partition(self, kind: type[BaseException], error: BaseException | None) -> None:
-        """The block of a writer raised."""
+        """Fails the partition, because the `with` block raised."""
         if not self._is_finished:
             self._partition.fail(f"its producer stopped: {kind.__name__}" + (f": {error}" if str(error) else ""))
 

@@ -73,7 +73,7 @@ class Admission:
         """
         for name, value in (("max_connections", max_connections), ("max_unproven", max_unproven)):
             if value < 1:
-                raise ConfigError(f"{name}={value}; the least is 1")
+                raise ConfigError(f"{name}={value}; the minimum is 1")
         if not timeout_s > 0:
             raise ConfigError(f"timeout_s={timeout_s} for the proof of a secret; give a number of seconds above 0")
         self._secret = secret

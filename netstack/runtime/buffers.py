@@ -1,6 +1,6 @@
-"""Waiting for network buffers that were promised and that others still hold.
+"""Waits for guaranteed network buffers that others still hold.
 
-Takes: a request to the NetworkBufferPool. Gives: the segments, all of them, or a clear error after a while.
+Takes: a request to the NetworkBufferPool. Gives: all requested segments, or an error after a timeout.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from ..wakeup import Signal
 
 
 async def wait_unpooled(pool: NetworkBufferPool, count: int, purpose: str, *, timeout_s: float) -> list[Segment]:
-    """`count` unpooled segments; waits while local pools still hold what they have to give back.
+    """Returns `count` unpooled segments; waits while local pools hold segments that they have to return.
 
     Raises:
-        InsufficientBuffers: the memory is promised to others, or they did not give it back within `timeout_s`.
+        InsufficientBuffers: the memory is guaranteed to others, or was not returned within `timeout_s`.
         PoolDestroyed: the TaskManager was closed meanwhile.
 
-    Cancellation: nothing was taken. A checkpoint only when it waits.
+    Cancellation: no segment was taken. A checkpoint only if it waits.
     """
     request = pool.request_unpooled(count, purpose)
     complete = False

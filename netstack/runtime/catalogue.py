@@ -1,9 +1,9 @@
-"""The catalogue of metrics: each once, with its definition and where it stands in `statistics()`.
+"""The catalogue of metrics: the definition of each, and its place in `statistics()`.
 
 Takes: nothing. Gives: `CATALOGUE` to `metrics` (which reads the values) and to METRICS.md.
 
-Names follow Prometheus: the unit is in the name, and what only ever grows ends in `_total`. A gate that is opened, or a
-partition that is created, under a name used before starts over at 0, which Prometheus takes for a restart.
+Names follow Prometheus: the name includes the unit, and counters end in `_total`. When a gate or partition is created
+under a name used before, its counters restart at 0, which Prometheus handles as a restart.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .statistics import NetworkStatistics
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What there is one value of a metric for.
+    """The kind of item that a metric has one value for.
 
     Attributes:
-        labels: what tells the values apart; none for a TaskManager.
-        path: where such an item stands in the statistics, for people.
-        items: every item, with the values of its labels.
+        labels: the label names that identify an item; none for the TaskManager.
+        path: the place of such an item in the statistics, for documentation.
+        items: returns all items, each with its label values.
     """
 
     labels: tuple[str, ...]
@@ -37,10 +37,10 @@ class Metric:
 
     Attributes:
         name: as exported.
-        scope: what there is a value for.
-        source: the attribute of the scope's items that holds it; where that is None there is no value.
-        definition: what it means: its help text.
-        is_detailed: whether it is exported only when asked for, because there are many or they are seldom needed.
+        scope: the kind of item it has a value for.
+        source: the attribute of an item that holds the value; if it is None, no value is exported.
+        definition: its help text.
+        is_detailed: whether it is exported only on request, because it has many values or is rarely needed.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Metric:
     read: Callable[[Any], float | None] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Prepares the look-up."""
+        """Prepares `read`."""
         object.__setattr__(self, "read", attrgetter(self.source))
 
     @property
@@ -61,13 +61,13 @@ class Metric:
 
     @property
     def unit(self) -> str:
-        """Of its values: how its name ends."""
+        """The unit of its values, from its name."""
         ending = self.name.removesuffix("_total")
         return "ms per second" if ending.endswith("_ms_per_second") else ending.rpartition("_")[2]
 
 
 def _sending(statistics: NetworkStatistics) -> Iterator[tuple[tuple[str, ...], object]]:
-    # Several consumers may wait for the same subpartition until it exists; then all but one of them are refused.
+    # Several consumers may wait for a subpartition that does not exist yet; later all but one of them are refused.
     channels = {
         (channel.partition_id, str(channel.subpartition)): channel
         for connection in statistics.accepted
@@ -116,9 +116,7 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         "pool.total_segments",
         "Network buffers of the TaskManager: memory_bytes / segment_size_bytes.",
     ),
-    Metric(
-        "netstack_memory_available_segments", _TASK_MANAGER, "pool.free_segments", "Network buffers that nobody holds."
-    ),
+    Metric("netstack_memory_available_segments", _TASK_MANAGER, "pool.free_segments", "Free network buffers."),
     Metric(
         "netstack_memory_used_segments",
         _TASK_MANAGER,
@@ -130,24 +128,29 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         "netstack_memory_available_bytes",
         _TASK_MANAGER,
         "pool.free_bytes",
-        "Size of the network buffers that nobody holds.",
+        "Size of the free network buffers.",
     ),
     Metric(
         "netstack_memory_used_bytes",
         _TASK_MANAGER,
         "pool.lent_bytes",
-        "Size of the network buffers that somebody holds.",
+        "Size of the network buffers held by partitions, gates, channels and connections.",
     ),
     Metric(
         "netstack_memory_requested_percent",
         _TASK_MANAGER,
         "pool.requested_percent",
-        "What all partitions, gates, channels and connections would like to hold (the maximum of each pool, twice what"
-        " was promised to one without, and what is outside of pools), of all network buffers. From 100 on the log says"
-        " so: it works, with reduced throughput.",
+        "Network buffers that all partitions, gates, channels and connections would use at most (the maximum of each"
+        " pool, or twice its guaranteed size if it has no maximum, plus buffers outside pools), in percent of all"
+        " network buffers. From 100 on a warning is logged: everything works, with reduced throughput.",
     ),
     Metric("netstack_connections", _TASK_MANAGER, "connections", "Open connections, accepted and dialled."),
-    Metric("netstack_prompt_connections", _TASK_MANAGER, "prompt_connections", "Of these those of prompt edges."),
+    Metric(
+        "netstack_prompt_connections",
+        _TASK_MANAGER,
+        "prompt_connections",
+        "Open connections reserved for prompt channels.",
+    ),
     Metric(
         "netstack_sent_bytes_total",
         _TASK_MANAGER,
@@ -164,7 +167,7 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         "netstack_output_records_total",
         _PARTITION,
         "records",
-        "Records written; a broadcast record counts once, a columnar batch too.",
+        "Records written; a broadcast record and a columnar batch count once.",
     ),
     Metric(
         "netstack_output_buffers_total", _PARTITION, "buffers", "Data buffers finished; a broadcast buffer counts once."
@@ -173,39 +176,39 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         "netstack_output_bytes_total",
         _PARTITION,
         "bytes",
-        "Bytes in the data buffers finished, length prefixes included; bytes / buffers tells how full they leave.",
+        "Bytes in the finished data buffers, including length prefixes; bytes / buffers is their average fill.",
     ),
     Metric("netstack_output_events_total", _PARTITION, "events", "Events broadcast."),
     Metric(
         "netstack_output_full_flushes_total",
         _PARTITION,
         "flushes_full",
-        "Data buffers that left because they were full.",
+        "Data buffers sent because they were full.",
     ),
     Metric(
         "netstack_output_timeout_flushes_total",
         _PARTITION,
         "flushes_timeout",
-        "Flushes because the buffer timeout had passed.",
+        "Flushes caused by the buffer timeout.",
     ),
     Metric(
         "netstack_output_event_flushes_total",
         _PARTITION,
         "flushes_event",
-        "Data buffers that left because an event came.",
+        "Data buffers sent partly filled because an event followed.",
     ),
     Metric(
         "netstack_output_queue_buffers",
         _PARTITION,
         "queued_buffers",
-        "Data buffers (the one being written too) and events in the queues of all subpartitions; what is broadcast"
-        " counts in each.",
+        "Data buffers (including open ones) and events in the queues of all subpartitions; a broadcast buffer counts in"
+        " each queue.",
     ),
     Metric(
         "netstack_output_queue_bytes",
         _PARTITION,
         "queued_bytes",
-        "Bytes written to the queues of all subpartitions and not taken from them.",
+        "Bytes in the queues of all subpartitions.",
     ),
     Metric(
         "netstack_output_pool_usage_ratio",
@@ -217,13 +220,13 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         "netstack_output_soft_backpressured",
         _PARTITION,
         "soft_backpressured",
-        "Time in which the writer waits for output before a record: it has taken no buffer, at most filled an open one",
+        "Time in which the writer waits for a buffer before it begins a record",
     ),
     *_waits(
         "netstack_output_hard_backpressured",
         _PARTITION,
         "hard_backpressured",
-        "Time in which the writer waits inside a record, which has taken a buffer and needs more",
+        "Time in which the writer waits for another buffer inside a record",
     ),
     Metric(
         "netstack_output_backpressured_ms_per_second",
@@ -256,7 +259,7 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         "netstack_output_channel_credits",
         _SENDING,
         "credit",
-        "Data buffers that the remote consumer of a subpartition may be sent before it grants more.",
+        "Data buffers that may be sent to the remote consumer of a subpartition before it grants more credit.",
         is_detailed=True,
     ),
     Metric("netstack_input_records_total", _GATE, "records", "Records decoded by the reader."),
@@ -264,13 +267,13 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         "netstack_input_local_buffers_total",
         _GATE,
         "local_buffers",
-        "Data buffers the reader polled from channels to the same TaskManager.",
+        "Data buffers polled from local channels.",
     ),
     Metric(
         "netstack_input_remote_buffers_total",
         _GATE,
         "remote_buffers",
-        "Data buffers the reader polled from channels over connections.",
+        "Data buffers polled from remote channels.",
     ),
     Metric(
         "netstack_input_local_bytes_total",
@@ -288,42 +291,43 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         "netstack_input_queue_buffers",
         _GATE,
         "queued_buffers",
-        "Data buffers and events the reader could poll right now, over all channels: what a remote"
-        " channel has received, what the queue behind a local one lets go.",
+        "Data buffers and events ready to be polled, over all channels: received by remote channels, or released by the"
+        " queues that local channels read.",
     ),
-    Metric("netstack_input_queue_bytes", _GATE, "queued_bytes", "Bytes in what the reader could poll right now."),
+    Metric("netstack_input_queue_bytes", _GATE, "queued_bytes", "Bytes in the buffers ready to be polled."),
     Metric(
         "netstack_input_sender_backlog_buffers",
         _GATE,
         "sender_backlog",
-        "What waits at the producers: data buffers, as those of remote channels told last; of local channels what their"
-        " queue does not let go yet.",
+        "Data buffers queued at the producers: the backlog that remote producers announced last, and what the queues of"
+        " local channels do not release yet.",
     ),
     Metric(
         "netstack_input_sender_expected_buffers",
         _GATE,
         "sender_expected",
-        "Data buffers that producers which were held up for want of credit expect to send soon, whether they wait or"
-        " not: buffers stay reserved for them. Flink has no such hope.",
+        "Data buffers that producers which lacked credit expect to send soon: buffers stay reserved for them. Flink has"
+        " no such forecast.",
     ),
     Metric(
         "netstack_input_in_use_buffers",
         _GATE,
         "buffers_in_use",
-        "Filled and not polled, here or at a producer: input_queue_buffers + input_sender_backlog_buffers.",
+        "Filled buffers that were not polled yet, here or at a producer: input_queue_buffers +"
+        " input_sender_backlog_buffers.",
     ),
     Metric(
         "netstack_input_pool_usage_ratio",
         _GATE,
         "in_pool_usage",
-        "(Used floating + used exclusive buffers) / (size of the floating pool + all exclusive buffers); used is what"
-        " holds data, queued or with the reader. Remote channels only: local ones have no buffers of their own.",
+        "(Used floating + used exclusive buffers) / (size of the floating pool + all exclusive buffers); a used buffer"
+        " holds data, in a queue or at the reader. Remote channels only: local channels own no buffers.",
     ),
     Metric(
         "netstack_input_floating_usage_ratio",
         _GATE,
         "floating_usage",
-        "(Floating buffers taken - those that are free at channels) / size of the pool; above 1 while the pool"
+        "(Floating buffers taken - free floating buffers of channels) / size of the pool; above 1 while the pool"
         " shrinks.",
     ),
     Metric(
@@ -337,74 +341,74 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         "netstack_input_backlog_announcements_total",
         _GATE,
         "backlog_announcements",
-        "Announcements received from producers that had data and no credit.",
+        "Backlog announcements received from producers that had data and no credit.",
     ),
     *_waits(
         "netstack_input_idle",
         _GATE,
         "idle",
-        "Time in which the reader waits because the gate, and every other of a union it belongs to, is empty",
+        "Time in which the reader waits because the gate, and every other gate of its union, is empty",
     ),
     Metric(
         "netstack_input_debloated_buffer_bytes",
         _GATE,
         "debloated_buffer_bytes",
-        "What the producers of the gate were last told to fill buffers to; only with debloating.",
+        "Buffer size that was last announced to the producers of the gate; only with debloating.",
     ),
     Metric(
         "netstack_input_time_to_consume_seconds",
         _GATE,
         "estimated_time_to_consume_s",
-        "How long what was under way to the gate takes to consume, as last computed; only with debloating.",
+        "Estimated time to consume the data in flight to the gate; only with debloating.",
     ),
     Metric(
         "netstack_input_queue_shortest_buffers",
         _GATE,
         "shortest_queue_buffers",
-        "What could be polled from the channel with the least.",
+        "Buffers and events ready at the channel with the fewest.",
         is_detailed=True,
     ),
     Metric(
         "netstack_input_queue_longest_buffers",
         _GATE,
         "longest_queue_buffers",
-        "What could be polled from the channel with the most.",
+        "Buffers and events ready at the channel with the most.",
         is_detailed=True,
     ),
     Metric(
         "netstack_input_queue_average_buffers",
         _GATE,
         "average_queue_buffers",
-        "What could be polled from a channel, on average.",
+        "Buffers and events ready at a channel, on average.",
         is_detailed=True,
     ),
     Metric(
         "netstack_input_channel_free_exclusive_buffers",
         _CHANNEL,
         "free_exclusive",
-        "Exclusive buffers of a channel that are empty.",
+        "Empty exclusive buffers of a channel.",
         is_detailed=True,
     ),
     Metric(
         "netstack_input_channel_free_floating_buffers",
         _CHANNEL,
         "free_floating",
-        "Floating buffers a channel has reserved that are empty.",
+        "Empty floating buffers that a channel has reserved.",
         is_detailed=True,
     ),
     Metric(
         "netstack_input_channel_unannounced_credits",
         _CHANNEL,
         "unannounced_credit",
-        "Empty buffers of a channel that its producer does not know of yet.",
+        "Empty buffers of a channel that were not announced to its producer yet.",
         is_detailed=True,
     ),
     Metric(
         "netstack_slot_blocked_seconds",
         _SLOT,
         "blocked_s",
-        "For how long user code has kept the event loop of a slot from turning, from 2 s on; 0 while it turns. Told by"
-        " the TaskManager's own process, since the slot cannot answer then.",
+        "How long user code has blocked the event loop of a slot, from 2 s on; 0 otherwise. Measured by the"
+        " TaskManager's main process, because the slot cannot answer meanwhile.",
         is_detailed=True,
     ),
 )

@@ -1,6 +1,6 @@
-"""Which error began it all: of a group the first that is no cancellation, and whether somebody else is to blame.
+"""The root cause of a failure: the first error in a group that is not a cancellation.
 
-Takes: what a task raised. Gives: the error to report.
+Takes: the error raised by a task. Gives: the error to report.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..shown import error_text
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """The first error in a group that is more than a cancellation."""
+    """Returns the first error in a group that is not a cancellation."""
     waiting, canceled = [error], error
     while waiting:  # groups may be nested deeper than calls may be
         canceled = waiting.pop()
@@ -24,10 +24,10 @@ def root_cause(error: BaseException) -> BaseException:
 
 
 def is_secondary(error: BaseException) -> bool:
-    """Whether the cause lies with somebody else: a connection or a producer was lost, the run is being closed."""
+    """Whether the error follows from another failure: a lost connection or producer, or a run that is being closed."""
     return isinstance(error, ConnectionLost | ChannelFailed | PoolDestroyed)
 
 
 def cause_text(error: BaseException) -> str:
-    """The error's class and text, for another process."""
+    """The error's class and text, to be sent to another process."""
     return f"{type(error).__name__}: {error_text(error)}"

@@ -1,9 +1,9 @@
-"""A port that takes control connections: proof, route, greeting, release; then whoever serves the other end's role.
+"""A port for control connections: handles proof, route, greeting and release check, then calls the service.
 
-Takes: accepted streams. Gives: greeted links, to `talk`; data streams, to `take_data`.
+Takes: accepted streams. Gives: greeted links to `talk`; data streams to `take_data`.
 
-Rules: what one connection says ends that connection at most. Strangers cause a few log lines a second, each bounded and
-on one line.
+Rules: a peer can end at most its own connection. Unauthenticated peers can cause a few log lines a second, each bounded
+and on one line.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ from .causes import cause_text, root_cause
 from .turns import PeerShare
 
 ERROR_CHARACTERS: Final = 800
-"""Of what is logged of one connection: texts of ours, with words of its peer in them."""
+"""The limit of logged errors of one connection, which may quote the peer."""
 
 CLIENT_ROLES: Final = frozenset({CLIENT})
-"""What those may be who prove the clients' secret; who proves the cluster's may be anybody."""
+"""The roles allowed to a peer that proves the clients' secret; a peer that proves the cluster's secret may have any."""
 
 Answers = Mapping[str, Callable[[Plain], Awaitable[Plain]]]
-"""What a question by this name does: takes its document, gives the answer's."""
+"""The handler of each question: receives its document, returns the answer's."""
 
 
 @final
 class ControlPort:
-    """Takes control connections.
+    """Accepts control connections.
 
     Args:
-        admission: the door; may be shared with data.
+        admission: checks the streams; may be shared with data connections.
         logger: of the service.
-        role: of the service, as greetings say it.
-        facts: of the service, for each greeting.
-        talk: serves a link whose greetings are exchanged and whose releases agree, until it returns or raises;
-            `RequestRefused` goes to the other end.
-        name: of the service, for people; the host's if empty.
-        handshake_timeout_s: for the proof, and for what follows it up to the greeting.
-        heartbeat_timeout_s: whoever is silent for so long is gone.
+        role: of the service, for greetings.
+        facts: returns the service's facts, for each greeting.
+        talk: serves a link after the greetings and the release check, until it returns or raises; the peer receives a
+            `RequestRefused`.
+        name: of the service, for people; empty means the host name.
+        handshake_timeout_s: limit for the proof, and for the steps from there to the greeting.
+        heartbeat_timeout_s: a peer silent for this long is considered lost.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ControlPort:
         self._name = name or socket.gethostname()
         self._handshake_timeout_s = handshake_timeout_s
         self._heartbeat_timeout_s = heartbeat_timeout_s
-        self._build = full_build(own_build())  # now: files may be replaced while the old code runs
+        self._build = full_build(own_build())  # computed now, because files may be replaced while the old code runs
         self._log = LimitedLog(logger, trio.current_time)
 
     async def serve(self, listener: Listener, take_data: Callable[[str, ByteStream], bool] | None = None) -> None:
@@ -89,15 +89,15 @@ class ControlPort:
 
         Args:
             listener: of the port; the caller closes it.
-            take_data: given the id of an environment and a stream with its data; returns whether it has the stream now,
-                and then calls `Admission.left` at its end. None closes such streams.
+            take_data: called with the id of an environment and a data stream; returns whether it accepts the stream,
+                and then calls `Admission.left` at its end. None closes data streams.
         """
         async with trio.open_nursery() as nursery:
             while True:
                 nursery.start_soon(self._handle, await listener.accept(), take_data)
 
     async def _handle(self, stream: ByteStream, take_data: Callable[[str, ByteStream], bool] | None) -> None:
-        """One connection, from its proof to its end; whatever it does, it does to itself."""
+        """Serves one connection, from its proof to its end; its errors end only this connection."""
         try:
             is_anybody = await self._admission.admit(stream)
         except AuthenticationFailed as error:
@@ -114,7 +114,7 @@ class ControlPort:
             else:
                 raise RemoteProtocolError(
                     ErrorCode.UNEXPECTED_FRAME,
-                    f"{stream.peer} has data, and this port of a {self._role} takes none",
+                    f"{stream.peer} sent data, but this port of a {self._role} accepts only control connections",
                 )
         except BaseException as error:
             root = root_cause(error)
@@ -130,14 +130,14 @@ class ControlPort:
         peer = shown_text(stream.peer)
         if isinstance(root, trio.TooSlowError):
             seconds = self._handshake_timeout_s
-            self._log.log(logging.WARNING, "slow", f"{peer} did not say what it wants within {seconds:g} s")
+            self._log.log(logging.WARNING, "slow", f"{peer} sent no route or greeting within {seconds:g} s")
         elif isinstance(root, NetstackError):
             self._log.log(logging.WARNING, "ended", shown_text(str(root), ERROR_CHARACTERS))
         else:
-            self._log.log(logging.ERROR, "broke", f"the connection of {peer} broke: a mistake here", error=root)
+            self._log.log(logging.ERROR, "broke", f"the connection of {peer} failed because of a bug here", error=root)
 
     async def _serve(self, stream: ByteStream, roles: frozenset[str] | None) -> None:
-        """Args: of the connection; the roles that its other end may have, None: any."""
+        """Serves a control connection; `roles` are the roles its peer may have (None: any)."""
         link = ControlLink(stream, heartbeat_timeout_s=self._heartbeat_timeout_s, share=PeerShare())
         link.is_client_only = roles is not None
         with trio.fail_after(self._handshake_timeout_s):
@@ -158,8 +158,8 @@ class ControlPort:
                 await self._talk(link, greeting)
             except RequestRefused as refusal:
                 await self._refuse(link, refusal)
-            except ConnectionLost as error:  # clients go when they have their answer
-                self._log.log(logging.DEBUG, "gone", shown_text(str(error), ERROR_CHARACTERS))
+            except ConnectionLost as error:  # clients disconnect after their answer
+                self._log.log(logging.DEBUG, "lost", shown_text(str(error), ERROR_CHARACTERS))
             nursery.cancel_scope.cancel()
 
     async def _refuse(self, link: ControlLink, refusal: RequestRefused) -> None:
@@ -170,22 +170,22 @@ class ControlPort:
 async def answer_questions(
     link: ControlLink, answers: Answers, logger: logging.Logger, *, who: str, max_asks: int
 ) -> None:
-    """Answers a client's questions, each once, several at a time, until it goes; what is still asked then is dropped.
+    """Answers a client's questions concurrently until it disconnects; open questions are then dropped.
 
-    What a client asks wrongly is refused in one sentence, and its connection goes on.
+    An invalid question is refused with a message, and the connection continues.
 
     Args:
-        link: to the client; somebody runs it.
-        answers: by the question's name.
-        logger: told of mistakes of ours.
-        who: answers, for texts: `this JobManager`.
-        max_asks: questions at a time; further ones wait unread.
+        link: to the client; the caller runs it.
+        answers: the handlers, by the question's name.
+        logger: logs our own bugs.
+        who: names the service in messages: `this JobManager`.
+        max_asks: the most concurrent questions; further ones stay unread.
 
     Raises:
-        ConnectionLost: the client has gone.
-        RemoteProtocolError: it sent something else.
+        ConnectionLost: the client has disconnected.
+        RemoteProtocolError: it sent something other than a question.
 
-    Cancellation: so are the answers.
+    Cancellation: the answers are cancelled too.
     """
     link.expect_questions()
     room = trio.Semaphore(max_asks)
@@ -194,20 +194,22 @@ async def answer_questions(
         try:
             answer = answers.get(ask.what)
             if answer is None:
-                raise ConfigError(f"{who} knows no question {shown(ask.what)}; is it of another release?")
+                raise ConfigError(
+                    f"{who} does not know the question {shown(ask.what)}; the client may be of another release"
+                )
             message: Answer | AskRefused = Answer(ask.token, await answer(ask.document))
         except BaseException as error:
             root = root_cause(error)
             if not isinstance(root, Exception):
                 raise
             if not isinstance(root, NetstackError):
-                logger.exception("a question %s of %s broke", shown(ask.what), shown_text(link.peer))
+                logger.exception("answering the question %s of %s failed", shown(ask.what), shown_text(link.peer))
             message = AskRefused(ask.token, str(root) if isinstance(root, NetstackError) else cause_text(root))
         finally:
             room.release()
         try:
             link.send(message)
-        except ConfigError as error:  # more than a frame holds
+        except ConfigError as error:  # larger than a frame
             link.send(AskRefused(ask.token, f"the answer cannot be sent: {error}"))
 
     lost: NetstackError

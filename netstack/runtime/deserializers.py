@@ -1,4 +1,4 @@
-"""What reads the records of a channel, as a TaskManager's settings say.
+"""Creates the deserializer of a channel from a TaskManager's settings.
 
 Takes: a format, `NetworkConfig`. Gives: a `RecordDeserializer`.
 """
@@ -13,7 +13,7 @@ from ..record.stream_records import StreamRecords
 
 
 def new_deserializer(format: RecordFormat, spill: SpillDirectory, config: NetworkConfig) -> RecordDeserializer:
-    """For one channel; the format may be shared by those of one reader."""
+    """Returns a deserializer for one channel; the deserializers of a reader may share the format."""
     return RecordDeserializer(
         StreamRecords(format) if config.as_flink else format,
         spill=spill,

@@ -1,10 +1,10 @@
-"""Connections that one TaskManager dials as a consumer: one for each address and class, shared among its gates.
+"""The connections that one TaskManager dials as a consumer: one per address and class, shared by its gates.
 
-Takes: addresses of producers. Gives: pumps in motion, and the `ChannelReceiver` of each.
+Takes: addresses of producers. Gives: running pumps, and the `ChannelReceiver` of each.
 
-Rules: one connection per address and class (prompt or bulk), shared by every gate and counted by its channels;
-concurrent callers share one attempt; a failed attempt is not remembered. When the last channel leaves, the connection
-says goodbye.
+Rules: there is one connection per address and class (prompt or bulk), shared by all gates and kept open by its
+channels; concurrent callers share one attempt; a failed attempt is not remembered. When its last channel closes, the
+connection says goodbye.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from .statistics import DialledStatistics, OpenConnection
 from .visits import Visits
 
 _FIRST_PAUSE_S: Final = 0.02
-"""Before an address is dialled for the second time; then twice as long each time."""
+"""The pause before the second attempt; it doubles for each further one."""
 
 Connect = Callable[[Callable[[], None]], Connection]
-"""Makes the connection of a pump, which says when it is worth writing."""
+"""Creates the connection of a pump; its argument is called when there is something to write."""
 
 
 async def connect_stream(address: str) -> ByteStream:
-    """A stream to an address, by the transport of its scheme. Raises `ConnectionLost`: nobody answers there."""
+    """Returns a stream to an address, by the transport of its scheme. Raises `ConnectionLost`: nobody answers."""
     return await transport_for(address).connect(address)
 
 
@@ -52,17 +52,17 @@ async def dial_stream(
     greet: Callable[[ByteStream], Awaitable[None]] | None,
     connect: Callable[[str], Awaitable[ByteStream]] = connect_stream,
 ) -> ByteStream:
-    """A stream to an address, on which everything before the hello is said.
+    """Returns a stream to an address, ready for the hello.
 
     Args:
         address: of a listener, with its scheme.
         secret: proven first; None proves none.
-        greet: says what else must be said. The stream is closed when it raises.
+        greet: sends a further greeting. If it raises, the stream is closed.
         connect: as `connect_stream`.
 
     Raises:
-        ConnectionLost: nobody answers there.
-        AuthenticationFailed: whoever answers does not prove the secret, or does not take our proof.
+        ConnectionLost: nobody answers.
+        AuthenticationFailed: the peer does not prove the secret, or rejects our proof.
 
     Cancellation: the stream is closed.
     """
@@ -80,7 +80,7 @@ async def dial_stream(
 
 @final
 class _Dialled:
-    """A shared connection, or the attempt to make it."""
+    """A shared connection, or an attempt to create it."""
 
     __slots__ = ("address", "callers", "done", "error", "is_prompt", "pump", "receiver")
 
@@ -112,19 +112,19 @@ class Dialler:
         start: Callable[[ByteStream, Connect], Pump],
         call_later: Callable[[float, Callable[[], None]], None],
     ) -> None:
-        """Knows no connection yet.
+        """Starts without connections.
 
         Args:
             config: timeouts.
             pool: lends landing segments.
             nursery: runs attempts.
-            visits: of the nursery's loop.
-            new_codec: of a consumer, for one connection.
-            hello: what we say first, on a prompt connection or not.
-            dial_stream: connects, and says everything before the hello; within `connect_timeout_s`.
-            sessions: of connections that outlive a cut; None: a cut ends them.
-            start: makes the pump of a connection, in motion.
-            call_later: after so many seconds.
+            visits: the lock of the nursery's loop.
+            new_codec: creates a consumer's codec, for one connection.
+            hello: returns our hello; the argument says whether the connection is prompt.
+            dial_stream: connects, and completes everything before the hello, within `connect_timeout_s`.
+            sessions: makes connections resumable; None if they are not.
+            start: creates and starts the pump of a connection.
+            call_later: calls a function after some seconds.
         """
         self._config = config
         self._pool = pool
@@ -139,18 +139,18 @@ class Dialler:
         self._connections: dict[tuple[str, bool], _Dialled] = {}
 
     async def dial(self, address: str, is_prompt: bool = False) -> tuple[Pump, ChannelReceiver]:
-        """The shared connection to a producer, dialled when there is none.
+        """Returns the shared connection to a producer, dialling it if there is none.
 
         Args:
             address: of the producer.
-            is_prompt: the one for its prompt channels, which bulk channels do not share.
+            is_prompt: whether to use the connection for prompt channels, which bulk channels do not share.
 
         Raises:
-            ConnectionLost: nobody answers there.
-            AuthenticationFailed: whoever answers does not prove the secret, or does not take our proof.
-            RemoteProtocolError: whoever answers is no netstack, or not one of our version and segment size.
+            ConnectionLost: nobody answers.
+            AuthenticationFailed: the peer does not prove the secret, or rejects our proof.
+            RemoteProtocolError: the peer is not netstack, or has another protocol version or segment size.
 
-        Cancellation: the attempt goes on for other callers; without any it is given up.
+        Cancellation: the attempt continues for other callers, or ends if there are none.
         """
         while True:
             entry = self._connections.get((address, is_prompt))
@@ -179,7 +179,7 @@ class Dialler:
             assert entry.receiver is not None
             if not entry.pump.is_closed and self._is_known(entry):
                 return entry.pump, entry.receiver
-            if is_new and entry.pump.is_closed:  # an older one may have been on its way out, this one was made for us
+            if is_new and entry.pump.is_closed:  # an older connection may have been closing, but this one is new
                 raise _lost_at_once(address, entry.pump)
 
     async def _connect(self, entry: _Dialled) -> None:
@@ -195,7 +195,7 @@ class Dialler:
                 await trio.sleep(pause_s)
                 pause_s *= 2
             self._leave_if_idle(entry)
-        except (NetstackError, OSError) as error:  # belongs to the callers that wait for this attempt
+        except (NetstackError, OSError) as error:  # raised by the callers that wait for this attempt
             entry.error = error
         finally:
             if entry.pump is None:
@@ -205,7 +205,7 @@ class Dialler:
             entry.done.set()
 
     async def _attempt(self, entry: _Dialled) -> None:
-        """Dials once: sets the entry's pump and receiver, or raises and leaves nothing behind."""
+        """Dials once: sets the entry's pump and receiver, or raises and releases everything."""
         address = entry.address
         landing = await wait_unpooled(
             self._pool,
@@ -233,7 +233,7 @@ class Dialler:
         finally:
             self._pool.recycle_unpooled(landing)
             if pump is not None and entry.pump is None:
-                pump.abort(late)  # the hello may still come when nobody wants it any more
+                pump.abort(late)  # its hello may still arrive, but no caller waits
 
     def _consume(self, stream: ByteStream, entry: _Dialled, landing: list[Segment]) -> tuple[Pump, ChannelReceiver]:
         def connect(on_write_wanted: Callable[[], None]) -> Connection:
@@ -244,8 +244,8 @@ class Dialler:
             def send(frame: Frame) -> None:
                 try:
                     connection.send(frame)
-                except RemoteProtocolError as error:  # it does not read what we ask of it: that ends the connection
-                    # Later: a gate may be closing its channels.
+                except RemoteProtocolError as error:  # the peer does not read our requests: this ends the connection
+                    # Not now, because a gate may be closing its channels.
                     self._visits.soon(functools.partial(self._nursery.start_soon, _give_up, pump, error))
 
             codec = self._new_codec()
@@ -289,20 +289,18 @@ class Dialler:
             entry.pump.leave()
 
     def _leave_if_idle(self, entry: _Dialled) -> None:
-        """Whoever wanted the connection was cancelled before it had a channel: it would stay open for nobody."""
+        """Closes a connection whose callers were cancelled before they opened a channel."""
         if not entry.callers and entry.receiver is not None and not entry.receiver.channel_count:
             self._leave(entry)
 
-    # What there is.
-
     def discard(self, pump: Pump) -> None:
-        """Its connection is over."""
+        """Removes a pump whose connection is over."""
         for entry in list(self._connections.values()):
             if entry.pump is pump:
                 self._forget(entry)
 
     def statistics(self) -> tuple[DialledStatistics, ...]:
-        """Snapshots."""
+        """Snapshots of all connections."""
         return tuple(
             DialledStatistics(entry.address, entry.pump.connection.statistics(), entry.receiver.channel_count)
             for entry in self._connections.values()
@@ -310,7 +308,7 @@ class Dialler:
         )
 
     def connections(self) -> tuple[OpenConnection, ...]:
-        """All of them; O(connections)."""
+        """All connections; O(connections)."""
         return tuple(
             OpenConnection(entry.address, False, entry.pump.connection.statistics(), entry.receiver.channel_count)
             for entry in self._connections.values()
@@ -323,7 +321,7 @@ async def _give_up(pump: Pump, error: Exception) -> None:
 
 
 def may_come_back(error: Exception) -> bool:
-    """Whether no process listened at the address, or the connection ended before the peer's hello."""
+    """Whether nobody listened at the address, or the connection ended before the peer's hello: a retry may help."""
     if isinstance(error, RemoteProtocolError):
         return error.code is ErrorCode.TRUNCATED_STREAM
     if isinstance(error, AuthenticationFailed):

@@ -1,9 +1,8 @@
-"""Connections of one TaskManager: those it accepts as a producer are here, those it dials as a consumer in `dialling`.
+"""Accepts the connections on which a TaskManager produces; `dialling` handles those on which it consumes.
 
-Takes: a listener, addresses of producers. Gives: pumps in motion; `ChannelReceiver`s to gates.
+Takes: a listener, addresses of producers. Gives: running pumps; `ChannelReceiver`s to gates.
 
-Rules: with a secret both ends of a stream prove it before there is a pump; an accepted stream does so in a task of its
-own.
+Rules: with a secret, both ends of a stream prove it before a pump exists; each accepted stream does so in its own task.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ from .visits import Visits
 
 LOGGER: Final = logging.getLogger("netstack")
 CONNECTION_S: Final = 0.001
-"""What a new connection costs in the tasks that serve it, about."""
+"""The approximate cost of a new connection in the tasks that serve it."""
 
 CREDIT_SPIN_S: Final = 0.0002
-"""How long a writer looks for credit at most: a round trip. Who is held up by a slow consumer sleeps."""
+"""How long a writer polls for credit at most: one round trip. A writer blocked by a slow consumer sleeps."""
 
 SOFTWARE: Final = f"netstack {__version__}"
 KNOWN_FEATURES: Final = FEATURE_CHECKSUM
@@ -55,7 +54,7 @@ KNOWN_FEATURES: Final = FEATURE_CHECKSUM
 
 @final
 class NetworkEndpoint:
-    """Accepts and dials."""
+    """Accepts and dials connections."""
 
     def __init__(
         self,
@@ -71,21 +70,21 @@ class NetworkEndpoint:
         on_accepted_end: Callable[[ByteStream], None] | None = None,
         visits: Visits,
     ) -> None:
-        """Knows no connection yet.
+        """Starts without connections.
 
         Args:
             config: timeouts.
             pool: lends landing segments.
-            views: what is produced here.
+            views: the partitions produced here.
             nursery: runs the connections.
-            secret: proven on every dialled stream first; None proves none.
-            admission: what streams of `serve` must pass; None takes all: there is no secret, or whoever gives us the
-                streams has admitted them.
-            greet: says what else must be said on a dialled stream, after the proof and before the protocol; within
-                `connect_timeout_s`. The stream is closed when it raises.
-            connect: makes a stream to an address, see `connect_stream`.
-            on_accepted_end: told when the connection on an accepted stream is over: for streams admitted elsewhere.
-            visits: of the nursery's loop.
+            secret: proven first on every dialled stream; None proves none.
+            admission: checks the streams of `serve`; None accepts all, because there is no secret or another process
+                has admitted them.
+            greet: the greeting on a dialled stream, after the proof and before the protocol, within
+                `connect_timeout_s`. If it raises, the stream is closed.
+            connect: creates a stream to an address, see `connect_stream`.
+            on_accepted_end: called when the connection on an accepted stream is over, for streams admitted elsewhere.
+            visits: the lock of the nursery's loop.
         """
         self._visits = visits
         visits.before_leaving = self.flush_connections
@@ -99,9 +98,11 @@ class NetworkEndpoint:
             config.dialect, segment_size_bytes=config.segment_size_bytes, new_id=_new_channel_id
         )
         self.unsent: dict[Pump, None] = {}
-        """What `flush_connections` has to do; each once, since where nobody writes records nobody calls it."""
+        """The connections that `flush_connections` has to serve; each at most once, because a process without writers
+        never calls it.
+        """
         self._accepted: dict[Pump, ChannelSender] = {}
-        self._consumers = Readiness()  # the same
+        self._consumers = Readiness()
         self._pumps: dict[Pump, None] = {}
         self._all_closed = trio.Event()
         self._closing = False
@@ -109,7 +110,7 @@ class NetworkEndpoint:
         self._past_received = 0
         self._log = LimitedLog(LOGGER, visits.now)
         dial = functools.partial(dial_stream, secret=secret, greet=greet, connect=connect)
-        self._sessions: Sessions | None = None  # None: a cut ends a connection
+        self._sessions: Sessions | None = None  # None: connections are not resumable
         if config.resume_grace_s:
             self._sessions = Sessions(
                 config,
@@ -136,7 +137,7 @@ class NetworkEndpoint:
     # For producers.
 
     def flush_connections(self) -> None:
-        """Every connection with something to send tries to send it."""
+        """Lets every connection with data try to send it."""
         dirty = self.unsent
         if dirty:
             pumps = list(dirty)
@@ -151,11 +152,11 @@ class NetworkEndpoint:
         return tuple(self._accepted)
 
     def listen(self) -> float:
-        """Takes in what consumers have said, without waiting; what that allows is sent.
+        """Reads credit from the consumers without waiting, and sends what it allows.
 
         Returns:
-            For how many seconds it is of use to do so again and again: 0 where there is no consumer, or looking does
-            not tell whether one has said something, or a thread may look at its socket only.
+            How many seconds it is worth repeating this: 0 if there is no consumer, or polling cannot tell whether data
+                has arrived, or a thread may not use one of the streams.
         """
         for pump in self._consumers.ready():
             pump.retry()
@@ -165,7 +166,7 @@ class NetworkEndpoint:
         return min(self._config.spin_s, CREDIT_SPIN_S) if may_spin else 0.0
 
     def settle(self) -> None:
-        """Every connection copies what it is in the middle of sending."""
+        """Copies the data that every connection is sending."""
         for pump in self._accepted:
             pump.settle()
 
@@ -180,16 +181,16 @@ class NetworkEndpoint:
                     self.accept(stream)
                 else:
                     self._nursery.start_soon(self._admit, stream, self._admission)
-                # Its tasks will work as well: who dials without end stands in line with who sends without end.
+                # Its tasks will work too: a peer that dials without end queues like a peer that sends without end.
                 await line.pass_on(CONNECTION_S + line.clock() - start)
 
     async def _admit(self, stream: ByteStream, admission: Admission) -> None:
         try:
             await admission.admit(stream)
-        except AuthenticationFailed as error:  # closed, and counted by its reason
+        except AuthenticationFailed as error:  # the stream is closed, and the refusal counted
             self._log.log(logging.INFO, error.reason.name, f"refused: {shown_error(error)}")
             return
-        except Exception as error:  # of a stranger, who ends nobody but himself
+        except Exception as error:  # a bug triggered by a peer must end only that peer
             self._log_mistake(f"meeting {shown_text(stream.peer)} failed: {shown_error(error)}", error)
             return
         if self._closing:
@@ -199,7 +200,7 @@ class NetworkEndpoint:
             self.accept(stream)
 
     def accept(self, stream: ByteStream) -> None:
-        """Produces on a connected stream, which has been admitted."""
+        """Produces on a connected stream that has been admitted."""
         if self._sessions is not None:
             stream = self._sessions.accepted(stream)
 
@@ -237,10 +238,10 @@ class NetworkEndpoint:
     def _log_mistake(self, text: str, error: Exception) -> None:
         self._log.log(logging.ERROR, "mistake", text, error=error)
 
-    # Life.
+    # Closing.
 
     async def close(self, grace_s: float) -> None:
-        """Says goodbye on every connection and waits at most `grace_s` for the peers; then closes what is left."""
+        """Says goodbye on every connection, waits at most `grace_s` for the peers, and closes the rest."""
         self._closing = True
         for pump in list(self._pumps):
             pump.leave()
@@ -250,13 +251,13 @@ class NetworkEndpoint:
         self.abort()
 
     def abort(self) -> None:
-        """Closes everything at once. Idempotent."""
+        """Closes all connections at once. Idempotent."""
         self._closing = True
         for pump in list(self._pumps):
             pump.abort(ConnectionLost("the TaskManager was closed"))
 
     def pumps(self) -> tuple[Pump, ...]:
-        """Every live connection."""
+        """All open connections."""
         return tuple(self._pumps)
 
     def statistics(self) -> tuple[tuple[AcceptedStatistics, ...], tuple[DialledStatistics, ...]]:
@@ -268,7 +269,7 @@ class NetworkEndpoint:
         return accepted, self._dialler.statistics()
 
     def connections(self) -> tuple[OpenConnection, ...]:
-        """All connections; O(connections), whatever the number of their channels."""
+        """All connections; O(connections), independent of their channels."""
         accepted = (
             OpenConnection(pump.stream.peer, True, pump.connection.statistics(), sender.channel_count)
             for pump, sender in self._accepted.items()
@@ -276,7 +277,7 @@ class NetworkEndpoint:
         return (*accepted, *self._dialler.connections())
 
     def total_bytes(self) -> tuple[int, int]:
-        """Bytes ever sent and received, connections that are gone included."""
+        """Bytes sent and received so far, including closed connections."""
         sent, received = self._past_sent, self._past_received
         for pump in self._pumps:
             sent += pump.connection.bytes_sent
@@ -314,12 +315,12 @@ class NetworkEndpoint:
         with trio.move_on_after(self._config.handshake_timeout_s):
             await pump.opened.wait()
             return
-        pump.abort(ConnectionLost(f"{pump.stream.peer} said no hello within {self._config.handshake_timeout_s:g} s"))
+        pump.abort(ConnectionLost(f"{pump.stream.peer} sent no hello within {self._config.handshake_timeout_s:g} s"))
 
     def _on_pump_closed(self, pump: Pump, error: Exception | None) -> None:
         if self._accepted.pop(pump, None) is not None:
             self._consumers.discard(pump)
-            if isinstance(error, RemoteProtocolError):  # a consumer's mistake, which nothing else here reports
+            if isinstance(error, RemoteProtocolError):  # a consumer's protocol violation, which nothing else reports
                 self._log.log(logging.WARNING, error.code.name, f"connection closed: {shown_error(error)}")
             if self._on_accepted_end is not None:
                 self._on_accepted_end(pump.stream)
@@ -356,5 +357,5 @@ async def _call_later(delay_s: float, callback: Callable[[], None]) -> None:
 
 
 def _new_channel_id() -> bytes:
-    """What a dialect without our numbers calls a channel: nobody else's id is the same."""
+    """A unique channel id for a dialect without channel numbers."""
     return secrets.token_bytes(16)

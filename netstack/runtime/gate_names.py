@@ -1,8 +1,8 @@
-"""Names of open gates: short, and no two alike, whatever they read.
+"""Short unique names of open gates.
 
-Takes: what a gate reads. Gives: a name, the first of it that is free: `p`, `p#2`, `p#3`, ...
+Takes: a description of what a gate reads. Gives: the first free name: `p`, `p#2`, `p#3`, ...
 
-Taking one and giving it back is O(log gates of that name).
+Taking and returning a name is O(log gates with this description).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import final
 
 @final
 class GateNames:
-    """Which names are taken."""
+    """The names in use."""
 
     __slots__ = ("_bases",)
 
@@ -21,7 +21,7 @@ class GateNames:
         self._bases: dict[str, _Numbers] = {}
 
     def take(self, base: str) -> str:
-        """The first free name of this base."""
+        """Returns the first free name with this base."""
         numbers = self._bases.get(base)
         if numbers is None:
             numbers = self._bases[base] = _Numbers()
@@ -34,7 +34,7 @@ class GateNames:
         return base if number == 1 else f"{base}#{number}"
 
     def give_back(self, base: str, name: str) -> None:
-        """A name of this base is free again."""
+        """Makes a name available again."""
         numbers = self._bases[base]
         numbers.used -= 1
         if not numbers.used:
@@ -45,7 +45,7 @@ class GateNames:
 
 @final
 class _Numbers:
-    """Of one base."""
+    """The numbers in use for one base."""
 
     __slots__ = ("free", "highest", "used")
 

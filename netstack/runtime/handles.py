@@ -1,7 +1,7 @@
-"""What a user holds of the engine: ResultPartition, InputGate and UnionInputGate.
+"""The user's handles of partitions and gates: ResultPartition, InputGate and UnionInputGate.
 
-Takes: the engine's objects. Gives: names, snapshots, and how to end them. Writers and readers take the engine out once,
-when they are made, so a handle costs nothing per record.
+Takes: the engine's objects. Gives: names, snapshots, and ways to end them. Writers and readers take the engine out of a
+handle once, when they are created, so a handle costs nothing per record.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ..outbound.statistics import ResultPartitionStatistics
 
 @final
 class ResultPartition:
-    """One task's output, for a `RecordWriter`: from `NetworkEnvironment.create_partition`."""
+    """The output of one task, for a `RecordWriter`; created by `NetworkEnvironment.create_partition`."""
 
     __slots__ = ("engine",)
 
     def __init__(self, engine: outbound.ResultPartition) -> None:
-        """Called by `NetworkEnvironment.create_partition`; `engine` is netstack's own."""
+        """Called by `NetworkEnvironment.create_partition`; `engine` is internal."""
         self.engine = engine
 
     @property
     def partition_id(self) -> PartitionId:
-        """Its name, by which consumers ask for it."""
+        """Its name, which consumers put into a `ChannelDescriptor`."""
         return self.engine.partition_id
 
     @property
@@ -40,47 +40,47 @@ class ResultPartition:
 
     @property
     def subpartition_count(self) -> int:
-        """How many consumers it has."""
+        """The number of subpartitions."""
         return len(self.engine.subpartitions)
 
     @property
     def is_finished(self) -> bool:
-        """Whether its end was written."""
+        """Whether its writer has finished it."""
         return self.engine.is_finished
 
     @property
     def is_released(self) -> bool:
-        """Whether it is gone: consumed, failed or released."""
+        """Whether its buffers were returned: it was consumed, failed or released."""
         return self.engine.is_released
 
     def statistics(self) -> ResultPartitionStatistics:
-        """A snapshot; O(subpartitions and what they have queued)."""
+        """A snapshot; O(subpartitions + queued buffers)."""
         return self.engine.statistics()
 
     def fail(self, cause: str) -> None:
-        """Fails it: consumers get the cause, a writer that waits for a buffer is cancelled. Idempotent."""
+        """Fails the partition: consumers receive the cause; a waiting writer raises `PoolDestroyed`. Idempotent."""
         self.engine.fail(cause)
 
     def release(self) -> None:
-        """Drops everything that was not consumed yet. Idempotent."""
+        """Drops all data that was not consumed. Idempotent."""
         self.engine.release()
 
 
 class InputGate(ClosingContext):
-    """All channels of one input, for a `RecordReader` or an `ArrayReader`: from `NetworkEnvironment.open_gate`.
+    """All channels of one input, for a `RecordReader` or an `ArrayReader`; created by `NetworkEnvironment.open_gate`.
 
-    `with gate:` closes it; leaving the block before every channel has ended warns.
+    `with gate:` closes it, and warns if a channel has not ended.
     """
 
     __slots__ = ("engine",)
 
     def __init__(self, engine: inbound.SingleInputGate | UnionEngine) -> None:
-        """Called by `NetworkEnvironment.open_gate`; `engine` is netstack's own."""
+        """Called by `NetworkEnvironment.open_gate`; `engine` is internal."""
         self.engine = engine
 
     @property
     def channel_count(self) -> int:
-        """Number of channels: elements carry indexes below it."""
+        """The number of channels; channel indexes are below it."""
         return self.engine.channel_count
 
     @property
@@ -90,15 +90,15 @@ class InputGate(ClosingContext):
 
     @property
     def ended_with_drain(self) -> bool | None:
-        """None until every channel has ended its data; then whether all of them said that the job ends for good."""
+        """None until all channels have ended; then whether all of them ended with `EndOfData(drain=True)`."""
         return self.engine.ended_with_drain
 
     def statistics(self) -> GateStatistics:
-        """A snapshot; O(channels and what they have queued)."""
+        """A snapshot; O(channels + queued buffers)."""
         return self.engine.statistics()
 
     def close(self) -> None:
-        """Gives every channel up, returns every buffer; a reader that waits gets an error. Idempotent."""
+        """Closes all channels and returns all buffers; a waiting reader raises an error. Idempotent."""
         self.engine.close()
 
     def _describe_unread(self) -> str:
@@ -107,31 +107,32 @@ class InputGate(ClosingContext):
 
 @final
 class UnionInputGate(InputGate):
-    """Several gates as one input: fair among gates, one buffer a turn.
+    """Several gates as one input, fair among gates: one buffer a turn.
 
-    Channel indexes follow each other gate by gate, in the order in which gates came.
+    Channel indexes are consecutive over the gates, in the order in which the gates were added.
     """
 
     __slots__ = ("_union",)
 
     def __init__(self, gates: Sequence[InputGate], *, missing: int = 0) -> None:
-        """Starts with some gates.
+        """Creates a union.
 
         Args:
-            gates: distinct ones of `NetworkEnvironment.open_gate`, at least one; two with those that are missing.
-            missing: how many will be added: the union is not finished before.
+            gates: distinct gates from `NetworkEnvironment.open_gate`: at least one, and at least two with the missing
+                ones.
+            missing: how many gates will be added later; the union is not finished before.
 
         Raises:
-            LocalProtocolError: too few, or one of them twice.
+            LocalProtocolError: there are too few gates, or one is given twice.
         """
         self._union = UnionEngine([_single(gate) for gate in gates], missing=missing)
         super().__init__(self._union)
 
     def add(self, gate: InputGate) -> None:
-        """Adds one of those that were missing; its channels follow those of all before.
+        """Adds a missing gate; its channel indexes follow all earlier ones.
 
         Raises:
-            LocalProtocolError: none is missing.
+            LocalProtocolError: no gate is missing.
         """
         self._union.add(_single(gate))
 

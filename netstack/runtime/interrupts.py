@@ -1,9 +1,9 @@
-"""Ctrl-C while the main thread is where an exception would tear something: put off until it is out.
+"""Defers Ctrl-C while the main thread is inside the data path, where an exception would corrupt state.
 
 Takes: whether the main thread is inside. Gives: KeyboardInterrupt when it has left.
 
-As trio does it, and only where SIGINT does what Python makes it do. Another handler that raises, of this signal or of
-any other, strikes where the program happens to be: inside, it ends the connection, the reader or the writer it hits.
+As in trio, this applies only if SIGINT has Python's default handler. Another handler that raises, for this or any other
+signal, interrupts wherever the program is: inside the data path it ends the connection, reader or writer concerned.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 @final
 class Interrupts:
-    """There is one main thread, so there is one of these (`INTERRUPTS`)."""
+    """The state of the main thread; `INTERRUPTS` is the only instance."""
 
     __slots__ = ("_is_pending", "is_inside", "stays")
 
     def __init__(self) -> None:
         self.is_inside = False
-        """Whether the main thread is inside; only it sets this."""
+        """Whether the main thread is inside; only the main thread sets this."""
         self.stays: set[Stay] = set()
-        """Where the main thread may be inside without saying so here."""
+        """Resident visitors of the main thread, which may be inside without setting `is_inside`."""
         self._is_pending = False
 
     def protect(self) -> None:
-        """From now on Ctrl-C is put off; in another thread than the main one, or with a handler of somebody's, not."""
+        """Defers Ctrl-C from now on; no effect outside the main thread, or if the program has its own handler."""
         if (
             threading.current_thread() is threading.main_thread()
             and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -39,7 +39,7 @@ class Interrupts:
             signal.signal(signal.SIGINT, self._on_signal)
 
     def leave(self) -> None:
-        """The main thread is out. Raises KeyboardInterrupt if there was one."""
+        """Marks the main thread as outside. Raises KeyboardInterrupt if Ctrl-C was deferred."""
         self.is_inside = False
         if self._is_pending:
             self._is_pending = False
@@ -48,7 +48,7 @@ class Interrupts:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         active = [stay for stay in list(self.stays) if stay.is_active]
         for stay in active:
-            stay.door.is_wanted = True  # so that it looks here when its call ends
+            stay.door.is_wanted = True  # so that it calls `leave` when its call ends
         if self.is_inside or active:
             self._is_pending = True
         else:

@@ -1,8 +1,8 @@
-"""Partitions that are kept in files, as a TaskManager has them: with threads for the disk, and a folder of its own.
+"""Partitions stored in files, for one TaskManager: disk threads and a folder of its own.
 
-Takes: settings, the network's memory. Gives: a `KeptPartitionFactory`; no file is left at the end.
+Takes: settings, the network's memory. Gives: a `KeptPartitionFactory`. All files are removed at the end.
 
-Rules: what touches the disk runs in its threads, never in the event loop; results come back in the loop.
+Rules: everything that touches the disk runs in threads, never in the event loop; results are delivered in the loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .threads import in_thread
 from .visits import Visits
 
 THREADS: Final = 8
-"""At most this many at once: two reads, and writes of several partitions, whose compression takes a processor each."""
+"""The most threads at once: two reads, and writes of several partitions, each of which may compress on a processor."""
 
 _CLOSED: Final = "the network environment has closed"
 _T = TypeVar("_T")
@@ -34,10 +34,16 @@ _T = TypeVar("_T")
 
 @final
 class DiskDriver:
-    """Runs jobs in threads (a `shuffle.reading.Disk`). Idle, it has neither a thread nor a task."""
+    """Runs jobs in threads (a `shuffle.reading.Disk`). While idle it has neither threads nor tasks."""
 
     def __init__(self, nursery: trio.Nursery, prepare: Callable[[], None], visits: Visits) -> None:
-        """Args: where its tasks live; what runs once before every job (it makes the folder); of the nursery's loop."""
+        """Creates the driver; no thread runs yet.
+
+        Args:
+            nursery: runs its tasks.
+            prepare: runs once before the first job; it creates the folder.
+            visits: the lock of the nursery's loop.
+        """
         self._nursery = nursery
         self._visits = visits
         self._prepare = prepare
@@ -47,16 +53,16 @@ class DiskDriver:
         self._is_closed = False
 
     async def run(self, work: Callable[[], _T]) -> _T:
-        """Runs one job and waits for it, whatever else is under way; cancellation waits for its end."""
+        """Runs one job and waits for it, independently of other jobs; cancellation waits for its end."""
         result: _T = await in_thread(work)
         return result
 
     def prepare(self) -> None:
-        """Has the preparation run now, if there was no job yet."""
+        """Runs the preparation now, unless a job ran before."""
         self.submit(_nothing, _ignore)
 
     def submit(self, work: Callable[[], _T], done: Callable[[_T | None, NetstackError | None], None]) -> None:
-        """Runs a job, as `Disk` says; after the end of its nursery nothing runs any more, and `done` gets an error."""
+        """Runs a job, as `Disk` documents; after the nursery has ended, `done` gets an error."""
         if self._is_closed:
             done(None, ShuffleStorageError(_CLOSED))
             return
@@ -73,7 +79,7 @@ class DiskDriver:
                 try:
                     await in_thread(self._prepare)
                 except NetstackError as refused:
-                    error = refused  # told to whoever has a job now; the next one tries again
+                    error = refused  # fails the waiting jobs; the next job retries the preparation
                 else:
                     self._is_prepared = True
                     for _ in range(min(THREADS, len(jobs)) - 1):
@@ -99,7 +105,7 @@ class DiskDriver:
             self._workers -= 1
 
     def _close(self) -> None:
-        """Fails what waits for a job that will not run: what it holds comes home."""
+        """Fails the waiting jobs, so that their buffers return to the pools."""
         self._is_closed = True
         while self._jobs:
             _, done = self._jobs.popleft()
@@ -107,22 +113,22 @@ class DiskDriver:
 
 
 def _nothing() -> None:
-    """The job of who only wants to be prepared."""
+    """A job that only causes the preparation."""
 
 
 def _ignore(result: object, error: NetstackError | None) -> None:
-    """Whoever has a real job will hear the same."""
+    """Ignores a failed preparation: the next job reports it."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class KeptTogether:
-    """How several processes of a TaskManager keep their partitions in one folder.
+    """The folder that several processes of a TaskManager share for their partitions.
 
     Attributes:
-        folder: its name; see `folder_name`.
-        prefix: of the files of this process.
-        hand_over: see `KeptPartitionFactory`.
+        folder: its name, from `folder_name`.
+        prefix: of the file names of this process.
+        hand_over: passes the files of a finished partition to the process that serves them; see `KeptPartitionFactory`.
     """
 
     folder: str
@@ -131,16 +137,16 @@ class KeptTogether:
 
 
 def folder_name() -> str:
-    """A name for a folder that nobody else has."""
+    """Returns a unique name for a folder."""
     return f"{FOLDER_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
 
 
 @final
 class KeptPartitions:
-    """Of one process.
+    """The stored partitions of one process.
 
     Attributes:
-        factory: makes the partitions.
+        factory: creates the partitions.
     """
 
     def __init__(
@@ -151,7 +157,7 @@ class KeptPartitions:
         visits: Visits,
         together: KeptTogether | None = None,
     ) -> None:
-        """Touches no file yet; but what a dead process left in a folder that was set goes now, not when it is short."""
+        """Creates no file. In a configured folder it removes files of dead processes now, before space is short."""
         together = together or KeptTogether(folder_name(), "", None)
         self._folder = ShuffleFolder(config.shuffle_directory, together.folder, together.prefix)
         self._disk = DiskDriver(nursery, self._folder.make, visits)
@@ -161,11 +167,11 @@ class KeptPartitions:
 
     @property
     def folder(self) -> str:
-        """Where its files are; it exists as soon as there are some."""
+        """The folder of its files, which is created with the first file."""
         return self._folder.path
 
     async def close(self) -> None:
-        """Removes every file of this process, also when cancelled; for the end, when no thread uses them any more."""
+        """Removes all files of this process, even if cancelled; to be called when no thread uses them."""
         if self._folder.is_made:
             with trio.CancelScope(shield=True):
                 await self._disk.run(self._folder.remove)

@@ -1,4 +1,4 @@
-"""Channels within one TaskManager: which addresses are its own, and how such a channel is opened.
+"""Channels within one TaskManager: recognises its own addresses and opens local channels.
 
 Takes: addresses, descriptors. Gives: `LocalInputChannel`s that read a subpartition without a connection.
 """
@@ -19,28 +19,28 @@ _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
 def is_same_address(mine: str, theirs: str) -> bool:
-    """Whether whoever dials `theirs` reaches the TaskManager that listens at `mine`, as far as the text tells."""
+    """Whether dialling `theirs` reaches the TaskManager that listens at `mine`, judged by the text alone."""
     if mine == theirs:
         return True
     here, there = url_parts(mine), url_parts(theirs)
     if here.scheme != there.scheme or here.port is None or here.port != there.port:
         return False
-    # Bound to every address: any loopback name with our port is us.
+    # We listen at all addresses, so every loopback name with our port reaches us.
     return here.hostname in _ANY and there.hostname in (*_ANY, *_LOOPBACK)
 
 
 def open_local_channel(gate: SingleInputGate, index: int, descriptor: ChannelDescriptor, views: ViewProvider) -> None:
-    """Adds a channel to a gate.
+    """Adds a local channel to a gate.
 
     Args:
-        gate: that reads.
-        index: of the channel in it.
-        descriptor: what it reads.
-        views: of the same TaskManager.
+        gate: the reading gate.
+        index: of the channel in the gate.
+        descriptor: the subpartition to read.
+        views: the partitions of the same TaskManager.
 
     Raises:
-        ChannelFailed: the subpartition is gone or consumed already. A partition that does not come in time fails the
-            channel later.
+        ChannelFailed: the subpartition is released or already consumed. A partition that is not created in time fails
+            the channel later.
     """
     channel = LocalInputChannel(
         gate,

@@ -1,7 +1,6 @@
-"""Values of the catalogue's metrics, and how a task spent its time.
+"""Reads the values of the catalogue's metrics, and computes how a task spent its time.
 
-Takes: a `NetworkStatistics`. Gives: `samples` to the Prometheus export, `as_dict` to reports, `TaskTimes` of one
-task.
+Takes: a `NetworkStatistics`. Gives: `samples` to the Prometheus export, `as_dict` to reports, `TaskTimes` of one task.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ class Sample(NamedTuple):
     """One value of one metric.
 
     Attributes:
-        metric: which.
-        labels: of the item it belongs to; empty for the TaskManager's own.
+        metric: the metric.
+        labels: identify the item the value belongs to; empty for values of the TaskManager.
         value: in the metric's unit.
     """
 
@@ -31,12 +30,12 @@ class Sample(NamedTuple):
 
 
 def samples(statistics: object, *, detailed: bool = False, catalogue: Sequence[Metric] = CATALOGUE) -> list[Sample]:
-    """Every value of every metric, in the order of the catalogue.
+    """Returns every value of every metric, in the order of the catalogue.
 
     Args:
-        statistics: of a TaskManager, or of whoever has a catalogue of its own.
-        detailed: those metrics too that are marked so: shortest, longest and average queues, credits a channel.
-        catalogue: of the metrics.
+        statistics: the snapshot that the catalogue's metrics read.
+        detailed: whether to include metrics with `is_detailed`.
+        catalogue: the metrics to read.
     """
     items: dict[Scope, list[tuple[dict[str, str], object]]] = {}
     samples = []
@@ -56,9 +55,9 @@ def samples(statistics: object, *, detailed: bool = False, catalogue: Sequence[M
 
 
 def as_dict(statistics: NetworkStatistics) -> dict[str, float | dict[str, float]]:
-    """The metrics that are not detailed, as plain JSON: {name: value} or {name: {partition or gate: value}}.
+    """Returns the metrics without details as plain JSON: {name: value} or {name: {partition or gate: value}}.
 
-    Every name of a partition's or gate's metric is there, be there partitions and gates or not.
+    Metrics of partitions and gates are present even if there are no partitions or gates.
     """
     result: dict[str, float | dict[str, float]] = {}
     by_item: dict[str, dict[str, float]] = {
@@ -78,9 +77,9 @@ class TaskTimes:
     """How a task that reads one gate and writes one partition spent the last minute (55 to 60 s), in ms per second.
 
     Attributes:
-        idle_ms_per_s: it waited for input.
-        soft_ms_per_s: it waited for output before a record.
-        hard_ms_per_s: it waited for output inside a record.
+        idle_ms_per_s: waiting for input.
+        soft_ms_per_s: waiting for a buffer before a record.
+        hard_ms_per_s: waiting for a buffer inside a record.
     """
 
     idle_ms_per_s: float
@@ -89,7 +88,7 @@ class TaskTimes:
 
     @classmethod
     def of(cls, gate: GateStatistics | None, partition: ResultPartitionStatistics | None) -> TaskTimes:
-        """The times of the task that uses both. A source has no gate, a sink no partition."""
+        """The times of the task that reads `gate` (None for a source) and writes `partition` (None for a sink)."""
         return cls(
             0.0 if gate is None else gate.idle.ms_per_s,
             0.0 if partition is None else partition.soft_backpressured.ms_per_s,
@@ -98,10 +97,10 @@ class TaskTimes:
 
     @property
     def backpressured_ms_per_s(self) -> float:
-        """Soft and hard back-pressure together."""
+        """Soft plus hard back-pressure."""
         return self.soft_ms_per_s + self.hard_ms_per_s
 
     @property
     def busy_ms_per_s(self) -> float:
-        """What is left: 1000 - min(1000, idle + back-pressured)."""
+        """The remaining time: 1000 - min(1000, idle + back-pressured)."""
         return 1000.0 - min(1000.0, self.idle_ms_per_s + self.backpressured_ms_per_s)

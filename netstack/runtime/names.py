@@ -1,8 +1,8 @@
-"""What a name stands for: functions and classes that another process names as `package.module:attribute`.
+"""Resolves names of functions and classes such as `package.module:attribute`, received from other processes.
 
-Takes: a name (see `function_names`), or what it would stand for. Gives: something to call.
+Takes: a name (see `function_names`), or the object itself. Gives: a callable.
 
-Rules: the module is imported, so whoever takes names from others asks first what may be (`taskmanager.code`).
+Rules: resolving imports the module, so callers check untrusted names first (`taskmanager.code`).
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from ..function_names import Named
 
 
 def load(name: Named) -> Callable[..., Any]:
-    """What a name stands for; something callable stands for itself.
+    """Returns the callable that a name refers to; a callable is returned unchanged.
 
     Raises:
-        ConfigError: there is no such module or attribute, or it cannot be called.
+        ConfigError: the module or attribute does not exist, or is not callable.
     """
     if callable(name):
         return name
     module_name, separator, path = name.partition(":")
     if not separator or not module_name or not path:
-        raise ConfigError(f"{name!r} is no name; write it like package.module:attribute")
+        raise ConfigError(f"{name!r} is not a valid name; write it like package.module:attribute")
     try:
         target: Any = importlib.import_module(module_name)
         for attribute in path.split("."):
             target = getattr(target, attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"{name!r} is not there: {error}; is its package installed, and in the path of every process?"
+            f"{name!r} cannot be imported: {error}; install its package, and put it on the path of every process"
         ) from error
     if not callable(target):
-        raise ConfigError(f"{name!r} is a {type(target).__name__}, and has to be something to call")
+        raise ConfigError(f"{name!r} is a {type(target).__name__}; give a function or a class")
     return target  # type: ignore[no-any-return]  # callable narrows Any to nothing better

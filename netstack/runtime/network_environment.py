@@ -1,4 +1,4 @@
-"""A NetworkEnvironment: the process's share of the network: buffers, a listener, connections, partitions and gates.
+"""A NetworkEnvironment: the network of one process: buffers, a listener, connections, partitions and gates.
 
 Takes: an address and a `NetworkConfig`. Gives: partitions to write to, gates to read from.
 """
@@ -51,13 +51,14 @@ if TYPE_CHECKING:
 LOGGER: Final = logging.getLogger("netstack")
 
 GOODBYE_GRACE_S: Final = 1.0
-"""How long a closing TaskManager waits for its peers' goodbyes: a loaded peer answers within milliseconds, a dead one
-never."""
+"""How long a closing TaskManager waits for its peers' goodbyes: a busy peer answers within milliseconds, a dead one
+never.
+"""
 
 
 @final
 class NetworkEnvironment:
-    """The network of one process, made by `open_network` (it is a partition's `PartitionHost`)."""
+    """The network of one process, created by `open_network`; it is a partition's `PartitionHost`."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class NetworkEnvironment:
         on_accepted_end: Callable[[ByteStream], None] | None = None,
         together: KeptTogether | None = None,
     ) -> None:
-        """Called by `network_environment_on`, which says what the arguments are."""
+        """Called by `network_environment_on`, which documents the arguments."""
         self.config = config
         self.address = listener.address
         """The URL consumers dial."""
@@ -106,7 +107,7 @@ class NetworkEnvironment:
         self.settle = self._endpoint.settle
         self._memory_watch = MemoryWatch()
         self.kept = KeptPartitions(config, self._pool, nursery, self.visits, together)
-        """What its partitions in files share."""
+        """Shared by its partitions in files."""
         self._gates: dict[SingleInputGate, Producers] = {}
         self._gate_names = GateNames()
         self._closed = False
@@ -123,30 +124,30 @@ class NetworkEnvironment:
         """Creates the output of one task, ready to be written and consumed.
 
         Args:
-            name: its id, unique in this TaskManager; consumers ask for it by this name.
-            subpartitions: how many consumers it has.
-            kind: PIPELINED_BOUNDED holds at most subpartitions x exclusive + floating buffers; PIPELINED what memory
-                allows. What is BLOCKING (or BLOCKING_PERSISTENT) is kept in files: it is read when its writer has
-                finished, by anybody, any number of times, until `release_partition`. HYBRID_FULL is kept as well and
-                read at any time, HYBRID_SELECTIVE read once, at any time.
+            name: its id, unique in this TaskManager; consumers use it in their `ChannelDescriptor`s.
+            subpartitions: the number of subpartitions, one for each consumer.
+            kind: PIPELINED_BOUNDED holds at most subpartitions x exclusive + floating buffers; PIPELINED is limited
+                only by memory. BLOCKING and BLOCKING_PERSISTENT are stored in files and can be read after the writer
+                has finished, any number of times, until `release_partition`. HYBRID_FULL is stored too and can be read
+                at any time; HYBRID_SELECTIVE can be read once, at any time.
 
         Raises:
-            InsufficientBuffers: its guaranteed buffers (subpartitions + 1) are not free.
-            LocalProtocolError: the name is taken, or the TaskManager is closed.
-            ConfigError: a bad name or number.
+            InsufficientBuffers: its guaranteed buffers (subpartitions + 1) are not available.
+            LocalProtocolError: the name is in use, or the TaskManager is closed.
+            ConfigError: the name or a number is not valid.
         """
         self._check_open()
         checked = partition_id(name)
         try:
-            subpartitions = operator.index(subpartitions)  # numpy's ints, too: compiled code takes Python's only
+            subpartitions = operator.index(subpartitions)  # accepts numpy's ints too; compiled code takes Python's only
         except TypeError as error:
-            raise ConfigError(f"partition {name!r}: subpartitions={subpartitions!r} is no whole number") from error
+            raise ConfigError(f"partition {name!r}: subpartitions={subpartitions!r} is not an integer") from error
         if subpartitions < 1:
-            raise ConfigError(f"partition {name!r}: subpartitions={subpartitions}; the least is 1")
+            raise ConfigError(f"partition {name!r}: subpartitions={subpartitions}; the minimum is 1")
         if kind is ResultPartitionType.PIPELINED_APPROXIMATE:
-            raise ConfigError(f"partition {name!r}: {kind.name} cannot be written; give PIPELINED or PIPELINED_BOUNDED")
+            raise ConfigError(f"partition {name!r}: {kind.name} is not supported; give PIPELINED or PIPELINED_BOUNDED")
         if self._registry.find(name) is not None:
-            raise LocalProtocolError(f"partition {name!r} exists already in this TaskManager; choose another name")
+            raise LocalProtocolError(f"partition {name!r} already exists in this TaskManager; choose another name")
         if kind.is_released_by_scheduler:
             kept = self.kept.factory.create(
                 checked,
@@ -189,15 +190,16 @@ class NetworkEnvironment:
         """Serves a partition that another process has written and sealed, until `release_partition`.
 
         Args:
-            name: its id; one that is here already is left as it is.
-            sealed: its files, in the folder that both processes use. Where they are gone consumers do not find it.
+            name: its id; if this process already has such a partition, nothing happens.
+            sealed: its files, in the folder that both processes use. If they are missing, consumers get
+                `PartitionNotFound`.
         """
         self._check_open()
         if self._registry.find(name) is not None:
             return
 
         def failed(error: NetstackError) -> None:
-            LOGGER.warning("partition %s, which another process has left, cannot be served: %s", name, error)
+            LOGGER.warning("partition %s of another process cannot be served: %s", name, error)
 
         partition = self.kept.factory.take_over(
             name,
@@ -210,23 +212,24 @@ class NetworkEnvironment:
         self._registry.add(partition)
 
     async def open_gate(self, descriptors: Sequence[ChannelDescriptor]) -> InputGate:
-        """Opens one input gate over any number of channels, local and remote.
+        """Opens one input gate over any number of local and remote channels.
 
         Args:
-            descriptors: one a channel; its place is the channel's index. Each remote channel gets its exclusive buffers
-                now.
+            descriptors: one for each channel; the position is the channel's index. Each remote channel gets its
+                exclusive buffers now.
 
         Raises:
-            ProducerUnreachable: no connection to a producer can be opened.
-            AuthenticationFailed: a producer does not prove the secret, or does not take our proof.
-            RemoteProtocolError: whoever answers is no netstack, or not one of our version and segment size.
-            InsufficientBuffers: the buffers of the gate are not free.
-            ConfigError: no descriptor, or an address that is no URL.
-            ChannelFailed: for a local channel whose partition is gone or consumed already.
+            ConnectionLost: a producer cannot be reached.
+            AuthenticationFailed: a producer does not prove the secret, or rejects our proof.
+            RemoteProtocolError: the process at an address is not netstack, or has another protocol version or segment
+                size.
+            InsufficientBuffers: the buffers of the gate are not available.
+            ConfigError: there is no descriptor, or an address is not a valid URL.
+            ChannelFailed: the partition of a local channel is released or already consumed.
 
-        A remote partition that does not exist within `partition_request_timeout_s` fails its channel later, at the
+        A remote partition that is not created within `partition_request_timeout_s` fails its channel later, at the
         reader.
-        Cancellation: nothing stays open; subpartitions that were asked for already count as consumed.
+        Cancellation: nothing stays open; subpartitions that were already requested count as consumed.
         """
         self._check_open()
         if not descriptors:
@@ -280,8 +283,8 @@ class NetworkEnvironment:
                 wanted = partition_id(descriptor.partition_id)
                 if not 0 <= descriptor.subpartition < 1 << 32 or not 1 <= descriptor.subpartitions < 1 << 32:
                     raise ConfigError(
-                        f"partition {wanted!r} has no {descriptor.subpartitions} subpartitions from"
-                        f" {descriptor.subpartition} on; give 1 or more, from 0 or more on"
+                        f"partition {wanted!r} cannot have {descriptor.subpartitions} subpartitions from"
+                        f" {descriptor.subpartition} on; give subpartitions >= 1 and subpartition >= 0"
                     )
                 route = descriptor.address, descriptor.is_prompt and not config.as_flink
                 pump, receiver = dialled.get(route, (None, None))
@@ -313,7 +316,7 @@ class NetworkEnvironment:
                 receiver.open(channel)
                 self._announce_start_size(channel)
                 if index % _CHANNELS_A_TURN == _CHANNELS_A_TURN - 1:
-                    await trio.lowlevel.checkpoint()  # what was asked for is sent meanwhile
+                    await trio.lowlevel.checkpoint()  # requests are sent meanwhile
             gate.spin_s = config.spin_s if producers.may_spin else 0.0
             if config.debloat_target_s is not None:
                 GateDebloating(gate, config, config.debloat_target_s, call_at=self.call_at)
@@ -327,11 +330,11 @@ class NetworkEnvironment:
         return InputGate(gate)
 
     def park_reader(self, gate: InputGate, *, most_sockets: int) -> ThreadParking:
-        """Where a thread that reads a gate waits: at its sockets, if they are no more, else until the loop wakes it.
+        """Returns how a thread that reads a gate waits: at its sockets if possible, otherwise until the loop wakes it.
 
-        It can where all connections are plain sockets that no other gate reads from, and credit is used: what nobody
-        reads may then wait. Another gate that comes to read from one takes it back. What goes on after a cut
-        (`resume_grace_s`) is more than a socket.
+        It can wait at the sockets if there are at most `most_sockets`, all connections are plain sockets that no other
+        gate reads, credit is used (so unread data may wait), and connections are not resumable. Another gate that
+        starts to read one of these connections gives it back to the loop.
         """
         engine = gate.engine
         producers = self._gates.get(engine) if isinstance(engine, SingleInputGate) else None
@@ -345,29 +348,29 @@ class NetworkEnvironment:
         return ThreadParking(self.visits, lambda: pumps)
 
     def park_writer(self, partition: ResultPartition) -> ThreadParking:
-        """Where a thread that writes a partition waits: at its consumers' sockets; for the disk at nothing."""
+        """Returns how a thread that writes a partition waits: at its consumers' sockets; without sockets for files."""
         return ThreadParking(self.visits, lambda: self._endpoint.consumers if partition.engine.store is None else ())
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is, or is about to be."""
+        """Whether it is closed or closing."""
         return self._closed
 
     def add_address(self, address: str) -> None:
-        """Another URL by which others know this environment: what they say is there is here."""
+        """Adds another URL of this environment: channels to it are local."""
         self._addresses.add(address)
 
     def answer_requests(self, prefix: str, make: Callable[[str], None]) -> None:
-        """Has `make` called with the name of each partition `PREFIX?...` that a consumer asks for and that is not here.
+        """Creates partitions on request: `make` is called with the name of each missing partition `PREFIX?...`.
 
         Args:
-            prefix: before the question mark; a second call with the same one replaces the first.
-            make: may start a task that creates the partition; it must not raise.
+            prefix: the name before the question mark; a second call with the same prefix replaces the first.
+            make: may start a task that creates the partition; must not raise.
         """
         self._registry.answer(prefix, make)
 
     def release_partition(self, name: str) -> None:
-        """Drops a partition and everything in it; unknown names are ignored."""
+        """Drops a partition and all its data; unknown names are ignored."""
         partition = self._registry.find(name)
         if partition is not None:
             partition.release()
@@ -388,7 +391,7 @@ class NetworkEnvironment:
         )
 
     def pool_statistics(self) -> NetworkBufferPoolStatistics:
-        """Of its network buffers; O(1)."""
+        """A snapshot of the network buffers; O(1)."""
         return self._pool.statistics()
 
     def connections(self) -> tuple[OpenConnection, ...]:
@@ -397,11 +400,11 @@ class NetworkEnvironment:
 
     @property
     def used_memory_bytes(self) -> int:
-        """Of its network buffers, those that are lent out."""
+        """Size of the network buffers in use."""
         return (self.config.total_segments - self._pool.free_segments) * self.config.segment_size_bytes
 
     def tcp_facts(self) -> dict[str, str | int]:
-        """What the kernel says of the first connection (congestion control, buffer sizes), for reports."""
+        """Facts about the first connection from the kernel (congestion control, buffer sizes), for reports."""
         for pump in self._endpoint.pumps():
             return pump.stream.tcp_facts()
         return {}
@@ -422,7 +425,7 @@ class NetworkEnvironment:
         self._pool.destroy()
 
     def _is_sealed_here(self, descriptor: ChannelDescriptor) -> bool:
-        """Whether this process has written what another one of its TaskManager serves by now."""
+        """Whether this process wrote a partition that another process of the TaskManager serves now."""
         partition = self._registry.find(descriptor.partition_id)
         return partition is not None and partition.store is not None and partition.store.is_sealed
 
@@ -437,11 +440,11 @@ class NetworkEnvironment:
 
 
 _NAMED_PARTITIONS: Final = 3
-_CHANNELS_A_TURN: Final = 32  # about 1 ms: hundreds of gates may be opening, and handshakes wait for all of them
+_CHANNELS_A_TURN: Final = 32  # about 1 ms: hundreds of gates may open at once, and handshakes wait for them
 
 
 def _what_is_read(descriptors: Sequence[ChannelDescriptor]) -> str:
-    """What a gate reads, short."""
+    """A short description of the partitions that a gate reads."""
     partitions = list(dict.fromkeys(descriptor.partition_id for descriptor in descriptors))
     more = len(partitions) - _NAMED_PARTITIONS
     return ",".join(partitions[:_NAMED_PARTITIONS]) + (f"+{more}" if more > 0 else "")
@@ -456,44 +459,42 @@ async def open_network(
     metrics_address: str | None = None,
     detailed_metrics: bool = False,
 ) -> AsyncIterator[NetworkEnvironment]:
-    """Opens a TaskManager's network: `async with open_network("tcp://0.0.0.0:6121") as tm: ...`.
+    """Opens a TaskManager's network: `async with open_network("tcp://0.0.0.0:6121") as network: ...`.
 
     Args:
-        address: where producers of this TaskManager are reached; port 0 picks a free one (see
-            `NetworkEnvironment.address`).
+        address: where consumers reach this TaskManager; port 0 chooses a free port (see `NetworkEnvironment.address`).
         config: memory, buffers, timeouts.
-        secret: what both ends of every connection must prove before anything else is read. None proves nothing:
-            whoever reaches the address reads what is produced here. That is allowed at any address; at one that is not
-            of this host alone the network must then keep strangers out.
-        metrics_address: `host:port` at which Prometheus may read `/metrics`; port 0 picks a free one (see
-            `NetworkEnvironment.metrics_address`). None serves nothing, and needs no prometheus_client. With a secret,
-            and at an address that is not of this host alone, a scraper must send `Secret.metrics_token` as its bearer
-            token. `tls+tcp://host:port` serves over TLS, to scrapers that show a certificate of the same authority.
-        detailed_metrics: serves the shortest, longest and average queues, and the credit of every channel too.
+        secret: both ends of every connection must prove that they know it before anything else is read. Without a
+            secret, everybody who reaches the address can read the data produced here; at an address that other hosts
+            reach, the network must then keep strangers out.
+        metrics_address: `host:port` at which Prometheus can read `/metrics`; port 0 chooses a free port (see
+            `NetworkEnvironment.metrics_address`). None serves no metrics and does not need prometheus_client. With a
+            secret, and at an address that other hosts reach, a scraper must send `Secret.metrics_token` as its bearer
+            token. `tls+tcp://host:port` uses TLS and requires a client certificate of the same authority.
+        detailed_metrics: also serve the shortest, longest and average queues, and the credit of every channel.
 
     Raises:
         OSError: an address cannot be bound; the text names it.
-        ConfigError: the URL, or a setting, cannot work; or prometheus_client is missing.
-        LocalProtocolError: trio does not run here; the text says what to use instead.
+        ConfigError: the URL or a setting is not valid, or prometheus_client is not installed.
+        LocalProtocolError: it is called outside trio; the text says what to use instead.
 
-    Cancellation: everything is closed; peers read a broken connection. Leaving the block normally closes gates,
-    releases partitions (whatever was not consumed is gone: await `RecordWriter.wait_consumed` before) and says goodbye
-    to peers.
+    Cancellation: everything is closed; peers see a broken connection. Leaving the block normally closes gates, releases
+    partitions and says goodbye to peers. Data that was not consumed is lost: await `RecordWriter.wait_consumed` first.
     """
     if not trio.lowlevel.in_trio_run():
         raise LocalProtocolError(
-            "no trio runs here: call it inside trio.run(main), or use netstack.aio under asyncio, and netstack.blocking"
-            " in a program without an event loop"
+            "open_network was called outside trio: call it inside trio.run(main), or use netstack.aio under asyncio, or"
+            " netstack.blocking in a program without an event loop"
         )
     settings = config or NetworkConfig()
     if secret is not None and settings.dialect != NATIVE_DIALECT:
-        raise ConfigError(f"dialect={settings.dialect!r} with a secret: its peers cannot prove one; give none")
+        raise ConfigError(f"dialect={settings.dialect!r} with a secret: its peers cannot prove one; omit the secret")
     admission = None if secret is None else Admission(secret, timeout_s=settings.handshake_timeout_s)
     listener = await transport_for(address).listen(address)
     metrics: MetricsServer | None = None
     try:
         if metrics_address is not None:
-            from .prometheus import bind_metrics  # needs prometheus_client
+            from .prometheus import bind_metrics  # imports prometheus_client
 
             metrics = await bind_metrics(metrics_address, detailed=detailed_metrics, secret=secret)
         async with network_environment_on(
@@ -519,20 +520,20 @@ async def network_environment_on(
     metrics: MetricsServer | None = None,
     together: KeptTogether | None = None,
 ) -> AsyncIterator[NetworkEnvironment]:
-    """Opens a NetworkEnvironment whose streams somebody else accepts; `open_network` for one that accepts its own.
+    """Opens a NetworkEnvironment on a listener; `open_network` creates its own listener.
 
     Args:
-        listener: gives the streams of consumers; closed at the end.
+        listener: provides the streams of consumers; closed at the end.
         config: memory, buffers, timeouts.
-        secret: proven on every stream that is dialled.
-        admission: what streams of the listener must pass; None if they have, or need not.
-        greet: what else is said on a dialled stream, see `NetworkEndpoint`.
-        connect: makes a stream to an address, see there too.
-        on_accepted_end: told when the connection on a stream of the listener is over, if `admission` is None.
+        secret: proven on every dialled stream.
+        admission: checks the streams of the listener; None if they need no check.
+        greet: the greeting on a dialled stream, see `NetworkEndpoint`.
+        connect: creates a stream to an address, see `NetworkEndpoint`.
+        on_accepted_end: called when the connection on a stream of the listener has ended, if `admission` is None.
         metrics: served meanwhile.
-        together: where partitions are kept in files together with other processes; None: in a folder of its own.
+        together: the folder shared with other processes for partitions in files; None means a folder of its own.
 
-    Cancellation and the end of the block: as in `open_network`. However it ends, its files are removed.
+    Cancellation and the end of the block: as in `open_network`. Its files are removed in any case.
     """
     failed: BaseException | None = None
     async with AsyncExitStack() as at_the_end, trio.open_nursery() as nursery:
@@ -547,7 +548,7 @@ async def network_environment_on(
             on_accepted_end=on_accepted_end,
             together=together,
         )
-        at_the_end.push_async_callback(manager.kept.close)  # when no thread uses its files any more
+        at_the_end.push_async_callback(manager.kept.close)  # after the last thread has stopped using its files
         if metrics is not None:
             manager.metrics_address = metrics.address
             nursery.start_soon(metrics.serve, manager.statistics)
@@ -557,7 +558,7 @@ async def network_environment_on(
             clean = True
         except trio.Cancelled:
             raise
-        except BaseException as error:  # the caller's own: it leaves as it is, not inside this nursery's group
+        except BaseException as error:  # the caller's error is raised unchanged, not inside this nursery's group
             failed = error
         finally:
             listener.close()

@@ -1,4 +1,4 @@
-"""The life of our direction of a connection as a table: (state, input) -> next state; every pair is there.
+"""The state machine of the sending direction of a connection: (state, input) -> next state, complete.
 
 Takes: inputs named by `OutgoingInput`. Gives: states to `pump`; `tools/render_states.py` renders the table into
 DESIGN.md.
@@ -11,24 +11,25 @@ from typing import Final
 
 
 class OutgoingState(enum.Enum):
-    """How far our direction is; ever further, never back."""
+    """The state of the sending direction; it only moves forward."""
 
     OPEN = "open"
-    """What is ready is sent."""
+    """Ready data is sent."""
     LEAVING = "leaving"
-    """What is ready is sent, then our goodbye."""
+    """Ready data is sent, then our goodbye."""
     SAID_GOODBYE = "said_goodbye"
-    """Our goodbye is the last frame; what is before it is still sent."""
+    """Our goodbye is queued as the last frame; earlier frames are still sent."""
     ENDED = "ended"
-    """Nothing more is sent: our direction is closed, or the stream takes nothing any more. The peer may still send."""
+    """Nothing more is sent: we closed our direction, or the stream accepts no more data. The peer may still send."""
     CLOSING = "closing"
-    """Over, found by another thread: the loop ends its tasks as soon as it comes to it. Nothing is read or sent."""
+    """Another thread found that the connection is over, and the loop has yet to end its tasks. Nothing is read or sent.
+    """
     CLOSED = "closed"
-    """Nothing goes either way."""
+    """Nothing is sent or received."""
 
 
 class OutgoingInput(enum.Enum):
-    """What can happen to it."""
+    """The inputs of the state machine."""
 
     LEAVE = "leave"
     GOODBYE = "goodbye is queued"

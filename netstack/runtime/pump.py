@@ -1,19 +1,19 @@
-"""One connection in motion: a byte stream on one side, `wire.Connection` on the other.
+"""Drives one connection: moves bytes between a byte stream and a `wire.Connection`.
 
-Takes: a connected `ByteStream`. Gives: bytes to the protocol logic, and its pieces to the stream.
+Takes: a connected `ByteStream`. Gives: received bytes to the protocol logic, and its output to the stream.
 
 Rules (measured; see bench/ and DESIGN.md, "Try first"):
-- The system call is tried first and a task parks only when it would block.
-- `write_now` and `read_now` may be called by whoever has just produced or is about to wait: a record writer that ran
-  out of buffers has its finished ones sent on the spot, a reader that ran out of data looks at the socket itself. Under
-  load neither side then switches tasks per read or write. The pump's own tasks cover the rest: a socket that is full,
-  data that comes while nobody asks.
-- No exception of the stream, of the peer or of our own handling of it escapes into a caller: the pump closes, and
-  channels and partitions learn of it. What one peer says ends that peer and nothing else.
-- A peer that has us work without end stands in line with its like (`turns`). How much one read takes in follows from
-  how many control frames the last ones brought.
-- A producer may have sent everything and gone while we still announce credit: a consumer's write that fails ends only
-  its writing; what has arrived is read first.
+- The system call is tried first; a task parks only when it would block.
+- `write_now` and `read_now` may be called by any code that has just produced data or is about to wait: a record writer
+  without buffers has its finished ones sent at once, a reader without data reads the socket itself. Under load neither
+  side then switches tasks per read or write. The pump's own tasks handle the rest: a full socket, and data that arrives
+  while nobody reads.
+- No exception of the stream, of the peer or of our own handling reaches the caller: the pump closes, and channels and
+  partitions are notified. A failure caused by one peer affects only that peer.
+- A peer that causes work without end queues with others like it (`turns`). The size of a read follows from the number
+  of control frames in the previous reads.
+- A producer may have sent everything and closed while we still announce credit: if a consumer's write fails, only its
+  writing ends, and arrived data is read first.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from .turns import TURN_S, WorkAccount, turns
 from .visits import Visits
 
 READS_A_TURN: Final = 8
-"""Reads before the reader task lets others run: 8 x 256 KiB is about 300 us of work. `TURN_S` bounds it, too."""
+"""Reads before the reader task lets others run: 8 x 256 KiB is about 300 us of work. `TURN_S` bounds it too."""
 
 FRAMES_A_READ: Final = 256
-"""Control frames that one read should bring, as far as the reads before it tell: below a millisecond of work."""
+"""The target number of control frames per read, estimated from previous reads: less than a millisecond of work."""
 
 MIN_READ_BYTES: Final = 4 * 1024
-"""The first read of a connection, and the shortest."""
+"""The size of the first read of a connection, and of the smallest."""
 
 DRAIN_S: Final = 1.0
-"""How long a consumer that can no longer write waits for the end of what it reads; a broken stream ends at once."""
+"""How long a consumer that can no longer write waits for the end of its input; a broken stream ends at once."""
 
 LOOK_IN_S: Final = 5.0
-"""How often what a thread reads by itself is looked after, for heartbeats (twice in an interval of theirs)."""
+"""How often the loop reads a connection that a thread reads, for heartbeats (at least twice per interval)."""
 
 SHORT_READ_BYTES: Final = 16 * 1024
-"""A read that brings less has emptied the socket, as a rule."""
+"""A read that returns less has usually emptied the socket."""
 
 
 ENDED: Final = OutgoingState.ENDED
@@ -91,33 +91,33 @@ class Pump:
         """Queues our hello.
 
         Args:
-            stream: owned from now on.
-            connect: makes the connection, given what to call when there is something to write.
-            unsent: the connections with something to write; it puts itself in.
-            on_closed: told once, when the connection is over.
-            on_mistake: told of an error that is neither the peer's nor the stream's.
-            on_continue: told when the stream carries another session from now on, to take it away; then the pump ends.
-            answers: whether what was read is answered at once, in the same turn: credit by data. Data is not answered
-                by credit at once: its consumer announces for all it takes (`read_connections`).
-            visits: whether it is the loop's thread that calls; None has no other.
+            stream: owned by the pump.
+            connect: creates the connection; its argument is called when there is something to write.
+            unsent: the connections with something to write; the pump adds itself.
+            on_closed: called once, when the connection is over.
+            on_mistake: called with errors caused neither by the peer nor by the stream.
+            on_continue: called when the stream turns out to resume another session: takes it away, and the pump ends.
+            answers: whether a read is followed by a write in the same turn, as credit is answered by data. Data is not
+                answered by credit at once: its consumer announces credit for several buffers (`read_connections`).
+            visits: the lock of the loop; None if no other thread uses the pump.
         """
         self.stream = stream
         self.is_dirty = False
         self.opened = trio.Event()
-        """Set when both hellos agree (at once where there are none), or the connection failed."""
+        """Set when both hellos have been exchanged (at once in a dialect without hellos), or the connection failed."""
         self.error: Exception | None = None
         self.landing: list[Segment] = []
-        """The segments payloads landed in, once the connection is over; whoever lent them takes them back."""
+        """The segments that payloads landed in, after the end of the connection; their lender takes them back."""
         self._unsent = unsent
         self._on_closed = on_closed
         self._on_mistake = on_mistake
         self.readers = 0
-        """Gates that ever read from it."""
+        """The number of gates that have read from it so far."""
         self._on_continue = on_continue
         self._answers = answers
         self._batch: OutgoingBatch | None = None
         self._is_full = False
-        self._has_rest = False  # of a stream that goes on: sent again while it waits to be writable
+        self._has_rest = False  # of a resumable stream: resent while it waits until it is writable
         self._is_writing = False
         self._is_reading = False
         self._is_paused = False
@@ -127,7 +127,7 @@ class Pump:
         self._visits = Visits(trio.current_time) if visits is None else visits
         self._now = self._visits.now
         self.is_plain = stream.descriptor() is not None and not isinstance(stream, SessionStream)
-        """Whether it is a socket and no more: a thread may use it without the loop."""
+        """Whether it is a plain socket, which a thread may use without the loop."""
         self._is_left = False
         self._look_in_s = LOOK_IN_S
         self._work = Signal()
@@ -146,17 +146,17 @@ class Pump:
 
     @property
     def is_ending(self) -> bool:
-        """Whether it is over, or will be as soon as the loop comes to it."""
+        """Whether the connection is over, or the loop will end it next."""
         return self._outgoing in _OVER
 
     def _goes_on(self, what: OutgoingInput) -> None:
         self._outgoing = OUTGOING_TRANSITIONS[self._outgoing, what]
 
-    # Called from anywhere; never wait, never raise.
+    # These may be called from anywhere; they never wait and never raise.
 
     def write_now(self) -> None:
-        """Sends what is ready until there is no more, or the stream is full."""
-        if self._visits.is_inside and not self.is_plain:  # more than a socket: the loop's
+        """Sends ready data until there is no more, or the stream is full."""
+        if self._visits.is_inside and not self.is_plain:  # only the loop may use other streams
             self._work.wake()
             return
         if self._is_writing or self._is_full:
@@ -172,7 +172,7 @@ class Pump:
                 batch = self._batch
                 if batch is None:
                     self.is_dirty = False
-                    # Kept before the stream may fail: closing the pump recycles its buffers.
+                    # Stored before the stream can fail, because closing the pump recycles its buffers.
                     batch = self._batch = connection.collect()
                     if batch is None:
                         break
@@ -185,41 +185,41 @@ class Pump:
                     break
                 self._batch = None
                 if batch.has_room and not self.is_dirty:
-                    break  # it was all there is
+                    break  # everything was sent
         except ConnectionLost as error:
             self._stop_writing(error)
         except NetstackError as error:
             self._fail(error)
-        except Exception as error:  # ours, or of a callback: it ends this connection, not the caller, nor other peers
+        except Exception as error:  # a bug here or in a callback must end only this connection
             self._contain(error, "writing to")
         finally:
             self._is_writing = False
 
     def retry(self) -> None:
-        """Writes like `write_now`, also to a stream that was full."""
+        """Writes like `write_now`, even if the stream was full."""
         if self._visits.is_inside and not self.is_plain:
-            return  # the task that waits for room must find it wanted
+            return  # the task that waits for room must still see that it is full
         if self._is_full and not self._is_reading:
             self._is_full = False
             self.write_now()
 
     def write_between_reads(self) -> None:
-        """Writes like `write_now`; but not while a read is taken in, which may be where the call comes from.
+        """Writes like `write_now`, except during a read, from which this call may come.
 
-        A write that fails closes the connection, whose memory the read still fills.
+        A failing write closes the connection, whose memory the read still fills.
         """
         if not self._is_reading:
             self.write_now()
 
     def read_now(self, reads: int = 1, until: float | None = None) -> int:
-        """Takes in what has arrived, with at most `reads` system calls.
+        """Reads arrived data, with at most `reads` system calls.
 
         Args:
-            reads: system calls at most.
-            until: by the clock of `turns`, when no further one begins.
+            reads: the most system calls.
+            until: the time, by the clock of `turns`, after which no further one begins.
 
         Returns:
-            The bytes the last call brought; with `SHORT_READ_BYTES` or more there may be more.
+            The number of bytes of the last read; if at least `SHORT_READ_BYTES`, there may be more.
         """
         if self._is_reading or self._is_paused or self._outgoing in _OVER:
             return 0
@@ -253,18 +253,18 @@ class Pump:
                 received = count
                 is_full = count >= self._read_bytes
                 frames = connection.control_frames - frames
-                if frames > FRAMES_A_READ:  # the next read takes in less
+                if frames > FRAMES_A_READ:  # the next read is smaller
                     self._read_bytes = max(MIN_READ_BYTES, count * FRAMES_A_READ // frames)
                 elif frames < FRAMES_A_READ // 2 and is_full:
                     self._read_bytes = 2 * count
                 if (count < SHORT_READ_BYTES and not is_full) or self._is_paused:
-                    break  # there is no more, or readiness will tell: asking once more costs as much as reading
+                    break  # probably empty: another system call costs as much as a read
                 if is_full:
                     received = max(received, SHORT_READ_BYTES)
         except NetstackError as error:
             self._fail(error)
             return 0
-        except Exception as error:  # as in writing: what one peer makes us do ends that peer
+        except Exception as error:  # as for writing: it must end only this connection
             self._contain(error, "handling what came from")
             return 0
         finally:
@@ -281,30 +281,30 @@ class Pump:
         return received
 
     def leave_to_thread(self, leave: bool) -> None:
-        """Whether another thread reads, and the loop looks in now and then only (`visits`)."""
+        """Sets whether another thread reads, while the loop reads only every few seconds (`visits`)."""
         self._is_left = leave
         if not leave:
             self._resumed.wake()
 
     def pause_reading(self, pause: bool) -> None:
-        """Leaves what arrives in the stream until it is resumed (only without credits, see `inbound.uncredited`)."""
+        """Pauses or resumes reading; arriving data stays in the stream (without credit, see `inbound.uncredited`)."""
         self._is_paused = pause
         if not pause:
             self._resumed.wake()
 
     def go_on(self) -> None:
-        """The stream, which was suspended, has another line: what it has to send again goes first."""
+        """Resumes: the suspended stream has a new connection; data to be resent goes first."""
         self.connection.excuse(trio.current_time())
         self._has_rest = True
         self._work.wake()
 
     def settle(self) -> None:
-        """Copies what the stream has not taken yet, so that lent memory may change."""
+        """Copies data that the stream has not taken yet, so that lent memory may change."""
         if self._batch is not None:
             self._batch.settle()
 
     def leave(self) -> None:
-        """Says goodbye and ends our direction once everything is written; the peer then ends its own. Idempotent."""
+        """Says goodbye and ends our direction after everything is written; the peer then ends its own. Idempotent."""
         if self._outgoing is OutgoingState.OPEN:
             self._goes_on(OutgoingInput.LEAVE)
             self._work.wake()
@@ -331,14 +331,14 @@ class Pump:
             self._close(ConnectionLost(f"the connection to {self.stream.peer} was closed by this TaskManager"))
 
     async def _until_closed(self, task: Callable[[], Awaitable[None]]) -> None:
-        """`close` wakes tasks that wait for the stream with ClosedResourceError: that is how its tasks end."""
+        """Runs a task; `close` ends it, because waiting for the stream then raises ClosedResourceError."""
         try:
             await task()
         except trio.ClosedResourceError:
             pass
         except NetstackError as error:
             self._fail(error)
-        except Exception as error:  # it ends this connection, not the nursery of all
+        except Exception as error:  # a bug must end only this connection, not the nursery
             self._contain(error, "the task that serves")
 
     async def _writer(self) -> None:
@@ -361,7 +361,7 @@ class Pump:
                 await self.stream.keep_sending()
             else:
                 await self._work.wait()
-                if not self._answers:  # the reader gets first what came, and announces what is due, or we do
+                if not self._answers:  # the reader task runs first, and may announce the credit itself
                     await trio.lowlevel.checkpoint()
 
     async def _reader(self) -> None:
@@ -403,7 +403,7 @@ class Pump:
     # Inside.
 
     def _contain(self, error: Exception, doing: str) -> None:
-        """A mistake of ours, whatever it is, ends this connection and no other."""
+        """Turns any bug of ours into the end of this connection only."""
         text = f"{doing} {shown_text(self.stream.peer)} failed: {shown_error(error)}"
         self._on_mistake(f"{text}; the connection is closed", error)
         failure = ConnectionLost(text)
@@ -411,7 +411,7 @@ class Pump:
         self._close(failure)
 
     def _hand_over(self) -> None:
-        """The stream is taken away, with nothing of ours left to be written to it."""
+        """Passes the stream on, after everything of ours was written."""
         self.write_now()
         if self._batch is not None or self._on_continue is None:
             raise ConnectionLost(f"{self.stream.peer} does not take our hello")
@@ -419,7 +419,7 @@ class Pump:
         self._close(None)
 
     def _say_goodbye(self) -> None:
-        """Our last frame: goes out behind everything that was ready, nothing may follow it."""
+        """Queues our last frame, behind all ready data."""
         if self._outgoing is OutgoingState.OPEN or self._outgoing is OutgoingState.LEAVING:
             self._goes_on(OutgoingInput.GOODBYE)
             self.connection.send(Goodbye())
@@ -429,11 +429,13 @@ class Pump:
         if not self.is_dirty:
             self.is_dirty = True
             self._unsent[self] = None
-        if not self._is_reading and not self._visits.is_inside:  # they write when they are done, or come again
+        if (
+            not self._is_reading and not self._visits.is_inside
+        ):  # otherwise the reader or the visitor writes when it is done
             self._work.wake()
 
     def _stop_writing(self, error: ConnectionLost) -> None:
-        """The stream takes nothing more; what it holds for us may still be everything we wait for."""
+        """Ends writing: the stream takes no more data, but may still hold data that we wait for."""
         if self._answers or self._is_paused:
             self._close(error)
             return
@@ -446,7 +448,7 @@ class Pump:
 
     def _fail(self, error: NetstackError) -> None:
         if isinstance(error, RemoteProtocolError) and not self.is_closed and self._batch is None:
-            with contextlib.suppress(ConnectionLost):  # broken as well: the peer gets no reason
+            with contextlib.suppress(ConnectionLost):  # the stream is broken too, so the peer gets no reason
                 last_words = self.connection.fail(error)
                 if last_words:
                     self.stream.try_send([last_words])
@@ -455,7 +457,7 @@ class Pump:
     def _close(self, error: Exception | None) -> None:
         if self.is_closed:
             return
-        if self._visits.is_inside:  # ending tasks is the loop's
+        if self._visits.is_inside:  # only the loop may end tasks
             self._goes_on(OutgoingInput.CLOSE_SOON)
             self._visits.soon(functools.partial(self._close, error))
             return
@@ -466,7 +468,7 @@ class Pump:
             batch.release()
         try:
             self.landing = self.connection.close(error)
-        except Exception as mistake:  # of a callback: the stream is closed, and others are notified, all the same
+        except Exception as mistake:  # a bug in a callback must not prevent the close
             self._on_mistake(
                 f"ending the connection to {shown_text(self.stream.peer)}: {shown_error(mistake)}", mistake
             )

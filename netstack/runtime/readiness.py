@@ -1,11 +1,10 @@
-"""Which of many connections may have something to read, with one system call instead of a failing read for each.
+"""Finds the connections with data to read, with one system call instead of one failing read each.
 
 Takes: pumps. Gives: those to read from.
 
-Streams in shared memory know it themselves, without a system call. Other streams that do more than a socket (TLS, an
-impaired line) say nothing here: they are always read from.
-`poll` and not `epoll`: it owns no descriptor, so one that was closed, or closed and given out again, costs a read in
-vain at most.
+Streams in shared memory know without a system call whether data has arrived. Other streams that are more than a socket
+(TLS, an impaired line) cannot tell and are always read. It uses `poll` rather than `epoll`, which owns no descriptor: a
+descriptor that was closed, or closed and reused, costs at most one read without data.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from .pump import Pump
 from .session_stream import SessionStream
 
 FEW: Final = 2
-"""So many are simply read from: a read in vain costs as much as asking."""
+"""Up to this many connections are simply read: a read without data costs as much as a poll."""
 
 
 @final
 class Readiness:
-    """The connections of a gate, or those a TaskManager has accepted."""
+    """The connections of a gate, or those that a TaskManager has accepted."""
 
     __slots__ = ("_always", "_asked", "_by_descriptor", "_poll", "_pumps", "_streams_changed")
 
@@ -36,7 +35,7 @@ class Readiness:
         self._poll = select.poll()
 
     def add(self, pump: Pump) -> None:
-        """One more."""
+        """Adds a connection."""
         self._pumps[pump] = None
         descriptor = pump.stream.descriptor()
         if descriptor is None:
@@ -46,7 +45,7 @@ class Readiness:
         self._poll.register(descriptor, select.POLLIN)
 
     def discard(self, pump: Pump) -> None:
-        """It is over."""
+        """Removes a connection."""
         if pump in self._pumps:
             del self._pumps[pump]
             self._always.pop(pump, None)
@@ -58,16 +57,16 @@ class Readiness:
 
     @property
     def only_sockets(self) -> bool:
-        """Whether there are any, and the kernel knows of all of them whether something has come."""
+        """Whether there are connections, and all of them are sockets."""
         return bool(self._pumps) and not self._always and not self._asked
 
     @property
     def may_spin(self) -> bool:
-        """Whether there are any, and looking at all of them tells whether something has come."""
+        """Whether there are connections, and polling can tell for all of them whether data has arrived."""
         return bool(self._pumps) and not self._always
 
     def ready(self) -> list[Pump]:
-        """Those that may have something; of a few, all."""
+        """The connections that may have data; all of them if there are few."""
         if len(self._pumps) <= FEW:
             return list(self._pumps)
         if self._streams_changed != SessionStream.streams_changed:
@@ -86,7 +85,7 @@ class Readiness:
         return readable
 
     def _ask_again(self) -> None:
-        """A connection goes on over another stream, whose descriptor is another one."""
+        """Rebuilds the sets: a resumed connection has a new stream with another descriptor."""
         self._streams_changed = SessionStream.streams_changed
         pumps, self._pumps = self._pumps, {}
         self._always = {}
@@ -100,7 +99,7 @@ class Readiness:
 
 @final
 class Producers:
-    """The connections that a gate reads from."""
+    """The connections that a gate reads."""
 
     __slots__ = ("_readiness", "_receivers")
 
@@ -109,32 +108,32 @@ class Producers:
         self._readiness = Readiness()
 
     def add(self, pump: Pump, receiver: ChannelReceiver) -> None:
-        """One more."""
+        """Adds a connection."""
         if pump not in self._receivers:
             self._receivers[pump] = receiver
             self._readiness.add(pump)
 
     @property
     def only_sockets(self) -> bool:
-        """Whether there are any, and the kernel knows of all of them whether something has come."""
+        """Whether there are connections, and all of them are sockets."""
         return self._readiness.only_sockets
 
     @property
     def may_spin(self) -> bool:
-        """Whether there are any, and looking at all of them tells whether something has come."""
+        """Whether there are connections, and polling can tell for all of them whether data has arrived."""
         return self._readiness.may_spin
 
     @property
     def pumps(self) -> tuple[Pump, ...]:
-        """All of them."""
+        """All connections."""
         return tuple(self._receivers)
 
     def read_connections(self) -> None:
-        """Announces credit that is due, takes in what has come, and tells the rest to those that have sent nothing."""
+        """Announces due credit and reads what has arrived; connections without data announce withheld credit too."""
         receivers = self._receivers
         if len(receivers) <= FEW:
             for pump, receiver in receivers.items():
-                if pump.is_dirty:  # credit that is due: the producer may be waiting for it
+                if pump.is_dirty:  # the producer may be waiting for this credit
                     pump.write_now()
                 if not pump.read_now():
                     receiver.announce_deferred()

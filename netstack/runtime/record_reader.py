@@ -1,7 +1,7 @@
-"""RecordReader and ArrayReader: a gate's buffers as records one by one, or as arrays.
+"""RecordReader and ArrayReader: read a gate's buffers as single records or as arrays.
 
-Takes: a gate. Gives: elements in order per channel, fair among channels; buffers go back as soon as they are decoded,
-which is what returns the credit.
+Takes: a gate. Gives: elements in order per channel, fair among channels. A buffer is recycled as soon as it is decoded,
+which returns its credit to the producer.
 """
 
 from __future__ import annotations
@@ -43,14 +43,16 @@ else:  # defaults are 3.13's; type checkers bring theirs
     T = TypeVar("T")
 
 TURN_BUFFERS: Final = 64
-"""Buffers after which a reader that never has to wait lets other tasks run."""
+"""A reader that never waits lets other tasks run after this many buffers."""
 
 TAKE_BUFFERS: Final = 16
-"""Buffers an `ArrayReader` takes before it hands out what they held: half a MiB stays in the processor's cache."""
+"""Buffers that an `ArrayReader` decodes before it returns arrays: half a MiB stays in the processor's cache."""
 
 GATHERED_BYTES: Final = 64 * 1024 * 1024
 LEAST_BLOCK_BYTES: Final = 32 * 1024
-"""An `ArrayReader` gathers rows in blocks of its own for each channel, of so much together, but no smaller ones."""
+"""An `ArrayReader` gathers rows in one block per channel: all blocks together take at most `GATHERED_BYTES`, but each
+is at least this large.
+"""
 
 _BUSY: Final = "another task reads from this reader; give each task a gate of its own"
 _DATA: Final = DataType.DATA
@@ -59,7 +61,7 @@ Engine = SingleInputGate | UnionInputGate
 
 
 class _Waiter:
-    """What both readers share: the next buffer, with as few waits as possible."""
+    """Fetches the next buffer for both readers, with as few waits as possible."""
 
     def __init__(self, gate: Engine, parking: Parking | None) -> None:
         self.gate = gate
@@ -71,7 +73,7 @@ class _Waiter:
         gate.on_available = self.parking.wake
 
     async def next_buffer(self) -> Buffer | None:
-        """The next data buffer or event; None when every channel has ended."""
+        """The next data buffer or event; None when all channels have ended."""
         if self._is_waiting:
             raise trio.BusyResourceError(_BUSY)
         gate = self.gate
@@ -92,7 +94,7 @@ class _Waiter:
             gate.read_connections()
             if not gate.is_available:
                 gate.idle.begin(gate.now())
-                self._is_waiting = True  # as `alone`, whose way out would be in the way of each record of a slow stream
+                self._is_waiting = True  # like `alone`, but cheaper for each record of a slow stream
                 try:
                     await self.parking.wait(gate.spin_s, self._look)
                 finally:
@@ -101,7 +103,7 @@ class _Waiter:
                 self._turn = 0
 
     def at_hand(self) -> Buffer | None:
-        """The next buffer, if it is there and nothing else comes first; if not, `next_buffer` knows what to do."""
+        """The next buffer if it is ready and nothing else has to be done first; otherwise None: call `next_buffer`."""
         if self._is_waiting or self._resume is not None or self._turn >= TURN_BUFFERS - 1:
             return None
         buffer = self.gate.poll()
@@ -114,7 +116,7 @@ class _Waiter:
         return self.gate.is_available
 
     def next_buffer_nowait(self) -> Buffer | None:
-        """The next data buffer or event that has come; raises `trio.WouldBlock`."""
+        """The next data buffer or event if it is ready; raises `trio.WouldBlock` otherwise."""
         if self._is_waiting:
             raise trio.BusyResourceError(_BUSY)
         gate = self.gate
@@ -131,7 +133,7 @@ class _Waiter:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """While the task waits another one that comes gets BusyResourceError."""
+        """Makes other tasks that use the reader meanwhile raise BusyResourceError."""
         if self._is_waiting:
             raise trio.BusyResourceError(_BUSY)
         self._is_waiting = True
@@ -141,7 +143,7 @@ class _Waiter:
             self._is_waiting = False
 
     def event_of(self, buffer: Buffer) -> Event | None:
-        """Handles an event buffer; returns the event if it is the application's business."""
+        """Handles an event buffer; returns the event if it is for the application."""
         data_type = buffer.data_type
         if data_type is DataType.ANNOUNCEMENT:  # of a barrier that comes in its place
             buffer.recycle()
@@ -155,14 +157,13 @@ class _Waiter:
         if data_type is DataType.END_OF_PARTITION:
             return None
         if data_type.blocks_upstream:
-            # The channel's producer waits behind an aligned barrier: it goes on when the application asks for the next
-            # element.
+            # The channel's producer waits behind an aligned barrier until the application requests the next element.
             self._resume = channel
         return event
 
 
 class _Reader(ClosingContext):
-    """What both readers are: a gate's reader, closed at the end of a `with` block."""
+    """The base of both readers: closes the gate at the end of a `with` block."""
 
     _waiter: _Waiter
 
@@ -175,23 +176,23 @@ class _Reader(ClosingContext):
         if isinstance(gate, SingleInputGate) and gate.is_closed:
             return ""
         unread = self._unread()
-        return f"{unread} that were not handed out" if unread else gate._describe_unread()
+        return f"{unread} that were not read" if unread else gate._describe_unread()
 
     @abc.abstractmethod
     def _unread(self) -> str:
-        """What has come and was not handed out, in words; empty if there is nothing."""
+        """Describes received elements that were not returned; empty if there are none."""
 
 
 @final
 class RecordReader(_Reader, Generic[T]):
-    """Iterates over the records of a gate one by one: `async for record in RecordReader(gate): ...`.
+    """Iterates over the records of a gate: `async for record in RecordReader(gate): ...`.
 
-    `RecordReader[str](gate, format="str")` says to a type checker what its records are. `with RecordReader(...) as
-    reader:` closes it at the end, and warns when records are left that nobody has read.
+    `RecordReader[str](gate, format="str")` declares the record type to a type checker. `with RecordReader(...) as
+    reader:` closes the reader at the end of the block, and warns if records were not read.
 
-    Control events that the application sent (`CheckpointBarrier`, `CancelCheckpointMarker`, `UserEvent`) come in their
-    place among the records; `channel_index` tells which channel the last element came from. The iteration ends when
-    every channel has ended. A channel whose barrier blocks its producer is resumed when the next element is asked for.
+    Application events (`CheckpointBarrier`, `CancelCheckpointMarker`, `UserEvent`) appear in order among the records;
+    `channel_index` is the channel of the last element. The iteration ends when all channels have ended. If a barrier
+    blocks a channel's producer, the channel is resumed when the next element is requested.
     """
 
     def __init__(
@@ -202,14 +203,14 @@ class RecordReader(_Reader, Generic[T]):
         config: NetworkConfig | None = None,
         parking: Parking | None = None,
     ) -> None:
-        """Takes over the gate.
+        """Takes ownership of the gate.
 
         Args:
-            gate: from `NetworkEnvironment.open_gate`; one reader a gate.
-            format: as given to the `RecordWriter`.
-            config: the longest record, and where and from which size on spanning records go through a temporary file;
-                None is that of the NetworkEnvironment that opened the gate.
-            parking: where it waits; None is in its event loop.
+            gate: from `NetworkEnvironment.open_gate`; a gate has one reader.
+            format: the format of the `RecordWriter`.
+            config: limits the record size, and sets where and from which size on spanning records use a temporary file;
+                None means the settings of the NetworkEnvironment that opened the gate.
+            parking: internal: how the reader waits; None waits in the event loop.
         """
         settings = config or gate.engine.config or NetworkConfig()
         self._waiter = _Waiter(gate.engine, parking)
@@ -219,43 +220,43 @@ class RecordReader(_Reader, Generic[T]):
         self._ready = Ready()
         self._handout = Handout(self._ready, self._next_element)
         self.channel_index = 0
-        """Which channel the last element came from."""
+        """The channel of the last element."""
 
     def __aiter__(self) -> AsyncIterator[T]:
         """Continues after the last record: all iterators of a reader share one position."""
         return self._handout
 
     def __anext__(self) -> Awaitable[T]:
-        """The next element; waits when there is none. Many of these cost more than `async for`.
+        """Returns the next element; waits if there is none. Direct calls cost more than `async for`.
 
-        A checkpoint only when it waits, and once in `TURN_BUFFERS` buffers: one a record would cost several times what
-        the record does.
+        A checkpoint only when it waits, and once in `TURN_BUFFERS` buffers, because a checkpoint costs several times as
+        much as a record.
 
         Raises:
-            trio.BusyResourceError: another task waits for this reader.
-            StopAsyncIteration: every channel has ended.
-            ChannelFailed, ConnectionLost, RemoteProtocolError: the channel whose turn it was has failed.
-            RecordError: the bytes are no record of the format.
+            trio.BusyResourceError: another task waits in this reader.
+            StopAsyncIteration: all channels have ended.
+            ChannelFailed, ConnectionLost, RemoteProtocolError: the channel whose turn it is has failed.
+            RecordError: the received bytes are not a record of the format.
 
-        Cancellation: nothing is lost; ask again.
+        Cancellation: no record is lost; the next call returns it.
         """
         return self._handout.__anext__()
 
     async def next_records(self) -> list[T] | None:
-        """All elements of the next buffer at once, at least one; None when every channel has ended.
+        """Returns all elements of the next buffer, at least one; None when all channels have ended.
 
-        A checkpoint. Who is in a hurry asks `next_records_nowait` first: a trip through trio's scheduler costs as much
-        as dozens of records. Raises and cancellation as `__anext__`.
+        A checkpoint. For speed call `next_records_nowait` first: a checkpoint costs as much as dozens of records.
+        Raises and cancellation as `__anext__`.
         """
         with self._waiter.alone():
             await self._waiter.parking.checkpoint()
         return await self._next_elements()
 
     def next_records_nowait(self) -> list[T] | None:
-        """All elements of the next buffer that has come.
+        """Returns all elements of the next buffer if it is ready; None when all channels have ended.
 
         Raises:
-            trio.WouldBlock: nothing has.
+            trio.WouldBlock: no buffer is ready.
             ChannelFailed, ...: as `__anext__`.
         """
         waiter = self._waiter
@@ -278,7 +279,7 @@ class RecordReader(_Reader, Generic[T]):
     async def _next_elements(self) -> list[T] | None:
         waiter = self._waiter
         while True:
-            buffer = waiter.at_hand()  # a coroutine less for most
+            buffer = waiter.at_hand()  # saves a coroutine for most buffers
             if buffer is None:
                 buffer = await waiter.next_buffer()
             elements = self._elements_of(buffer)
@@ -286,7 +287,7 @@ class RecordReader(_Reader, Generic[T]):
                 return elements
 
     def _elements_of(self, buffer: Buffer | None) -> list[T] | None:
-        """What a buffer holds, if it is anything whole; None at the end."""
+        """Decodes a buffer; returns the complete elements in it, or None at the end."""
         if buffer is None:
             self._check_whole()
             return None
@@ -294,7 +295,7 @@ class RecordReader(_Reader, Generic[T]):
         self.channel_index = channel = buffer.channel_index
         if buffer.data_type is not _DATA:
             event = waiter.event_of(buffer)
-            return [] if event is None else [event]  # type: ignore[list-item]  # only who sends events has them
+            return [] if event is None else [event]  # type: ignore[list-item]  # only if the producer sends events
         try:
             memory = buffer.memory if buffer.pieces is None else buffer.contiguous()
             elements = self._deserializers[channel].feed(memory)
@@ -309,7 +310,7 @@ class RecordReader(_Reader, Generic[T]):
         return elements
 
     def close(self) -> None:
-        """Closes the gate and drops temporary files; idempotent."""
+        """Closes the gate and deletes temporary files; idempotent."""
         for deserializer in self._deserializers:
             deserializer.clear()
         super().close()
@@ -323,7 +324,7 @@ class RecordReader(_Reader, Generic[T]):
             left = deserializer.unconsumed()
             if left:
                 raise RecordError(
-                    f"channel {index} ended in the middle of a record, {len(left)} bytes into it: a faulty producer"
+                    f"channel {index} ended after {len(left)} bytes of an incomplete record; its producer is faulty"
                 )
 
 
@@ -331,8 +332,8 @@ class RecordReader(_Reader, Generic[T]):
 class ArrayReader(_Reader):
     """Iterates over fixed-width records as arrays: `async for array in ArrayReader(gate, "<i8"): ...`.
 
-    Each array holds whole records of one channel (`channel_index`), in order, and belongs to the caller. Application
-    events are collected in `events`.
+    Each array holds complete records of one channel (`channel_index`), in order, and belongs to the caller. `events`
+    collects application events.
     """
 
     def __init__(
@@ -343,27 +344,27 @@ class ArrayReader(_Reader):
         record_bytes: int | None = None,
         parking: Parking | None = None,
     ) -> None:
-        """Takes over the gate.
+        """Takes ownership of the gate.
 
         Args:
-            gate: from `NetworkEnvironment.open_gate`; one reader a gate.
-            dtype: element type of the arrays; its size is the record's.
-            record_bytes: instead of `dtype`: arrays of shape (records, record_bytes) and type uint8.
-            parking: where it waits; None is in its event loop.
+            gate: from `NetworkEnvironment.open_gate`; a gate has one reader.
+            dtype: the element type of the arrays; its size is the size of a record.
+            record_bytes: alternative to `dtype`: returns uint8 arrays of shape (records, record_bytes).
+            parking: internal: how the reader waits; None waits in the event loop.
 
         Raises:
-            ConfigError: not exactly one of the two, or a width of 0.
+            ConfigError: both or neither of `dtype` and `record_bytes` are given, or the width is not valid.
         """
         if (dtype is None) == (record_bytes is None):
-            raise ConfigError("ArrayReader wants either dtype or record_bytes: the width of a record")
+            raise ConfigError("ArrayReader needs either dtype or record_bytes: the width of a record")
         self._dtype = None if dtype is None else np.dtype(dtype)
         if self._dtype is not None and self._dtype.hasobject:
-            raise ConfigError(f"an array of {self._dtype} holds Python objects; give a type of fixed-width elements")
+            raise ConfigError(f"dtype={self._dtype} holds Python objects; give a type of fixed-width elements")
         width = record_bytes if self._dtype is None else self._dtype.itemsize
         if not width or width < 1:
             raise ConfigError(f"records of {width} bytes cannot be read as arrays")
         self._waiter = _Waiter(gate.engine, parking)
-        # One of few channels may gather much at a time; many together would take a gigabyte for every thousand.
+        # A gate with few channels may use large blocks; a thousand large blocks would take a gigabyte.
         block_bytes = max(LEAST_BLOCK_BYTES, min(DEFAULT_BLOCK_BYTES, GATHERED_BYTES // max(1, gate.channel_count)))
         config = gate.engine.config or NetworkConfig()
         self._has_heads = config.as_flink
@@ -373,18 +374,18 @@ class ArrayReader(_Reader):
             for _ in range(gate.channel_count)
         ]
         self._ready: deque[tuple[int, npt.NDArray[np.uint8]]] = deque()
-        self._error: NetstackError | None = None  # raised when the arrays before it were handed out
+        self._error: NetstackError | None = None  # raised after the arrays before it were returned
         self.channel_index = 0
-        """Which channel the last array came from."""
+        """The channel of the last array."""
         self.events: list[tuple[int, Event]] = []
-        """Application events met so far, with their channel; the caller may clear it."""
+        """Application events so far, with their channels; the caller may clear it."""
 
     def __aiter__(self) -> ArrayReader:
-        """Itself: a reader is read once."""
+        """Returns itself: all iterations share one position."""
         return self
 
     async def __anext__(self) -> npt.NDArray[Any]:
-        """The next array, of at least one record. Raises and cancellation as `RecordReader.__anext__`."""
+        """Returns the next array, with at least one record. Raises and cancellation as `RecordReader.__anext__`."""
         ready = self._ready
         while not ready:
             if self._error is not None:
@@ -401,7 +402,7 @@ class ArrayReader(_Reader):
         return rows if self._dtype is None else rows.view(self._dtype).reshape(len(rows))
 
     def _take(self, buffer: Buffer | None) -> None:
-        """Takes everything that is there without waiting, so that arrays grow under load by themselves."""
+        """Decodes everything that is ready without waiting, so that arrays become larger under load."""
         waiter = self._waiter
         poll = waiter.gate.poll
         touched: dict[int, None] = {}
@@ -420,7 +421,7 @@ class ArrayReader(_Reader):
                     event = waiter.event_of(buffer)
                     if event is not None:
                         self.events.append((channel, event))
-                        break  # the application sees it before what follows
+                        break  # the application sees it before the data that follows
                 buffer = None if taken == TAKE_BUFFERS else poll()
         except NetstackError as error:
             self._error = error

@@ -1,4 +1,4 @@
-"""RecordWriter: records, arrays and events into a partition, waiting when there is no buffer.
+"""RecordWriter: writes records, arrays and events into a partition, and waits when there is no buffer.
 
 Takes: a partition, a selector, a format, the buffer timeout. Gives: `emit_nowait`, `emit`, `emit_batch`,
 `broadcast_event`, `flush`, `finish`, `wait_consumed`.
@@ -39,23 +39,23 @@ else:  # defaults are 3.13's; type checkers bring theirs
     T = TypeVar("T")
 
 PORTIONS: Final = 8
-"""Of a pool: as much of a batch is written to what is kept in files before it may be cut."""
+"""A batch for a partition in files is written in parts of 1/8 of the pool, so that regions can be cut in between."""
 
 LEND_GRACE_S: Final = 0.002
-"""How long a batch may wait for its own memory to be sent before the rest is copied."""
+"""How long a batch waits for its own memory to be sent before the rest is copied."""
 
 
 @final
 class RecordWriter(Generic[T]):
-    """Writes to one result partition; one writer a partition, used by one task at a time.
+    """Writes to one result partition. A partition has one writer, used by one task at a time.
 
-    `RecordWriter[str](partition, format="str")` says to a type checker what its records are. `async with
-    RecordWriter(...) as writer:` finishes the partition at the end of the block; if the block raises, or is cancelled,
-    the partition fails, so that consumers do not take what they have for all there is.
+    `RecordWriter[str](partition, format="str")` declares the record type to a type checker. `async with
+    RecordWriter(...) as writer:` finishes the partition at the end of the block. If the block raises or is cancelled,
+    the partition fails, so that consumers do not mistake a part of the data for all of it.
 
-    `emit_nowait` and `emit` check for room per record; they let other tasks run only when they wait for a buffer. A
-    task that emits without ever waiting should await something (`trio.lowlevel.checkpoint()`) every few thousand
-    records, as with any trio code.
+    `emit_nowait` and `emit` check for room per record and let other tasks run only when they wait for a buffer. A task
+    that emits without ever waiting should call `trio.lowlevel.checkpoint()` every few thousand records, as in any trio
+    program.
     """
 
     def __init__(
@@ -67,25 +67,26 @@ class RecordWriter(Generic[T]):
         buffer_timeout_s: float | None = 0.1,
         parking: Parking | None = None,
     ) -> None:
-        """Takes over the partition.
+        """Takes ownership of the partition.
 
         Args:
             partition: from `NetworkEnvironment.create_partition`.
-            selector: which subpartition gets a record; round robin when not given.
-            format: how a record becomes bytes: bytes, str, int64, float64, msgpack, arrow, or a `RecordFormat`.
-            buffer_timeout_s: longest a written record waits for its buffer to fill; one that finds its channel quiet
-                for so long does not wait (`outbound/flush_times`). 0 sends every record at once, None waits for full
-                buffers, events and the end. What is kept in files is always written as full buffers.
-            parking: where it waits; None is in its event loop.
+            selector: chooses the subpartition of a record; round robin by default.
+            format: the encoding of records: bytes, str, int64, float64, msgpack, arrow, or a `RecordFormat`.
+            buffer_timeout_s: the longest time that a record waits for its buffer to fill. The first record on a channel
+                that was quiet for this long is sent at once (`outbound/flush_times`). 0 sends every record at once;
+                None sends only full buffers, and the rest at events and at the end. Partitions in files always write
+                full buffers.
+            parking: internal: how the writer waits; None waits in the event loop.
 
         Raises:
-            ConfigError: a negative timeout, or an unknown format.
+            ConfigError: the timeout is negative, or the format is unknown.
         """
         if buffer_timeout_s is not None and buffer_timeout_s < 0:
             raise ConfigError(f"buffer_timeout_s={buffer_timeout_s}; give 0, seconds above 0, or None")
         engine = partition.engine
         if engine.store is not None:
-            buffer_timeout_s = None  # nobody reads what is not full
+            buffer_timeout_s = None  # consumers read only full buffers
         self._core = PartitionWriter(
             engine,
             selector=RebalanceSelector() if selector is None else selector,
@@ -106,16 +107,16 @@ class RecordWriter(Generic[T]):
         self._try_emit = self._core.try_emit
         self.emit = eager(self._try_emit, self.emit)  # type: ignore[assignment, method-assign]
         self.try_emit = self._core.try_emit
-        """`try_emit(record)`, see `PartitionWriter.try_emit`."""
+        """`PartitionWriter.try_emit`."""
         self.forget_refused = self._core.forget_refused
-        """The record that was refused last does not come again."""
+        """`PartitionWriter.forget_refused`: the record that was refused last will not be retried."""
         self.check_batch = self._core.batches.rows_of_batch
-        """The records of a batch as rows of bytes; raises what `BatchPlanner.rows_of_batch` does."""
-        # Bound here, because a second call would cost a quarter of it.
+        """`BatchPlanner.rows_of_batch`."""
+        # Bound here, because another call would add a quarter to its cost.
         self.emit_nowait = self._core.emit_nowait  # type: ignore[method-assign,assignment]
 
     def emit_nowait(self, record: T, /) -> None:
-        """Writes a record now; never waits, and lets no other task run.
+        """Writes a record without waiting; no other task runs.
 
         Raises:
             trio.WouldBlock: there is no buffer; nothing was written.
@@ -126,24 +127,25 @@ class RecordWriter(Generic[T]):
 
     @property
     def partition(self) -> ResultPartition:
-        """What it writes to."""
+        """The partition it writes to."""
         return self._handle
 
     @property
     def engine(self) -> outbound.ResultPartition:
-        """What is behind the partition; netstack's own."""
+        """The internal partition."""
         return self._partition
 
     async def emit(self, record: T) -> None:
-        """Writes a record, waiting for a buffer if it must.
+        """Writes a record; waits for a buffer if necessary.
 
-        A checkpoint only when it waits: one a record would cost more than the record. See the class about long loops.
+        A checkpoint only if it waits, because a checkpoint costs more than a record. See the class about long loops.
 
         Raises:
-            RecordError, LocalProtocolError, PoolDestroyed: as `emit_nowait`.
+            RecordError, LocalProtocolError: as `emit_nowait`.
+            PoolDestroyed: the partition was released or failed meanwhile.
 
-        Cancellation: the record is either not written at all, or, if its first part has already left, completed by the
-        next call on this writer; the stream is never torn.
+        Cancellation: either nothing was written, or, if the first part of the record was already written, the next call
+        on this writer completes it. The stream is never torn.
         """
         if self._try_emit(record):
             return
@@ -155,19 +157,19 @@ class RecordWriter(Generic[T]):
     async def emit_batch(self, batch: npt.NDArray[Any] | pa.RecordBatch) -> None:
         """Writes an array of fixed-width records, or an Arrow RecordBatch as one record (format "arrow").
 
-        What arrives is exactly what emitting each element (each row of a two-dimensional uint8 array) alone would give,
-        and where; their bytes stand in runs, so that a buffer of them is one copy.
+        The consumers receive the same records as if each element (each row of a two-dimensional uint8 array) had been
+        emitted alone. The records are encoded as runs, so a buffer is filled by one copy.
 
         Args:
-            batch: lent until the call returns; it may be changed afterwards. Large records are sent from where they
-                lie.
+            batch: lent until the call returns; the caller may change it afterwards. Large records are sent directly
+                from its memory.
 
         Raises:
-            RecordError: not a batch of fixed-width records.
-            LocalProtocolError, PoolDestroyed: as `emit_nowait`.
+            RecordError: it is not a batch of fixed-width records.
+            LocalProtocolError, PoolDestroyed: as `emit`.
 
-        Cancellation: each subpartition got, or gets with the next call, a prefix of its part of the batch, whole
-        records only; the counter of records says how many in all.
+        Cancellation: each subpartition got, or gets with the next call, a prefix of its part of the batch, in whole
+        records; the counter of records says how many in total.
         """
         if not isinstance(batch, np.ndarray):
             await self._emit_columnar(batch)
@@ -195,16 +197,16 @@ class RecordWriter(Generic[T]):
             self._take_back(lent)
 
     def slices(self) -> SliceWriter:
-        """A way to write what a task emits a slice at a time, instead of `emit`."""
+        """Returns a writer for the output of a task, one slice at a time, as an alternative to `emit`."""
         return SliceWriter(self._core)
 
     async def emit_encoded(self, slot: int, payload: Payload) -> None:
-        """Writes what a `SliceWriter` found no buffer for, waiting for one. Cancellation: as `emit`."""
+        """Writes a payload for which a `SliceWriter` had no buffer; waits for one. Cancellation: as `emit`."""
         await self._make_whole()
         await self._write_payload(slot, payload)
 
     async def broadcast_event(self, event: Event, *, priority: bool = False) -> None:
-        """Sends an event on every subpartition, behind (with priority: in front of) everything written so far.
+        """Sends an event on every subpartition, after (with `priority`: ahead of) everything written so far.
 
         Waits only if a cancelled `emit` left a record to be completed. A checkpoint. Cancellation: the event was not
         sent.
@@ -214,24 +216,24 @@ class RecordWriter(Generic[T]):
         self._core.broadcast_event(event, priority=priority)
 
     def mark(self, subpartition: int, event: bytes) -> None:
-        """Has an event travel to a consumer as a record would that is written now; not where results are kept."""
+        """Sends an event to one consumer, in order with the records; not for partitions in files."""
         self._core.mark(subpartition, event)
 
     async def flush(self) -> None:
-        """Makes everything written available to the consumers now, whatever the buffer timeout. A checkpoint."""
+        """Makes everything written available to the consumers now, regardless of the buffer timeout. A checkpoint."""
         self._core.flush()
         await self._parking.checkpoint()
 
     async def finish(self, *, drain: bool = True) -> None:
         """Sends EndOfData and EndOfPartition on every subpartition; nothing can be written afterwards.
 
-        Of a partition that is kept in files it returns when all of it is on disk, so that it can be read.
+        For a partition in files it returns when all data is on disk and readable.
 
         Raises:
-            DiskFull, ShuffleStorageError: it could not be kept; the partition has failed.
-            PoolDestroyed: it was released meanwhile.
+            DiskFull, ShuffleStorageError: the data could not be written to disk; the partition has failed.
+            PoolDestroyed: the partition was released meanwhile.
 
-        Cancellation: the end was not sent; or, of a partition that is kept, it is sealed all the same.
+        Cancellation: the end was not sent; a partition in files is sealed nevertheless.
         """
         await self._make_whole()
         await self._parking.checkpoint()
@@ -244,28 +246,28 @@ class RecordWriter(Generic[T]):
                 raise PoolDestroyed(f"partition {self._partition.partition_id!r} was released before it was sealed")
 
     async def wait_consumed(self) -> None:
-        """Waits until every consumer has processed every record, or is gone (call `finish` before).
+        """Waits until every consumer has processed every record, or is lost. Call `finish` first.
 
-        A partition that is kept in files waits for nobody: it returns when that is sealed.
+        For a partition in files it waits until the partition is sealed, not for consumers.
 
-        Cancellation: nothing changed.
+        Cancellation: no effect on the partition.
         """
         await self._parking.checkpoint()
         while not (self._partition.all_acknowledged or self._partition.is_released):
             await self._parking.wait(0.0, self._look)
 
     def close(self) -> None:
-        """Gives the writer up: what was written stays queued, buffers it held open are finished. Idempotent."""
+        """Closes the writer: written data stays queued, and open buffers are finished. Idempotent."""
         self._core.abandon()
 
     async def __aenter__(self) -> Self:
-        """Itself. No checkpoint."""
+        """Returns itself. No checkpoint."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Finishes the partition (`finish`), or fails it, unless it has ended by now."""
+        """Calls `finish`, or fails the partition if the block raised; nothing if it has ended already."""
         partition = self._partition
         if partition.is_finished or partition.is_released:
             return
@@ -276,7 +278,7 @@ class RecordWriter(Generic[T]):
         partition.fail(f"its producer stopped: {kind.__name__}" + (f": {error}" if str(error) else ""))
 
     def _portions(self, batch: npt.NDArray[Any]) -> Iterable[npt.NDArray[Any]]:
-        """The batch in parts that leave room for a cut between them, if files take what is written."""
+        """Splits a batch so that regions can be cut between the parts, if the partition is in files."""
         if self._partition.store is None:
             return (batch,)
         pool = self._pool
@@ -285,16 +287,16 @@ class RecordWriter(Generic[T]):
         return (batch[start : start + step] for start in range(0, len(batch), step))
 
     def overdraw(self) -> None:
-        """Lets records begin with overdraft: its task waits for room before each input, whatever comes of that."""
+        """Lets records begin with overdraft buffers: for a task that waits for room before each input."""
         self._core.overdraws = True
 
     async def wait_room(self) -> None:
-        """Waits until a buffer is at hand, so that what is begun then has a first part at least.
+        """Waits until a buffer is available, so that at least the first part of the next record can be written.
 
         Raises:
             PoolDestroyed: the partition was released meanwhile.
 
-        Cancellation: nothing changed.
+        Cancellation: no effect.
         """
         await self._make_whole()
         pool = self._pool
@@ -302,7 +304,7 @@ class RecordWriter(Generic[T]):
             await self._wait_for_buffer(self._partition.soft_backpressured)
 
     async def _emit_few(self, batch: npt.NDArray[Any]) -> None:
-        """A batch of few records a subpartition, one by one: array operations would cost more."""
+        """Writes a batch with few records per subpartition one by one, because array operations would cost more."""
         rows = self._core.batches.rows_of_batch(batch)
         for slot, payload in zip(self._core.batches.slots_of_batch(batch, len(rows)), rows_as_bytes(rows), strict=True):
             await self._write_payload(slot, payload)
@@ -316,7 +318,7 @@ class RecordWriter(Generic[T]):
             core.buffers.after_write(slot)
 
     async def _share_out(self, batch: npt.NDArray[Any]) -> None:
-        """A batch of little for each of many subpartitions: framed as a whole."""
+        """Writes a batch with little data for each of many subpartitions; it is framed as a whole."""
         core = self._core
         for shares in core.batches.plan_shares(batch):
             while not core.batches.write_shares(shares):
@@ -361,7 +363,7 @@ class RecordWriter(Generic[T]):
         if self._pool.is_destroyed:
             self._partition.check_kept()
             raise PoolDestroyed(
-                f"partition {self._partition.partition_id!r} was released while it was written to"
+                f"partition {self._partition.partition_id!r} was released while its writer waited"
                 + ("" if self._partition.failure is None else f", because it failed: {self._partition.failure}")
             )
 
@@ -376,20 +378,20 @@ class RecordWriter(Generic[T]):
         await self._parking.checkpoint()
 
     async def _wait_sent(self, lent: list[LentBuffer]) -> None:
-        """Lets the connections send from the batch's memory for a moment: cheaper than copying the rest."""
+        """Lets the connections send from the batch's memory for a moment, which is cheaper than copying the rest."""
         with self._parking.move_on_after(LEND_GRACE_S):
             for element in lent:
                 while not element.is_returned:
                     await self._wait(self._partition.soft_backpressured)
 
     async def _wait(self, meter: WaitMeter) -> None:
-        """Waits until a buffer or lent memory came back; the meter of the partition learns how long."""
+        """Waits until a buffer or lent memory is returned; `meter` records the time."""
         meter.begin(self._now())
         self._is_returned = False
         try:
             listen = self._partition.listen
             spin_s = 0.0 if listen is None else listen()
-            if not self._is_returned:  # what was heard may have been what we wait for
+            if not self._is_returned:  # reading the credit may have freed a buffer
                 await self._parking.wait(spin_s, self._look)
         finally:
             meter.end(self._now())
@@ -405,7 +407,7 @@ class RecordWriter(Generic[T]):
         self._parking.wake()
 
     def _take_back(self, lent: list[LentBuffer]) -> None:
-        """Makes the batch's memory the caller's again: what is not sent yet is copied."""
+        """Returns the batch's memory to the caller; data that was not sent yet is copied."""
         on_the_way = False
         for element in lent:
             on_the_way = element.detach() or on_the_way

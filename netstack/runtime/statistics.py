@@ -1,4 +1,4 @@
-"""What a TaskManager tells of itself and of its connections.
+"""Statistics of a TaskManager and its connections.
 
 Takes: snapshots of its parts. Gives: values to `metrics` and to reports.
 """
@@ -19,9 +19,9 @@ class AcceptedStatistics:
     """A connection on which this TaskManager produces.
 
     Attributes:
-        peer: the reading process.
+        peer: the consuming process.
         connection: bytes and calls.
-        channels: each open channel, with its credit.
+        channels: the open channels, with their credit.
     """
 
     peer: str
@@ -34,9 +34,9 @@ class DialledStatistics:
     """A connection on which this TaskManager consumes.
 
     Attributes:
-        address: of the producer.
+        address: the producer's address.
         connection: bytes and calls.
-        channels: how many share it.
+        channels: the number of channels on it.
     """
 
     address: str
@@ -49,10 +49,10 @@ class OpenConnection:
     """A connection in either direction, without its channels.
 
     Attributes:
-        peer: the reading process, or the address that was dialled.
-        is_accepted: whether this end produces.
+        peer: the consuming process, or the dialled address.
+        is_accepted: whether this TaskManager produces on it.
         connection: bytes and calls.
-        channels: how many share it.
+        channels: the number of channels on it.
     """
 
     peer: str
@@ -63,11 +63,11 @@ class OpenConnection:
 
 @dataclass(frozen=True, slots=True)
 class SlotStatistics:
-    """A slot that is a process, as its supervisor sees it.
+    """A slot that runs in a process of its own, as the TaskManager's main process sees it.
 
     Attributes:
-        number: from 0.
-        blocked_s: for how long its event loop has not turned; 0 if it turns.
+        number: index of the slot, from 0.
+        blocked_s: how long user code has blocked the slot's event loop; 0 if it is not blocked.
     """
 
     number: int
@@ -76,18 +76,18 @@ class SlotStatistics:
 
 @dataclass(frozen=True, slots=True)
 class NetworkStatistics:
-    """A snapshot of everything a TaskManager owns.
+    """A snapshot of a TaskManager's network.
 
     Attributes:
-        pool: its network buffers.
-        partitions: what is produced here.
-        accepted: connections on which it is read from.
-        dialled: connections on which it reads.
-        gates: open input gates, without those that are finished and closed.
-        bytes_sent: over all connections ever, headers and control frames included.
-        bytes_received: likewise.
-        admission: who was let in and who was not; None if everybody is, or somebody else decides.
-        slots: of a supervisor; empty elsewhere.
+        pool: the network buffers.
+        partitions: the partitions produced here.
+        accepted: connections on which this TaskManager produces.
+        dialled: connections on which this TaskManager consumes.
+        gates: open input gates; gates that are finished and closed are not included.
+        bytes_sent: over all connections so far, including headers and control frames.
+        bytes_received: over all connections so far, including headers and control frames.
+        admission: accepted and refused peers; None if there is no secret, or another process accepts the connections.
+        slots: the slots of a TaskManager whose slots are processes; empty elsewhere.
     """
 
     pool: NetworkBufferPoolStatistics
@@ -102,11 +102,11 @@ class NetworkStatistics:
 
     @property
     def connections(self) -> int:
-        """Open connections, in either direction."""
+        """The number of open connections, in either direction."""
         return len(self.accepted) + len(self.dialled)
 
     @property
     def prompt_connections(self) -> int:
-        """Of these those for prompt channels alone."""
+        """The number of open connections reserved for prompt channels."""
         connections = [each.connection for each in self.accepted] + [each.connection for each in self.dialled]
         return sum(connection.is_prompt for connection in connections)

@@ -1,7 +1,7 @@
-"""What blocks runs in a thread, never in the event loop; where time is virtual, it is a plain call.
+"""Runs blocking functions in threads, never in the event loop; in virtual time they are plain calls.
 
-Takes: a function without arguments. Gives: its result, back in the event loop; a nursery for tasks that serve a block
-of code, cancelled when the block ends.
+Takes: a function without arguments. Gives: its result, in the event loop; a nursery for background tasks, which is
+cancelled when its block ends.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ _Result = TypeVar("_Result")
 
 
 class InThread(Protocol):
-    """Runs something that blocks: `in_thread`; in virtual time, a call."""
+    """Runs a blocking function: `in_thread`, or a plain call in virtual time."""
 
     def __call__(self, function: Callable[[], _Result]) -> Awaitable[_Result]:
-        """Waits for its result, also when cancelled."""
+        """Waits for the result, even if cancelled."""
 
 
 _INSTEAD: Final[ContextVar[InThread | None]] = ContextVar("netstack_instead_of_threads", default=None)
 
 
 async def in_thread(function: Callable[[], _Result], *, abandon_on_cancel: bool = False) -> _Result:
-    """Runs something that blocks in a thread.
+    """Runs a blocking function in a thread.
 
     Args:
-        function: what it runs.
-        abandon_on_cancel: whether cancellation leaves it to itself.
+        function: the function.
+        abandon_on_cancel: whether cancellation returns at once and leaves the thread running.
 
-    Cancellation waits for its end, if it is not abandoned: what it works on, mostly files, is in use until then.
+    Cancellation otherwise waits for the function to end, because it uses files or other resources until then.
     """
     instead = _INSTEAD.get()
     if instead is not None:
@@ -43,7 +43,7 @@ async def in_thread(function: Callable[[], _Result], *, abandon_on_cancel: bool 
 
 @contextmanager
 def no_threads(instead: InThread) -> Iterator[None]:
-    """Within the block, and in tasks begun there, `in_thread` is `instead`: a clock that jumps waits for no thread."""
+    """In the block, and in tasks started there, `in_thread` calls `instead`: virtual time cannot wait for threads."""
     token = _INSTEAD.set(instead)
     try:
         yield
@@ -55,10 +55,10 @@ def no_threads(instead: InThread) -> Iterator[None]:
 async def background_tasks() -> AsyncIterator[trio.Nursery]:
     """A nursery whose tasks live as long as the block.
 
-    What the block raises leaves as it is, not inside an exception group; what a task raises cancels the block and
-    leaves in a group.
+    An error of the block is raised unchanged, not inside an exception group. An error of a task cancels the block and
+    is raised in a group.
 
-    Cancellation: the tasks are cancelled, and awaited.
+    Cancellation: the tasks are cancelled and awaited.
     """
     failed: BaseException | None = None
     async with trio.open_nursery() as nursery:

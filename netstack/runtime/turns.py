@@ -1,13 +1,13 @@
-"""Whose turn it is to use the one thread: what peers make us do in control frames leaves most of it to everybody else.
+"""Fair shares of the event loop: limits the work that control frames of peers cause.
 
-Takes: how long a connection's reader has worked. Gives: the moment from which it may go on.
+Takes: how long a connection's reader has worked. Gives: the moment from which it may continue.
 
-A task of trio that never parks gets one turn in each round of the scheduler, whatever the turn costs. So a hundred
-peers that send without end get a hundred turns while an honest one gets one. Here those who would go on and on stand in
-one line, the same for all connections of an event loop, and whoever is at its head lets others work for `OTHERS_SHARE`
-times as long as it has worked itself, unless there is nothing to do for others.
+A trio task that never parks gets one turn in each round of the scheduler, however long the turn is. So a hundred peers
+that send without end would get a hundred turns for one turn of an honest peer. Here all such readers share one queue
+per event loop. The reader at its head lets other tasks work for `OTHERS_SHARE` times as long as it has worked, unless
+they have nothing to do.
 
-Rules: nobody sleeps, so nothing is lost while a loop is idle; the first in line is the first to go on.
+Rules: nobody sleeps, so an idle loop loses no time; the queue is first in, first out.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from typing import Final, final
 import trio
 
 TURN_S: Final = 0.000_25
-"""How long a reader works before it stands in line."""
+"""How long a reader works before it joins the queue."""
 
 FREE_BYTES_PER_S: Final = 256e6
-"""Data that moves at this rate or more is no burden."""
+"""Data that arrives at this rate or faster is not charged."""
 
 FREE_SHARE: Final = 0.02
-"""Of the time each connection may use for nothing: heartbeats, a few records now and then."""
+"""The share of the time that each connection may use without charge, for heartbeats and occasional records."""
 
 OTHERS_SHARE: Final = 3.0
-"""All who stand in line get at most a quarter of the loop while others have something to do."""
+"""Queued readers together get at most a quarter of the loop while other tasks have work."""
 
 IDLE_ROUND_S: Final = 0.000_06
-"""A round of the scheduler that takes no longer had nothing to do for others."""
+"""In a scheduler round that takes no longer than this, other tasks had nothing to do."""
 
 IDLE_ROUNDS: Final = 3
-"""So many of them in a row, and the loop is idle: tasks that do little in each round get so many of them."""
+"""After this many such rounds in a row the loop counts as idle; tasks with little work per round get this many."""
 
 
 @final
 class Turns:
-    """The line of one event loop.
+    """The queue of one event loop.
 
     Args:
-        clock: seconds; what others do is measured with it.
+        clock: returns seconds; measures the work of other tasks.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -50,9 +50,9 @@ class Turns:
         self._line = trio.StrictFIFOLock()
 
     async def pass_on(self, worked_s: float) -> None:
-        """Returns when others have had their share after `worked_s` of ours, or had nothing to do. A checkpoint.
+        """Returns when other tasks have had their share after `worked_s` of work, or had nothing to do. A checkpoint.
 
-        Cancellation: whoever waited leaves the line.
+        Cancellation: the reader leaves the queue.
         """
         async with self._line:
             owed_s = worked_s * OTHERS_SHARE
@@ -67,10 +67,10 @@ class Turns:
 
 @final
 class WorkAccount:
-    """What one connection has had us do beyond the data that it moved.
+    """The work that one connection has caused beyond the data that it moved.
 
-    A connection that moves data may cause `1 / FREE_BYTES_PER_S` of work a byte for nothing, and every one
-    `FREE_SHARE` of the time; so who sends credit for what it reads never stands in line, whoever else does.
+    `1 / FREE_BYTES_PER_S` of work per byte, and `FREE_SHARE` of the time, are free. So a peer that sends credit for the
+    data it reads never has to queue.
     """
 
     __slots__ = ("_bytes", "_ended_s", "_owed_s")
@@ -81,12 +81,12 @@ class WorkAccount:
         self._owed_s = 0.0
 
     def owes(self, start_s: float, end_s: float, moved_bytes: int) -> bool:
-        """Enters a turn. Returns whether it is time to stand in line.
+        """Records a turn. Returns whether the reader has to queue.
 
         Args:
-            start_s: when it began.
-            end_s: when it ended.
-            moved_bytes: that the connection has ever moved, in both directions.
+            start_s: when the turn began.
+            end_s: when the turn ended.
+            moved_bytes: total bytes that the connection has moved so far, in both directions.
         """
         free_s = (start_s - self._ended_s) * FREE_SHARE + (moved_bytes - self._bytes) / FREE_BYTES_PER_S
         self._owed_s = max(0.0, self._owed_s + end_s - start_s - free_s)
@@ -95,14 +95,14 @@ class WorkAccount:
         return self._owed_s >= TURN_S
 
     def settle(self) -> float:
-        """What it owes, and does not any more, in seconds."""
+        """Returns the owed seconds and resets them to 0."""
         owed_s, self._owed_s = self._owed_s, 0.0
         return owed_s
 
 
 @final
 class PeerShare:
-    """The account of one control connection with the line of its event loop (a `control.frames.LoopShare`)."""
+    """The account of one control connection in its event loop's queue (a `control.frames.LoopShare`)."""
 
     def __init__(self) -> None:
         self._line = turns()
@@ -111,11 +111,11 @@ class PeerShare:
         self._owes = False
 
     def worked(self, began_s: float, moved_bytes: int) -> None:
-        """Notes work that was done, as `LoopShare.worked` does."""
+        """Records work, as `LoopShare.worked` documents."""
         self._owes |= self._account.owes(began_s, self.clock(), moved_bytes)
 
     async def wait_turn(self) -> None:
-        """Waits for the next turn, as `LoopShare.wait_turn` does. A checkpoint only where it owes something."""
+        """Waits for the next turn, as `LoopShare.wait_turn` documents. A checkpoint only if work is owed."""
         if self._owes:
             self._owes = False
             await self._line.pass_on(self._account.settle())
@@ -125,12 +125,12 @@ _TURNS: Final[trio.lowlevel.RunVar[Turns]] = trio.lowlevel.RunVar("netstack_turn
 
 
 def measure_with(clock: Callable[[], float]) -> None:
-    """Has this event loop measure its work by another clock: a simulation by its own. Before anything is opened."""
+    """Makes this event loop measure work by another clock, for a simulation. To be called before anything is opened."""
     _TURNS.set(Turns(clock))
 
 
 def turns() -> Turns:
-    """The line of this event loop."""
+    """The queue of this event loop."""
     try:
         return _TURNS.get()
     except LookupError:

@@ -1,15 +1,15 @@
-"""Threads that use what an event loop owns, in the moments in which the loop waits for the system.
+"""Lets threads use objects of an event loop while the loop waits for the system.
 
-Takes: the loop, which opens its door once; threads that come and go. Gives: the data path to one of them at a time.
+Takes: the loop, which enables visits once; threads. Gives: exclusive access to the data path.
 
-The data path is synchronous and knows no threads. So it has one lock, held by whoever works: the loop lets it go while
-it waits in epoll and has it back before any of its tasks runs; a visitor holds it while it reads, writes, polls a gate,
-and lets it go before it waits for anything. Where nobody visits there is no lock.
+The data path is synchronous and not thread-safe. One lock protects it: the loop releases the lock while it waits in
+epoll and reacquires it before any of its tasks runs; a visiting thread holds it while it reads, writes or polls a gate,
+and releases it before it waits. Without visitors there is no lock.
 
 Rules:
-- What wakes tasks, starts them or ends them is the loop's: a visitor posts it (`soon`).
-- Who waits for the lock gets it next, whoever else is in a hurry: the turnstile.
-- A visitor that comes again and again stays (`staying`): it keeps the lock until somebody else wants it.
+- Only the loop starts, wakes or ends tasks: a visitor posts such actions (`soon`).
+- A thread that waits for the lock gets it next, however often another one reacquires it: the turnstile.
+- A frequent visitor keeps the lock between its calls until another thread wants it (`staying`).
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from .staying import Door, Stay
 _MAIN: Final = threading.main_thread().ident
 _CLOSED: Final = "the TaskManager is closed; open a new one"
 _FORKED: Final = (
-    "this process was forked from the one whose thread runs the TaskManager; open one here (and start processes by"
+    "this process was forked from the process that runs the TaskManager; open one here (and start processes by"
     " spawn, or before you open one)"
 )
 
 
 def _nothing() -> None:
-    """Nobody has anything to send."""
+    """The default of `before_leaving`."""
 
 
 @final
 class Visits(trio.abc.Instrument):
-    """The door of one event loop; closed until `open`."""
+    """The lock of one event loop; not in use until `open`."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         """Args: the loop's clock in seconds; visitors read it from their own threads."""
         self.now: Final = now
         self.is_inside = False
-        """Whether a visitor is inside: whatever runs then is not in the loop's thread."""
+        """Whether a visitor is inside: then the running code is not in the loop's thread."""
         self.before_leaving: Callable[[], object] = _nothing
-        """Called by each visitor on its way out: sends what it has caused."""
+        """Called by each visitor before it leaves: sends what the visit has queued."""
         self._token: trio.lowlevel.TrioToken | None = None
         self._core = threading.Lock()
         self._turnstile = threading.Lock()
@@ -60,7 +60,7 @@ class Visits(trio.abc.Instrument):
         self._is_open = False
 
     def open(self) -> None:
-        """Lets visitors in from now on, whenever the loop waits. Called in the loop; idempotent."""
+        """Admits visitors from now on, whenever the loop waits. Called in the loop; idempotent."""
         if not self._is_open:
             self._is_open = True
             self._token = trio.lowlevel.current_trio_token()
@@ -71,26 +71,26 @@ class Visits(trio.abc.Instrument):
     # For visitors.
 
     def enter(self, stay: Stay | None = None) -> None:
-        """Waits until the loop waits, which is soon; until `leave` nothing else touches what the loop owns.
+        """Waits until the loop waits, and takes the lock; until `leave` no other thread uses the loop's objects.
 
         Args:
-            stay: of who may have the lock still.
+            stay: the state of a visitor that may still hold the lock.
 
         Raises:
-            LocalProtocolError: the loop has ended, or this thread is inside already: a format, a selector, or a signal
-                handler calls what it is called by.
+            LocalProtocolError: the loop has ended, or this thread is already inside: a format, a selector or a signal
+                handler made this call inside another one.
         """
         if self._refusal:
             raise LocalProtocolError(self._refusal)
         if self.is_mine:
             raise LocalProtocolError(
-                "called by a format, a selector or a signal handler, inside of another call, which would wait for"
-                " itself; call it when that has returned"
+                "called by a format, a selector or a signal handler inside another call, which would wait for itself;"
+                " call it after that call has returned"
             )
         self.enter_again(stay)
 
     def enter_again(self, stay: Stay | None = None) -> None:
-        """Enters, for a visitor that was inside and has something to bring to its end; never refused."""
+        """Enters, for a visitor that was inside and has to complete something; never refused."""
         thread = threading.get_ident()
         if thread == _MAIN:
             INTERRUPTS.is_inside = True
@@ -100,7 +100,7 @@ class Visits(trio.abc.Instrument):
         self.is_inside = True
 
     def leave(self, stay: Stay | None = None) -> None:
-        """Sends what the visit has caused, and lets others in: at once, or, if it stays, as soon as one wants to.
+        """Sends what the visit has queued, and releases the lock; with `stay` only when another thread wants it.
 
         Raises:
             KeyboardInterrupt: in the main thread, if Ctrl-C came meanwhile.
@@ -123,14 +123,14 @@ class Visits(trio.abc.Instrument):
                 INTERRUPTS.stays.add(stay)
             self._resident = stay
             stay.is_resident = True
-            stay.claim.append(None)  # last: from here on somebody else may have the lock
+            stay.claim.append(None)  # last: from here on another thread may take the lock
             if self.door.is_wanted:
                 self._give_way(stay)
         if is_main:
             INTERRUPTS.leave()
 
     def _give_way(self, stay: Stay) -> None:
-        """Lets the next visitor in, unless it has taken the lock by now. Called between its calls."""
+        """Releases a resident visitor's lock, unless another thread has taken it. Called between its calls."""
         if self._claim(stay):
             self._core.release()
         if stay.thread == _MAIN:
@@ -138,24 +138,24 @@ class Visits(trio.abc.Instrument):
 
     @property
     def is_over(self) -> bool:
-        """Whether the loop has ended: nobody gets in any more."""
+        """Whether the loop has ended, so that every visit is refused."""
         return bool(self._refusal)
 
     @property
     def is_mine(self) -> bool:
-        """Whether the calling thread is inside, and not only stays."""
+        """Whether the calling thread is inside; a resident visitor between its calls is not."""
         thread = threading.get_ident()
         resident = self._resident
         return self._visitor == thread or (resident is not None and resident.is_active and resident.thread == thread)
 
-    # For whatever both do.
+    # For visitors and the loop.
 
     def soon(self, action: Callable[[], object]) -> None:
-        """Does it now in the loop, or has the loop do it soon. It must not raise."""
+        """Runs `action` now if in the loop, otherwise posts it to the loop. It must not raise."""
         if not self.is_inside or self._token is None:
             action()
             return
-        with contextlib.suppress(trio.RunFinishedError):  # who unwinds after the end has nobody to tell
+        with contextlib.suppress(trio.RunFinishedError):  # the loop has ended
             self._token.run_sync_soon(action)
 
     # The loop.
@@ -174,7 +174,7 @@ class Visits(trio.abc.Instrument):
         self._core.release()
 
     def forget(self) -> None:
-        """This is a forked child, where no loop runs."""
+        """Resets the lock in a forked child, where no loop runs."""
         self._refusal = _FORKED
         self._core = threading.Lock()
         self._turnstile = threading.Lock()
@@ -195,7 +195,7 @@ class Visits(trio.abc.Instrument):
                 self.door.is_wanted = False
 
     def _claim(self, stay: Stay) -> bool:
-        """Takes the lock from who stays. Returns whether it was there."""
+        """Takes the lock from a resident visitor. Returns whether it still had it."""
         try:
             stay.claim.pop()
         except IndexError:

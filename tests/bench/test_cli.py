@@ -222,7 +222,7 @@ def test_a_failed_run_is_exit_code_1_and_one_sentence(
         (["run", "--records", "5", "--seconds", "1"], "--records and --seconds exclude each other"),
         (["run", "--seconds", "nan"], "'nan': write a duration such as"),
         (["run", "--seconds", "-1"], "--seconds"),
-        (["run", "--buffer-timeout", "5 parsec"], "no unit 'parsec'"),
+        (["run", "--buffer-timeout", "5 parsec"], "unknown unit 'parsec'"),
         (["run", "--rate", "1.5q"], "write a number such as 812, 10k or 1.5M"),
         (["run", "--records", "1.2345k"], "is not a whole number"),
         (["run", "--buffer-timeout", "-5ms"], "--buffer-timeout"),

@@ -183,7 +183,7 @@ async def test_renewed_certificates_are_used_from_the_next_connection_on(
     assert await seen() == before
     (host / "key.pem").rename(tmp_path / "gone")  # in the middle of a renewal
     assert await seen() == before
-    assert "renewed certificates are not used yet" in caplog.text
+    assert "renewed certificates cannot be used yet" in caplog.text
     make_host(host, authority, HOST)
     assert await seen() != before
     listener.close()

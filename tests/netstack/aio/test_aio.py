@@ -168,7 +168,7 @@ async def test_closing_wakes_who_waits() -> None:
 
 @in_asyncio
 async def test_without_trio_the_call_says_what_to_do() -> None:
-    with pytest.raises(LocalProtocolError, match=r"no trio runs here.*trio\.run.*netstack\.aio.*netstack\.blocking"):
+    with pytest.raises(LocalProtocolError, match=r"called outside trio.*trio\.run.*netstack\.aio.*netstack\.blocking"):
         async with netstack.open_network("tcp://127.0.0.1:0"):
             pass
 

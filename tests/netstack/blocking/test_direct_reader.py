@@ -376,7 +376,7 @@ def test_a_format_that_calls_its_own_task_manager_is_told(pair: Pair) -> None:
     writer = blocking.RecordWriter(partition, buffer_timeout_s=0)
     reader = blocking.RecordReader[Any](gate, format=Asking(), direct=True)
     writer.emit(b"12345678")
-    with pytest.raises(LocalProtocolError, match="inside of another call"):
+    with pytest.raises(LocalProtocolError, match="inside another call"):
         reader.next_records(timeout_s=PATIENCE_S)
 
 

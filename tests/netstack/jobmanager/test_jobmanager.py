@@ -296,7 +296,7 @@ async def test_of_a_wide_job_an_answer_tells_what_a_frame_holds(
 async def test_questions_that_make_no_sense_are_refused(autojump_clock: MockClock) -> None:
     async with jobmanager() as manager, client(manager) as user:
         for what, arguments, text in (
-            ("sing", {}, "knows no question 'sing'"),
+            ("sing", {}, "does not know the question 'sing'"),
             ("job", {"job_id": "abc"}, "there is no job 'abc'"),
             ("job", {"job_id": 7}, "job_id=7 of a request is not of type str"),
             ("submit", {"document": {"operators": []}}, "operators"),

@@ -225,8 +225,8 @@ async def test_cancellation_closes_the_stream_and_frees_the_place(autojump_clock
 @pytest.mark.parametrize(
     ("limits", "text"),
     [
-        ({"max_connections": 0}, "max_connections=0; the least is 1"),
-        ({"max_unproven": 0}, "max_unproven=0; the least is 1"),
+        ({"max_connections": 0}, "max_connections=0; the minimum is 1"),
+        ({"max_unproven": 0}, "max_unproven=0; the minimum is 1"),
         ({"timeout_s": 0}, "timeout_s=0 for the proof of a secret"),
     ],
 )

@@ -70,7 +70,7 @@ async def test_what_has_come_and_was_not_handed_out_is_counted() -> None:
             for _ in range(3):
                 await writer.emit("word")
         reader = netstack.RecordReader(gate, format="str")
-        with pytest.warns(UnreadRecordsWarning, match="left 2 records that were not handed out"), reader:
+        with pytest.warns(UnreadRecordsWarning, match="left 2 records that were not read"), reader:
             await anext(reader)
 
 

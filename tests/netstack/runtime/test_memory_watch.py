@@ -32,7 +32,7 @@ def test_it_warns_once_for_each_change_and_says_when_it_is_over(caplog: pytest.L
     watch.check(network.statistics())
     ((level, text),) = logged(caplog)
     assert level == "WARNING"
-    assert "140 % of it is requested (14 of 10 segments, 4 are missing); everything works, with reduced" in text
+    assert "140 % of it is requested (14 of 10 segments, 4 are missing); throughput is reduced" in text
     assert "raise memory_bytes by 4000" in text
     more.destroy()
     whole.destroy()

@@ -19,9 +19,9 @@ def test_names_and_objects() -> None:
         "collections": "write it like",
         ":x": "write it like",
         "collections:": "write it like",
-        "no.such.module:x": "is not there: No module named 'no'",
-        "collections:Nothing": "is not there: module 'collections' has no attribute",
-        "string:digits": "is a str, and has to be something to call",
+        "no.such.module:x": "cannot be imported: No module named 'no'",
+        "collections:Nothing": "cannot be imported: module 'collections' has no attribute",
+        "string:digits": "is a str; give a function or a class",
     }.items():
         with pytest.raises(ConfigError, match=text):
             load(name)

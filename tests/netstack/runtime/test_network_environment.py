@@ -202,7 +202,7 @@ async def test_wrong_arguments_name_what_is_wrong(autojump_clock: MockClock) -> 
             manager.create_partition("p", subpartitions=1)
         with pytest.raises(ConfigError, match="subpartitions=0"):
             manager.create_partition("q", subpartitions=0)
-        with pytest.raises(ConfigError, match=r"subpartitions=1\.5 is no whole number"):
+        with pytest.raises(ConfigError, match=r"subpartitions=1\.5 is not an integer"):
             manager.create_partition("q", subpartitions=1.5)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="partition id"):
             manager.create_partition("", subpartitions=1)

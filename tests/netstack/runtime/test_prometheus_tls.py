@@ -130,7 +130,7 @@ async def test_who_shakes_no_hands_gives_way(host: Path) -> None:
 
 async def test_files_that_cannot_be_used_are_told_before_anything_listens(host: Path, tmp_path: Path) -> None:
     (host / "key.pem").chmod(0o644)
-    for folder, said in ((host, "is open to others"), (tmp_path / "nowhere", "cannot be read")):
+    for folder, said in ((host, "is accessible to other users"), (tmp_path / "nowhere", "cannot be read")):
         with pytest.raises(ConfigError, match=said):
             async with open_network("memory://tls-wrong", CONFIG, metrics_address=metrics(folder)):
                 raise AssertionError("it is open")

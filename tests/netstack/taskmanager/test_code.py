@@ -69,8 +69,8 @@ def test_allowed_names_are_loaded() -> None:
         ("userjobs.missing:words", "is not there"),
         ("userjobs.jobs:words:words", "is not there"),
         ("userjobs..jobs:words", "is not there"),
-        ("userjobs.jobs:", "is no name"),
-        ("userjobs.jobs", "is no name"),
+        ("userjobs.jobs:", "is not a valid name"),
+        ("userjobs.jobs", "is not a valid name"),
         ("userjobs.exits:words", "cannot be imported: SystemExit: nobody imports me"),
     ],
 )

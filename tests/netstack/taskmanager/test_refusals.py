@@ -59,7 +59,7 @@ from netstack.transport import is_private, transport_for
         (RemoteTask("t", 0, "userjobs.exits:x"), "SystemExit"),
         (RemoteTask("t", 0, "nowhere:x"), "is not installed on this host"),
         (task("hold", subpartitions=100_000), "requires 100001 network buffers"),
-        (task("hold", subpartitions=-1), "the least is 1"),
+        (task("hold", subpartitions=-1), "the minimum is 1"),
         (task("hold", name="x" * 2000, subpartitions=1), "partition id"),
     ],
 )
