@@ -1,14 +1,14 @@
-"""Who may stay connected: bounds in number and time on peers that have not proven themselves, and on all.
+"""Admission of accepted connections: bounds the number of unproven and of all peers, and the time for the proof.
 
-Takes: accepted streams. Gives: the same streams, proven; or closes them with the reason.
+Takes: accepted streams. Gives: the same streams, proven; or closes them with a reason.
 
 Rules:
-- Who is silent keeps nobody out: when too many have not proven themselves, one gives way to the newcomer: of the source
-  that has the most of them, the newcomer's if it is among those, the one that has had the longest time. So a host that
-  floods us pushes out its own.
-- At most `max_connections + max_unproven` streams are open at once, and of one source an eighth less than
-  `max_connections`: whoever has proven itself leaves room for others too.
-- Each `admit` runs in a task of its own; none waits for another.
+- Silent peers do not block others: if too many peers are unproven, the oldest one of the source with the most unproven
+  peers is closed (of the newcomer's source, if that is among them). So a host that floods us displaces its own
+  connections.
+- At most `max_connections + max_unproven` streams are open at once, and at most 7/8 of `max_connections` from one
+  source: a proven peer leaves room for others too.
+- Each `admit` runs in its own task; none waits for another.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class AdmissionStatistics:
     """A snapshot.
 
     Attributes:
-        connections: admitted and not left yet.
-        unproven: that have not proven themselves yet.
-        admitted: ever.
-        refused: ever, by reason; every reason is there.
+        connections: currently admitted.
+        unproven: currently unproven.
+        admitted: admitted so far.
+        refused: refused so far, by reason; every reason is present.
     """
 
     connections: int
@@ -46,7 +46,7 @@ class AdmissionStatistics:
 
 @final
 class Admission:
-    """The door of one acceptor, or of several that share its bounds."""
+    """Admits the connections of one acceptor, or of several that share the bounds."""
 
     def __init__(
         self,
@@ -58,18 +58,18 @@ class Admission:
         timeout_s: float,
         token: Token = secrets.token_bytes,
     ) -> None:
-        """Nobody is in.
+        """Starts without connections.
 
         Args:
-            secret: to be proven by both ends; None admits everybody for whom there is room.
-            client_secret: may be proven instead, by those who only ask.
-            max_connections: admitted at once.
-            max_unproven: at once.
-            timeout_s: for the proof.
-            token: makes nonces.
+            secret: both ends must prove it; None admits every peer while there is room.
+            client_secret: clients may prove this one instead.
+            max_connections: the most admitted connections at once.
+            max_unproven: the most unproven peers at once.
+            timeout_s: the time for the proof.
+            token: creates nonces.
 
         Raises:
-            ConfigError: a bound below 1, a timeout that is not above 0.
+            ConfigError: a bound is below 1, or the timeout is not above 0.
         """
         for name, value in (("max_connections", max_connections), ("max_unproven", max_unproven)):
             if value < 1:
@@ -87,18 +87,18 @@ class Admission:
         self._most_of_one = max_connections - max_connections // 8
         self._admitted_from: dict[ByteStream, str] = {}
         self._sources: Counter[str] = Counter()
-        self._unproven: dict[trio.CancelScope, str] = {}  # and where from; oldest first
+        self._unproven: dict[trio.CancelScope, str] = {}  # with the source; oldest first
         self._admitted = 0
         self._refused = dict.fromkeys(Refusal, 0)
 
     async def admit(self, stream: ByteStream) -> bool:
-        """Returns when the peer has proven itself; `left` must then be called once when its connection has ended.
+        """Returns after the peer has proven the secret; call `left` once when its connection has ended.
 
         Returns:
-            Whether it may be anybody; otherwise it has proven the clients' secret.
+            Whether the peer may have any role; otherwise it has proven the clients' secret.
 
         Raises:
-            AuthenticationFailed: it did not, or there is no room; the stream is closed.
+            AuthenticationFailed: the proof failed, or there is no room; the stream is closed.
 
         Cancellation: the stream is closed.
         """
@@ -122,7 +122,7 @@ class Admission:
         return is_anybody
 
     def left(self, stream: ByteStream) -> None:
-        """The connection on a stream that was admitted has ended. Idempotent."""
+        """Ends the connection of an admitted stream. Idempotent."""
         source = self._admitted_from.pop(stream, None)
         if source is None:
             return
@@ -161,7 +161,7 @@ class Admission:
         )
 
     def _make_room(self, newcomer: str) -> None:
-        """O(unproven): the oldest of the source that has the most gives way."""
+        """Closes the oldest unproven peer of the source that has the most; O(unproven)."""
         counts = Counter(self._unproven.values())
         most = max(counts.values())
         crowded = newcomer if counts[newcomer] == most else None
@@ -175,17 +175,18 @@ class Admission:
         count = len(self._admitted_from)
         if count >= self._max_connections:
             raise AuthenticationFailed(
-                Refusal.FULL, f"{stream.peer} finds {count} connections here, which is the most; try later"
+                Refusal.FULL,
+                f"{stream.peer} was refused: {count} connections are open, which is max_connections; try later",
             )
         source = _source(stream)
         if source and self._sources[source] >= self._most_of_one:
             raise AuthenticationFailed(
                 Refusal.FULL,
-                f"{stream.peer} finds {self._most_of_one} connections of its host here, and the rest of"
-                f" {self._max_connections} is for others; close some, or raise max_connections",
+                f"{stream.peer} was refused: its host has {self._most_of_one} connections, and the rest of"
+                f" max_connections={self._max_connections} is reserved; close some, or raise max_connections",
             )
 
 
 def _source(stream: ByteStream) -> str:
-    """The host, or the path, that a stream comes from."""
+    """The host or path of the peer."""
     return stream.endpoints()[1].rpartition(":")[0]

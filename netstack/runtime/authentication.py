@@ -1,15 +1,15 @@
-"""A shared secret, proven by both ends of a stream before anything else is read: `wire/SPEC.md`, section 15.
+"""Mutual proof of a shared secret before anything else is read from a stream: `wire/SPEC.md`, section 15.
 
-Takes: a connected `ByteStream`, a `Secret`. Gives: a stream whose next byte is the first one of the protocol, or
+Takes: a connected `ByteStream`, a `Secret`. Gives: a stream whose next byte belongs to the protocol, or
 `AuthenticationFailed`.
 
 Rules:
-- Exactly the bytes of the proof are read: what follows them stays in the stream.
-- The secret never travels, and the acceptor says nothing that depends on it before the dialler has proven itself.
-- What is proven is said about this stream: the address that was dialled and, with TLS, both certificates go into it. So
-  who was dialled by mistake cannot pass the proof on to somebody else and be taken for the dialler there.
-- It is a proof of who is there when the connection begins, no encryption: who can change what others send is kept out
-  by TLS (`tls+tcp://`) or the network, not by this.
+- Only the bytes of the proof are read: later bytes stay in the stream.
+- The secret is never sent, and the acceptor sends nothing that depends on it before the dialler has proven itself.
+- The proof covers the dialled address and, with TLS, both certificates. So a process that was dialled by mistake cannot
+  forward the proof to another one and impersonate the dialler.
+- The proof authenticates the start of a connection and encrypts nothing: only TLS (`tls+tcp://`) or the network keeps
+  out attackers who can change traffic.
 """
 
 from __future__ import annotations
@@ -32,17 +32,20 @@ from ..wire.codec_native import MAGIC, PROOF_MAGIC, explain_foreign_bytes
 NONCE_BYTES: Final = 32
 MIN_SECRET_BYTES: Final = 16
 MAX_SECRET_BYTES: Final = 4096
-"""A longer file is another one."""
+"""A longer file is probably not a secret."""
 
 MIN_DIFFERENT_BYTES: Final = 8
-"""Of a secret from a file; 16 random hex digits have fewer in one of 2,000 files, 32 in none that will ever be made."""
+"""The fewest distinct bytes in a secret file. 1 in 2,000 files of 16 random hex digits has fewer; with 32 digits
+practically none.
+"""
 
 Token: TypeAlias = Callable[[int], bytes]
-"""That many bytes nobody can foresee."""
+"""Returns the given number of unpredictable bytes."""
 
 KNOWN_AS_VARIABLE: Final = "NETSTACK_KNOWN_AS"
-"""Environment variable: addresses (`host:port`, separated by commas) under which others reach this process where that
-is not the address of its sockets, such as that of a host in front of a container."""
+"""Environment variable: addresses (`host:port`, separated by commas) under which peers dial this process, if these
+differ from the addresses of its sockets, as behind a container's host.
+"""
 
 _GREETING_BYTES: Final = len(PROOF_MAGIC) + NONCE_BYTES
 _PROOF_BYTES: Final = hashlib.sha256().digest_size
@@ -50,13 +53,13 @@ _DIALLER: Final = b"netstack dialler"
 _ACCEPTOR: Final = b"netstack acceptor"
 _OTHER_PROOFS: Final = PROOF_MAGIC[:3]
 _ROUTES: Final = (b"NSDC", b"NSDR")
-"""What a connection to a service begins with when no secret is proven (`control/routing`)."""
+"""The first bytes of a connection to a service without a secret (`control/routing`)."""
 _FLINK_MAGIC: Final = bytes.fromhex("badc0ffe")
 
 
 @final
 class Secret:
-    """What all who belong know; never shown."""
+    """The shared secret of a cluster; `repr` hides it."""
 
     __slots__ = ("_value",)
 
@@ -68,19 +71,19 @@ class Secret:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Secret:
-        """The bytes of a file, without one newline at the end.
+        """Reads a secret from a file, without one newline at the end.
 
         Raises:
-            ConfigError: it cannot be read, others than its owner may read it, or it holds no secret; the text says what
+            ConfigError: the file cannot be read, other users can access it, or it holds no secret; the text says what
                 to do.
         """
         try:
-            # A pipe would keep us waiting.
+            # Non-blocking, because a pipe would block.
             with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode):
                     raise ConfigError(
-                        f"the secret file {os.fspath(path)} is no regular file; write the secret into one"
+                        f"the secret file {os.fspath(path)} is not a regular file; write the secret into one"
                     )
                 mode = stat.S_IMODE(status.st_mode)
                 value = file.read(MAX_SECRET_BYTES + 2)
@@ -90,7 +93,7 @@ class Secret:
             ) from error
         if mode & 0o077:
             raise ConfigError(
-                f"the secret file {os.fspath(path)} is open to others (mode {mode:04o});"
+                f"the secret file {os.fspath(path)} is accessible to other users (mode {mode:04o});"
                 f" run: chmod 600 {os.fspath(path)}"
             )
         if status.st_uid not in (os.geteuid(), 0):
@@ -114,29 +117,29 @@ class Secret:
 
     @classmethod
     def generate(cls) -> Secret:
-        """A new one of 256 random bits, as printable ASCII."""
+        """Returns a new secret of 256 random bits, as printable ASCII."""
         return cls(secrets.token_urlsafe(32).encode())
 
     def reveal(self) -> bytes:
-        """The secret itself, for whoever hands it to another process."""
+        """The secret's bytes, to be passed to another process."""
         return self._value
 
     @property
     def metrics_token(self) -> str:
-        """What a scraper shows to read metrics: made of the secret, which cannot be had from it."""
+        """The token with which a scraper may read metrics; derived from the secret without revealing it."""
         return self.proof(b"netstack metrics", b"", b"").hex()
 
     def web_token(self, expires_s: float = 12 * 3600.0) -> str:
-        """What a browser shows to read a JobManager's page: made of the secret, which cannot be had from it.
+        """The token with which a browser may use a JobManager's page; derived from the secret without revealing it.
 
         Args:
-            expires_s: for how long from now it is good, by the clocks of both hosts.
+            expires_s: how long it is valid from now, by the clocks of both hosts.
         """
         end = str(int(time.time() + expires_s))
         return f"{end}.{self._web_proof(end)}"
 
     def end_of_web_token(self, token: str) -> int | None:
-        """When a token ends or ended, in seconds since 1970; None if this secret did not make it."""
+        """The expiry of a token, in seconds since 1970; None if it was not derived from this secret."""
         end, _, proof = token.partition(".")
         if not (end.isascii() and end.isdigit() and len(end) < 20):
             return None
@@ -147,7 +150,7 @@ class Secret:
         return self.proof(b"netstack web", b"", b"", end.encode()).hex()
 
     def proof(self, label: bytes, first: bytes, second: bytes, about: bytes = b"") -> bytes:
-        """HMAC-SHA256 over a label, two nonces, and what is said about the stream."""
+        """HMAC-SHA256 over a label, two nonces, and facts about the stream."""
         return hmac.digest(self._value, label + first + second + about, "sha256")
 
     def __repr__(self) -> str:
@@ -155,17 +158,17 @@ class Secret:
 
 
 async def prove_dialler(stream: ByteStream, secret: Secret, *, token: Token = secrets.token_bytes) -> None:
-    """Proves to whoever was dialled that we know the secret, and has it prove the same.
+    """Proves to the dialled process that we know the secret, and checks its proof.
 
     Args:
-        stream: connected, and not used yet. The caller closes it when this does not succeed.
-        secret: shared.
-        token: makes the nonce.
+        stream: connected and unused. The caller closes it if this fails.
+        secret: the shared secret.
+        token: creates the nonce.
 
     Raises:
         AuthenticationFailed: see its `reason`.
 
-    Without a limit on time: that is the caller's. Cancellation: the stream is of no more use.
+    There is no time limit; the caller sets one. Cancellation: the stream cannot be used any more.
     """
     await trio.lowlevel.checkpoint()
     mine = token(NONCE_BYTES)
@@ -175,12 +178,12 @@ async def prove_dialler(stream: ByteStream, secret: Secret, *, token: Token = se
     await _send(stream, secret.proof(_DIALLER, mine, theirs, about))
     try:
         proof = await _receive_proof(stream)
-    except AuthenticationFailed:  # a reset says the same as an end
+    except AuthenticationFailed:  # a reset means the same as an end of the stream
         proof = b""
     if len(proof) < _PROOF_BYTES:
         raise AuthenticationFailed(
             Refusal.SECRETS_DIFFER,
-            f"{stream.peer} closed the connection instead of answering our proof: its shared secret is another one;"
+            f"{stream.peer} closed the connection instead of answering our proof: its shared secret differs;"
             " give both sides the same",
         )
     if not hmac.compare_digest(proof, secret.proof(_ACCEPTOR, theirs, mine, about)):
@@ -195,18 +198,18 @@ async def prove_acceptor(
     known_as: Sequence[str] = (),
     token: Token = secrets.token_bytes,
 ) -> bool:
-    """Has whoever dialled us prove that it knows the secret, then proves the same: see `prove_dialler`.
+    """Checks the dialler's proof, then proves that we know the secret: see `prove_dialler`.
 
     Args:
-        stream: accepted, and not used yet.
-        secret: shared.
-        also: another one that is good, too.
-        known_as: addresses (`host:port`) besides that of the stream under which we are dialled, where something between
-            translates them.
-        token: makes the nonce.
+        stream: accepted and unused.
+        secret: the shared secret.
+        also: a second secret that is accepted too.
+        known_as: addresses (`host:port`), besides that of the stream, under which we may have been dialled, if the
+            network translates addresses.
+        token: creates the nonce.
 
     Returns:
-        Whether it was `secret` that was proven, and not `also`.
+        Whether `secret` was proven, rather than `also`.
     """
     await trio.lowlevel.checkpoint()
     mine = token(NONCE_BYTES)
@@ -216,7 +219,7 @@ async def prove_acceptor(
     if len(proof) < _PROOF_BYTES:
         raise _closed(stream)
     ours = stream.endpoints()[0]
-    for address in dict.fromkeys((ours, *known_as, "")):  # "": the dialler's stream knows no addresses
+    for address in dict.fromkeys((ours, *known_as, "")):  # "": the dialler's transport has no addresses
         about = _about(stream, address)
         for each in (secret, also):
             if each is not None and hmac.compare_digest(proof, each.proof(_DIALLER, theirs, mine, about)):
@@ -226,13 +229,13 @@ async def prove_acceptor(
 
 
 def _about(stream: ByteStream, address: str) -> bytes:
-    """What the proof says about the stream: nothing, where there is nothing to say."""
+    """The facts about the stream that the proof covers; empty if there are none."""
     binding = stream.channel_binding()
     return address.encode() + b"\0" + binding if address or binding else b""
 
 
 async def _receive_nonce(stream: ByteStream) -> bytes:
-    """The peer's nonce; a peer that sends something else than a greeting is recognised as early as can be."""
+    """Returns the peer's nonce; detects as early as possible a peer that sends something other than a greeting."""
     greeting = bytearray(_GREETING_BYTES)
     count = 0
     while count < _GREETING_BYTES:
@@ -250,16 +253,15 @@ def _check_greeting(stream: ByteStream, first: bytes) -> None:
     if first.startswith(_OTHER_PROOFS):
         raise AuthenticationFailed(
             Refusal.NOT_NETSTACK,
-            f"{stream.peer} proves its shared secret as another release does; run the same netstack release on both"
-            " sides",
+            f"{stream.peer} uses the authentication of another release; run the same netstack release on both sides",
         )
     if MAGIC in first or first.startswith(_ROUTES):
         raise AuthenticationFailed(
             Refusal.NO_SECRET,
-            f"{stream.peer} speaks netstack's protocol but proves no shared secret; give it this side's secret, or take"
-            " the secret away here",
+            f"{stream.peer} speaks netstack's protocol but proves no shared secret; give it this side's secret, or"
+            " remove the secret here",
         )
-    # A hello and a control frame begin with a length below 65,536, and say the name within the bytes we may read.
+    # A hello and a control frame begin with a length below 65,536 and contain the magic within the bytes that we read.
     is_foreign = first[:2] != bytes(2) or first[4:8] == _FLINK_MAGIC
     if is_foreign or len(first) == _GREETING_BYTES:
         raise AuthenticationFailed(
@@ -299,17 +301,17 @@ async def _send(stream: ByteStream, data: bytes) -> None:
 
 
 def _secrets_differ(stream: ByteStream, ours: str = "") -> AuthenticationFailed:
-    dialled = f"; or it dialled another address than {ours}: something between passes connections on" if ours else ""
-    hint = f"; if that is meant, name the address in {KNOWN_AS_VARIABLE}" if ours else ""
+    dialled = f"; or it dialled another address than {ours}, and a proxy forwards connections" if ours else ""
+    hint = f"; if that is intended, add the address to {KNOWN_AS_VARIABLE}" if ours else ""
     return AuthenticationFailed(
         Refusal.SECRETS_DIFFER,
-        f"{stream.peer} knows another shared secret than this side, give both the same{dialled}{hint}",
+        f"{stream.peer} has another shared secret than this side, give both the same{dialled}{hint}",
     )
 
 
 def _closed(stream: ByteStream, why: str = "") -> AuthenticationFailed:
     return AuthenticationFailed(
         Refusal.CLOSED,
-        f"{stream.peer} closed the connection before the shared secret was proven{why}: it asks for none, takes no more"
-        " connections, or is gone",
+        f"{stream.peer} closed the connection before the shared secret was proven{why}: it uses no secret, accepts no"
+        " more connections, or has ended",
     )

@@ -1,20 +1,19 @@
-"""Measures one gate once a period while data comes, and tells its producers how much to put into a buffer.
+"""Buffer debloating for one gate: measures its throughput and announces buffer sizes to its producers.
 
-Takes: a gate, the settings, a clock's `call_at`. Gives: buffer sizes to the producers of the gate, and to the gate the
-debloater that its statistics are read from.
+Takes: a gate, the settings, a clock's `call_at`. Gives: buffer sizes to the producers of the gate, and the debloater to
+the gate's statistics.
 
 Rules:
-- Throughput is what was polled in the period by the time in which there was something to poll: while the gate is empty
-  and its reader waits, nothing is learnt about how fast it could be.
-- A period at whose end nothing was polled although something waits goes on for another: a reader that takes longer than
-  a period for a buffer is slow, not stopped, and its throughput is known when it asks for the next one. (Flink takes 0
-  for such a period, so that buffers shrink to the minimum and grow again.) What was measured over several periods
-  counts as so many measurements.
-- A period in which nothing was polled and after which nothing waits says nothing, and ends the measuring: an idle gate
-  has no timer. The next channel that gets in line begins a new one, so beside the timer the data path pays one
-  comparison an edge from empty to filled.
-- Nothing is counted a buffer: what was polled is what has come without what is still queued, added up over the channels
-  once a period.
+- Throughput is the bytes polled in the period divided by the time in which there was data to poll: an empty gate with a
+  waiting reader says nothing about how fast the reader could be.
+- If nothing was polled in a period although data waits, the period is extended: a reader that needs longer than a
+  period for a buffer is slow, not stopped, and its throughput is known when it polls next. (Flink measures 0 for such a
+  period, so buffers shrink to the minimum and grow again.) A measurement over several periods counts as that many.
+- A period in which nothing was polled and after which nothing waits ends the measurement: an idle gate has no timer.
+  The next channel that receives data starts a new one, so the data path only pays one comparison when a channel becomes
+  non-empty.
+- Nothing is counted per buffer: the polled bytes are the received bytes without the queued ones, summed over the
+  channels once a period.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from ..inbound.debloat import BufferDebloater
 from ..inbound.gate import SingleInputGate
 
 GRAIN_S: Final = 1e-6
-"""Less time than this in which there was something to poll is none: it is what readings of a clock differ by."""
+"""An active time below this is noise of the clock and counts as none."""
 
 
 @final
 class GateDebloating:
-    """Sizes the buffers of one gate's producers until the gate ends."""
+    """Adjusts the buffer size of one gate's producers until the gate ends."""
 
     def __init__(
         self,
@@ -42,12 +41,12 @@ class GateDebloating:
         *,
         call_at: Callable[[float, Callable[[], None]], None],
     ) -> None:
-        """Begins; the gate keeps it alive.
+        """Starts; the gate keeps a reference.
 
         Args:
-            gate: with all its channels, and not polled yet; they know the start size.
+            gate: with all its channels, before the first poll; its channels have announced the start size.
             config: period, samples, threshold, bounds.
-            target_s: how long what is under way should take to consume.
+            target_s: the intended time to consume the data in flight.
             call_at: calls back once, at a time of the gate's clock.
         """
         self._gate = gate

@@ -1,17 +1,17 @@
-"""Why something failed, as plain data that another process takes, keeps and shows: errors with the user's lines.
+"""Failure reports: errors with the user's source lines, as plain data that other processes store and print.
 
-Takes: a report as `tracebacks.describe` makes it, maybe from a stranger. Gives: a checked one, and text.
+Takes: a report from `tracebacks.describe`, possibly untrusted. Gives: a checked report, and its text.
 
 A report is `{"errors": [error, ...]}`; the first error is the one that was raised. An error is a dict:
 
 - `type`: name of its class; `message`: its text.
-- `how`: why it is here: `raised` (the first), `cause` or `context` of the error before it in the list (Python's
+- `how`: its relation: `raised` (the first), `cause` or `context` of the error before it in the list (Python's
   `__cause__` and `__context__`), `beside`: raised in the same group as the first.
-- `frames`: the outermost first. Each is `{"file", "line", "function", "source"}`, or `{"folded": text}` for frames that
-  are not shown.
+- `frames`: the outermost first. Each is `{"file", "line", "function", "source"}`, or `{"folded": text}` for omitted
+  frames.
 
-Rules: a report has at most `MAX_BYTES` as JSON. Every text is on one line and printable (`shown`). A failure that no
-Python error describes, such as the death of a process, has no errors: `{}`.
+Rules: a report has at most `MAX_BYTES` as JSON. Every text is on one line and printable (`shown`). A failure without a
+Python error, such as the death of a process, has the empty report `{}`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..shown import shown_text
 MAX_BYTES: Final = 16 << 10
 MAX_ERRORS: Final = 8
 MAX_FRAMES: Final = 32
-"""Of one error; the middle of a longer traceback is folded."""
+"""The most frames of one error; the middle of a longer traceback is folded."""
 
 TYPE_CHARACTERS: Final = 120
 MESSAGE_CHARACTERS: Final = 2000
@@ -41,35 +41,37 @@ _JOINED: Final = {
 
 
 def size_bytes(plain: object) -> int:
-    """Bytes of plain data as JSON, the way they are stored."""
+    """The size of plain data as stored JSON, in bytes."""
     return len(json.dumps(plain))
 
 
 def checked_report(report: Mapping[str, Any]) -> dict[str, Any]:
-    """A report of a peer, every text made printable.
+    """Checks a report of a peer and makes its texts printable.
 
     Raises:
-        ValueError: it is none, or longer than `MAX_BYTES`.
+        ValueError: it is not a report, or is larger than `MAX_BYTES`.
     """
     if not report:
         return {}
     errors = report.get("errors")
     if len(report) != 1 or type(errors) is not list or not 1 <= len(errors) <= MAX_ERRORS:
-        raise ValueError(f"a failure report is empty or has 1 to {MAX_ERRORS} errors, and nothing else")
+        raise ValueError(
+            f"a failure report must be empty or have exactly the field errors, with 1 to {MAX_ERRORS} entries"
+        )
     made = {"errors": [_checked_error(error, number) for number, error in enumerate(errors)]}
     if size_bytes(made) > MAX_BYTES:
-        raise ValueError(f"a failure report of {size_bytes(made)} bytes; the most is {MAX_BYTES}")
+        raise ValueError(f"a failure report of {size_bytes(made)} bytes; the maximum is {MAX_BYTES}")
     return made
 
 
 def _checked_error(error: Any, number: int) -> dict[str, Any]:
     if type(error) is not dict or error.keys() != {"type", "message", "how", "frames"}:
-        raise ValueError("an error of a failure report has type, message, how and frames")
+        raise ValueError("an error of a failure report must have type, message, how and frames")
     frames, how = error["frames"], error["how"]
     if type(frames) is not list or len(frames) > 2 * MAX_FRAMES + 1:
-        raise ValueError(f"an error of a failure report has a list of at most {2 * MAX_FRAMES + 1} frames")
+        raise ValueError(f"an error of a failure report must have a list of at most {2 * MAX_FRAMES + 1} frames")
     if how not in (HOWS[1:] if number else HOWS[:1]):
-        raise ValueError("an error of a failure report has another place than it says")
+        raise ValueError("the field how of an error in a failure report does not fit its position")
     return {
         "type": _checked_text(error["type"], TYPE_CHARACTERS),
         "message": _checked_text(error["message"], MESSAGE_CHARACTERS),
@@ -82,9 +84,9 @@ def _checked_frame(frame: Any) -> dict[str, Any]:
     if type(frame) is dict and frame.keys() == {"folded"}:
         return {"folded": _checked_text(frame["folded"], TYPE_CHARACTERS)}
     if type(frame) is not dict or frame.keys() != {"file", "line", "function", "source"}:
-        raise ValueError("a frame of a failure report has file, line, function and source, or is folded")
+        raise ValueError("a frame of a failure report must have file, line, function and source, or folded")
     if type(frame["line"]) is not int or not 0 <= frame["line"] < MAX_LINE:
-        raise ValueError("a frame of a failure report has no number of a line")
+        raise ValueError("a frame of a failure report has no valid line number")
     return {
         "file": _checked_text(frame["file"], FILE_CHARACTERS),
         "line": frame["line"],
@@ -95,12 +97,12 @@ def _checked_frame(frame: Any) -> dict[str, Any]:
 
 def _checked_text(text: Any, limit: int) -> str:
     if type(text) is not str:
-        raise ValueError("a text of a failure report is none")
+        raise ValueError("a text of a failure report is not a str")
     return shown_text(text, limit)
 
 
 def raised_at(report: Mapping[str, Any]) -> str:
-    """Where the first error, else its cause, was raised, as `file.py:12`; empty if none of their frames are shown."""
+    """The place where the first error, or else its cause, was raised, as `file.py:12`; empty if unknown."""
     for error in report.get("errors", ()):
         frames = [frame for frame in error["frames"] if "line" in frame]
         if frames and error["how"] != "beside":
@@ -109,17 +111,17 @@ def raised_at(report: Mapping[str, Any]) -> str:
 
 
 def with_place(text: str, report: Mapping[str, Any]) -> str:
-    """A failure's text, followed by where it was raised, if that is known."""
+    """A failure's text, followed by the place where it was raised, if known."""
     place = raised_at(report)
     return f"{text}, at {place}" if place else text
 
 
 def rendered(report: Mapping[str, Any], *, folded: bool = True) -> str:
-    """A report as Python prints a traceback, without a line end behind it; empty if it shows no frame at all.
+    """Formats a report like Python's traceback, without a trailing newline; empty if it has no visible frame.
 
     Args:
-        report: a checked one.
-        folded: whether a line tells of frames that are not shown.
+        report: a checked report.
+        folded: whether to mention omitted frames.
     """
     chains: list[list[Mapping[str, Any]]] = []
     errors = report.get("errors", ())
@@ -130,11 +132,11 @@ def rendered(report: Mapping[str, Any], *, folded: bool = True) -> str:
             chains[-1].append(error)
         else:
             chains.append([error])
-    return "\n\nBeside it was raised:\n\n".join(_chain(chain, folded) for chain in chains)
+    return "\n\nAlso raised:\n\n".join(_chain(chain, folded) for chain in chains)
 
 
 def _chain(errors: list[Mapping[str, Any]], folded: bool) -> str:
-    """An error below what it follows from."""
+    """Formats an error and its causes."""
     parts = []
     for error in reversed(errors):
         parts.append("\n".join(_lines(error, folded)))

@@ -1,7 +1,7 @@
-"""The partitions of a TaskManager by name, and requests that wait for one to be created.
+"""The partitions of a TaskManager by name, and the requests that wait for a partition.
 
-Takes: partitions as they are created, view requests as they arrive. Gives: views, or `PartitionNotFound` when the time
-is up.
+Takes: partitions as they are created, view requests as they arrive. Gives: views, or `PartitionNotFound` after a
+timeout.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ..ids import PartitionId
 from ..outbound.partition import ResultPartition
 
 REMEMBERED_FAILURES: Final = 1000
-"""Causes of failed partitions kept for consumers that ask later: a bound, not a promise."""
+"""The most causes of failed partitions kept for late consumers."""
 
 WAITING_AT_MOST: Final = 1 << 20
-"""Requests for partitions that are not there yet, of all consumers together; each takes some 800 bytes."""
+"""The most requests that wait for partitions, over all consumers; each takes about 800 bytes."""
 
 
 @final
@@ -48,36 +48,36 @@ class _Request:
 
 @final
 class PartitionRegistry:
-    """Finds partitions for consumers, local and remote alike (a `ViewProvider`)."""
+    """Finds partitions for local and remote consumers (a `ViewProvider`)."""
 
     def __init__(
         self, *, timeout_s: float, now: Callable[[], float], call_at: Callable[[float, Callable[[], None]], None]
     ) -> None:
-        """Args: how long a request waits for its partition; the clock; who calls back."""
+        """Args: how long a request waits for its partition; the clock; schedules a callback."""
         self._timeout_s = timeout_s
         self._now = now
         self._call_at = call_at
         self._partitions: dict[str, ResultPartition] = {}
         self._failed: dict[str, str] = {}
         self._waiting: dict[str, dict[_Request, None]] = {}
-        self._deadlines: dict[_Request, float] = {}  # in order: every request waits equally long
+        self._deadlines: dict[_Request, float] = {}  # in order of the deadlines, because all timeouts are equal
         self._is_armed = False
         self._answers: dict[str, Callable[[str], None]] = {}
 
     def answer(self, prefix: str, make: Callable[[str], None]) -> None:
-        """Has `make` called with the name of each partition `PREFIX?...` that is asked for and is not here."""
+        """Calls `make` with the name of each requested partition `PREFIX?...` that does not exist."""
         self._answers[prefix] = make
 
     def add(self, partition: ResultPartition) -> None:
-        """Registers a new partition and serves who waited for it.
+        """Registers a new partition and serves the requests that wait for it.
 
         Raises:
-            LocalProtocolError: its name is taken.
+            LocalProtocolError: the name is in use.
         """
         name = partition.partition_id
         if name in self._partitions:
             raise LocalProtocolError(
-                f"partition {name!r} exists already in this TaskManager; release it, or choose another name"
+                f"partition {name!r} already exists in this TaskManager; release it, or choose another name"
             )
         self._partitions[name] = partition
         self._failed.pop(name, None)
@@ -85,13 +85,13 @@ class PartitionRegistry:
             self.on_readable(partition)
 
     def on_readable(self, partition: ResultPartition) -> None:
-        """A partition can be read from now on: serves who waited for it."""
+        """Serves the requests that wait for a partition which has become readable."""
         for request in self._waiting.pop(partition.partition_id, ()):
             del self._deadlines[request]
             self._serve(partition, request)
 
     def remove(self, partition: ResultPartition) -> None:
-        """Forgets a released partition; of a failed one the cause stays known, for consumers that come late."""
+        """Removes a released partition; the cause of a failed one is kept for late consumers."""
         self._partitions.pop(partition.partition_id, None)
         if partition.failure is not None:
             self._failed[partition.partition_id] = partition.failure
@@ -99,11 +99,11 @@ class PartitionRegistry:
                 del self._failed[next(iter(self._failed))]
 
     def all(self) -> tuple[ResultPartition, ...]:
-        """Every registered partition."""
+        """All registered partitions."""
         return tuple(self._partitions.values())
 
     def find(self, partition_id: str) -> ResultPartition | None:
-        """The partition of this name."""
+        """The partition with this name, or None."""
         return self._partitions.get(PartitionId(partition_id))
 
     def open_view(
@@ -116,7 +116,7 @@ class PartitionRegistry:
         subpartitions: int = 1,
         packaging: Packaging = Packaging.PLAIN,
     ) -> Callable[[], None]:
-        """Calls `on_view` as soon as the partition exists, or `on_failed`, as `ViewProvider.open_view` says."""
+        """Calls `on_view` when the partition is readable, or `on_failed`, as `ViewProvider.open_view` documents."""
         request = _Request(partition_id, subpartition, notify, on_view, on_failed, subpartitions, packaging)
         partition = self._partitions.get(partition_id)
         if partition is not None and partition.is_readable:
@@ -130,14 +130,14 @@ class PartitionRegistry:
             on_failed(
                 PartitionNotFound(
                     ErrorCode.PARTITION_NOT_FOUND,
-                    f"there is no partition {partition_id!r} yet, and {WAITING_AT_MOST} requests wait for theirs here,"
-                    " which is the most; try later",
+                    f"partition {partition_id!r} does not exist yet, and {WAITING_AT_MOST} requests already wait"
+                    " here, which is the maximum; try later",
                 )
             )
             return _nothing
         self._waiting.setdefault(partition_id, {})[request] = None
         self._deadlines[request] = deadline = self._now() + self._timeout_s
-        if not self._is_armed:  # one timer, however many requests come and go
+        if not self._is_armed:  # one timer for all requests
             self._is_armed = True
             self._call_at(deadline, self._expire)
         prefix, mark, _ = partition_id.partition("?")
@@ -147,7 +147,7 @@ class PartitionRegistry:
         return lambda: self._withdraw(request)
 
     def take_task_event(self, partition_id: str, event: Event) -> bool:
-        """Gives an event to the task that produces a partition. Returns whether it takes any."""
+        """Passes an event to the task that produces a partition. Returns whether the task accepts events."""
         partition = self._partitions.get(partition_id)
         if partition is None or partition.on_task_event is None:
             return False
@@ -163,7 +163,7 @@ class PartitionRegistry:
             request.on_view(view)
 
     def _expire(self) -> None:
-        """The first deadline has passed: fails every request that is due, and asks to be called for the next."""
+        """Fails all requests whose deadline has passed, and schedules the next call."""
         now = self._now()
         self._is_armed = False
         while self._deadlines:
@@ -179,7 +179,7 @@ class PartitionRegistry:
                     PartitionNotFound(
                         ErrorCode.PARTITION_NOT_FOUND,
                         f"the blocking partition {request.partition_id!r} is still being written after"
-                        f" {self._timeout_s:g} s; ask for it when its producer has finished",
+                        f" {self._timeout_s:g} s; request it after its producer has finished",
                     )
                 )
                 continue
@@ -201,4 +201,4 @@ class PartitionRegistry:
 
 
 def _nothing() -> None:
-    """A request that was served at once has nothing to withdraw."""
+    """The withdrawal of a request that was served at once."""

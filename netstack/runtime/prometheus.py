@@ -1,10 +1,11 @@
 """Serves the metrics of a TaskManager or JobManager to Prometheus over HTTP.
 
-Takes: an address, and who makes a snapshot. Gives: `/metrics` in the text format, over TLS if the address says so.
+Takes: an address, and a function that takes a snapshot. Gives: `/metrics` in the text format, over TLS if the address
+says so.
 
-Trio accepts; each scrape is answered in a thread of its own (prometheus_client is synchronous), which asks trio's
-thread for a snapshot and formats it itself. So a slow scraper costs the event loop one `statistics()`, and leaving does
-not wait for it: threads that are still busy then find nothing to ask, answer without values, and end.
+trio accepts; a thread answers each scrape (prometheus_client is synchronous): it gets a snapshot from trio's thread and
+formats it itself. So a slow scraper costs the event loop one `statistics()`, and shutdown does not wait for it: threads
+that are still busy then answer without values and end.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ try:
     from prometheus_client.registry import Collector
 except ImportError as error:
     raise ConfigError(
-        "metrics_address needs the package prometheus_client: pip install 'prometheus_client>=0.20'"
+        "metrics_address requires the package prometheus_client: run pip install 'prometheus_client>=0.20'"
     ) from error
 
 LOGGER: Final = logging.getLogger("netstack")
 REQUEST_TIMEOUT_S: Final = 5.0
-"""How long a scraper may take to send its request or to take the answer; it occupies a thread meanwhile."""
+"""How long a scraper may take to send its request or to read the answer; it occupies a thread meanwhile."""
 
 MAX_SCRAPES: Final = 4
-"""At once; each has a thread."""
+"""The most concurrent scrapes; each has a thread."""
 
 _Application: TypeAlias = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 Family = CounterMetricFamily | GaugeMetricFamily
@@ -62,14 +63,14 @@ class MetricsServer:
         self._detailed = detailed
         place = f"[{host}]:{server.server_port}" if ":" in host else f"{host}:{server.server_port}"
         self.address = f"https://{place}" if server.certificates else place
-        """Where Prometheus finds it: `host:port`, or over TLS `https://host:port`."""
+        """The address for Prometheus: `host:port`, or over TLS `https://host:port`."""
 
     async def serve(self, snapshot: Callable[[], object], catalogue: Sequence[Metric] = CATALOGUE) -> None:
         """Answers until cancelled.
 
         Args:
-            snapshot: called in this thread, once a scrape.
-            catalogue: of the metrics that are read from it.
+            snapshot: called in this thread, once per scrape.
+            catalogue: the metrics to read from the snapshot.
         """
         read = partial(samples, detailed=self._detailed, catalogue=catalogue)
         self._registry.register(_Collector(snapshot, read, trio.lowlevel.current_trio_token()))
@@ -78,44 +79,44 @@ class MetricsServer:
             self._server.handle_request()
 
     def close(self) -> None:
-        """Listens no longer. Idempotent."""
+        """Stops listening. Idempotent."""
         self._server.server_close()
 
 
 async def bind_guarded(address: str, secret: Secret | None) -> MetricsServer:
-    """Binds like `bind_metrics`, for a service: whoever reaches it from another host has to show a token.
+    """Binds like `bind_metrics`, for a service: scrapers on other hosts must present a token.
 
     Raises:
-        ConfigError: as there; or other hosts reach the address, and there is no secret.
-        OSError: as there.
+        ConfigError: as `bind_metrics`; or other hosts can reach the address, and there is no secret.
+        OSError: as `bind_metrics`.
     """
     if secret is None and not is_private(address if "://" in address else f"tcp://{address}"):
         raise ConfigError(
-            f"metrics at {address} can be reached from other hosts, and there is no secret whose token a scraper could"
-            " show: give --secret-file FILE, or serve them at 127.0.0.1"
+            f"metrics at {address} can be reached from other hosts, but there is no secret for a scraper's token:"
+            " give --secret-file FILE, or serve metrics at 127.0.0.1"
         )
     return await bind_metrics(address, detailed=True, secret=secret)
 
 
 async def bind_metrics(address: str, *, detailed: bool, secret: Secret | None = None) -> MetricsServer:
-    """Starts to listen; nothing is answered before `MetricsServer.serve`.
+    """Starts to listen; requests are answered from `MetricsServer.serve` on.
 
     Args:
-        address: `host:port`; port 0 picks a free one. `tls+tcp://host:port?folder=PATH` serves over TLS, to scrapers
-            with a certificate, as for data and control: with the same files, read anew when they change.
-        detailed: whether detailed metrics are served too.
-        secret: whose `metrics_token` a scraper must show, unless only this host reaches the address. None asks for
-            nothing.
+        address: `host:port`; port 0 chooses a free port. `tls+tcp://host:port?folder=PATH` uses TLS and requires client
+            certificates, with the same files as data and control connections; changed files are reloaded.
+        detailed: whether to serve detailed metrics too.
+        secret: scrapers must present its `metrics_token`, unless only this host can reach the address. None requires no
+            token.
 
     Raises:
-        ConfigError: the address is none, or its certificates cannot be used.
-        OSError: it cannot be bound; the text names it.
+        ConfigError: the address is not valid, or its certificates cannot be used.
+        OSError: the address cannot be bound; the text names it.
     """
     place, certificates = address, None
     if address.startswith(f"{PREFIX}tcp://"):
         inner, _, certificates = split_tls(address)
         place = inner.removeprefix("tcp://")
-        certificates.credentials()  # now, not at the first scrape
+        certificates.credentials()  # reports errors now, not at the first scrape
     try:
         parts = urlsplit(f"//{place}")
         port = parts.port
@@ -137,7 +138,7 @@ async def bind_metrics(address: str, *, detailed: bool, secret: Secret | None = 
         return server
 
     try:
-        server = await trio.to_thread.run_sync(listen)  # looks names up
+        server = await trio.to_thread.run_sync(listen)  # may resolve a host name
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         code = getattr(error, "errno", None) or errno.EADDRNOTAVAIL
@@ -149,7 +150,7 @@ async def bind_metrics(address: str, *, detailed: bool, secret: Secret | None = 
 
 @final
 class _Collector(Collector):
-    """Turns a snapshot into metric families, in the thread of a scrape."""
+    """Converts a snapshot to metric families, in the thread of a scrape."""
 
     def __init__(
         self, snapshot: Callable[[], object], read: Callable[[object], list[Sample]], token: trio.lowlevel.TrioToken
@@ -177,7 +178,7 @@ def _is_loopback(server: _Server) -> bool:
 
 
 def _for_holders_of(token: str, app: _Application) -> _Application:
-    """An application that answers only who shows the token."""
+    """Returns an application that requires the token."""
     expected = f"Bearer {token}".encode()
 
     def checked(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -191,7 +192,7 @@ def _for_holders_of(token: str, app: _Application) -> _Application:
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    daemon_threads = True  # a scraper that says nothing must not keep the process
+    daemon_threads = True  # a silent scraper must not keep the process alive
     allow_reuse_port = False  # two servers at one address would share the scrapes
 
     def __init__(
@@ -199,14 +200,14 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
     ) -> None:
         self.certificates = certificates
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._scrapes: dict[Any, Any] = {}  # and what is shut to end it; oldest first; threads remove their own
+        self._scrapes: dict[Any, Any] = {}  # with the socket to shut down; oldest first; threads remove their own
         super().__init__(address, handler)
-        self.socket.setblocking(False)  # a scraper may be gone before it is accepted
+        self.socket.setblocking(False)  # a scraper may disconnect before it is accepted
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Begins a scrape; when too many are under way, the one that takes longest gives way."""
+        """Starts a scrape; if there are too many, the oldest one is ended."""
         while len(self._scrapes) >= MAX_SCRAPES:
-            with contextlib.suppress(StopIteration, RuntimeError):  # it has ended, or one did meanwhile
+            with contextlib.suppress(StopIteration, RuntimeError):  # it ended meanwhile
                 socket_of = self._scrapes.pop(next(iter(self._scrapes)))
                 with contextlib.suppress(OSError):
                     socket.socket.shutdown(socket_of, socket.SHUT_RDWR)  # its reader and writer get an error
@@ -214,25 +215,25 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Serves a scrape, in its thread; over TLS it shakes hands first, within the time for a request."""
+        """Serves a scrape in its thread; over TLS after a handshake, within the request timeout."""
         if self.certificates is None:
             super().finish_request(request, client_address)
             return
         request.settimeout(REQUEST_TIMEOUT_S)
         context = self.certificates.credentials().server
         with context.wrap_socket(request, server_side=True, do_handshake_on_connect=False) as secured:
-            if request in self._scrapes:  # it may have given way already
+            if request in self._scrapes:  # it may have been removed already
                 self._scrapes[request] = secured
             secured.do_handshake()
             super().finish_request(secured, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """A scrape has ended."""
+        """Removes an ended scrape."""
         self._scrapes.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        LOGGER.debug("a scrape from %s broke off", client_address, exc_info=True)
+        LOGGER.debug("a scrape from %s failed", client_address, exc_info=True)
 
 
 class _Handler(WSGIRequestHandler):

@@ -1,9 +1,9 @@
-"""An exception as a failure report: the user's frames with their source, causes, the members of groups; all bounded.
+"""Converts an exception to a failure report: the user's frames with source, causes, members of groups; bounded.
 
-Takes: an exception, whatever its class does. Gives: plain data (see `failure_report`).
+Takes: any exception. Gives: plain data (see `failure_report`).
 
-Rules: nothing here raises, whatever the exception is. Frames of netstack, of trio and of Python's import are folded
-into a count. It reads source files, so it is for failures only.
+Rules: nothing here raises, whatever the exception's class does. Frames of netstack, trio and Python's import system are
+folded into a count. It reads source files, so it is for failures only.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ _FOLDED: Final = {"netstack": "netstack", "trio": "trio", "outcome": "trio"}
 _USERS: Final = "netstack.examples"
 _IMPORT: Final = "importlib"
 _HEAD: Final = 8
-"""Of a traceback that is too long, as many of the outermost frames are shown; the rest are the innermost."""
+"""A long traceback keeps this many of the outermost frames; the rest are the innermost."""
 
 _LEAST_BYTES: Final = 512
-"""An error for which there is less room is left out."""
+"""An error is omitted if less room than this is left."""
 
 _Step = tuple[BaseException, str, tuple[TracebackType | None, ...]]
-"""An exception, how it is related to the one before it, and the tracebacks that lead to its raise, outermost first."""
+"""An exception, its relation to the one before it, and the tracebacks that lead to it, outermost first."""
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """A failure report of an exception.
+    """Returns the failure report of an exception.
 
     Args:
-        error: any; of an `OperatorFailed` what the user's function raised.
+        error: any exception; an `OperatorFailed` is reported as the error of the user's function.
     """
     try:
         if isinstance(error, OperatorFailed):
             error = error.cause
         return _described(error)
-    except Exception:  # the class of an exception may do anything, in attributes of Python's too
+    except Exception:  # an exception's class may override anything, even Python's own attributes
         return {}
 
 
@@ -69,7 +69,7 @@ def _described(error: BaseException) -> dict[str, Any]:
 
 
 def _related(error: BaseException) -> Iterator[_Step]:
-    """The exception, what it follows from, and what was raised beside it; each once."""
+    """Yields the exception, its causes, and the errors raised beside it; each once."""
     seen: set[int] = set()
     waiting: list[_Step] = [(error, "raised", ())]
     first = "raised"
@@ -83,7 +83,7 @@ def _related(error: BaseException) -> Iterator[_Step]:
             waiting += [(member, how, outer) for member in reversed(each.exceptions)]
             continue
         if isinstance(each, trio.Cancelled) and (waiting or first == "beside"):
-            continue  # it followed from another one
+            continue  # a consequence of another error
         how, first = (first, "beside") if how == "raised" else (how, first)
         yield each, how, outer
         cause = each.__cause__
@@ -94,11 +94,11 @@ def _related(error: BaseException) -> Iterator[_Step]:
 
 
 def _error(error: BaseException, how: str, tracebacks: tuple[TracebackType | None, ...], limit: int) -> dict[str, Any]:
-    """One error in at most `limit` bytes of JSON; what it says has half of them."""
+    """Describes one error in at most `limit` bytes of JSON; its message gets at most half of them."""
     text = error_text(error)
     message = shown_text(text, MESSAGE_CHARACTERS)
     if size_bytes(message) > limit // 2:
-        message = shown_text(text, limit // 24)  # of JSON's 12 bytes for a character, at most
+        message = shown_text(text, limit // 24)  # JSON takes at most 12 bytes for a character
     made: dict[str, Any] = {"type": shown_text(type(error).__name__, TYPE_CHARACTERS), "message": message}
     made |= {"how": how, "frames": []}
     if size_bytes(made) > limit - len(', {"folded": ""}') - TYPE_CHARACTERS:
@@ -110,14 +110,14 @@ def _error(error: BaseException, how: str, tracebacks: tuple[TracebackType | Non
 def _frames(
     error: BaseException, tracebacks: tuple[TracebackType | None, ...], limit: int, *, is_first: bool
 ) -> list[dict[str, Any]]:
-    """The frames that are shown, and how many are not; the innermost are kept where there is no room for all."""
+    """Returns the visible frames and the counts of folded ones; the innermost are kept if there is no room for all."""
     entries: list[tuple[str, TracebackType]] = []
     for traceback in tracebacks:
         while traceback is not None:
             entries.append((_owner(traceback), traceback))
             traceback = traceback.tb_next
     if is_first and entries and all(owner for owner, _ in entries) and not isinstance(error, NetstackError):
-        entries[-1] = "", entries[-1][1]  # raised where no user's code is, and not said in words of ours: where
+        entries[-1] = "", entries[-1][1]  # raised outside user code, with a text that is not ours: show the place
     if len(entries) > MAX_FRAMES and sum(not owner for owner, _ in entries) > MAX_FRAMES:
         users = [number for number, (owner, _) in enumerate(entries) if not owner]
         middle = range(users[_HEAD], users[_HEAD - MAX_FRAMES])
@@ -157,7 +157,7 @@ def _fold(frames: list[dict[str, Any]], count: int, owner: str) -> int:
 
 
 def _owner(traceback: TracebackType) -> str:
-    """Whose a frame is, if it is folded; empty for the user's."""
+    """The name under which a frame is folded; empty for user code."""
     frame = traceback.tb_frame
     module = str(frame.f_globals.get("__name__", ""))
     if module == _USERS or module.startswith(f"{_USERS}."):
@@ -169,9 +169,9 @@ def _owner(traceback: TracebackType) -> str:
 
 def _frame_of(traceback: TracebackType) -> dict[str, Any]:
     code, line = traceback.tb_frame.f_code, traceback.tb_lineno or 0
-    try:  # the module's globals lead to a source inside a zip file, too
+    try:  # with the module's globals, sources inside a zip file are found too
         source = linecache.getline(code.co_filename, line, traceback.tb_frame.f_globals)
-    except Exception:  # a loader of the user's module may raise anything; the frame then has no line
+    except Exception:  # the loader of the user's module may raise; the frame then has no source line
         source = ""
     return _frame(code.co_filename, line, code.co_qualname, source)
 

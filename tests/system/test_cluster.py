@@ -106,7 +106,7 @@ def test_one_sentence_for_what_cannot_be(
     other = tmp_path / "secret"
     other.write_bytes(Secret.generate().reveal())
     other.chmod(0o600)
-    assert "shared secret is another one" in said("jobs", "--secret-file", str(other))
+    assert "shared secret differs" in said("jobs", "--secret-file", str(other))
     assert f"cannot listen at {cluster.address}: Address already in use" in said(
         "jobmanager", "--listen", cluster.address
     )

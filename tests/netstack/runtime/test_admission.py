@@ -183,10 +183,10 @@ async def test_there_is_a_most_of_connections_and_room_again_when_one_leaves(aut
     async with door(max_connections=2) as at:
         await at.enter()
         await at.enter()
-        with pytest.raises(AuthenticationFailed, match="takes no more connections"):
+        with pytest.raises(AuthenticationFailed, match="accepts no more connections"):
             await at.enter()
         assert at.reasons() == [Refusal.FULL]
-        assert "finds 2 connections here, which is the most" in str(at.refused[0])
+        assert "2 connections are open, which is max_connections" in str(at.refused[0])
         at.admission.left(at.inside[0])
         await at.enter()
         assert at.counts() == (2, 0, 3)

@@ -75,7 +75,7 @@ async def test_with_another_secret_both_are_told(address: str) -> None:
         open_network(url(), CONFIG, secret=OTHER) as consumer,
     ):
         producer.create_partition("p", subpartitions=1)
-        with pytest.raises(AuthenticationFailed, match="its shared secret is another one") as caught:
+        with pytest.raises(AuthenticationFailed, match="its shared secret differs") as caught:
             await consumer.open_gate([ChannelDescriptor(producer.address, "p")])
         assert producer.address in str(caught.value)
         assert caught.value.reason is Refusal.SECRETS_DIFFER

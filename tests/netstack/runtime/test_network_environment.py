@@ -198,7 +198,7 @@ async def test_a_number_of_numpy_is_a_number(autojump_clock: MockClock) -> None:
 async def test_wrong_arguments_name_what_is_wrong(autojump_clock: MockClock) -> None:
     async with open_network(url(), CONFIG) as manager:
         manager.create_partition("p", subpartitions=1)
-        with pytest.raises(LocalProtocolError, match="partition 'p' exists already"):
+        with pytest.raises(LocalProtocolError, match="partition 'p' already exists"):
             manager.create_partition("p", subpartitions=1)
         with pytest.raises(ConfigError, match="subpartitions=0"):
             manager.create_partition("q", subpartitions=0)

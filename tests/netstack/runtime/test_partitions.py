@@ -127,7 +127,7 @@ def test_withdrawing_what_was_served_changes_nothing(stage: Stage) -> None:
 
 def test_a_name_is_used_once_at_a_time(stage: Stage) -> None:
     partition = stage.create()
-    with pytest.raises(LocalProtocolError, match="partition 'p' exists already"):
+    with pytest.raises(LocalProtocolError, match="partition 'p' already exists"):
         stage.create()
     partition.release()
     assert stage.registry.find("p") is None

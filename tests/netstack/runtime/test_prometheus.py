@@ -239,7 +239,7 @@ def test_without_prometheus_client_the_error_says_what_to_install() -> None:
         "        print(error)\n"
         "trio.run(main)"
     )
-    assert found == "metrics_address needs the package prometheus_client: pip install 'prometheus_client>=0.20'"
+    assert found == "metrics_address requires the package prometheus_client: run pip install 'prometheus_client>=0.20'"
 
 
 def status(address: str, **headers: str) -> int:

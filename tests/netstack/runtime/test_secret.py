@@ -41,7 +41,7 @@ def test_a_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> No
     path = tmp_path / "secret"
     path.write_bytes(b"x" * 32)
     path.chmod(mode)
-    with pytest.raises(ConfigError, match=rf"{path} is open to others \(mode {mode:04o}\); run: chmod 600 {path}"):
+    with pytest.raises(ConfigError, match=rf"{path} is accessible to other users \(mode {mode:04o}\); run: chmod 600 {path}"):
         Secret.from_file(path)
 
 
@@ -59,9 +59,9 @@ def test_a_file_without_a_secret_is_refused(tmp_path: Path, content: bytes, text
 
 def test_a_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "secret", 0o600)
-    with pytest.raises(ConfigError, match="is no regular file"):
+    with pytest.raises(ConfigError, match="is not a regular file"):
         Secret.from_file(tmp_path / "secret")
-    with pytest.raises(ConfigError, match="is no regular file"):
+    with pytest.raises(ConfigError, match="is not a regular file"):
         Secret.from_file("/dev/zero")
 
 

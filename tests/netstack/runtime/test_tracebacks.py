@@ -134,7 +134,7 @@ async def test_groups_are_flattened_and_cancellations_left_out() -> None:
     functions = [frame.get("function", "").rpartition(".")[2] for frame in report["errors"][0]["frames"]]
     assert functions[-1] == "fails"
     assert functions[0] == "test_groups_are_flattened_and_cancellations_left_out", "the way to the nursery, too"
-    assert "\n\nBeside it was raised:\n\n" in rendered(report)
+    assert "\n\nAlso raised:\n\n" in rendered(report)
 
 
 def test_frames_of_ours_are_folded() -> None:
@@ -361,8 +361,8 @@ GOOD: dict[str, Any] = {
         ({"errors": [GOOD | {"how": []}]}, "another place"),
         ({"errors": [GOOD | {"frames": [{}]}]}, "a frame of a failure report"),
         ({"errors": [GOOD | {"frames": [GOOD["frames"][0]] * 100}]}, "at most 65 frames"),
-        ({"errors": [GOOD | {"frames": [GOOD["frames"][0] | {"line": -1}]}]}, "no number of a line"),
-        ({"errors": [GOOD | {"frames": [GOOD["frames"][0] | {"line": True}]}]}, "no number of a line"),
+        ({"errors": [GOOD | {"frames": [GOOD["frames"][0] | {"line": -1}]}]}, "no valid line number"),
+        ({"errors": [GOOD | {"frames": [GOOD["frames"][0] | {"line": True}]}]}, "no valid line number"),
         ({"errors": [GOOD | {"frames": [{"folded": 3}]}]}, "a text of a failure report is none"),
         ({"errors": [GOOD | {"message": b"x"}]}, "a text of a failure report is none"),
         ({"errors": [GOOD | {"message": "\U0001f600" * 2_000}]}, "the most is 16384"),
