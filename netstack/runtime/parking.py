@@ -1,12 +1,12 @@
-"""Where a reader or a writer waits: a task in its event loop, or a thread, or a task of asyncio's, at its sockets.
+"""Where readers and writers wait: a task in its event loop; a thread, or an asyncio task, at its sockets.
 
-Takes: how long it may look before it parks, a function that looks. Gives: a wait that ends with somebody's `wake`, or
-with what comes at a socket.
+Takes: how long to poll before parking, and a function that polls. Gives: a wait that ends by `wake`, or when data
+arrives at a socket.
 
-What the readers and writers do is written once, as async functions, and there are two ways to run them. A task awaits
-them. A thread runs them as a visitor of the loop (`visits`), by hand: wherever they wait, they come back to
-`ThreadParking.run`, which leaves, polls the sockets and a pipe of its own, enters and lets them go on. A thread that
-has a loop of asyncio does the same (`run_in_asyncio`), but has that loop poll.
+Readers and writers are written once, as async functions, and run in two ways. A trio task awaits them. A thread drives
+them by hand as a visitor of the loop (`visits`): where they wait, control returns to `ThreadParking.run`, which leaves
+the data path, polls the sockets and its own pipe, enters again and resumes them. An asyncio task does the same
+(`run_in_asyncio`), but its loop polls.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from .visits import Visits
 R = TypeVar("R")
 
 LONGEST_S: Final = 60.0
-"""A thread looks again after this long, whatever happens."""
+"""A thread polls again after this time at the latest."""
 
 
 class Parking(Protocol):
     """Where a reader or a writer waits."""
 
     def wake(self) -> None:
-        """Ends the wait, if there is one; from the loop or a visitor."""
+        """Ends the current wait, if any; called by the loop or a visitor."""
 
     async def checkpoint(self) -> None:
-        """Lets others have their turn, if there are any."""
+        """Lets other tasks of the loop run, if there are any."""
 
     async def wait(self, spin_s: float, look: Callable[[], bool]) -> None:
-        """Waits until `wake`; looks for at most `spin_s` before. Cancellation: nothing changed."""
+        """Waits until `wake`; polls for at most `spin_s` before it parks. Cancellation: no effect."""
 
     def move_on_after(self, seconds: float) -> contextlib.AbstractContextManager[object]:
-        """Leaves the block, without an error, where it waits when that time is up."""
+        """Ends the block, without an error, if it still waits after this time."""
 
 
 @final
 class TaskParking:
-    """In an event loop."""
+    """Waits as a task of the event loop."""
 
     def __init__(self) -> None:
         self._signal = Signal()
@@ -66,31 +66,31 @@ class TaskParking:
 
 
 class _MovedOn(Exception):
-    """Leaves a block of `move_on_after`."""
+    """Ends a block of `move_on_after`."""
 
 
 async def _go_on() -> None:
-    """Nothing of the loop waits behind a thread that spins: it leaves before each look."""
+    """The `pass_on` of a thread: it leaves the data path before each poll, so no task waits for it."""
 
 
 @final
 class ThreadParking:
-    """In a thread, one at a time.
+    """Waits as a thread; for one thread at a time.
 
     Attributes:
         waits: how often it parked.
     """
 
     def __init__(self, visits: Visits, pumps: Callable[[], Iterable[Pump]]) -> None:
-        """Made in the loop.
+        """Created in the loop.
 
         Args:
-            visits: the door.
-            pumps: the connections at whose sockets it waits; asked before each wait. Only plain sockets.
+            visits: the lock of the loop.
+            pumps: returns the connections whose sockets it polls, before each wait. They must be plain sockets.
         """
         self.waits = 0
         self.is_at_sockets = bool(pumps())
-        """Whether there were any when it was made."""
+        """Whether there were connections to poll when it was created."""
         self.stay = Stay(visits.door)
         self._visits = visits
         self._pumps = pumps
@@ -108,12 +108,12 @@ class ThreadParking:
         visits.open()
 
     def __del__(self) -> None:
-        """Nobody can ring, or listen, any more."""
+        """Closes the pipe."""
         os.close(self._bell)
         os.close(self._rope)
 
     def wake(self) -> None:
-        """Ends the wait, if there is one."""
+        """Ends the current wait, if any."""
         if self._is_parked:
             self._is_parked = False
             os.write(self._rope, b"\0")
@@ -121,10 +121,10 @@ class ThreadParking:
             self._in_loop.wake()
 
     async def checkpoint(self) -> None:
-        """Does nothing: a thread holds up no other task."""
+        """Does nothing: a thread blocks no other task."""
 
     async def wait(self, spin_s: float, look: Callable[[], bool]) -> None:
-        """Waits until `wake`; never spins in a thread that has an event loop of its own."""
+        """Waits until `wake`; never polls in a thread that runs an event loop of its own."""
         self._has_waited = True
         if self._in_loop is None and self._spinner is not None:
             await self._spinner.wait(spin_s, look, _park)
@@ -133,7 +133,7 @@ class ThreadParking:
 
     @contextlib.contextmanager
     def move_on_after(self, seconds: float) -> Iterator[None]:
-        """Leaves the block, without an error, where it waits when that time is up."""
+        """Ends the block, without an error, if it still waits after this time."""
         self._moves_on_at = monotonic() + seconds
         try:
             yield
@@ -151,21 +151,21 @@ class ThreadParking:
         keep: Callable[[], bool] | None = None,
         comes_again: Callable[[R], bool] | None = None,
     ) -> R | None:
-        """Runs what waits here and nowhere else; in the thread, outside, which blocks meanwhile.
+        """Runs a coroutine that waits only here; called by the thread, outside, which blocks meanwhile.
 
         Args:
-            coroutine: of a reader or a writer that parks here.
-            timeout_s: the longest it may wait; None for no limit.
-            what: is said to have taken longer.
-            keep: asked when it must wait and may not: whether it is kept, to be brought to its end by `run_in_loop`;
-                else it is cancelled. Where time is up, None is returned then.
-            comes_again: asked about the result whether the caller is back in a moment. If it has waited, and so told
-                all there was to tell, what is to be sent since then waits for that (at most `LOOK_IN_S`).
+            coroutine: of a reader or a writer that uses this object to wait.
+            timeout_s: the longest wait; None means no limit.
+            what: describes the call in the error message.
+            keep: called if the coroutine must wait but the time is up: returns whether it is kept and completed by
+                `run_in_loop`; otherwise it is cancelled. If it is kept after a timeout, None is returned.
+            comes_again: called with the result: whether the caller will return at once. If so, and the call has waited
+                (and so sent what was due), data queued since then is sent by the next call, within `LOOK_IN_S`.
 
         Raises:
-            TimeoutError: it waited longer; it was cancelled.
-            LocalProtocolError: the TaskManager is closed; or the thread is inside already.
-            BaseException: what the coroutine raised, or a signal handler.
+            TimeoutError: it waited longer; the coroutine was cancelled.
+            LocalProtocolError: the TaskManager is closed, or the thread is already inside.
+            BaseException: the error raised by the coroutine or a signal handler.
         """
         until = None if timeout_s is None else monotonic() + timeout_s
         visit = self._visit(coroutine, keep, comes_again)
@@ -189,9 +189,9 @@ class ThreadParking:
         keep: Callable[[], bool] | None = None,
         comes_again: Callable[[R], bool] | None = None,
     ) -> R | None:
-        """Like `run`, in a task of asyncio, which awaits instead: other tasks of its loop run meanwhile.
+        """Like `run`, in an asyncio task: other tasks of its loop run meanwhile.
 
-        Cancellation: of what waits, unless it is kept.
+        Cancellation: cancels the coroutine, unless it is kept.
         """
         self._spinner = None
         visit = self._visit(coroutine, keep, comes_again)
@@ -214,7 +214,7 @@ class ThreadParking:
         keep: Callable[[], bool] | None,
         comes_again: Callable[[R], bool] | None,
     ) -> Generator[None, None, R | None]:
-        """One visit, which is outside wherever it yields; whoever runs it waits there, and throws what ends it."""
+        """One visit. It is outside wherever it yields; the caller waits there, and throws an error to end the visit."""
         visits = self._visits
         leave = visits.leave
         stay: Stay | None = self.stay
@@ -239,9 +239,9 @@ class ThreadParking:
                         self._is_parked = False
                 except _MovedOn as moved_on:
                     coroutine.throw(moved_on)
-                except BaseException as error:  # cancels: whatever the coroutine does then, it gets the reason
+                except BaseException as error:  # cancels the coroutine
                     if keep is not None and keep():
-                        stay = None  # what comes next waits for that
+                        stay = None  # the next call waits for its completion
                         if isinstance(error, TimeoutError):
                             return None
                         raise
@@ -255,7 +255,7 @@ class ThreadParking:
             leave(stay)
 
     async def run_in_loop(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Brings to its end what `run` kept. Cancellation, and its errors: it is closed."""
+        """Completes a coroutine that `run` kept. Cancelled, or after an error, it is closed."""
         self._in_loop = Signal()
         try:
             while True:
@@ -278,7 +278,7 @@ class ThreadParking:
             self._visits.enter_again()
 
     def _block(self, until: float | None, timeout_s: float | None, what: str) -> None:
-        """Waits until something has come, or may have; a thread's way, outside."""
+        """Waits, outside, as a thread: until data has arrived or may have."""
         least = LONGEST_S
         if until is not None or self._moves_on_at < float("inf"):
             now = monotonic()
@@ -292,18 +292,18 @@ class ThreadParking:
         self._silence(self._poll.poll(least * 1000))
 
     async def _readable(self) -> None:
-        """The same in a task of asyncio's; O(sockets).
+        """Waits like `_block`, in an asyncio task; O(sockets).
 
-        It polls a set of its own: the loop of the TaskManager may close a socket meanwhile, whose number may be given
-        out again.
+        It polls a set of its own, because the TaskManager's loop may close a socket meanwhile, and its number may be
+        reused.
         """
-        import asyncio  # who does without it need not load it
+        import asyncio  # programs without asyncio need not load it
 
         loop = asyncio.get_running_loop()
         come = asyncio.Event()
         with select.epoll() as waited:
             for descriptor in (self._bell, *self._polled.values()):
-                with contextlib.suppress(OSError):  # it was closed a moment ago, and the bell tells
+                with contextlib.suppress(OSError):  # it has just been closed; the pipe wakes the task
                     waited.register(descriptor, select.EPOLLIN)
             loop.add_reader(waited.fileno(), come.set)
             try:
@@ -325,7 +325,7 @@ class ThreadParking:
                     os.read(self._bell, 64)
 
     def _keep_up(self) -> None:
-        """Polls the sockets that are open now."""
+        """Updates the set of polled sockets."""
         polled = self._polled
         for pump in list(polled):
             if pump.is_ending:

@@ -1,13 +1,13 @@
-"""A byte stream that outlives the streams it runs over: cut, it waits for another one and goes on where it was.
+"""A resumable byte stream: after a cut it waits for another underlying stream and resumes at its position.
 
-Takes: one connected `ByteStream` after the other, and the `Session` that counts their bytes. Gives: one `ByteStream` to
-a pump, which notices nothing of a cut but that it lasts: the stream is full, and nothing comes.
+Takes: successive connected `ByteStream`s, and the `Session` that counts their bytes. Gives: one `ByteStream` to a pump.
+During a cut the stream appears full, and without data.
 
 Rules:
-- Before both sides know the session, and once the peer has said goodbye, a stream that ends or breaks does so for the
-  pump, too.
-- Whoever gives up (`give_up`) has the pump see the very end or error that was the cut.
-- What was sent and not acknowledged goes first on another stream, before anything that is ready.
+- Before both sides know the session, and after the peer's goodbye, the end or failure of the underlying stream is
+  passed to the pump.
+- After `give_up` the pump sees the end or error that caused the cut.
+- Data that was sent and not acknowledged is resent first on the next stream.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from ..transport import ByteStream, Piece
 from ..wire.session import WINDOW_BYTES, Session
 
 REPLAY_PIECES: Final = 64
-"""Of one write."""
+"""The most pieces of one write."""
 
 
 @final
 class SessionStream(ByteStream):
-    """A stream that outlives cuts: it goes on over another one."""
+    """A stream that survives cuts of the streams underneath."""
 
     streams_changed = 0
-    """Counts cuts and new streams of all of them: descriptors that were asked for before may be others now."""
+    """Counts cuts and new streams of all instances: descriptors obtained before may have changed."""
 
     def __init__(self, stream: ByteStream, session: Session, *, on_cut: Callable[[SessionStream, str], None]) -> None:
-        """Runs over `stream`.
+        """Starts on `stream`.
 
         Args:
             stream: owned from now on.
-            session: counts and keeps.
-            on_cut: told when a stream broke, and how: somebody must `attach` another one, or `give_up`.
+            session: counts bytes and keeps unacknowledged data.
+            on_cut: called with the reason when the stream broke: the callee must call `attach` or `give_up`.
         """
         self.peer = stream.peer
         self.session = session
@@ -56,16 +56,16 @@ class SessionStream(ByteStream):
 
     @property
     def is_suspended(self) -> bool:
-        """Whether there is no stream at the moment."""
+        """Whether there is currently no stream underneath."""
         return self._stream is None and not self._is_given_up and not self._is_closed
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed or given up: it takes no other stream."""
+        """Whether it was closed or given up, so that it accepts no other stream."""
         return self._is_closed or self._is_given_up
 
     def try_send(self, pieces: Sequence[Piece]) -> int:
-        """Sends what the stream takes now; nothing without a stream, or when too much is not acknowledged."""
+        """Sends as the stream underneath; nothing without a stream, or if too much is unacknowledged."""
         stream = self._stream
         session = self.session
         if stream is None:
@@ -86,7 +86,7 @@ class SessionStream(ByteStream):
         return count
 
     def try_receive_into(self, windows: Sequence[memoryview]) -> int | None:
-        """Stores what has come; nothing is there while there is no stream."""
+        """Receives as the stream underneath; None without a stream."""
         stream = self._stream
         if stream is None:
             self._check_given_up()
@@ -104,7 +104,7 @@ class SessionStream(ByteStream):
         return count
 
     async def wait_writable(self) -> None:
-        """Waits until there is room to send; sends what must be sent again."""
+        """Waits until there is room to send; resends unacknowledged data."""
         while True:
             stream = await self._wait_stream()
             if stream is None:
@@ -121,7 +121,7 @@ class SessionStream(ByteStream):
                 return
 
     async def wait_readable(self) -> None:
-        """Waits until something has come."""
+        """Waits until data has arrived."""
         while True:
             stream = await self._wait_stream()
             if stream is None:
@@ -134,7 +134,7 @@ class SessionStream(ByteStream):
             return
 
     def send_eof(self) -> None:
-        """Ends our direction; on another stream again."""
+        """Ends our direction, again after each cut."""
         self._wants_eof = True
         if self._stream is not None and not self._replay:
             self._stream.send_eof()
@@ -149,34 +149,34 @@ class SessionStream(ByteStream):
             self._changed.unpark_all()
 
     def tcp_facts(self) -> dict[str, str | int]:
-        """Of the present stream."""
+        """Of the current stream."""
         return {} if self._stream is None else self._stream.tcp_facts()
 
     def endpoints(self) -> tuple[str, str]:
-        """Of the present stream."""
+        """Of the current stream."""
         return ("", "") if self._stream is None else self._stream.endpoints()
 
     def descriptor(self) -> int | None:
-        """Of the present stream."""
+        """Of the current stream."""
         return None if self._stream is None else self._stream.descriptor()
 
     def has_come(self) -> bool | None:
-        """Of the present stream."""
+        """Of the current stream."""
         return None if self._stream is None else self._stream.has_come()
 
     def channel_binding(self) -> bytes:
-        """Of the present stream."""
+        """Of the current stream."""
         return b"" if self._stream is None else self._stream.channel_binding()
 
     def break_off(self) -> bool:
-        """The peer is silent: this stream is of no use. Returns whether another one may come."""
+        """Drops a stream whose peer is silent. Returns whether another one may follow."""
         if self._outlives_cuts:
             self._cut(ConnectionLost(f"{self.peer} was silent for too long"))
             return True
         return False
 
     async def keep_sending(self) -> None:
-        """Sends what is kept until the peer has it."""
+        """Resends kept data until the peer has acknowledged it."""
         while True:
             if self._replay:
                 await self.wait_writable()
@@ -184,23 +184,23 @@ class SessionStream(ByteStream):
                 await self._changed.park()
                 self._check_open()
 
-    # For whoever gets it another stream.
+    # For `Sessions`, which provides streams.
 
     def detach(self) -> ByteStream | None:
-        """Takes the stream away: it carries another session from now on."""
+        """Removes the stream, which now carries another session."""
         stream, self._stream = self._stream, None
         return stream
 
     def attach(self, stream: ByteStream, position: int, first: bytes = b"") -> None:
-        """Goes on over `stream`, instead of the one it has, if any.
+        """Resumes on `stream`; a current stream is replaced.
 
         Args:
             stream: owned from now on, unless an error is raised.
-            position: up to which the peer has what was sent.
-            first: what is said before that.
+            position: the number of bytes of ours that the peer has received.
+            first: sent before the rest.
 
         Raises:
-            RemoteProtocolError: the peer cannot be there.
+            RemoteProtocolError: the peer cannot be at this position.
         """
         rest = self.session.go_on(position)
         if self._stream is not None:
@@ -217,7 +217,7 @@ class SessionStream(ByteStream):
         self._changed.unpark_all()
 
     def give_up(self) -> None:
-        """No other stream will come: the pump sees what cut the last one. Idempotent."""
+        """Ends the wait for another stream: the pump sees the cause of the last cut. Idempotent."""
         if not self.is_closed:
             self._is_given_up = True
             self._drop_stream()
@@ -245,10 +245,10 @@ class SessionStream(ByteStream):
     def _drop_stream(self) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
-            stream.close()  # its waiters look here again
+            stream.close()  # its waiters continue with the next stream
 
     def _send_replay(self, stream: ByteStream) -> bool:
-        """Sends again what must be. Returns whether all of it is sent."""
+        """Resends kept data. Returns whether all of it is sent."""
         replay = self._replay
         try:
             while replay:
@@ -268,7 +268,7 @@ class SessionStream(ByteStream):
         return True
 
     async def _wait_stream(self) -> ByteStream | None:
-        """The present stream; None when there will be none: trying tells why."""
+        """Returns the current stream; None after `give_up`: a `try_` call then raises the reason."""
         self._check_open()
         while self._stream is None:
             if self._is_given_up:

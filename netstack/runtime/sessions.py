@@ -1,14 +1,14 @@
-"""Which connections outlive a cut, and how they get another stream: the consumer dials again, the producer waits.
+"""Resumable connections: after a cut the consumer redials, and the producer waits for it.
 
-Takes: connected streams, a way to dial. Gives: `SessionStream`s to pumps; other streams to those, within the grace
-time.
+Takes: connected streams, a function that dials. Gives: `SessionStream`s to pumps; new streams to those, within the
+grace time.
 
 Rules:
-- Another stream passes all that the first one had to: TLS, the proof of the secret, the route, the hellos. Then it
-  names the session by its id, which only its two ends have seen.
-- An attempt has a higher number than those before, so one that was delayed on its way takes nothing over.
-- A session that was closed on purpose, or whose peer broke the protocol, is unknown from then on. So is one of a
-  process that ended: its consumer gives up at once, not after the grace time.
+- A new stream passes all steps of the first one: TLS, the proof of the secret, the route, the hellos. Then it names the
+  session by its id, which only its two ends know.
+- Each attempt has a higher number than those before, so a delayed attempt takes nothing over.
+- A session that was closed deliberately, or whose peer violated the protocol, is forgotten. So is a session of a
+  process that ended: its consumer gives up at once rather than after the grace time.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from .session_stream import SessionStream
 
 FIRST_DELAY_S: Final = 0.05
 LONGEST_DELAY_S: Final = 1.0
-"""Between two attempts; the first is made at once."""
+"""Bounds of the delay between two attempts; the first attempt is made at once."""
 
 
 @final
 class Sessions:
-    """Those of one TaskManager."""
+    """The resumable connections of one TaskManager."""
 
     def __init__(
         self,
@@ -50,15 +50,15 @@ class Sessions:
         dial: Callable[[str], Awaitable[ByteStream]],
         log: LimitedLog,
     ) -> None:
-        """Knows none yet.
+        """Starts without sessions.
 
         Args:
             config: the grace time.
             nursery: runs attempts.
-            codec: makes one that knows our frames.
-            hello: what we say first on any stream.
-            dial: connects to an address and passes all that comes before the hello.
-            log: gets a line for a cut, and one for how it ended.
+            codec: creates a codec for our frames.
+            hello: returns our first frame on any stream.
+            dial: connects to an address and completes everything before the hello.
+            log: receives a line for each cut, and one for its outcome.
         """
         self._config = config
         self._nursery = nursery
@@ -73,12 +73,12 @@ class Sessions:
     # Streams of pumps.
 
     def accepted(self, stream: ByteStream) -> SessionStream:
-        """One over which we produce."""
+        """Makes an accepted stream resumable."""
         session = Session(offer=secrets.token_bytes(SESSION_BYTES), grace_s=self._config.resume_grace_s)
         return SessionStream(stream, session, on_cut=self._wait_for_consumer)
 
     def dialled(self, stream: ByteStream, address: str) -> SessionStream:
-        """One over which we consume."""
+        """Makes a dialled stream resumable."""
 
         def on_cut(cut: SessionStream, why: str) -> None:
             self._nursery.start_soon(self._dial_again, cut, address, why)
@@ -86,7 +86,7 @@ class Sessions:
         return SessionStream(stream, Session(offer=None, grace_s=self._config.resume_grace_s), on_cut=on_cut)
 
     def add(self, pump: Pump) -> None:
-        """A pump whose stream may be one of these."""
+        """Registers a pump, whose stream may be resumable."""
         stream = pump.stream
         if isinstance(stream, SessionStream):
             self._pumps[stream] = pump
@@ -94,7 +94,7 @@ class Sessions:
                 self._accepted[stream.session.id] = stream
 
     def discard(self, pump: Pump) -> None:
-        """Its connection is over."""
+        """Removes a pump whose connection is over."""
         stream = pump.stream
         if isinstance(stream, SessionStream):
             self._pumps.pop(stream, None)
@@ -104,10 +104,10 @@ class Sessions:
     # The producer.
 
     def hand_over(self, pump: Pump) -> None:
-        """A new connection's stream is that of another session: it is taken from the pump, which ends.
+        """Takes the stream of a new connection that resumes another session; its own pump ends.
 
         Raises:
-            RemoteProtocolError: there is no such session, or the peer cannot be where it says.
+            RemoteProtocolError: there is no such session, or the peer cannot be at the position it sent.
         """
         frame = pump.connection.continuation
         stream = pump.stream
@@ -116,13 +116,13 @@ class Sessions:
         known = self._accepted.get(frame.session)
         if known is None or known.is_closed or known is stream:
             raise RemoteProtocolError(
-                ErrorCode.SESSION_UNKNOWN, "there is no such session (any more); its channels have to be opened anew"
+                ErrorCode.SESSION_UNKNOWN, "there is no such session (any more); open its channels again"
             )
         session = known.session
         if frame.attempt <= session.attempt:
             raise RemoteProtocolError(
                 ErrorCode.UNEXPECTED_FRAME,
-                f"attempt {frame.attempt} to go on came behind attempt {session.attempt}",
+                f"attempt {frame.attempt} to resume arrived after attempt {session.attempt}",
             )
         try:
             session.check_position(frame.position)
@@ -136,7 +136,7 @@ class Sessions:
         self._handed_over[pump] = known, inner, frame
 
     def finish_hand_over(self, pump: Pump) -> None:
-        """The pump's tasks have ended; now its stream may be waited for by others."""
+        """Passes the stream on after the pump's tasks have ended, so that other tasks may wait for it."""
         handed_over = self._handed_over.pop(pump, None)
         if handed_over is None:
             return
@@ -155,11 +155,11 @@ class Sessions:
         cuts = stream.session.cuts
         grace_s = stream.session.grace_s
         self._log_change(
-            "cut", f"the connection to {shown_text(stream.peer)} was cut: {why}; it may go on for {grace_s:g} s"
+            "cut", f"the connection to {shown_text(stream.peer)} was cut: {why}; it can be resumed for {grace_s:g} s"
         )
         await trio.sleep(grace_s)
         if stream.is_suspended and stream.session.cuts == cuts:
-            self._give_up(stream, f"nobody went on within {grace_s:g} s")
+            self._give_up(stream, f"it was not resumed within {grace_s:g} s")
 
     # The consumer.
 
@@ -192,7 +192,7 @@ class Sessions:
             self._give_up(stream, reason)
 
     async def _ask(self, stream: SessionStream, address: str) -> tuple[ByteStream, int]:
-        """A stream that carries the session from now on, and up to where the producer has what was sent."""
+        """Returns a stream that carries the session, and the number of our bytes that the producer has received."""
         session = stream.session
         assert session.id is not None
         codec = self._codec()
@@ -205,19 +205,18 @@ class Sessions:
                 match await _receive_frame(inner, codec):
                     case Continue() as answer:
                         if (answer.session, answer.attempt) != (session.id, session.attempt):
-                            raise RemoteProtocolError(
-                                ErrorCode.UNEXPECTED_FRAME, f"{address} goes on with another session"
-                            )
+                            raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"{address} resumed another session")
                         return inner, answer.position
                     case ConnectionFailure(code, text):
-                        raise RemoteProtocolError(code, f"{address} does not go on: {text}")
+                        raise RemoteProtocolError(code, f"{address} does not resume the session: {text}")
                     case Hello() | SessionOffer():
-                        pass  # what every stream begins with
-                    case Goodbye():  # the peer is being closed, and was before it heard of the session
+                        pass  # the first frames of every stream
+                    case Goodbye():  # the peer was closing before it received the request
                         raise ConnectionLost(f"{address} is closing")
                     case frame:
                         raise RemoteProtocolError(
-                            ErrorCode.UNEXPECTED_FRAME, f"{address} sent {type(frame).__name__} before it went on"
+                            ErrorCode.UNEXPECTED_FRAME,
+                            f"{address} sent {type(frame).__name__} before it resumed the session",
                         )
         except BaseException:
             inner.close()
@@ -241,8 +240,8 @@ class Sessions:
         pump.go_on()
         self._log_change(
             "resumed",
-            f"the connection to {shown_text(stream.peer)} goes on after {session.suspended_s - before_s:.3f} s;"
-            f" {session.resent_bytes - before_bytes} bytes are sent again",
+            f"the connection to {shown_text(stream.peer)} was resumed after {session.suspended_s - before_s:.3f} s;"
+            f" {session.resent_bytes - before_bytes} bytes are resent",
         )
 
     def _give_up(self, stream: SessionStream, reason: str) -> None:
@@ -262,16 +261,16 @@ async def _send(stream: ByteStream, data: bytes) -> None:
 
 
 async def _receive_frame(stream: ByteStream, codec: Codec) -> Frame | None:
-    """The next control frame; not a byte more is read.
+    """Returns the next control frame; reads no further byte.
 
     Raises:
         ConnectionLost: the stream ended.
-        RemoteProtocolError: it is none, or too long.
+        RemoteProtocolError: it is not a control frame, or too long.
     """
     header = memoryview(await _receive_exactly(stream, codec.header_bytes))
     kind, length, control_type, channel, *_ = codec.parse_header(header, 0)
     if kind is not FrameKind.CONTROL or length > codec.max_control_bytes:
-        raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"{stream.peer} sent data before it went on")
+        raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"{stream.peer} sent data before it resumed the session")
     return codec.decode_control(control_type, channel, await _receive_exactly(stream, length))
 
 
@@ -283,7 +282,7 @@ async def _receive_exactly(stream: ByteStream, count: int) -> bytes:
         if arrived is None:
             await stream.wait_readable()
         elif arrived == 0:
-            raise ConnectionLost(f"{stream.peer} closed the stream before it went on")
+            raise ConnectionLost(f"{stream.peer} closed the stream before it resumed the session")
         else:
             have += arrived
     return bytes(data)

@@ -1,22 +1,22 @@
-"""Looking for data for a moment before parking: a wake-up through epoll costs 20 to 50 us, a look at the socket 2.
+"""Polls for a moment before parking: a wake-up through epoll costs 20 to 50 us, polling a socket 2.
 
-Takes: how long it may take at most, how long waits took, a function that looks. Gives: a wait that ends as soon as
-there is something.
+Takes: the longest time to poll, the durations of earlier waits, a function that polls. Gives: a wait that ends as soon
+as there is data.
 
 Rules:
-- A process that may use one core only (its affinity) always parks: the other side could not run meanwhile.
-- The average of the last waits must be below the limit, and a wait spins for a few averages at most. So an idle
+- A process that may use only one core (its affinity) always parks: the other side could not run meanwhile.
+- The average of the recent waits must be below the limit, and a wait polls for a few averages at most. So an idle
   connection costs nothing, and the end of a burst little.
-- Spinning must pay. There is an account: time spun with success fills it; time spun in vain, and time lost to other
-  threads that wanted the core, empty it. An empty account parks the next waits, each time twice as many. So a task that
-  never finds anything spins for less than a twentieth of the time.
-- A task that works for a good part of the time spins for 200 us at most: a round trip of credit. What comes meanwhile
-  is taken in one go later, for less. Only a task that does little but wait gains by going on at once, still awake.
-- The processor is offered to other threads before each look (`sched_yield`). They want it if it comes back late, or if
-  the kernel counts more than a switch every `LEAST_S_A_SWITCH`: on a busy machine a sleeping thread is woken sooner
-  than a spinning one gets its next turn. Even on an idle machine a thread is late now and then: the system, or the
-  host of a virtual machine, has something to do. So a twentieth of the time spun may be lost.
-- Other tasks of the loop get their turn after 20 us and then every 100. If they had something to do, the task parks.
+- Polling must pay off. It has a budget: successful polling adds to it; unsuccessful polling, and time lost to other
+  threads that needed the core, subtract from it. Without budget the next waits park, twice as many each time. So a task
+  that never finds data polls for less than a twentieth of the time.
+- A task that works for a large part of the time polls for at most 200 us: a round trip of credit. It reads later data
+  in one go, for less. Only a task that mostly waits gains by continuing at once, still awake.
+- Before each poll the processor is offered to other threads (`sched_yield`). They need it if the call returns late, or
+  if the kernel counts more than one context switch every `LEAST_S_A_SWITCH`: on a busy machine a sleeping thread is
+  woken sooner than a polling one gets its next turn. Even on an idle machine a thread is sometimes late, because of the
+  system or the host of a virtual machine. So a twentieth of the polling time may be lost.
+- Other tasks of the loop run after 20 us, and then every 100. If they had work, the task parks.
 """
 
 from __future__ import annotations
@@ -37,66 +37,66 @@ else:
 
 FIRST_TURN_S: Final = 20e-6
 TURN_S: Final = 100e-6
-"""How long a spinning task keeps the loop, at first and then."""
+"""How long a polling task keeps the loop, at first and later."""
 
 BUSY_S: Final = 60e-6
-"""A round of the scheduler, or a yield, that takes longer had something to do for others."""
+"""In a scheduler round, or a yield, that takes longer, others had work."""
 
 AVERAGES: Final = 3.0
-"""How many average waits one spins at most: nearly all of those that come at random are over by then."""
+"""How many average waits a task polls at most: nearly all waits of random arrivals are over by then."""
 
 WEIGHT: Final = 0.25
-"""Of the newest wait in the average: two long ones end the spinning, some short ones begin it."""
+"""The weight of the newest wait in the average: two long ones end the polling, a few short ones start it."""
 
 WORKING_LIMIT_S: Final = 0.0002
-"""How long one spins at most who has work for more than a part in `WAITS_TO_WORK` of the time."""
+"""How long a task polls at most if it works for more than one part in `WAITS_TO_WORK` of the time."""
 
 WAITS_TO_WORK: Final = 4.0
-"""Average waits so much longer than the work between them: there is little to do but wait."""
+"""If the average wait is this many times as long as the work between waits, the task mostly waits."""
 
 LATE_S: Final = 500e-6
-"""A yield that takes longer has cost more than a wake-up, whatever came meanwhile."""
+"""A yield that takes longer has cost more than a wake-up, even if data arrived."""
 
 LOST_SHARE: Final = 0.05
-"""Of the time spun with success may be lost to others, in yields that take longer than `BUSY_S` and bring nothing."""
+"""The share of the successful polling time that may be lost to others, in yields longer than `BUSY_S` without data."""
 
 LOST_S: Final = 300e-6
-"""How much of it at once at most."""
+"""The most of it at once."""
 
 VAIN_SHARE: Final = 0.1
-"""Time spun in vain counts so much as if it were lost: half as much as was spun with success, and 3 ms at once."""
+"""The share of unsuccessful polling time that counts as lost: half of the successful time, and 3 ms at once."""
 
 CHECK_S: Final = 0.01
 LEAST_S_A_SWITCH: Final = 0.004
-"""After so much spinning one asks how often others had the core, which may be once in so much time."""
+"""After `CHECK_S` of polling, context switches are counted; one in `LEAST_S_A_SWITCH` is allowed."""
 
 WAITS_OFF: Final = 16
 MOST_WAITS_OFF: Final = 4096
-"""Waits without spinning when the account is empty, and how many they become if that goes on."""
+"""Waits without polling when the budget is empty, and the most after repeated doubling."""
 
 MOST_S_OFF: Final = 0.25
-"""How long they last at most: of a slow stream 4,096 would be a good while, and to try again costs a turn of theirs."""
+"""The most time without polling: 4,096 waits of a slow stream would take long, and a new try costs one of its turns."""
 
 
 def offer_processor() -> None:
-    """Lets another thread of the system run, if one waits for this core."""
+    """Lets another thread run, if one waits for this core."""
     os.sched_yield()
 
 
 def switches() -> int:
-    """How often this thread was taken its core, or gave it away while it had work; 0 where the system does not say."""
+    """How often this thread lost its core while it had work; 0 if the system does not count this."""
     return 0 if _SELF is None else resource.getrusage(_SELF).ru_nivcsw
 
 
 def cores() -> int:
-    """On how many cores this process may run."""
+    """The number of cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return (os.cpu_count() or 1) if affinity is None else len(affinity(0))
 
 
 @final
 class Spinner:
-    """How one task waits. Not shared between tasks."""
+    """The polling state of one task; not shared between tasks."""
 
     __slots__ = (
         "_average_s",
@@ -125,18 +125,18 @@ class Spinner:
         cores: Callable[[], int] = cores,
         switches: Callable[[], int] = switches,
     ) -> None:
-        """Begins with parking: that data comes fast has to be seen first.
+        """Starts with parking, until waits prove to be short.
 
         Args:
-            clock: real seconds.
-            relax: offers the processor to others; None is `offer_processor`.
-            pass_on: gives other tasks of the loop their turn.
-            cores: says on how many cores this process may run; asked once.
-            switches: counts how often the calling thread was taken its core.
+            clock: returns real seconds.
+            relax: offers the processor to others; None means `offer_processor`.
+            pass_on: lets other tasks of the loop run.
+            cores: returns the number of usable cores; called once.
+            switches: counts the involuntary context switches of the calling thread.
         """
         self._pass_on = pass_on
         self._clock = clock
-        self._relax = relax or (lambda: offer_processor())  # looked up each time: a profile replaces it
+        self._relax = relax or (lambda: offer_processor())  # looked up each time, because profiles replace it
         self._is_alone = cores() < 2
         self._switches = switches
         self._switches_before = -1
@@ -151,16 +151,16 @@ class Spinner:
         self._next_off = WAITS_OFF
 
     async def wait(self, limit_s: float, look: Callable[[], bool], park: Callable[[], Awaitable[None]]) -> None:
-        """Returns when `look` has found something or `park` has returned; looks at once only if it spins.
+        """Returns when `look` has found data or `park` has returned; calls `look` only if it polls.
 
-        Between the last `look` and `park` nothing else runs, so what wakes `park` is not missed.
+        Nothing else runs between the last `look` and `park`, so no wake-up of `park` is missed.
 
         Args:
-            limit_s: longest time to spin; 0 always parks.
-            look: looks, without waiting, and says whether the wait is over.
-            park: waits until it may be.
+            limit_s: the longest time to poll; 0 always parks.
+            look: polls without waiting, and returns whether the wait is over.
+            park: waits until the wait may be over.
 
-        Cancellation: nothing changed.
+        Cancellation: no effect.
         """
         if not limit_s or self._is_alone:
             await park()
@@ -211,7 +211,7 @@ class Spinner:
                 turn = now + TURN_S
 
     def _settle(self, spun_s: float, now: float, has_come: bool) -> None:
-        """Enters into the account what one spin brought."""
+        """Updates the budget after polling."""
         if has_come:
             self._may_lose_s = min(self._may_lose_s + spun_s * LOST_SHARE, LOST_S)
             self._next_off = max(self._next_off - 1, WAITS_OFF)
@@ -229,7 +229,7 @@ class Spinner:
             self._leave_off(now)
 
     def _leave_off(self, now: float) -> None:
-        """The next waits park, each time twice as many."""
+        """Makes the next waits park, twice as many each time."""
         self._may_lose_s = max(0.0, self._may_lose_s)
         self._waits_off = self._next_off
         self._off_until = now + MOST_S_OFF

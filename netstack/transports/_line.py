@@ -1,12 +1,12 @@
-"""One direction of an impaired link: bytes enter as they come and leave when the line has brought them.
+"""One direction of an impaired link: delays bytes and limits their rate.
 
-Takes: bytes, stored by the reader of the stream into the window this lends; the time, as an argument. Gives: the bytes
-that are due by then.
+Takes: bytes, which the stream's reader stores in the lent window; the time, as an argument. Gives: the bytes that are
+due.
 
-Rules: the model is that of a cable behind a transmitter. Bytes that enter wait until the line is free, are transmitted
-in portions of `PORTION_S` of the line (`start = max(entered, line free)`, `left = start + size / rate`), and arrive
-`delay` after they left it. Without a rate they leave as they enter. They leave this store from its head only: whatever
-is changed meanwhile, order stays. Each byte is copied once in (by the system call that stores it) and once out.
+Rules: the model is a cable behind a transmitter. Bytes wait until the transmitter is free, are transmitted in portions
+of `PORTION_S` (`start = max(entered, transmitter free)`, `left = start + size / rate`), and arrive `delay` later.
+Without a rate they leave when they enter. Bytes leave in order, whatever is changed meanwhile. Each byte is copied once
+in (by the system call that stores it) and once out.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from collections.abc import Sequence
 from typing import Final, final
 
 BLOCK_BYTES: Final = 256 * 1024
-"""What one read stores at most."""
+"""The most bytes that one read stores."""
 
 SPARE_BLOCKS: Final = 4
-"""Emptied blocks kept for the next bytes: a running line frees about as many as it takes."""
+"""Emptied blocks kept for reuse: a running line frees about as many as it needs."""
 
 PORTION_S: Final = 0.001
-"""A slow line would else have to be looked at for every byte: trio wakes nobody more often than this."""
+"""The time that one portion takes on the line; trio wakes tasks no more often than this."""
 
 
 @final
 class Line:
-    """A line that delays and limits. All byte counts are positions since the beginning of the stream."""
+    """A line that delays and limits. All byte counts are positions since the start of the stream."""
 
     __slots__ = (
         "_blocks",
@@ -51,10 +51,10 @@ class Line:
     )
 
     def __init__(self, queue_bytes: int, delay_s: float, rate_bytes_per_s: float | None) -> None:
-        """An empty line; see `change` for the arguments.
+        """Creates an empty line.
 
         Args:
-            queue_bytes: held at most, beyond what fits on the line (rate x delay).
+            queue_bytes: the most bytes held, beyond those that fit on the line (rate x delay).
             delay_s: see `change`.
             rate_bytes_per_s: see `change`.
         """
@@ -66,17 +66,17 @@ class Line:
         self._flying: deque[tuple[int, float]] = deque()  # (position after, when it left the transmitter)
         self._blocks: deque[memoryview] = deque()
         self._spares: list[memoryview] = []
-        self._head = self._tail = 0  # in the first block: where to take; in the last one: where to store
+        self._head = self._tail = 0  # read position in the first block, write position in the last one
         self._set(delay_s, rate_bytes_per_s)
 
     @property
     def held_bytes(self) -> int:
-        """What entered and was not taken yet."""
+        """Bytes that entered and were not taken yet."""
         return self._entered - self._taken
 
     @property
     def is_over(self) -> bool:
-        """Whether the end has arrived, and everything before it was taken."""
+        """Whether the end has arrived, and all bytes before it were taken."""
         return self._is_ended and self._taken == self._entered and not self._waiting and not self._flying
 
     @property
@@ -85,18 +85,18 @@ class Line:
         return self._entered - self._taken < self._limit and not self._is_ended
 
     def change(self, delay_s: float, rate_bytes_per_s: float | None, now: float) -> None:
-        """Another line from `now` on; order stays.
+        """Changes the line from `now` on; the order of bytes is kept.
 
         Args:
-            delay_s: holds for everything that has not arrived yet.
-            rate_bytes_per_s: holds for everything that has not begun to leave yet; None is without a bound.
-            now: in seconds, of the clock of `enter` and `advance`.
+            delay_s: applies to all bytes that have not arrived yet.
+            rate_bytes_per_s: applies to all bytes whose transmission has not started; None means no limit.
+            now: seconds of the clock of `enter` and `advance`.
         """
         self.advance(now)
         self._set(delay_s, rate_bytes_per_s)
 
     def window(self) -> memoryview | None:
-        """Where the next bytes may be stored, at most one block; None when the line is full or at its end."""
+        """The place for the next bytes, at most one block; None if the line is full or at its end."""
         room = self._limit - (self._entered - self._taken)
         if room <= 0 or self._is_ended:
             return None
@@ -106,18 +106,18 @@ class Line:
         return self._blocks[-1][self._tail : self._tail + room]
 
     def enter(self, count: int, now: float) -> None:
-        """The first `count` bytes of the last `window` were stored."""
+        """Records that the first `count` bytes of the last `window` were stored."""
         self._tail += count
         self._entered += count
         self._waiting.append((self._entered, now))
 
     def end(self, now: float) -> None:
-        """Nothing more enters; the end travels behind the last byte."""
+        """Records the end of the stream, which arrives after the last byte."""
         self._is_ended = True
         self._waiting.append((self._entered, now))
 
     def advance(self, now: float) -> None:
-        """Lets the time be `now`: what is due by then can be taken."""
+        """Moves the time forward to `now`: due bytes can be taken."""
         waiting, flying = self._waiting, self._flying
         while waiting:
             end, entered_at = waiting[0]
@@ -137,14 +137,14 @@ class Line:
             self._ready = flying.popleft()[0]
 
     def due_at(self) -> float:
-        """When there is something to take, as far as is known: -inf is now, inf is never."""
+        """The earliest known time at which there is something to take: -inf is now, inf is unknown."""
         if self._ready > self._taken or self.is_over:
             return -math.inf
-        # After `advance` the portion that occupies the line is flying: nothing waits while nothing flies.
+        # After `advance` the portion in transmission is in `_flying`: if `_flying` is empty, nothing waits.
         return self._flying[0][1] + self._delay_s if self._flying else math.inf
 
     def take_into(self, windows: Sequence[memoryview], most: int | None) -> int:
-        """Fills `windows` in order with what is due, with at most `most` bytes. Returns how many."""
+        """Fills `windows` in order with due bytes, at most `most`. Returns their number."""
         due = self._ready - self._taken
         if most is not None and most < due:
             due = most

@@ -1,8 +1,8 @@
-"""What the URL of an impaired transport says.
+"""Parses the URL of an impaired transport.
 
 Takes: `impaired+X://...?delay=5ms&rate=100MiB`. Gives: the URL of `X`, and `Parameters`.
 
-Rules: durations and sizes are written as in the flags of the benchmark, and parsed exactly (decimal, not binary).
+Rules: durations and sizes have the format of the benchmark's flags and are parsed exactly (decimal, not binary).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What a line does to its bytes; the table in `transports.impaired` says more.
+    """The effect of a line on its bytes; `transports.impaired` documents the parameters.
 
     Attributes:
         delay_s: one way.
-        rate_bytes_per_s: None is without a bound.
-        queue_bytes: None is the default.
-        cut_bytes: None is never.
-        name: None is one of its own for each listener and each dialled stream.
+        rate_bytes_per_s: None means no limit.
+        queue_bytes: None means the default.
+        cut_bytes: None means never.
+        name: None means a separate impairment for each listener and each dialled stream.
     """
 
     delay_s: float = 0.0
@@ -41,10 +41,10 @@ class Parameters:
 
 
 def split_url(url: str) -> tuple[str, str, Parameters]:
-    """(URL of the transport underneath, the query as it is, what it says).
+    """Returns (URL of the underlying transport, the unchanged query, its parameters).
 
     Raises:
-        ConfigError: no transport underneath, or a parameter that is unknown, repeated, or wrong.
+        ConfigError: there is no underlying transport, or a parameter is unknown, repeated, or not valid.
     """
     base, _, query = url.partition("?")
     inner_url = base.removeprefix(PREFIX)
@@ -92,7 +92,7 @@ def _name(text: str) -> str:
 _A_SIZE: Final = "a size such as 512B, 64KiB, 1MiB or 10MB, at least 1B"
 _KNOWN: Final[dict[str, tuple[str, Callable[[str], float | int | str | None], str]]] = {
     "delay": ("delay_s", _duration, "a duration such as 0, 250us, 5ms or 1.5s"),
-    "rate": ("rate_bytes_per_s", _size_or_none, f"the bytes of a second: {_A_SIZE}; or none"),
+    "rate": ("rate_bytes_per_s", _size_or_none, f"the bytes per second: {_A_SIZE}; or none"),
     "queue": ("queue_bytes", _size, _A_SIZE),
     "cut": ("cut_bytes", _size_or_none, f"{_A_SIZE}; or none"),
     "name": ("name", _name, "letters, digits, dots, dashes and underscores"),

@@ -1,4 +1,4 @@
-"""What TCP and unix sockets share: a non-blocking socket driven by trying.
+"""The common part of TCP and unix sockets: non-blocking sockets driven by trying.
 
 Takes: connected or listening sockets. Gives: `ByteStream` and `Listener`.
 """
@@ -17,7 +17,7 @@ from netstack.errors import ConnectionLost
 from netstack.transport import ByteStream, Listener, Piece
 
 IOV_MAX: Final = 1024
-"""Most pieces one system call takes on Linux."""
+"""The most pieces that one system call takes on Linux."""
 
 OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 DIED_IN_QUEUE: Final = frozenset(
@@ -32,10 +32,9 @@ DIED_IN_QUEUE: Final = frozenset(
         errno.EPERM,
     }
 )
-"""What accept(2) says of a connection that is no more; the listener is sound."""
+"""Errors of accept(2) about a connection that failed before it was accepted; the listener still works."""
 PAUSE_S: Final = 0.1
-"""How long accepting pauses when the process is out of descriptors: connections wait in the kernel's queue
-meanwhile."""
+"""How long accepting pauses when the process has no descriptors left; connections wait in the kernel's queue."""
 
 
 @final
@@ -50,7 +49,7 @@ class SocketStream(ByteStream):
         self._closed = False
 
     def try_send(self, pieces: Sequence[Piece]) -> int:
-        """Sends what the stream takes now: one system call."""
+        """Sends with one system call."""
         try:
             return self._sendmsg(pieces if len(pieces) <= IOV_MAX else pieces[:IOV_MAX])
         except BlockingIOError:
@@ -59,7 +58,7 @@ class SocketStream(ByteStream):
             raise self._lost(error) from error
 
     def try_receive_into(self, windows: Sequence[memoryview]) -> int | None:
-        """Stores what has come: one system call."""
+        """Receives with one system call."""
         try:
             if len(windows) == 1:
                 return self._socket.recv_into(windows[0])
@@ -75,13 +74,13 @@ class SocketStream(ByteStream):
         await trio.lowlevel.wait_writable(self._socket)
 
     async def wait_readable(self) -> None:
-        """Waits until something has come."""
+        """Waits until data has arrived."""
         self._check_open()
         await trio.lowlevel.wait_readable(self._socket)
 
     def send_eof(self) -> None:
-        """Half-closes."""
-        with contextlib.suppress(OSError):  # not connected any more: the peer sees its end of stream anyway
+        """Half-closes the socket."""
+        with contextlib.suppress(OSError):  # no longer connected: the peer sees the end of its stream anyway
             self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
@@ -110,7 +109,7 @@ class SocketStream(ByteStream):
             return "", ""
 
     def descriptor(self) -> int | None:
-        """The socket's, while it is open."""
+        """The socket's descriptor while it is open."""
         return None if self._closed else self._socket.fileno()
 
     def _check_open(self) -> None:
@@ -189,7 +188,7 @@ async def connect_socket(sock: socket.socket, target: object) -> None:
         sock.connect(target)  # type: ignore[arg-type]  # a path or an address tuple
     except BlockingIOError as error:
         if error.errno != errno.EINPROGRESS:
-            raise  # a unix listener whose queue is full: nothing was begun, so there is nothing to wait for
+            raise  # the queue of a unix listener is full: no connect was started
         await trio.lowlevel.wait_writable(sock)
         code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:

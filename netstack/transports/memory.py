@@ -1,6 +1,6 @@
-"""`memory://NAME`: a bounded pipe within one process, for tests and for embedding several TaskManagers in one program.
+"""`memory://NAME`: bounded pipes within one process, for tests and for several TaskManagers in one program.
 
-Takes: URLs. Gives: streams that behave as sockets do: bounded, byte-wise, with half-close.
+Takes: URLs. Gives: streams that behave like sockets: bounded, byte-oriented, with half-close.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from netstack.queue_listener import QueueListener
 from netstack.transport import ByteStream, Listener, Piece, Transport, url_parts
 
 CAPACITY_BYTES: Final = 256 * 1024
-"""Bytes under way in one direction: about what a loopback socket holds before its sender waits."""
+"""The capacity of one direction: about that of a loopback socket."""
 
 
 @final
@@ -82,13 +82,13 @@ class MemoryStream(ByteStream):
         self._closed = False
 
     def try_send(self, pieces: Sequence[Piece]) -> int:
-        """Sends what the stream takes now."""
+        """Writes into the outgoing pipe."""
         if self._closed or self._out.ended or self._out.broken:
             raise ConnectionLost(f"the connection to {self.peer} broke: it is closed")
         return self._out.write(pieces)
 
     def try_receive_into(self, windows: Sequence[memoryview]) -> int | None:
-        """Stores what has come."""
+        """Reads from the incoming pipe."""
         if self._closed:
             raise ConnectionLost(f"the connection to {self.peer} broke: it is closed")
         return self._in.read_into(windows)
@@ -102,7 +102,7 @@ class MemoryStream(ByteStream):
         self._check_open()
 
     async def wait_readable(self) -> None:
-        """Waits until something has come."""
+        """Waits until data has arrived."""
         await trio.lowlevel.checkpoint()
         while not self._in.size and not self._in.ended:
             self._check_open()
@@ -146,26 +146,26 @@ class _MemoryListener(QueueListener):
 
 @final
 class MemoryTransport(Transport):
-    """Streams within one process; names live as long as their listener."""
+    """Streams within one process; a name lives as long as its listener."""
 
     def __init__(self) -> None:
         self.listeners: dict[str, _MemoryListener] = {}
 
     async def listen(self, url: str) -> Listener:
-        """Takes a name."""
+        """Reserves a name."""
         name = _name(url)
-        await trio.lowlevel.checkpoint()  # before the name is taken: cancelled here, nothing is left behind
+        await trio.lowlevel.checkpoint()  # before the name is reserved, so that cancellation leaves nothing behind
         if name in self.listeners:
             raise OSError(errno.EADDRINUSE, f"cannot listen at {url}: the name is in use in this process")
         self.listeners[name] = listener = _MemoryListener(self, url, name)
         return listener
 
     async def connect(self, url: str) -> ByteStream:
-        """Dials a name."""
+        """Connects to the listener of a name."""
         await trio.lowlevel.checkpoint()
         listener = self.listeners.get(_name(url))
         if listener is None:
-            raise ConnectionLost(f"cannot reach {url}: nobody listens to this name in this process")
+            raise ConnectionLost(f"cannot reach {url}: no listener in this process has this name")
         return listener.dial()
 
 

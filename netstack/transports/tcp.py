@@ -1,9 +1,9 @@
-"""`tcp://HOST:PORT`: TCP with Nagle off, keep-alive on, and a low mark for unsent bytes.
+"""`tcp://HOST:PORT`: TCP without Nagle's algorithm, with keep-alive and a low-water mark for unsent bytes.
 
 Takes: URLs. Gives: streams and listeners over TCP.
 
-Socket buffers are left to the kernel's tuning: setting them below 1 MiB halves the throughput. `TCP_NOTSENT_LOWAT`
-keeps at most 256 KiB unsent in the kernel, so that the choice of what to send next stays late; it costs nothing.
+The kernel tunes the socket buffers: setting them below 1 MiB halves the throughput. `TCP_NOTSENT_LOWAT` keeps at most
+256 KiB unsent in the kernel, so that the next data to send is chosen late; it costs nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOTSENT_LOWAT_BYTES: Final = 256 * 1024
 BACKLOG: Final = 1024
 LOOPBACK_CONGESTION_VARIABLE: Final = "NETSTACK_LOOPBACK_CONGESTION"
 LOOPBACK_CONGESTION: Final = os.environ.get(LOOPBACK_CONGESTION_VARIABLE, "cubic").encode()
-"""The congestion control of connections within one host; empty keeps the system's. There is nothing to pace there: bbr,
+"""The congestion control of connections within one host; empty keeps the system's default. Pacing is useless there: bbr,
 the default of some kernels, halves the throughput."""
 
 
@@ -34,7 +34,7 @@ class TcpTransport(Transport):
     """TCP sockets."""
 
     async def listen(self, url: str) -> Listener:
-        """Binds; port 0 picks a free one."""
+        """Binds; port 0 chooses a free port."""
         host, port = split_host_port(url)
         try:
             infos = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -58,7 +58,7 @@ class TcpTransport(Transport):
         return SocketListener(sock, _url(host, sock.getsockname()[1]), _accepted, lambda: None)
 
     async def connect(self, url: str) -> ByteStream:
-        """Dials every address of the host in turn."""
+        """Tries each address of the host in turn."""
         host, port = split_host_port(url)
         try:
             infos = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -84,10 +84,10 @@ class TcpTransport(Transport):
 
 
 def split_host_port(url: str) -> tuple[str, int]:
-    """Host and port of a URL.
+    """Returns the host and port of a URL.
 
     Raises:
-        ConfigError: one of them is missing or wrong.
+        ConfigError: one of them is missing or not valid.
     """
     parts = url_parts(url)
     port = parts.port
@@ -115,7 +115,7 @@ def _accepted(sock: socket.socket) -> ByteStream:
         name = sock.getpeername()
         peer = _url(name[0], name[1])
     except OSError:
-        peer = "a peer that is gone"
+        peer = "a disconnected peer"
     return SocketStream(sock, peer)
 
 
@@ -125,5 +125,5 @@ def _tune(sock: socket.socket) -> None:
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
     if LOOPBACK_CONGESTION and hasattr(socket, "TCP_CONGESTION") and is_loopback(sock):
-        with contextlib.suppress(OSError):  # not built into this kernel, or not allowed: its default works too
+        with contextlib.suppress(OSError):  # not available or not allowed: the default works too
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOOPBACK_CONGESTION)

@@ -1,4 +1,4 @@
-"""`unix:///path/to/socket`: a stream socket in the file system, for processes of one host.
+"""`unix:///path/to/socket`: stream sockets in the file system, for processes of one host.
 
 Takes: URLs. Gives: streams and listeners over unix sockets.
 """
@@ -17,15 +17,15 @@ from netstack.transport import ByteStream, Listener, Transport, url_parts
 from ._sockets import SocketListener, SocketStream, connect_socket
 
 BACKLOG: Final = 1024
-MAX_PATH_BYTES: Final = 107  # sun_path of Linux, without its final zero
+MAX_PATH_BYTES: Final = 107  # sun_path of Linux without its final zero byte
 
 
 @final
 class UnixTransport(Transport):
-    """Sockets of one host, by a path."""
+    """Sockets of one host, addressed by a path."""
 
     async def listen(self, url: str) -> Listener:
-        """Binds; a socket file that a dead process left behind is replaced, a live one is an error."""
+        """Binds; replaces the socket file of a dead process, and raises an error for a live one."""
         path = _path(url)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -41,13 +41,13 @@ class UnixTransport(Transport):
 
         def remove() -> None:
             with contextlib.suppress(FileNotFoundError):
-                if os.stat(path).st_ino == inode:  # not another listener's, which took the name over
+                if os.stat(path).st_ino == inode:  # not the file of a later listener
                     os.unlink(path)
 
         return SocketListener(sock, url, lambda accepted: SocketStream(accepted, f"a client of {url}"), remove)
 
     async def connect(self, url: str) -> ByteStream:
-        """Dials."""
+        """Connects to a path."""
         path = _path(url)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connected = False
@@ -75,7 +75,7 @@ def _path(url: str) -> str:
 def _remove_stale(path: str) -> None:
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
-            return  # binding will say that the name is taken
+            return  # bind will report that the name is in use
     except FileNotFoundError:
         return
     probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

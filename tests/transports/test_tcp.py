@@ -190,7 +190,7 @@ async def test_a_peer_that_was_gone_before_it_was_accepted() -> None:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     near = await TCP.connect(listener.address)
     streams = [await listener.accept()]
-    if streams[0].peer == "a peer that is gone":
+    if streams[0].peer == "a disconnected peer":
         streams.append(await listener.accept())
     near.close()
     for closable in (*streams, listener):

@@ -32,9 +32,9 @@ def happened(what: str) -> None:
 # ------------------------------------------------------------------------------------------------- by what is told
 
 _TOLD: Final[Mapping[str, str]] = {
-    "connections that go on after a cut": r"goes on after ",
-    "prompt connections that go on after a cut": r"\(prompt\) goes on after ",
-    "connections that go on and send bytes again": r"goes on after .*; [1-9]\d* bytes are sent again",
+    "connections that go on after a cut": r"was resumed after ",
+    "prompt connections that go on after a cut": r"\(prompt\) was resumed after ",
+    "connections that go on and send bytes again": r"was resumed after .*; [1-9]\d* bytes are resent",
     "connections that are given up": r"the connection to .* is given up",
     "jobs that another JobManager takes up": r"taken up again$",
     "jobs that wait for a full disk": r"cannot be taken up again now|cannot be stored|commit wait",

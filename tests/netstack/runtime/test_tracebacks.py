@@ -363,10 +363,10 @@ GOOD: dict[str, Any] = {
         ({"errors": [GOOD | {"frames": [GOOD["frames"][0]] * 100}]}, "at most 65 frames"),
         ({"errors": [GOOD | {"frames": [GOOD["frames"][0] | {"line": -1}]}]}, "no valid line number"),
         ({"errors": [GOOD | {"frames": [GOOD["frames"][0] | {"line": True}]}]}, "no valid line number"),
-        ({"errors": [GOOD | {"frames": [{"folded": 3}]}]}, "a text of a failure report is none"),
-        ({"errors": [GOOD | {"message": b"x"}]}, "a text of a failure report is none"),
+        ({"errors": [GOOD | {"frames": [{"folded": 3}]}]}, "a text of a failure report is not a str"),
+        ({"errors": [GOOD | {"message": b"x"}]}, "a text of a failure report is not a str"),
         ({"errors": [GOOD | {"message": "\U0001f600" * 2_000}]}, "the most is 16384"),
-        ({"errors": ["x"]}, "has type, message, how and frames"),
+        ({"errors": ["x"]}, "must have type, message, how and frames"),
     ],
 )
 def test_what_is_no_report_is_refused(report: dict[str, Any], text: str) -> None:
