@@ -75,7 +75,7 @@ class VisitingReader:
         self._parking = gate.park_reader(most_sockets=0 if direct is False else most_sockets)
         if direct and not self._parking.is_at_sockets:
             raise ConfigError(
-                "direct=True: the gate has no connection, or one that is not a plain socket, or one that another gate"
+                "direct=True: the gate has no connection, one that is not a plain socket, or one that another gate"
                 " reads;"
                 " omit direct to let the TaskManager's thread read the sockets in this case"
             )

@@ -25,8 +25,8 @@ NOTSENT_LOWAT_BYTES: Final = 256 * 1024
 BACKLOG: Final = 1024
 LOOPBACK_CONGESTION_VARIABLE: Final = "NETSTACK_LOOPBACK_CONGESTION"
 LOOPBACK_CONGESTION: Final = os.environ.get(LOOPBACK_CONGESTION_VARIABLE, "cubic").encode()
-"""The congestion control of connections within one host; empty keeps the system's default. Pacing is useless there: bbr,
-the default of some kernels, halves the throughput."""
+"""The congestion control of connections within one host; empty keeps the system's default. Pacing is useless there:
+bbr, the default of some kernels, halves the throughput."""
 
 
 @final
