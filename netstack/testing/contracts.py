@@ -1,14 +1,14 @@
-"""What every implementation of an interface must do, as checks to be run against yours.
+"""Conformance checks for transports, to be run against your own implementation.
 
-Takes: a function that makes a fresh address of your transport. Gives: an `AssertionError` that says what is wrong, or
-whatever your transport raised out of turn.
+Takes: a function that returns an unused address of your transport. Gives: an `AssertionError` that describes the
+violation, or an unexpected error of your transport.
 
     @pytest.mark.parametrize("name", TRANSPORT_CHECKS)
     def test_contract(name: str) -> None:
         trio.run(TRANSPORT_CHECKS[name], make_url)
 
-or `trio.run(check_transport, make_url)` for all of them. A check takes milliseconds; should something never happen, it
-fails by itself after `LIMIT_S`.
+or `trio.run(check_transport, make_url)` for all of them. A check takes milliseconds; one that hangs fails after
+`LIMIT_S`.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ async def check_transport(make_url: MakeUrl) -> None:
     """Runs every check of `TRANSPORT_CHECKS`.
 
     Args:
-        make_url: gives a fresh address at each call, such as `lambda: "tcp://127.0.0.1:0"`.
+        make_url: returns an unused address at each call, such as `lambda: "tcp://127.0.0.1:0"`.
 
     Raises:
-        AssertionError: the transport breaks its contract.
+        AssertionError: the transport violates the contract.
     """
     for transport_check in TRANSPORT_CHECKS.values():
         await transport_check(make_url)
@@ -64,7 +64,7 @@ async def check_transport(make_url: MakeUrl) -> None:
 
 
 async def _bytes_arrive_in_order(make_url: MakeUrl) -> None:
-    """Gathered from many pieces, scattered over many windows; both directions at once."""
+    """Sends many pieces and receives into many windows, in both directions at once."""
     async with stream_pair(make_url) as (near, far):
         message = bytes(range(256)) * 40
         for a, b in ((near, far), (far, near)):
@@ -96,7 +96,7 @@ async def _nothing_there_is_not_the_end(make_url: MakeUrl) -> None:
 
 
 async def _what_has_come_is_known_without_reading(make_url: MakeUrl) -> None:
-    """For streams that know it at all."""
+    """For streams that implement `has_come`."""
     async with stream_pair(make_url) as (near, far):
         window = memoryview(bytearray(10))
 
@@ -117,7 +117,7 @@ async def _what_has_come_is_known_without_reading(make_url: MakeUrl) -> None:
 
 
 async def _directions_end_separately(make_url: MakeUrl) -> None:
-    """Half-close: what was sent before arrives, then the end, while the other direction goes on."""
+    """Half-close: earlier data arrives, then the end, while the other direction continues."""
     async with stream_pair(make_url) as (near, far):
         await send_all(near, [b"last words"])
         near.send_eof()
@@ -139,7 +139,7 @@ async def _sending_after_the_end_is_an_error(make_url: MakeUrl) -> None:
 
 
 async def _a_full_stream_takes_nothing(make_url: MakeUrl) -> None:
-    """Backpressure: bounded, told by 0, ended by the reader; nothing is lost meanwhile."""
+    """Back-pressure: bounded, signalled by 0, ended by the reader, without loss."""
     async with stream_pair(make_url) as (near, far):
         sent = await clog(near)
         async with trio.open_nursery() as nursery:
@@ -187,7 +187,7 @@ async def _a_closed_stream_is_closed(make_url: MakeUrl) -> None:
 
 
 async def _a_closed_peer_is_the_end(make_url: MakeUrl) -> None:
-    """Whoever reads gets what was sent and then the end; whoever writes gets ConnectionLost before long."""
+    """A reader gets the sent data and then the end; a writer soon gets ConnectionLost."""
     async with stream_pair(make_url) as (near, far):
         await send_all(near, [b"bye"])
         near.close()
@@ -215,7 +215,7 @@ async def _a_closed_peer_wakes_who_writes(make_url: MakeUrl) -> None:
 
 
 async def _nobody_answers(make_url: MakeUrl) -> None:
-    """Dialling an address at which nobody listens (any more): ConnectionLost that names it."""
+    """Dialling an address without a listener raises a ConnectionLost that names the address."""
     listener = await listen(make_url())
     address = listener.address
     listener.close()
@@ -229,7 +229,7 @@ async def _nobody_answers(make_url: MakeUrl) -> None:
 
 
 async def _an_address_in_use(make_url: MakeUrl) -> None:
-    """The second listener gets OSError that names the address; when the first is closed it is free again."""
+    """A second listener gets an OSError that names the address; closing the first one frees it."""
     listener = await listen(make_url())
     address = listener.address
     refused: OSError | None = None
@@ -240,7 +240,7 @@ async def _an_address_in_use(make_url: MakeUrl) -> None:
     check(refused is not None, f"two listeners at {address}")
     check_equal(getattr(refused, "errno", None), errno.EADDRINUSE, "errno of an address in use")
     check(address in str(refused), f"the error does not name {address}: {refused}")
-    near, far = await connected(listener)  # the first is none the worse for it
+    near, far = await connected(listener)  # the first listener still works
     for closable in (near, far, listener, listener):
         closable.close()
     (await listen(address)).close()
@@ -268,15 +268,15 @@ async def _streams_are_separate(make_url: MakeUrl) -> None:
         await send_all(near, [bytes([index])])
     for index, (near, far) in enumerate(pairs):
         check_equal(await receive(far, 1), bytes([index]), "the bytes of one stream of several")
-        check(bool(near.peer), "a stream must say who is at its other end")
-        check(bool(far.peer), "a stream must say who is at its other end")
+        check(bool(near.peer), "a stream must name its peer")
+        check(bool(far.peer), "a stream must name its peer")
         near.close()
         far.close()
     listener.close()
 
 
 async def _waiting_dialers_are_served_in_the_end(make_url: MakeUrl) -> None:
-    """Who dials before anybody accepts may send at once."""
+    """A client may send before its connection is accepted."""
     listener = await listen(make_url())
     near = await transport_for(listener.address).connect(listener.address)
     check_equal(near.try_send([b"early"]), 5, "what an empty stream takes of 5 bytes")
@@ -287,7 +287,7 @@ async def _waiting_dialers_are_served_in_the_end(make_url: MakeUrl) -> None:
 
 
 async def _every_wait_is_a_checkpoint(make_url: MakeUrl) -> None:
-    """Also when there is nothing to wait for (listen and connect may use threads, and count as one call)."""
+    """Even if there is nothing to wait for (listen and connect may use threads, and count as one call)."""
     listener = await listen(make_url())
     with trio.testing.assert_checkpoints():
         near = await transport_for(listener.address).connect(listener.address)
@@ -343,4 +343,4 @@ TRANSPORT_CHECKS: Final[Mapping[str, TransportCheck]] = MappingProxyType(
         )
     }
 )
-"""Each check by name; it takes `make_url` and raises `AssertionError`."""
+"""All checks by name; each takes `make_url` and raises `AssertionError`."""

@@ -3,8 +3,8 @@
 Takes: vertices with their parallelism, and arrows: `source(2) -pointwise,pipelined-> map(2) -all,blocking-> sink(2)`.
 Gives: a `JobGraph`.
 
-Rules: statements are separated by `;`. A vertex gets its parallelism where it is first named; that order must be
-topological, so a vertex can be named alone before it is used. An arrow is `pointwise` or `all`, then a type, then
+Rules: `;` separates statements. The first mention of a vertex sets its parallelism; the order of first mentions must be
+topological, so a vertex may be mentioned alone before it is used. An arrow is `pointwise` or `all`, then a type, then
 optionally `=name`: arrows of one producer with one name share a dataset.
 """
 
@@ -26,7 +26,7 @@ _MAX_PARALLELISM: Final = 32768
 def job_of(
     text: str, *, name: str = "job", is_dynamic: bool = False, max_parallelism: int = _MAX_PARALLELISM
 ) -> JobGraph:
-    """The job that a text describes.
+    """Returns the job that a text describes.
 
     Args:
         text: see the module; a parallelism of -1 is undecided.
@@ -35,7 +35,7 @@ def job_of(
         max_parallelism: of every vertex.
 
     Raises:
-        ConfigError: the text cannot be read, or describes no job.
+        ConfigError: the text is not valid, or describes no job.
     """
     parallelisms: dict[str, int] = {}
     datasets: dict[str, Dataset] = {}
@@ -66,7 +66,7 @@ def job_of(
 
 
 def _numbered(vertex: re.Match[str], parallelisms: dict[str, int]) -> int:
-    """The index of a vertex, which is new when it brings a parallelism."""
+    """Returns the index of a vertex; the first mention adds it."""
     if vertex[1] not in parallelisms:
         parallelisms[vertex[1]] = int(vertex[2] or UNDECIDED)
     return list(parallelisms).index(vertex[1])

@@ -1,7 +1,7 @@
-"""Ledger: the laws of conservation of a `Link`, exact, and cheap enough to be asked after every step.
+"""Ledger: checks the conservation laws of a `Link`, exactly, and cheaply enough for every step.
 
-Takes: both pools, both directions of the pipe, the sender; partitions and gates as they are made. Gives: silence, or an
-`AssertionError` that names the law, the object and the numbers.
+Takes: both pools, both directions of the pipe, the sender; partitions and gates as they are created. Gives: an
+`AssertionError` with the law, the object and the numbers if a law is violated.
 
 Segments:
 - lent by a network pool = requested by its local pools + exclusive ones of open channels + exclusive ones of released
@@ -9,15 +9,15 @@ Segments:
 - requested by a gate's pool = at hand + free in its channels + floating ones in their queues + floating ones that the
   application holds; likewise the exclusive ones of each channel (`audit`).
 
-Credit, for each channel (Flink's law taken apart, so that what is under way is counted twice):
+Credit, for each channel (Flink's law, split so that data in flight is counted twice):
 - at the receiver: announced + unannounced - used = free buffers;
 - at the sender: granted - available = data buffers sent;
-- under way, as the pipe counts it from the bytes: credits = announced - granted, data buffers = sent - used.
+- in flight, as the pipe counts it from the bytes: credits = announced - granted, data buffers = sent - used.
 
-Wake-ups and order (`audit`): whoever has something to do is in line for it, whoever waits is registered where he is
-woken; priority events are the first of every queue, and only its last element is unfinished.
+Wake-ups and order (`audit`): every channel with work is queued for it, and every waiting channel is registered where it
+is woken; priority events are first in every queue, and only its last element is unfinished.
 
-It looks into what it watches (`_requested`, `_floating`, ...): a snapshot of 200 channels costs more than a step.
+It reads private attributes (`_requested`, `_floating`, ...), because a snapshot of 200 channels costs more than a step.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DATA: Final = DataType.DATA
 
 @final
 class Ledger:
-    """Watches one link."""
+    """Checks one link."""
 
     def __init__(
         self,
@@ -70,18 +70,18 @@ class Ledger:
         self._exclusive = 0  # of these
 
     def add_partition(self, partition: ResultPartition) -> None:
-        """Watches a partition's pool until its last segment is home."""
+        """Adds a partition, until its last segment is returned."""
         self._partitions.append(partition)
 
     def add_gate(self, gate: SingleInputGate, channels: Iterable[RemoteInputChannel]) -> None:
-        """Watches a gate and its channels until they are released and the last segment is home."""
+        """Adds a gate and its channels, until they are released and the last segment is returned."""
         self._gates[gate] = list(channels)
         self._exclusive += sum(channel.initial_credit for channel in self._gates[gate])
 
     # After a step.
 
     def check(self) -> None:
-        """Every sum, every pool and, while there is a connection, the credit of every channel."""
+        """Checks all sums, all pools and, while connected, the credit of every channel."""
         for gate in list(self._gates):
             self._check_gate(gate)
         is_over = False
@@ -93,18 +93,18 @@ class Ledger:
         self.check_sums()
 
     def check_gate(self, gate: SingleInputGate) -> None:
-        """All that a turn of a gate's reader touches: its pool, its channels, and the sums."""
+        """Checks what a turn of a gate's reader changes: its pool, its channels, and the sums."""
         if gate in self._gates:
             self._check_gate(gate)
         self.check_sums()
 
     def check_partition(self, partition: ResultPartition) -> None:
-        """All that a turn of a partition's writer touches: its pool, and the sums."""
+        """Checks what a turn of a partition's writer changes: its pool, and the sums."""
         _check_pool(partition.pool, self._producer_pool)
         self.check_sums()
 
     def check_sums(self) -> None:
-        """Each side's segments, and what is promised of them."""
+        """Checks the segments of each side, and the guarantees for them."""
         lent = self._producer_pool._total - self._producer_pool.free_segments
         requested = 0
         for partition in self._partitions:
@@ -131,7 +131,7 @@ class Ledger:
         assert promised == known - floating, f"consumer: {promised} unpooled segments promised, {known - floating} out"
 
     def audit(self) -> None:
-        """Every segment of every gate one by one, and every wake-up; O(channels + queued buffers)."""
+        """Checks every segment of every gate, and every wake-up; O(channels + queued buffers)."""
         held = dict.fromkeys(self._gates, 0)
         exclusive = {channel: 0 for channels in self._gates.values() for channel in channels}
         for buffer, channel in self.held.items():
@@ -163,7 +163,7 @@ class Ledger:
             for subpartition in partition.subpartitions:
                 _check_queue(subpartition)
 
-    # One law after the other.
+    # The laws.
 
     def _check_gate(self, gate: SingleInputGate) -> None:
         find = self._sender._channels.get
@@ -195,7 +195,7 @@ class Ledger:
             self._forget(gate)
 
     def _forget(self, gate: SingleInputGate) -> None:
-        """Channels that are released; with the last of them and the last segment their gate."""
+        """Removes released channels, and their gate after the last channel and segment."""
         channels = self._gates[gate]
         self._exclusive -= sum(channel.initial_credit for channel in channels if channel.is_released)
         self._gates[gate] = left = [channel for channel in channels if not channel.is_released]
@@ -203,10 +203,10 @@ class Ledger:
             del self._gates[gate]
 
     def _explain(self, channel: RemoteInputChannel, sending: SendingChannel | None) -> None:
-        """Raises for the law that is broken.
+        """Raises for the violated law.
 
-        None is, if a channel without exclusive buffers is blocked: its receiver has given its buffers away, and the
-        sender will forget its credit when it resumes.
+        No law is violated if a channel without exclusive buffers is blocked: its receiver has returned its buffers, and
+        the sender will reset its credit on resume.
         """
         receive = channel.credit
         assert receive.announced + receive.unannounced - receive.used == channel.free_buffers, (
@@ -235,10 +235,10 @@ class Ledger:
 
 
 def check_environment(environment: NetworkEnvironment) -> None:
-    """What one network can know by itself, whoever is at the other ends: its pools, its channels, its senders' lines.
+    """Checks what one network knows by itself: its pools, its channels, its senders' queues.
 
-    A segment counts once: those lent are at least what local pools have requested and what is lent outside of them.
-    Beside that only segments of released partitions and gates are out, which come back as they were.
+    Each segment counts once: the lent segments are at least those requested by local pools plus those lent outside
+    pools. The rest belongs to released partitions and gates and will be returned.
     """
     network = environment._pool
     lent = network._total - network.free_segments
@@ -265,7 +265,7 @@ def check_environment(environment: NetworkEnvironment) -> None:
 
 
 def _check_pool(pool: LocalBufferPool, network: NetworkBufferPool) -> None:
-    """What holds for every local pool."""
+    """Checks the invariants of a local pool."""
     available, requested, size = len(pool._available), pool._requested, pool._size
     assert available <= requested, f"a pool has {pool.statistics()}"
     if pool.maximum is not None and pool.largest_maximum is not None:
@@ -287,7 +287,7 @@ def _check_pool(pool: LocalBufferPool, network: NetworkBufferPool) -> None:
 
 
 def _check_queue(subpartition: ResultSubpartition) -> None:
-    """Priority events form a prefix, only the last element is unfinished, and the counts are right."""
+    """Checks that priority events form a prefix, only the last element is unfinished, and the counts are correct."""
     queue = subpartition._queue
     first = subpartition._priority_count
     data = 0
@@ -299,7 +299,7 @@ def _check_queue(subpartition: ResultSubpartition) -> None:
 
 
 def _check_line(sending: SendingChannel) -> None:
-    """Whether a channel that has something to send is in line, in the first one if it has a priority event."""
+    """Checks that a channel with data is queued, and with a priority event in the priority queue."""
     view = sending.view
     if view is None:
         return
@@ -313,7 +313,7 @@ def _check_line(sending: SendingChannel) -> None:
 
 
 def _check_wake_ups(channel: RemoteInputChannel) -> None:
-    """Whether somebody will look at the channel, and whether it will be offered the buffers it wants."""
+    """Checks that the gate will poll the channel, and that the pool will offer it the buffers it needs."""
     gate = channel._gate
     for index, buffer in enumerate(channel._queue):
         assert buffer.data_type.has_priority == (index < channel._priority_count), f"{channel}: element {index}"

@@ -1,18 +1,18 @@
-"""Link: a producing and a consuming half joined by a scripted byte pipe, without a socket, a task or a clock.
+"""Link: a producing and a consuming half joined by a scripted byte pipe, without sockets, tasks or a clock.
 
-Takes: partitions and gates; steps, each of which moves some bytes one way. Gives: buffers at the gate, and the proof,
-after every step, that no segment, credit or byte went astray.
+Takes: partitions and gates; steps, each of which moves some bytes in one direction. Gives: buffers at the gate; after
+every step it checks that no segment, credit or byte was lost.
 
     link = Link()
     partition = link.create_partition("p", subpartitions=2)
     gate = link.open_gate([("p", 0), ("p", 1)])
     ...                       # write to the partition, `link.step(...)` in any order, `link.take(gate)`
-    link.close()              # every segment is home
+    link.close()              # checks that every segment was returned
 
-Everything but the pipe is the real thing: pools, subpartitions, sender, wire, receiver, channels, gates. Whoever drives
-the steps decides what is scheduled when, how many bytes a "system call" moves, how much the pipe holds and where it
-breaks, so a property test can go through schedules that a network shows once a year. A failed check is an
-`AssertionError`; what is checked is told in `ledger`.
+Everything except the pipe is the real implementation: pools, subpartitions, sender, wire, receiver, channels, gates.
+The caller's steps decide the schedule, how many bytes a "system call" moves, how much the pipe holds and where it
+breaks, so a property test can explore schedules that are rare in a network. A failed check is an `AssertionError`;
+`ledger` documents the checks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from .scripted import Chunk, Half, Pipe, VirtualHost, everything
 
 
 class Step(enum.Enum):
-    """What one step does."""
+    """The kinds of steps."""
 
     PRODUCER_WRITES = "producer writes"
     CONSUMER_READS = "consumer reads"
@@ -55,12 +55,12 @@ class Step(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What `Link.drain` took from a gate.
+    """A buffer that `Link.drain` took from a gate.
 
     Attributes:
-        channel_index: where it came from.
-        data_type: data, or which event.
-        sequence: number of the event on its channel; of data it is not kept.
+        channel_index: its channel.
+        data_type: data, or the kind of event.
+        sequence: number of the event on its channel; not kept for data.
         payload: its bytes.
     """
 
@@ -72,7 +72,7 @@ class Taken:
 
 @final
 class Link:
-    """Both halves. See the module."""
+    """Both halves and the pipe; see the module."""
 
     def __init__(
         self,
@@ -93,24 +93,25 @@ class Link:
         is_prompt: bool = False,
         audit_every: int = 1,
     ) -> None:
-        """Joins two new halves; nothing is said yet.
+        """Joins two new halves; nothing has been sent yet.
 
         Args:
             segment_size_bytes: of both sides; tiny by default, so that a record spans several.
-            producer_segments: all network buffers of that side.
-            consumer_segments: all of the other one.
-            exclusive_buffers: for each channel, unless its gate has others.
-            floating_buffers: for each gate, unless it has others.
-            capacity_bytes: what the pipe holds in each direction.
-            chunk: how many bytes a call moves.
-            cut_at_byte: the stream towards the consumer breaks after this many bytes.
+            producer_segments: network buffers of the producer.
+            consumer_segments: network buffers of the consumer.
+            exclusive_buffers: for each channel, unless given for its gate.
+            floating_buffers: for each gate, unless given for it.
+            capacity_bytes: the capacity of the pipe in each direction.
+            chunk: returns how many bytes a call moves.
+            cut_at_byte: the stream to the consumer breaks after this many bytes.
             max_overdraft: of each partition.
             max_buffers_per_channel: quota of each subpartition.
-            checksum: whether buffers carry one.
-            as_flink: whether producers tell nothing but what waits.
+            checksum: whether buffers have a checksum.
+            as_flink: whether producers announce only their backlog.
             partition_request_timeout_s: how long a request waits for its partition, in virtual time.
-            is_prompt: both halves write as soon as a writer or a channel asks, as pumps do; otherwise only steps write.
-            audit_every: every which step of the wire is followed by `Ledger.audit` too.
+            is_prompt: whether both halves write as soon as a writer or a channel asks, like pumps; otherwise only in
+                steps.
+            audit_every: `Ledger.audit` follows every n-th step.
         """
         self.chunk = chunk
         self.exclusive_buffers = exclusive_buffers
@@ -186,13 +187,13 @@ class Link:
         kind: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED,
         buffers: tuple[int, int | None] | None = None,
     ) -> ResultPartition:
-        """A partition at the producing side.
+        """Creates a partition at the producer.
 
         Args:
             name: its id.
-            subpartitions: how many it has.
-            kind: how large its pool may grow.
-            buffers: guaranteed and largest size of its pool, instead of what `kind` says.
+            subpartitions: their number.
+            kind: determines the size of its pool.
+            buffers: guaranteed and largest size of its pool, instead of those of `kind`.
         """
         required, maximum = buffers or partition_buffers(
             kind,
@@ -219,14 +220,14 @@ class Link:
     def open_gate(
         self, channels: Sequence[tuple[str, int]], *, buffers: tuple[int, int] | None = None
     ) -> SingleInputGate:
-        """A gate at the consuming side.
+        """Opens a gate at the consumer.
 
         Args:
-            channels: each is (partition id, subpartition).
-            buffers: exclusive ones of each channel and floating ones of all, instead of those of every gate.
+            channels: (partition id, subpartition) of each channel.
+            buffers: exclusive buffers of each channel and floating buffers of the gate, instead of the link's.
 
         Raises:
-            InsufficientBuffers: they are not free; nothing was taken.
+            InsufficientBuffers: the buffers are not available; nothing was taken.
         """
         each, floating = buffers or (self.exclusive_buffers, self.floating_buffers)
         pool = self.consumer_pool.create_pool(1, floating)
@@ -258,7 +259,7 @@ class Link:
     # Steps.
 
     def step(self, step: Step) -> int:
-        """One write or one read of one half, then all checks. Returns the bytes moved; 0: there was nothing to do."""
+        """One write or read of one half, then all checks. Returns the bytes moved; 0 if there was nothing to do."""
         half = self._producer if step in (Step.PRODUCER_WRITES, Step.PRODUCER_READS) else self._consumer
         is_write = step in (Step.PRODUCER_WRITES, Step.CONSUMER_WRITES)
         count = half.write(self.chunk) if is_write else half.read(self.chunk, self.host.now())
@@ -269,19 +270,19 @@ class Link:
         return count
 
     def run(self) -> int:
-        """Steps in turn until nothing moves any more. Returns the bytes moved."""
+        """Steps in turn until nothing moves. Returns the bytes moved."""
         moved = 0
         while now := sum(self.step(step) for step in Step):
             moved += now
         return moved
 
     def advance_time(self, seconds: float) -> None:
-        """Lets virtual time pass, then checks."""
+        """Advances virtual time, then checks."""
         self.host.advance(seconds)
         self.check()
 
     def cut(self) -> None:
-        """Breaks the stream in both directions; what is under way is lost. Idempotent."""
+        """Breaks the stream in both directions; bytes in flight are lost. Idempotent."""
         if not self._consumer.is_closed:
             lost = None
             try:
@@ -293,12 +294,12 @@ class Link:
         self.check()
 
     def widen(self, capacity_bytes: int) -> None:
-        """The pipe holds this much from now on, in each direction."""
+        """Sets the capacity of the pipe in both directions."""
         self._to_consumer.capacity_bytes = self._to_producer.capacity_bytes = capacity_bytes
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no byte is under way and no write is half done."""
+        """Whether no bytes are in flight and no write is incomplete."""
         return not any(half.batch or half.outgoing.under_way for half in (self._producer, self._consumer))
 
     @property
@@ -318,13 +319,13 @@ class Link:
 
     @property
     def bytes_to_consumer(self) -> int:
-        """Ever written in that direction."""
+        """Bytes written to the consumer so far."""
         return self._to_consumer.written_bytes
 
     # The application at the consuming side.
 
     def take(self, gate: SingleInputGate) -> Buffer | None:
-        """The next buffer of a gate; give it back with `give_back`. Raises what `SingleInputGate.poll` raises."""
+        """The next buffer of a gate; return it with `give_back`. Raises as `SingleInputGate.poll`."""
         try:
             buffer = gate.poll()
             if buffer is not None and buffer.segment is not None:
@@ -343,14 +344,14 @@ class Link:
             self.check_turn(channel._gate)
 
     def drain(self, gate: SingleInputGate) -> Iterator[Taken]:
-        """Takes what a gate has, one buffer after the other, and gives each back at once."""
+        """Takes all ready buffers of a gate, and returns each one at once."""
         while (buffer := self.take(gate)) is not None:
             taken = Taken(buffer.channel_index, buffer.data_type, buffer.sequence, bytes(buffer.contiguous()))
             self.give_back(buffer)
             yield taken
 
     def close(self) -> None:
-        """Closes everything and proves that every segment is home."""
+        """Closes everything and checks that every segment was returned."""
         for buffer in list(self._ledger.held):
             self.give_back(buffer)
         for gate in self.gates:
@@ -365,16 +366,16 @@ class Link:
     # Checks.
 
     def check(self) -> None:
-        """Every law of `Ledger`, at this instant.
+        """Checks all laws of `Ledger` now.
 
         Raises:
-            AssertionError: one is broken; the message says which, and with which numbers.
+            AssertionError: a law is violated; the message has the law and the numbers.
         """
         self._ledger.check()
         self._ledger.audit()
 
     def check_turn(self, whose: ResultPartition | SingleInputGate) -> None:
-        """After a turn of a partition's writer or of a gate's reader: what that can have touched."""
+        """Checks what a turn of a partition's writer, or of a gate's reader, can have changed."""
         if self._has_written:
             self._check_step()
         elif isinstance(whose, ResultPartition):
@@ -390,7 +391,7 @@ class Link:
             self._ledger.audit()
 
     def _write_now(self, half: Half) -> None:
-        """What a pump does when it is asked to; in the middle of other things, so whoever asked checks later."""
+        """Writes like a pump; the checks follow later, because the caller is in the middle of a change."""
         if self._is_prompt and half.is_write_wanted and half.batch is None:
             half.write(self.chunk)
             self._has_written = True
@@ -402,4 +403,4 @@ class Link:
 
 
 def _nothing() -> None:
-    """Who drives the steps looks for himself."""
+    """A callback without effect: steps move the data."""

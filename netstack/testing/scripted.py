@@ -1,10 +1,9 @@
-"""Stand-ins for what surrounds the data path: a clock that is told the time, a pipe that is told what to move.
+"""Stand-ins for the environment of the data path: a manual clock and a manual pipe.
 
-Takes: orders of `Link`, or of a test. Gives: a `PartitionHost` without a TaskManager, and a connection's two ends
-without a stream.
+Takes: calls of `Link` or of a test. Gives: a `PartitionHost` without a TaskManager, and a connection's two ends without
+a stream.
 
-The pipe reads along: it knows which data buffers and credits are under way from the bytes alone, not from the code
-under test.
+The pipe parses the bytes: it derives the data buffers and credits in flight from them, not from the code under test.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from ..wire.frames import AddCredit
 from ..wire.outgoing_batch import OutgoingBatch
 
 Chunk = Callable[[int], int]
-"""How many of the bytes that could be moved one call moves; the answer is clamped to 1 .. the argument."""
+"""How many of the available bytes a call moves; the result is clamped to 1 .. the argument."""
 
 
 def everything(available_bytes: int) -> int:
-    """A `Chunk`: all there is."""
+    """A `Chunk`: all bytes."""
     return available_bytes
 
 
 def one_byte(available_bytes: int) -> int:
-    """A `Chunk`: byte by byte."""
+    """A `Chunk`: one byte at a time."""
     return 1
 
 
 @final
 class VirtualHost:
-    """A `PartitionHost` whose clock stands still until it is told otherwise."""
+    """A `PartitionHost` whose clock only moves when told to."""
 
     def __init__(self, settle: Callable[[], None]) -> None:
         """Args: what copies a write that is half done."""
@@ -179,20 +178,20 @@ class Half:
         self.error: Exception | None = None
         self.connection: Connection
         self.on_closed: Callable[[list[Segment]], None] | None = None
-        self.is_write_wanted = True  # a connection begins with a hello to say
+        self.is_write_wanted = True  # a connection starts with a hello
         """Whether a pump would ask for something to write."""
-        self._rest = b""  # of the write that is half done
+        self._rest = b""  # of the incomplete write
 
     def want_write(self) -> None:
-        """The connection has something to write (`on_write_wanted`)."""
+        """Notes that the connection has something to write (`on_write_wanted`)."""
         self.is_write_wanted = True
 
     def write(self, chunk: Chunk) -> int:
-        """One write of what is ready. Returns the bytes the pipe took.
+        """Performs one write of ready data. Returns the bytes that the pipe accepted.
 
         Raises:
-            AssertionError: there is something to write that nobody was told of, so that a pump would have slept; or a
-                write went on with other bytes than it began with.
+            AssertionError: there is data to write without a notification, so a pump would have slept; or an incomplete
+                write continued with other bytes.
         """
         room = self.outgoing.room_bytes
         if self.is_closed or room <= 0:
@@ -218,7 +217,7 @@ class Half:
         return count
 
     def read(self, chunk: Chunk, now_s: float) -> int:
-        """One read of what has arrived; a peer that breaks the protocol closes this end. Returns the bytes."""
+        """Performs one read; a protocol violation closes this end. Returns the number of bytes."""
         if self.is_closed or not self.incoming.under_way:
             return 0
         windows = self.connection.windows()
@@ -234,7 +233,7 @@ class Half:
         return count
 
     def settle(self) -> None:
-        """Copies what a write has left over, as `PartitionHost.settle` promises."""
+        """Copies the rest of an incomplete write, as `PartitionHost.settle` documents."""
         if self.batch is not None:
             self.batch.settle()
 

@@ -1,28 +1,30 @@
-"""`impaired+tcp://HOST:PORT?delay=5ms&rate=100MiB`: another transport made longer, slower, or broken at will.
+"""`impaired+tcp://HOST:PORT?delay=5ms&rate=100MiB`: another transport with delay, a limited rate, and cuts.
 
-Takes: URLs whose scheme names the transport underneath (`impaired+X` over `X`), with any of these parameters:
+Takes: URLs whose scheme names the underlying transport (`impaired+X` over `X`), with any of these parameters:
 
-| parameter | is | default |
+| parameter | meaning | default |
 |---|---|---|
-| `delay=5ms` | how long a byte travels, one way: where both ends are impaired a round trip takes twice that | 0 |
-| `rate=100MiB` | bytes a second, in each direction; `none` is without a bound | none |
-| `queue=1MiB` | held beyond `rate` x `delay`, before a direction exerts back-pressure | 1 MiB; without a rate 32 MiB |
-| `cut=10MB` | a stream breaks after it has handed over so many bytes | never |
-| `name=lab` | the `Impairment` to be had from `impairment("lab")` | none |
+| `delay=5ms` | one-way delay of a byte; if both ends are impaired, a round trip takes twice as long | 0 |
+| `rate=100MiB` | bytes per second in each direction; `none` means no limit | none |
+| `queue=1MiB` | bytes held beyond `rate` x `delay` before a direction exerts back-pressure | 1 MiB; 32 MiB without a
+rate |
+| `cut=10MB` | a stream breaks after it has delivered this many bytes | never |
+| `name=lab` | the name for `impairment("lab")` | none |
 
-Gives: streams and listeners. `Listener.address` carries the parameters, so that whoever dials it impairs its own
-incoming direction as well; a dialler that leaves them out impairs only the other one.
+Gives: streams and listeners. `Listener.address` includes the parameters, so a process that dials it also impairs its
+own incoming direction; without the parameters only the other direction is impaired.
 
 Rules:
-- An end impairs what it receives: bytes are stamped when they are read from the stream underneath, and handed over when
-  the line (`_line.Line`) has brought them; likewise the end of the stream, and its breaking. Sending is that of the
-  stream underneath, whose own buffers come on top of `queue`. Dialling takes no extra time.
-- Whoever is inside `wait_readable` stamps at once. A reader that computes meanwhile stamps when it next looks, so its
-  absence adds to the delay instead of hiding in it.
-- Times are trio's: exact on a `MockClock`. On a real one nothing arrives early. A byte is as late as a timer of the
-  kernel, some 0.1 ms (1.1 ms where there is none), and what a busy machine adds. Lateness does not add up: the line
-  goes on behind it, so a rate is kept on the average, if `queue` holds what arrives at once.
-- Without a rate `queue` is all that is ever under way, which bounds the throughput to `queue / delay`.
+- An end impairs what it receives: bytes get a timestamp when they are read from the underlying stream, and are
+  delivered when the line (`_line.Line`) has carried them; likewise the end of the stream, and its failure. Sending uses
+  the underlying stream directly, whose own buffers add to `queue`. Dialling takes no extra time.
+- A task in `wait_readable` timestamps bytes at once. A reader that computes meanwhile timestamps them at its next call,
+  so its absence adds to the delay instead of being hidden by it.
+- Times are trio's: exact with a `MockClock`. In real time nothing arrives early. A byte is late by the precision of a
+  kernel timer, about 0.1 ms (1.1 ms without such timers), plus the delays of a busy machine. Lateness does not
+  accumulate: the line continues independently, so the average rate is kept if `queue` can hold the bytes that arrive at
+  once.
+- Without a rate, `queue` is all that can be in flight, which limits the throughput to `queue / delay`.
 """
 
 from __future__ import annotations
@@ -44,16 +46,16 @@ from ._parameters import PREFIX, Parameters, split_url
 
 MIB: Final = 1024 * 1024
 READS_A_TURN: Final = 4
-"""Reads of the stream underneath, of at most 256 KiB each, before it is seen to what is due."""
+"""Reads of the underlying stream, of at most 256 KiB each, before due bytes are delivered."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImpairmentStatistics:
-    """A snapshot of everything one `Impairment` governs.
+    """A snapshot of the streams of one `Impairment`.
 
     Attributes:
-        bytes_delivered: handed over ever, by streams that are gone too.
-        bytes_held: read from below, not handed over yet.
+        bytes_delivered: delivered so far, including closed streams.
+        bytes_held: read from the underlying stream, but not delivered yet.
         streams: ends that are neither closed nor broken.
     """
 
@@ -64,10 +66,10 @@ class ImpairmentStatistics:
 
 @final
 class Impairment:
-    """What happens to the streams of one name in this process (both ends, where both are here), now and from now on."""
+    """Controls the streams with one name in this process (both ends, if both are here)."""
 
     def __init__(self, parameters: Parameters) -> None:
-        """Made by the first URL of its name; see `impairment`."""
+        """Created by the first URL with its name; see `impairment`."""
         self._parameters = parameters
         self._is_stalled = False
         self._bytes_delivered = 0
@@ -78,7 +80,7 @@ class Impairment:
 
     @property
     def delay_s(self) -> float:
-        """One way. A change holds for all that has not arrived yet; it never reorders."""
+        """The one-way delay. A change applies to all bytes that have not arrived; bytes are never reordered."""
         return self._delay_s
 
     @delay_s.setter
@@ -90,7 +92,7 @@ class Impairment:
 
     @property
     def rate_bytes_per_s(self) -> float | None:
-        """In each direction of each stream; None is without a bound. A change holds for what has not begun to leave."""
+        """The rate of each direction of each stream; None means no limit. A change applies to bytes not yet sent."""
         return self._rate
 
     @rate_bytes_per_s.setter
@@ -102,22 +104,22 @@ class Impairment:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether between `stall` and `heal`."""
+        """Whether `stall` was called, and `heal` was not."""
         return self._is_stalled
 
     def cut(self) -> None:
-        """Every stream that is alive breaks, both ends at once; what is under way is lost. Later ones are sound."""
+        """Breaks all open streams, both ends at once; bytes in flight are lost. Later streams are not affected."""
         for stream in list(self._streams):
             stream.cut_off("it was cut")
 
     def stall(self) -> None:
-        """Nothing is handed over until `heal`; nothing is lost either. The lines go on behind it. Idempotent."""
+        """Stops delivery until `heal`, without loss; the lines continue meanwhile. Idempotent."""
         self._is_stalled = True
         for stream in self._streams:
             stream.look_again()
 
     def heal(self) -> None:
-        """Ends a stall: what became due meanwhile arrives at once. Idempotent."""
+        """Ends a stall: due bytes arrive at once. Idempotent."""
         self._is_stalled = False
         for stream in self._streams:
             stream.look_again()
@@ -128,11 +130,11 @@ class Impairment:
         return ImpairmentStatistics(self._bytes_delivered, held, len(self._streams))
 
     def _enter(self) -> None:
-        """One more listener or stream is open."""
+        """Counts an open listener or stream."""
         self._users += 1
 
     def _leave(self) -> None:
-        """One fewer; with the last one the name is free."""
+        """Uncounts a listener or stream; the last one frees the name."""
         self._users -= 1
         name = self._parameters.name
         if not self._users and name is not None and _named.get(name) is self:
@@ -149,7 +151,7 @@ _running: Final[RunVar[Deadlines | None]] = RunVar("netstack.transports.impaired
 
 
 def _deadlines() -> Deadlines | None:
-    """Those of the event loop, begun with its first stream; None where trio's own are as exact."""
+    """The timer of the event loop, started by its first stream; None if trio's own timers are as precise."""
     if not Deadlines.has_timer():
         return None
     deadlines = _running.get(None)
@@ -161,7 +163,7 @@ def _deadlines() -> Deadlines | None:
 
 
 def impairment(name: str) -> Impairment:
-    """The `Impairment` of the listeners and streams whose URL says `name=NAME`, while one of them is open.
+    """Returns the `Impairment` of the open listeners and streams whose URL has `name=NAME`.
 
     Raises:
         LocalProtocolError: none is open in this process.
@@ -177,10 +179,10 @@ def impairment(name: str) -> Impairment:
 
 @final
 class _ImpairedStream(ByteStream):
-    """One end: delays what it receives."""
+    """One end of a stream, which delays the bytes that it receives."""
 
     def __init__(self, inner: ByteStream, impairment: Impairment) -> None:
-        """Args: a connected stream, owned from now on; what governs it, already entered for this stream."""
+        """Args: a connected stream, owned from now on; its impairment, which counts this stream already."""
         parameters = impairment._parameters
         delay_s, rate = impairment.delay_s, impairment.rate_bytes_per_s
         queue_bytes = parameters.queue_bytes
@@ -191,21 +193,21 @@ class _ImpairedStream(ByteStream):
         self._inner = inner
         self._impairment = impairment
         self._until_cut = parameters.cut_bytes
-        self._lost: ConnectionLost | None = None  # below; travels behind the bytes
+        self._lost: ConnectionLost | None = None  # of the underlying stream; raised after the bytes before it
         self._broken: str | None = None
         self._closed = False
-        self._reading: dict[trio.CancelScope, float] = {}  # each with its deadline
+        self._reading: dict[trio.CancelScope, float] = {}  # waiting scopes, with their deadlines
         self._deadlines = _deadlines()
         impairment._streams[self] = None
 
     def try_send(self, pieces: Sequence[Piece]) -> int:
-        """Sends what the stream takes now: that of the stream underneath."""
+        """Sends as the underlying stream."""
         if self._broken is not None:
             raise ConnectionLost(self._broken)
         return self._inner.try_send(pieces)
 
     def try_receive_into(self, windows: Sequence[memoryview]) -> int | None:
-        """Stores what has come: takes in what came from below, hands over what is due."""
+        """Reads from the underlying stream, and delivers due bytes."""
         self._check_whole()
         line, impairment = self.line, self._impairment
         self._take_in()
@@ -213,8 +215,8 @@ class _ImpairedStream(ByteStream):
             return None
         count = line.take_into(windows, self._until_cut)
         due_at = line.due_at()
-        for scope, deadline in self._reading.items():  # what has just been taken in is not to be seen below any more
-            if due_at < deadline:  # never later: a task that waits on a full line must see that it has room again
+        for scope, deadline in self._reading.items():  # waiting tasks cannot see bytes that were read here
+            if due_at < deadline:  # never later: a task that waits on a full line must notice new room
                 self._end_at(scope, due_at)
         if count:
             impairment._bytes_delivered += count
@@ -230,7 +232,7 @@ class _ImpairedStream(ByteStream):
         return 0
 
     async def wait_writable(self) -> None:
-        """Waits until there is room to send: that of the stream underneath."""
+        """Waits as the underlying stream."""
         if not self._is_whole():
             await trio.lowlevel.checkpoint()
             return
@@ -241,7 +243,7 @@ class _ImpairedStream(ByteStream):
                 raise
 
     async def wait_readable(self) -> None:
-        """Waits until bytes are due, and notes when each arrived meanwhile."""
+        """Waits until bytes are due, and timestamps bytes that arrive meanwhile."""
         await trio.lowlevel.checkpoint()
         line = self.line
         while self._is_whole():
@@ -254,7 +256,7 @@ class _ImpairedStream(ByteStream):
                 try:
                     if line.takes_more:
                         await self._inner.wait_readable()
-                    else:  # the bytes stay below, where their sender notices
+                    else:  # the bytes stay in the underlying stream, which blocks their sender
                         await trio.sleep_forever()
                 except trio.ClosedResourceError:
                     if self._broken is None:
@@ -263,35 +265,35 @@ class _ImpairedStream(ByteStream):
                     del self._reading[scope]
 
     def send_eof(self) -> None:
-        """Ends the outgoing direction of the stream underneath."""
+        """Ends the outgoing direction of the underlying stream."""
         self._inner.send_eof()
 
     def close(self) -> None:
-        """Closes at once; what is held is gone."""
+        """Closes at once; held bytes are lost."""
         if not self._closed:
             self._closed = True
             self._end()
             self._impairment._leave()
 
     def tcp_facts(self) -> dict[str, str | int]:
-        """Those of the stream underneath."""
+        """Of the underlying stream."""
         return self._inner.tcp_facts()
 
     def endpoints(self) -> tuple[str, str]:
-        """Those of the stream underneath."""
+        """Of the underlying stream."""
         return self._inner.endpoints()
 
     def channel_binding(self) -> bytes:
-        """That of the stream underneath."""
+        """Of the underlying stream."""
         return self._inner.channel_binding()
 
     def look_again(self) -> None:
-        """Whoever waits for bytes finds out anew what to wait for."""
+        """Makes waiting tasks recompute when bytes are due."""
         for scope in self._reading:
             scope.cancel()
 
     def cut_off(self, reason: str) -> None:
-        """Breaks as by a reset: sending and receiving fail, waits end. An end elsewhere reads the end of its stream."""
+        """Breaks the stream as by a reset: calls and waits fail. A remote end reads the end of its stream."""
         self._broken = f"the connection to {self.peer} broke: {reason}"
         self._end()
 
@@ -330,7 +332,7 @@ class _ImpairedStream(ByteStream):
         line.advance(now)
 
     def _is_whole(self) -> bool:
-        """False: broken, which the next `try_` tells. Raises `trio.ClosedResourceError` when closed."""
+        """False if broken; the next `try_` call raises the reason. Raises `trio.ClosedResourceError` if closed."""
         if self._closed:
             raise trio.ClosedResourceError(f"the stream to {self.peer} was closed")
         return self._broken is None
@@ -364,10 +366,10 @@ class _ImpairedListener(Listener):
 
 @final
 class ImpairedTransport(Transport):
-    """Any other transport, with delay, a rate and cuts."""
+    """Any other transport, with delay, rate and cuts."""
 
     async def listen(self, url: str) -> Listener:
-        """Binds as the transport underneath does."""
+        """Binds with the underlying transport."""
         inner_url, query, parameters = split_url(url)
         transport = transport_for(inner_url)
         impairment = _governing(url, parameters)
@@ -381,7 +383,7 @@ class ImpairedTransport(Transport):
             raise
 
     async def connect(self, url: str) -> ByteStream:
-        """Dials as the transport underneath does."""
+        """Dials with the underlying transport."""
         inner_url, _, parameters = split_url(url)
         transport = transport_for(inner_url)
         impairment = _governing(url, parameters)

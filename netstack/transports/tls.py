@@ -1,22 +1,21 @@
 """`tls+X://...`: TLS 1.3 over another transport, with certificates on both ends: `tls+tcp://10.0.0.1:6121`.
 
-Takes: URLs. Gives: streams and listeners over those of the transport underneath.
+Takes: URLs. Gives: streams and listeners over those of the underlying transport.
 
-Each end shows a certificate and checks the other's against its `ca.pem`; who dials also checks that the certificate
-is for the name or address that was dialled. The three files are in the folder that the environment variable
-`NETSTACK_TLS` names, or the URL: `tls+tcp://host:6121?folder=/etc/netstack/tls`. More parameters:
+Each end presents a certificate and checks the peer's against its `ca.pem`; a client also checks that the certificate is
+valid for the dialled name or address. The environment variable `NETSTACK_TLS` or the URL names the folder of the three
+files: `tls+tcp://host:6121?folder=/etc/netstack/tls`. Further parameters:
 
-    names=off   certificates are good for any name, as those that all TaskManagers of a Flink share
-    tls=1.2     also the version before, for such peers
+    names=off   accept certificates for any name, such as one that all TaskManagers of a Flink cluster share
+    tls=1.2     also accept TLS 1.2, for such peers
 
 Rules:
-- The handshake is done in the background, so a silent stranger keeps nobody from being accepted, and who dials may
-  send at once. Certificates that do not fit are `ConnectionLost`, on both ends.
-- What is encrypted has to be sent, and nobody else would do it: so what the stream underneath does not take at once, at
-  most `ENCRYPT_BYTES`, is sent by a task of trio's own that lives as long as there is something. Nothing more is taken
-  until it is done.
-- The end of the stream is that of the transport underneath: whether it was cut is for a goodbye to tell, as without
-  TLS.
+- The handshake runs in the background, so a silent peer does not block other accepts, and a client may send at once.
+  Certificate errors are `ConnectionLost`, at both ends.
+- Encrypted data must be sent in order. If the underlying stream does not accept all of it at once, at most
+  `ENCRYPT_BYTES` remain, which a system task of trio sends. The stream accepts no more data until that is done.
+- The end of the stream is that of the underlying transport: as without TLS, a goodbye in the protocol tells an orderly
+  end from a cut.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ from netstack.tls_files import PREFIX, CertificateFolder, split_tls
 from netstack.transport import ByteStream, Listener, Piece, Transport, transport_for, url_parts
 
 ENCRYPT_BYTES: Final = 256 * 1024
-"""Encrypted at a time: what a socket takes at once, about."""
+"""Encrypted at a time: about what a socket accepts at once."""
 
 READ_BYTES: Final = 256 * 1024
 LINGER_S: Final = 5.0
-"""How long a stream that was closed goes on to send what it has taken."""
+"""How long a closed stream continues to send accepted data."""
 
 _RECORD_BYTES: Final = 16 * 1024
 _MAX_ANSWER_BYTES: Final = 64 * 1024
-"""Of what a peer makes us say by itself (new keys): more unsent is a peer that never reads."""
+"""The most unsent answers to key updates of a peer; more means that the peer does not read."""
 
 
 @final
@@ -49,7 +48,7 @@ class TlsStream(ByteStream):
     """A stream in TLS."""
 
     def __init__(self, inner: ByteStream, context: ssl.SSLContext, *, server: bool, name: str, own: bytes) -> None:
-        """Args: the stream underneath, owned; what to use; which end; the name that was dialled; our own digest."""
+        """Args: the underlying stream, owned; the TLS context; which end it is; the dialled name; our own digest."""
         self.peer = f"{PREFIX}{inner.peer}"
         self._inner = inner
         self._is_server = server
@@ -59,22 +58,22 @@ class TlsStream(ByteStream):
         self._tls = context.wrap_bio(self._in, self._out, server_side=server, server_hostname=name or None)
         self._read: Any = self._tls.read
         self._is_open = False
-        self._early = bytearray()  # to be encrypted when the handshake is done
+        self._early = bytearray()  # encrypted after the handshake
         self._unsent = memoryview(b"")
         self._wants_end = False
-        self._plain = b""  # decrypted while somebody waited
+        self._plain = b""  # decrypted by a wait
         self._has_ended = False
         self._closed = False
         self._failure: ConnectionLost | None = None
         self._landing = memoryview(bytearray(READ_BYTES))
         self._progress = trio.lowlevel.ParkingLot()
         self._waits: set[trio.CancelScope] = set()
-        self._deadline = trio.CancelScope()  # of the task of ours
-        self._is_busy = True  # a task of ours sends, or shakes hands
+        self._deadline = trio.CancelScope()  # of the background task
+        self._is_busy = True  # a background task sends, or performs the handshake
         trio.lowlevel.spawn_system_task(self._in_background, self._shake_hands)
 
     def try_send(self, pieces: Sequence[Piece]) -> int:
-        """Sends what the stream takes now."""
+        """Encrypts and sends as much as the stream accepts."""
         self._check_open()
         if self._wants_end:
             raise ConnectionLost(f"the connection to {self.peer} broke: this direction was ended")
@@ -96,7 +95,7 @@ class TlsStream(ByteStream):
         return taken
 
     def try_receive_into(self, windows: Sequence[memoryview]) -> int | None:
-        """Stores what has come."""
+        """Receives and decrypts."""
         self._check_open()
         received = 0
         for window in windows:
@@ -130,7 +129,7 @@ class TlsStream(ByteStream):
             await self._wait(self._inner.wait_writable)
 
     async def wait_readable(self) -> None:
-        """Waits until something has come."""
+        """Waits until data has arrived."""
         self._check_waiting()
         while not self._plain and not self._has_ended and self._failure is None:
             if not self._is_open:
@@ -151,13 +150,13 @@ class TlsStream(ByteStream):
         self._check_waiting()
 
     def send_eof(self) -> None:
-        """Half-closes the stream underneath, behind what is encrypted."""
+        """Half-closes the underlying stream, after the encrypted data."""
         self._wants_end = True
         if not self._is_busy:
             self._inner.send_eof()
 
     def close(self) -> None:
-        """Closes at once; what was taken is still sent, within `LINGER_S`, as a socket would."""
+        """Closes at once; accepted data is still sent within `LINGER_S`, as by a socket."""
         if self._closed:
             return
         self._closed = True
@@ -169,16 +168,16 @@ class TlsStream(ByteStream):
         self._progress.unpark_all()
 
     def tcp_facts(self) -> dict[str, str | int]:
-        """Those of the stream underneath, and the cipher."""
+        """Those of the underlying stream, and the cipher."""
         cipher = self._tls.cipher() if self._is_open else None
         return {**self._inner.tcp_facts(), **({} if cipher is None else {"tls": f"{cipher[1]} {cipher[0]}"})}
 
     def endpoints(self) -> tuple[str, str]:
-        """Those of the stream underneath."""
+        """Those of the underlying stream."""
         return self._inner.endpoints()
 
     def channel_binding(self) -> bytes:
-        """A digest of both certificates, the one of who was dialled first; nothing before the handshake is done."""
+        """A digest of both certificates, the server's first; empty before the end of the handshake."""
         other = self._tls.getpeercert(binary_form=True) if self._is_open else None
         if other is None:
             return b""
@@ -188,7 +187,7 @@ class TlsStream(ByteStream):
     # Inside.
 
     async def _in_background(self, work: Callable[[], Awaitable[None]]) -> None:
-        """One of the two tasks of ours; the next try raises what breaks there."""
+        """Runs one of the two background tasks; the next `try_` call raises its error."""
         try:
             with self._deadline:
                 await work()
@@ -201,7 +200,7 @@ class TlsStream(ByteStream):
         finally:
             self._is_busy = False
             self._progress.unpark_all()
-            if self._closed:  # also when the run ends while it lingers
+            if self._closed:  # also if trio ends while it lingers
                 self._inner.close()
         if self._wants_end and not self._closed:
             self._inner.send_eof()
@@ -215,7 +214,7 @@ class TlsStream(ByteStream):
                 if not self._pull():
                     await self._inner.wait_readable()
             except (ssl.SSLError, ssl.CertificateError) as error:
-                self._send_some()  # the alert that says why, if there is room
+                self._send_some()  # the TLS alert with the reason, if there is room
                 raise self._broken(error) from error
             else:
                 for start in range(0, len(self._early), _RECORD_BYTES):
@@ -230,14 +229,14 @@ class TlsStream(ByteStream):
             await self._inner.wait_writable()
 
     def _keep(self, pieces: Sequence[Piece]) -> int:
-        """Before the handshake is done."""
+        """Stores data before the end of the handshake."""
         had = len(self._early)
         for piece in pieces:
             self._early += memoryview(piece).cast("B")[: ENCRYPT_BYTES - len(self._early)]
         return len(self._early) - had
 
     def _read_into(self, window: memoryview) -> int:
-        """Decrypts what there is; 0 when there is nothing, or nothing more."""
+        """Decrypts arrived data; 0 if there is none, or at the end."""
         if self._has_ended or not self._is_open:
             return 0
         while True:
@@ -248,7 +247,7 @@ class TlsStream(ByteStream):
                     self._answer()
                     return 0
                 continue
-            except ssl.SSLZeroReturnError:  # others say goodbye in TLS's own way
+            except ssl.SSLZeroReturnError:  # other peers end with TLS's close_notify
                 count = 0
             except ssl.SSLError as error:
                 raise self._broken(error) from error
@@ -257,14 +256,14 @@ class TlsStream(ByteStream):
             return count
 
     def _answer(self) -> None:
-        """Sends what the peer made us say by itself, if there is room."""
+        """Sends automatic answers to the peer, if there is room."""
         if self._out.pending and self._out.pending > _MAX_ANSWER_BYTES:
-            raise ConnectionLost(f"{self.peer} asks for new keys faster than it reads them")
+            raise ConnectionLost(f"{self.peer} requests key updates but does not read the answers")
         if self._out.pending:
             self._push()
 
     def _pull(self) -> bool:
-        """Takes what has arrived underneath. Returns whether there was anything, the end included."""
+        """Reads from the underlying stream. Returns whether there was anything, including the end."""
         try:
             count = self._inner.try_receive_into((self._landing,))
         except ConnectionLost as error:
@@ -274,15 +273,15 @@ class TlsStream(ByteStream):
         if count:
             self._in.write(self._landing[:count])
             return True
-        self._has_ended = True  # not told to the session, which would not send any more either
+        self._has_ended = True  # not passed to the TLS session, which would then refuse to send
         if not self._is_open:
             raise ConnectionLost(
-                f"{self.peer} ended the stream during the TLS handshake; does it take our certificate, and speak TLS?"
+                f"{self.peer} ended the TLS handshake; it rejects our certificate, or does not use TLS"
             )
         return True
 
     def _push(self) -> bool:
-        """Sends what is encrypted, as far as there is room; the rest in the background. Returns whether all is sent."""
+        """Sends encrypted data; the rest is sent in the background. Returns whether everything was sent."""
         if self._is_busy:
             return False
         if self._send_some():
@@ -310,7 +309,7 @@ class TlsStream(ByteStream):
         return ConnectionLost(str(error).replace(self._inner.peer, self.peer))
 
     async def _wait(self, wait: Callable[[], Awaitable[None]]) -> None:
-        """Waits for the stream underneath, which may live on when we are closed."""
+        """Waits for the underlying stream, which may outlive ours."""
         scope = trio.CancelScope()
         self._waits.add(scope)
         try:
@@ -333,14 +332,14 @@ class TlsStream(ByteStream):
     def _broken(self, error: ssl.SSLError | ssl.CertificateError) -> ConnectionLost:
         if isinstance(error, ssl.SSLCertVerificationError):
             return ConnectionLost(
-                f"the certificate of {self.peer} is refused: {error.verify_message}; it has to be signed by one in our"
-                " ca.pem, and to be for the name that is dialled"
+                f"the certificate of {self.peer} was rejected: {error.verify_message}; it must be signed by one in"
+                " our ca.pem, and be valid for the dialled name"
             )
         if "ALERT" in (error.reason or ""):
             return ConnectionLost(
-                f"{self.peer} refuses our certificate, or our TLS: {error.reason}; is it signed by one in its ca.pem?"
+                f"{self.peer} rejected our certificate or TLS version: {error.reason}; check its ca.pem"
             )
-        return ConnectionLost(f"TLS to {self.peer} failed: {error.reason or error}; does it speak TLS?")
+        return ConnectionLost(f"TLS to {self.peer} failed: {error.reason or error}; check that it uses TLS")
 
 
 @final
@@ -369,7 +368,7 @@ class TlsTransport(Transport):
     """TLS over another transport."""
 
     async def listen(self, url: str) -> Listener:
-        """Binds as the transport underneath does; the certificates are looked at first."""
+        """Binds with the underlying transport, after it has checked the certificates."""
         inner_url, query, folder = split_tls(url)
         folder.credentials()
         try:
@@ -378,7 +377,7 @@ class TlsTransport(Transport):
             raise OSError(error.errno, f"{url}: {error.strerror or error}") from error
 
     async def connect(self, url: str) -> ByteStream:
-        """Dials as the transport underneath does, and begins to shake hands."""
+        """Dials with the underlying transport, and starts the handshake."""
         inner_url, _, folder = split_tls(url)
         credentials = folder.credentials()
         parts = url_parts(inner_url)

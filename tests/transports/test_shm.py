@@ -58,7 +58,7 @@ def process(
 @pytest.mark.parametrize("url", ["shm://", "shm:///x", "shm://a/b", "shm://a?b=c"])
 async def test_a_name_and_no_more(url: str) -> None:
     for attempt in (SHM.listen, SHM.connect):
-        with pytest.raises(ConfigError, match="needs a name and no more, such as shm://a"):
+        with pytest.raises(ConfigError, match="needs a name only, such as shm://a"):
             await attempt(url)
 
 
@@ -320,7 +320,7 @@ HOSTILE: dict[str, tuple[Callable[[socket.socket], object], str]] = {
     ),
     "too small": (lambda raw: send(raw, memfd(4096), *bells()), "has 4096 bytes"),
     "too large": (lambda raw: send(raw, memfd(2 * MEMORY_BYTES), *bells()), f"has {2 * MEMORY_BYTES} bytes"),
-    "a file": (lambda raw: send(raw, a_file(), *bells()), "is no memfd"),
+    "a file": (lambda raw: send(raw, a_file(), *bells()), "is not a memfd"),
     "a memfd for an eventfd": (lambda raw: send(raw, memfd(), memfd(), *bells(1)), "for an eventfd"),
     "too few": (lambda raw: send(raw, memfd(), *bells(1)), "handed over 2 descriptors"),
     "too many": (lambda raw: send(raw, memfd(), *bells(9)), "descriptors or more, not 3"),

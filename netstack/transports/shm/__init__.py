@@ -2,12 +2,12 @@
 
 Takes: URLs. Gives: streams and listeners.
 
-A name is that of a unix socket in the abstract namespace (`@netstack-shm-NAME` in `ss -xl`): it lives in the network
-namespace, as a TCP port does, and ends with its listener; nothing stays in a file system. Such a socket has no
-permissions, so each side lets in processes of its own user only. A stream takes four descriptors at each end, and up
-to 1.1 MiB of memory for both ends together: a page at a time, as bytes first come there.
+A name is a unix socket in the abstract namespace (`@netstack-shm-NAME` in `ss -xl`): like a TCP port it belongs to the
+network namespace and ends with its listener; it leaves no file. Such a socket has no permissions, so each side accepts
+only processes of its own user. A stream uses four descriptors at each end, and up to 1.1 MiB of memory for both ends
+together, allocated page by page on first use.
 
-For Linux on x86-64: see `ring` for what other processors lack.
+Only for Linux on x86-64; `ring` says what other processors lack.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from .stream import ShmStream, hand_over
 
 BACKLOG: Final = 1024
 DIALLED_AT_MOST: Final = 32
-"""Streams that a process has dialled and not closed: 36 MiB, for which no limit of a process's own memory counts."""
+"""The most open streams that a process has dialled: 36 MiB, which count against no memory limit of a process."""
 
 PREFIX: Final = "\0netstack-shm-"
-MAX_NAME_BYTES: Final = 108 - len(PREFIX)  # sun_path of Linux, whose zeros count in the abstract namespace
+MAX_NAME_BYTES: Final = 108 - len(PREFIX)  # sun_path of Linux; zeros count in the abstract namespace
 _CREDENTIALS: Final = struct.Struct("iII")  # pid, uid, gid
 
 
 @final
 class ShmTransport(Transport):
-    """Rings in the memory that two processes of one host share."""
+    """Rings in memory shared by two processes of one host."""
 
     def __init__(self) -> None:
         self._dialled = 0
 
     async def listen(self, url: str) -> Listener:
-        """Takes a name of this network namespace; it is free again when the listener is closed or its process ends."""
+        """Reserves a name in this network namespace until the listener is closed or its process ends."""
         name = _name(url)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -60,7 +60,7 @@ class ShmTransport(Transport):
         return SocketListener(sock, url, accepted, lambda: None)
 
     async def connect(self, url: str) -> ByteStream:
-        """Dials, and hands the memory over: sending may begin before anybody has accepted."""
+        """Dials, and hands the memory over: sending may begin before the peer has accepted."""
         name = _name(url)
         if self._dialled >= DIALLED_AT_MOST:
             raise ConnectionLost(
@@ -88,20 +88,18 @@ class ShmTransport(Transport):
 
 
 def unsupported() -> str:
-    """Why this process cannot use shared memory; empty where it can."""
+    """Why this process cannot use shared memory; empty if it can."""
     system, machine = platform.system(), platform.machine()
     if system != "Linux" or machine != "x86_64" or sys.maxsize < 2**32 or not hasattr(os, "eventfd"):
         bits = sys.maxsize.bit_length() + 1
-        return (
-            f"shared memory takes a 64-bit Python on Linux and x86-64; this is a {bits}-bit one on {system}, {machine}"
-        )
+        return f"shared memory requires a 64-bit Python on Linux and x86-64; this is {bits} bits on {system}, {machine}"
     return ""
 
 
 def _name(url: str) -> str:
     parts = url_parts(url)
     if not parts.netloc or parts.path or parts.query:
-        raise ConfigError(f"address {url!r} needs a name and no more, such as shm://a")
+        raise ConfigError(f"address {url!r} needs a name only, such as shm://a")
     if len(os.fsencode(parts.netloc)) > MAX_NAME_BYTES:
         raise ConfigError(f"address {url!r}: the name is longer than {MAX_NAME_BYTES} bytes, the limit of unix sockets")
     reason = unsupported()
@@ -111,13 +109,13 @@ def _name(url: str) -> str:
 
 
 def _checked_pid(sock: socket.socket) -> int:
-    """The process at the other end.
+    """Returns the process at the other end.
 
     Raises:
-        PermissionError: it is another user's.
+        PermissionError: it belongs to another user.
     """
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(credentials)
     if uid != os.geteuid():
-        raise PermissionError(f"process {pid} there is user {uid}'s, and this one user {os.geteuid()}'s")
+        raise PermissionError(f"the peer (process {pid}) runs as user {uid}, and this process as user {os.geteuid()}")
     return int(pid)

@@ -1,27 +1,24 @@
 """One direction of a shared-memory stream: a ring of bytes with one writer and one reader, in two processes.
 
-Takes: pieces to send, windows to fill. Gives: how many bytes were moved, and whether the other side has to be woken.
-No system calls, no event loop.
+Takes: pieces to send, windows to fill. Gives: the number of bytes moved, and whether the other side has to be woken. It
+uses neither system calls nor an event loop.
 
-Layout: a page of 8-byte words, each in a cache line of its own, then the bytes under way, as many as the ring's
-capacity at most: a power of two.
+Layout: a page of 8-byte words, each in a cache line of its own, then the bytes in flight. The capacity is a power of
+two.
 
-| word | written by | is |
-|---|---|---|
-| written | writer | bytes ever written |
-| read | reader | bytes ever read |
-| reader sleeps | reader 1, either 0 | the reader waits for its eventfd |
-| writer sleeps | writer 1, either 0 | the writer waits for a byte on the socket |
-| ended | writer | 1: `written` is final |
+| word | written by | meaning | |---|---|---| | written | writer | bytes written so far | | read | reader | bytes read
+so far | | reader sleeps | reader 1, either 0 | the reader waits for its eventfd | | writer sleeps | writer 1, either 0
+| the writer waits for a byte on the socket | | ended | writer | 1: `written` is final |
 
 Rules:
-- Each side keeps its own position in its own memory and only publishes it. What the other side publishes is checked:
-  a position never goes back, and `0 <= written - read <= capacity`.
-- Data is stored before `written`, and taken before `read`. That order needs aligned 8-byte stores that are not split
-  and a processor that keeps stores, and loads, in program order: x86-64. Python has no fence for others (`supported`).
-- To sleep: set the flag, fence, look again. To publish: store the position, fence, look at the flag. The fence is
-  what x86-64 needs between a store and a later load; the atomic instructions of an uncontended lock are one.
-  So one of the two always sees the other. Who clears the other side's flag wakes it afterwards, always.
+- Each side keeps its position in private memory and only publishes it. It checks the other side's position, which never
+  goes back, and `0 <= written - read <= capacity`.
+- Data is stored before `written` is, and read before `read` is stored. That order needs aligned 8-byte stores that are
+  not split and a processor that keeps stores, and loads, in program order: x86-64. Python has no fence for others
+  (`supported`).
+- To sleep: set the flag, fence, check again. To publish: store the position, fence, check the flag. The fence is what
+  x86-64 needs between a store and a later load; the atomic instructions of an uncontended lock are one. So at least one
+  side sees the other. The side that clears the other's flag always wakes it afterwards.
 """
 
 from __future__ import annotations
@@ -36,9 +33,9 @@ from netstack.transport import Piece
 HEADER_BYTES: Final = 4096
 
 WAKE_ROOM: Final = 4
-"""A writer that waits for room is woken when one part in so many of the ring is free: not for each few bytes."""
+"""A writer that waits for room is woken when 1/4 of the ring is free, not for every few bytes."""
 
-# Indices of words: 128 bytes apart, since processors fetch cache lines in pairs.
+# Indices of words: 128 bytes apart, because processors fetch cache lines in pairs.
 WRITTEN: Final = 0
 READ: Final = 16
 READER_SLEEPS: Final = 32
@@ -47,17 +44,17 @@ ENDED: Final = 64
 
 
 class RingBroken(Exception):
-    """The other side published a position that cannot be."""
+    """The other side published an impossible position."""
 
 
 @final
 class RingWriter:
-    """The writing side. Not usable any more once its memory was closed."""
+    """The writing side. Not usable after its memory was closed."""
 
     __slots__ = ("_capacity", "_fence", "_mapping", "_read", "_start", "_words", "_written")
 
     def __init__(self, mapping: mmap.mmap, words: memoryview, base: int, capacity: int) -> None:
-        """Args: the memory; the ring's words; where the ring begins in the memory; the bytes it holds."""
+        """Args: the memory; the ring's words; the ring's offset in the memory; its capacity in bytes."""
         self._capacity = capacity
         self._mapping = mapping
         self._words = words
@@ -96,13 +93,13 @@ class RingWriter:
             written += size
             room -= size
             if not room:
-                break  # a piece may have been cut: nothing may follow it
+                break  # this piece may be incomplete, so nothing may follow it
         if written != before:
             self._written = self._words[WRITTEN] = written
         return written - before
 
     def end(self) -> None:
-        """Nothing more will be written."""
+        """Marks the end: nothing more will be written."""
         self._words[ENDED] = 1
 
     def must_wake_reader(self) -> bool:
@@ -115,14 +112,14 @@ class RingWriter:
         return False
 
     def has_room(self) -> bool:
-        """Whether there is room worth waking up for; also when the reader's position cannot be."""
+        """Whether there is enough room to wake up; also True if the reader's position is impossible."""
         try:
             return self._look() * WAKE_ROOM >= self._capacity
         except RingBroken:
             return True
 
     def may_sleep(self) -> bool:
-        """Announces that the writer sleeps; False, and it does not, when there is room already."""
+        """Announces that the writer sleeps; returns False, without announcing, if there is room already."""
         self._words[WRITER_SLEEPS] = 1
         with self._fence:
             pass
@@ -132,11 +129,11 @@ class RingWriter:
         return True
 
     def stay_awake(self) -> None:
-        """The writer does not sleep any more."""
+        """Announces that the writer is awake."""
         self._words[WRITER_SLEEPS] = 0
 
     def _look(self) -> int:
-        """The room there is behind what was published."""
+        """The free bytes."""
         read = self._words[READ]
         if not self._read <= read <= self._written:
             raise RingBroken(
@@ -148,12 +145,12 @@ class RingWriter:
 
 @final
 class RingReader:
-    """The reading side. Not usable any more once its memory was closed."""
+    """The reading side. Not usable after its memory was closed."""
 
     __slots__ = ("_capacity", "_fence", "_read", "_start", "_view", "_words", "_written")
 
     def __init__(self, view: memoryview, words: memoryview, base: int, capacity: int) -> None:
-        """Args: the memory; the ring's words; where the ring begins in the memory; the bytes it holds."""
+        """Args: the memory; the ring's words; the ring's offset in the memory; its capacity in bytes."""
         self._capacity = capacity
         self._view = view
         self._words = words
@@ -174,7 +171,7 @@ class RingReader:
         if written == read:
             if not words[ENDED]:
                 return None
-            written = words[WRITTEN]  # final now
+            written = words[WRITTEN]  # final since `ended` is set
             if written == read:
                 return 0
         if not self._written <= written <= read + capacity:
@@ -215,11 +212,11 @@ class RingReader:
         return False
 
     def has_more(self) -> bool:
-        """Whether there is something to read, or the end."""
+        """Whether there is data, or the end."""
         return bool(self._words[WRITTEN] != self._read or self._words[ENDED])
 
     def may_sleep(self) -> bool:
-        """Announces that the reader sleeps; False, and it does not, when there is something already."""
+        """Announces that the reader sleeps; returns False, without announcing, if there is data already."""
         self._words[READER_SLEEPS] = 1
         with self._fence:
             pass
@@ -229,5 +226,5 @@ class RingReader:
         return True
 
     def stay_awake(self) -> None:
-        """The reader does not sleep any more."""
+        """Announces that the reader is awake."""
         self._words[READER_SLEEPS] = 0

@@ -1,17 +1,17 @@
-"""A byte stream over two rings in shared memory, and how one process hands that memory to the other.
+"""A byte stream over two rings in shared memory, and the handover of that memory to the other process.
 
-Takes: a connected unix socket. Gives: `SharedMemory`, made here or by the peer (a memfd and two eventfds come by
-SCM_RIGHTS), and a `ByteStream` over it.
+Takes: a connected unix socket. Gives: `SharedMemory`, created here or by the peer (SCM_RIGHTS passes a memfd and two
+eventfds), and a `ByteStream` over it.
 
 Rules:
-- What a peer hands over is checked before it is used. The memfd has exactly our size and is sealed against shrinking,
-  growing and other seals, so that no access of ours can fail (SIGBUS). Nothing has a name: with the last of both
-  processes everything is gone.
-- Sending and receiving are copies to and from the memory. A system call is made only to wake a side that sleeps: by
-  its eventfd where it waits for bytes, by a byte on the socket where it waits for room.
-- The socket carries nothing else after the handover; its hang-up is the end of the peer, orderly or not. A system task
-  waits for it, as long as the stream is open. What the peer wrote before is read first.
-- There is no `descriptor`: while bytes are there the eventfd says nothing. Whoever looks (`has_come`) sees them.
+- Objects from a peer are checked before use. The memfd must have exactly our size and be sealed against shrinking,
+  growing and further seals, so that no access can raise SIGBUS. Nothing has a name, so everything is freed when both
+  processes have ended.
+- Sending and receiving are copies to and from the memory. A system call is made only to wake a sleeping side: by its
+  eventfd if it waits for bytes, by a byte on the socket if it waits for room.
+- After the handover the socket carries nothing else; its hang-up means that the peer has ended, orderly or not. A
+  system task waits for it while the stream is open. Data that the peer wrote before is read first.
+- There is no `descriptor`, because the eventfd is not readable whenever there is data; `has_come` checks the memory.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from netstack.transport import ByteStream, Piece
 from .ring import HEADER_BYTES, RingBroken, RingReader, RingWriter
 
 CAPACITIES: Final = 64 * 1024, 1024 * 1024
-"""Bytes under way that the dialler has written, and the acceptor: consumers dial, and say little beside credit."""
+"""Capacities of the rings written by the dialler and by the acceptor: consumers dial, and send little except credit."""
 
 GREETING: Final = b"netstack-shm 1 %d %d" % CAPACITIES
-"""Sent with the descriptors, by whoever dialled: a peer of another layout or capacity differs in it."""
+"""Sent with the descriptors by the dialler: it differs for another layout or capacity."""
 
 _BASES: Final = 0, HEADER_BYTES + CAPACITIES[0]
 MEMORY_BYTES: Final = _BASES[1] + HEADER_BYTES + CAPACITIES[1]
-"""Of one stream, as soon as bytes have been everywhere."""
+"""The memory of one stream, once all of it was touched."""
 
 _DESCRIPTORS: Final = 3
 _SEALS: Final = 0x1 | 0x2 | 0x4
@@ -47,12 +47,12 @@ _SEALS: Final = 0x1 | 0x2 | 0x4
 
 
 class HandoverRefused(Exception):
-    """What the peer handed over cannot be used; the text says why."""
+    """The memory from the peer cannot be used; the text says why."""
 
 
 @final
 class SharedMemory:
-    """Two rings, and an eventfd for the reader of each; ring 0 is written by whoever dialled."""
+    """Two rings, and an eventfd for the reader of each; the dialler writes ring 0."""
 
     def __init__(self, memory: int, bells: tuple[int, int]) -> None:
         """Args: the memfd, which may be closed afterwards; the eventfds, owned from now on unless this fails."""
@@ -80,10 +80,10 @@ class SharedMemory:
 
 
 def hand_over(sock: socket.socket) -> SharedMemory:
-    """Makes the memory and sends it.
+    """Creates the memory and sends it.
 
     Raises:
-        OSError: no descriptors or no memory are left; the peer is gone.
+        OSError: no descriptors or no memory are left, or the peer has disconnected.
     """
     with contextlib.ExitStack() as at_end, contextlib.ExitStack() as on_error:
         memory = os.memfd_create("netstack-shm", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -101,12 +101,12 @@ def hand_over(sock: socket.socket) -> SharedMemory:
 
 
 def take_over(sock: socket.socket) -> SharedMemory:
-    """Receives the memory; call it when the socket is readable.
+    """Receives the memory; to be called when the socket is readable.
 
     Raises:
-        BlockingIOError: nothing has come.
+        BlockingIOError: nothing has arrived.
         HandoverRefused: it is not what `hand_over` sends.
-        OSError: the peer is gone.
+        OSError: the peer has disconnected.
     """
     greeting, descriptors, flags, _ = socket.recv_fds(sock, len(GREETING), _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
     with contextlib.ExitStack() as on_error:
@@ -135,7 +135,7 @@ def _check_memory(memory: int) -> None:
     try:
         seals = fcntl.fcntl(memory, fcntl.F_GET_SEALS)
     except OSError as error:
-        raise HandoverRefused(f"its memory is no memfd: {error.strerror}") from error
+        raise HandoverRefused(f"its memory is not a memfd: {error.strerror}") from error
     if seals != _SEALS:
         raise HandoverRefused(f"its memory has the seals {seals:#x}, not {_SEALS:#x}: it could be cut off")
 
@@ -149,7 +149,7 @@ def _check_bell(bell: int) -> None:
 
 @final
 class ShmStream(ByteStream):
-    """One end. Not to be used by another thread than its loop's."""
+    """One end; only its event loop's thread may use it."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class ShmStream(ByteStream):
         trio.lowlevel.spawn_system_task(self._watch, name=f"shm to {peer}")
 
     def try_send(self, pieces: Sequence[Piece]) -> int:
-        """Sends what the stream takes now: a copy."""
+        """Copies as much as the ring has room for."""
         out = self._out
         if self._lost or self._has_ended or self._closed:
             raise self._error(self._lost or "it is closed")
@@ -199,7 +199,7 @@ class ShmStream(ByteStream):
         return taken
 
     def try_receive_into(self, windows: Sequence[memoryview]) -> int | None:
-        """Stores what has come: a copy."""
+        """Copies arrived data."""
         incoming = self._in
         count = None
         if incoming is not None:
@@ -208,14 +208,14 @@ class ShmStream(ByteStream):
             except RingBroken as error:
                 raise self._broken(error) from error
             if count and incoming.must_wake_writer():
-                with contextlib.suppress(OSError):  # so many wake-ups wait there already, or nobody is there
+                with contextlib.suppress(OSError):  # many wake-ups are pending already, or the peer has ended
                     self._socket.send(b"\0")
         if count is None and (self._lost or self._closed):
             raise self._error(self._lost or "it is closed")
         return count
 
     async def wait_writable(self) -> None:
-        """Waits until there is room to send; waits for a quarter of the ring."""
+        """Waits until a quarter of the ring is free."""
         self._check_open()
         out = self._out
         if self._lost or self._has_ended or (out is not None and not out.may_sleep()):
@@ -231,7 +231,7 @@ class ShmStream(ByteStream):
                 out.stay_awake()
 
     async def wait_readable(self) -> None:
-        """Waits until something has come."""
+        """Waits until data has arrived."""
         self._check_open()
         if not self._lost and self._in is None:
             await self._changed.park()
@@ -243,7 +243,7 @@ class ShmStream(ByteStream):
         try:
             while not self._is_over() and incoming.may_sleep():
                 await trio.lowlevel.wait_readable(self._bell)
-                self._check_open()  # closed since it was woken: the number may be another file's
+                self._check_open()  # it may be closed meanwhile, and its number reused
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._bell)
         finally:
@@ -281,7 +281,7 @@ class ShmStream(ByteStream):
             return "", ""
 
     def has_come(self) -> bool:
-        """Whether something has come: a look at the memory."""
+        """Whether data has arrived, according to the memory."""
         incoming = self._in
         return bool(self._lost or self._closed or (incoming is not None and incoming.has_more()))
 
@@ -299,7 +299,7 @@ class ShmStream(ByteStream):
             self._wake_reader()
 
     def _wake_reader(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # as readable as can be
+        with contextlib.suppress(BlockingIOError):  # already readable
             os.eventfd_write(self._their_bell, 1)
 
     async def _watch(self) -> None:
@@ -332,7 +332,7 @@ class ShmStream(ByteStream):
                 os.eventfd_write(self._bell, 1)
 
     def _broken(self, error: RingBroken) -> ConnectionLost:
-        self._in = self._out = None  # neither what it wrote nor what it will write means anything
+        self._in = self._out = None  # its data can no longer be trusted
         self._lose(f"the memory it shares with us is damaged: {error}")
         return self._error(self._lost)
 

@@ -252,7 +252,7 @@ class TestRefusals:
         ("function", "parameters", "says"),
         [
             ("task_functions:plus", {"addition": 1}, "operator 'map': plus cannot be called with the parameters"),
-            ("task_functions:nobody", {}, "'task_functions:nobody' is not there"),
+            ("task_functions:nobody", {}, "'task_functions:nobody' cannot be imported"),
             ("task_functions:Count", {}, "Count has no method map or __call__"),
         ],
     )

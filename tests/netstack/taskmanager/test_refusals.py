@@ -55,7 +55,7 @@ from netstack.transport import is_private, transport_for
         (RemoteTask("t", 0, "subprocess:run"), "'subprocess:run' may not run on this TaskManager"),
         (task("ordinary"), "is no `async def`"),
         (task("imported"), "is not allowed here"),
-        (task("missing"), "is not there"),
+        (task("missing"), "cannot be imported"),
         (RemoteTask("t", 0, "userjobs.exits:x"), "SystemExit"),
         (RemoteTask("t", 0, "nowhere:x"), "is not installed on this host"),
         (task("hold", subpartitions=100_000), "requires 100001 network buffers"),

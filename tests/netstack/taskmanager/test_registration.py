@@ -236,7 +236,7 @@ async def test_a_bad_task_fails_alone_and_says_whether_another_attempt_may_help(
             task("fail", (4, 0, 0), parameters={"how": "exit"}),
         )
         found = await driver.outcomes(*((vertex, 0, 0) for vertex in range(1, 5)))
-        assert "is not there" in found[1, 0, 0]
+        assert "cannot be imported" in found[1, 0, 0]
         assert "may not run on this TaskManager" in found[2, 0, 0]
         assert "no more paper" in found[3, 0, 0]
         recoverable = {vertex: driver.failure((vertex, 0, 0)).is_recoverable for vertex in range(1, 5)}
