@@ -1,0 +1,182 @@
+"""Opens input gates: takes their buffers, finds local channels, and requests remote ones from the producers.
+
+Takes: `ChannelDescriptor`s. Gives: `SingleInputGate`s, with the connections that each one reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, final
+
+import trio
+
+from ..buffer.network_pool import NetworkBufferPool
+from ..buffer.requirements import gate_buffers
+from ..config import NetworkConfig
+from ..errors import ConfigError, NetstackError, ProducerUnreachable
+from ..ids import ChannelDescriptor, partition_id
+from ..inbound.channel import RemoteInputChannel
+from ..inbound.gate import InputChannel, SingleInputGate
+from ..inbound.receiver import ChannelReceiver
+from .buffers import wait_unpooled
+from .debloating import GateDebloating
+from .dialling import may_come_back
+from .endpoint import NetworkEndpoint
+from .gate_names import GateNames
+from .local_channels import is_same_address, open_local_channel
+from .memory_watch import MemoryWatch
+from .partitions import PartitionRegistry
+from .pump import Pump
+from .readiness import Producers
+
+_NAMED_PARTITIONS: Final = 3
+_CHANNELS_A_TURN: Final = 32  # about 1 ms: hundreds of gates may open at once, and handshakes wait for them
+
+
+@final
+class GateOpener:
+    """Opens the gates of one NetworkEnvironment.
+
+    Attributes:
+        gates: the open gates, with the connections that each one reads.
+    """
+
+    def __init__(
+        self,
+        config: NetworkConfig,
+        addresses: set[str],
+        pool: NetworkBufferPool,
+        registry: PartitionRegistry,
+        endpoint: NetworkEndpoint,
+        memory_watch: MemoryWatch,
+        *,
+        now: Callable[[], float],
+        call_at: Callable[[float, Callable[[], None]], None],
+    ) -> None:
+        """Starts without gates; `addresses`, which the environment may extend, are its own."""
+        self.gates: dict[SingleInputGate, Producers] = {}
+        self._config = config
+        self._addresses = addresses
+        self._now = now
+        self._call_at = call_at
+        self._pool = pool
+        self._registry = registry
+        self._endpoint = endpoint
+        self._memory_watch = memory_watch
+        self._names = GateNames()
+
+    async def open(self, descriptors: Sequence[ChannelDescriptor]) -> SingleInputGate:
+        """Opens a gate, as `NetworkEnvironment.open_gate` documents."""
+        if not descriptors:
+            raise ConfigError("a gate needs at least one ChannelDescriptor")
+        addresses = {descriptor.address for descriptor in descriptors}
+        local = {address for address in addresses if any(is_same_address(mine, address) for mine in self._addresses)}
+        is_local = [each.address in local or self._is_sealed_here(each) for each in descriptors]
+        remote = is_local.count(False)
+        config = self._config
+        buffers = gate_buffers(remote, config)
+        pool = None
+        exclusive = []
+        purpose = f"a gate of {len(descriptors)} channels ({remote} remote)"
+        if remote:
+            pool = self._pool.create_pool(buffers.pool_required, buffers.pool_maximum, purpose=purpose)
+            try:
+                exclusive = await wait_unpooled(
+                    self._pool,
+                    remote * buffers.exclusive_each,
+                    purpose,
+                    timeout_s=config.buffers_request_timeout_s,
+                )
+            except BaseException:
+                pool.destroy()
+                raise
+        producers = Producers()
+        dialled: dict[tuple[str, bool], tuple[Pump, ChannelReceiver]] = {}
+
+        base = _what_is_read(descriptors)
+        name = self._names.take(base)
+
+        def forget() -> None:
+            if gate in self.gates:
+                del self.gates[gate]
+                self._names.give_back(base, name)
+
+        gate = SingleInputGate(
+            pool, read_connections=producers.read_connections, on_closed=forget, now=self._now, name=name
+        )
+        gate.config = config
+        if config.spare_floating_buffers_per_gate:
+            gate.allow_spare(config.spare_floating_buffers_per_gate)
+        self.gates[gate] = producers
+        self._memory_watch.check(self._pool.statistics())
+        try:
+            for index, descriptor in enumerate(descriptors):
+                if is_local[index]:
+                    open_local_channel(gate, index, descriptor, self._registry)
+                    self._announce_start_size(gate.channels[index])
+                    continue
+                wanted = partition_id(descriptor.partition_id)
+                if not 0 <= descriptor.subpartition < 1 << 32 or not 1 <= descriptor.subpartitions < 1 << 32:
+                    raise ConfigError(
+                        f"partition {wanted!r} cannot have {descriptor.subpartitions} subpartitions from"
+                        f" {descriptor.subpartition} on; give subpartitions >= 1 and subpartition >= 0"
+                    )
+                route = descriptor.address, descriptor.is_prompt and not config.as_flink
+                pump, receiver = dialled.get(route, (None, None))
+                if pump is None or receiver is None or pump.is_closed:
+                    try:
+                        pump, receiver = dialled[route] = await self._endpoint.dial(*route)
+                    except NetstackError as error:
+                        if may_come_back(error):
+                            raise ProducerUnreachable(str(error), wanted) from error
+                        raise
+                    pump.readers += 1
+                    pump.leave_to_thread(False)
+                    producers.add(pump, receiver)
+                assert pool is not None
+                mine = [exclusive.pop() for _ in range(buffers.exclusive_each)]
+                channel = RemoteInputChannel(
+                    gate,
+                    index,
+                    peer=descriptor.address,
+                    partition_id=wanted,
+                    subpartition=descriptor.subpartition,
+                    exclusive=mine,
+                    pool=pool,
+                    network=self._pool,
+                    credit_based=config.credit_based,
+                    subpartitions=descriptor.subpartitions,
+                )
+                gate.add_channel(channel)
+                receiver.open(channel)
+                self._announce_start_size(channel)
+                if index % _CHANNELS_A_TURN == _CHANNELS_A_TURN - 1:
+                    await trio.lowlevel.checkpoint()  # requests are sent meanwhile
+            gate.spin_s = config.spin_s if producers.may_spin else 0.0
+            if config.debloat_target_s is not None:
+                GateDebloating(gate, config, config.debloat_target_s, call_at=self._call_at)
+            await trio.lowlevel.checkpoint()
+        except BaseException:
+            gate.close()
+            raise
+        finally:
+            if exclusive:
+                self._pool.recycle_unpooled(exclusive)
+        return gate
+
+    def _is_sealed_here(self, descriptor: ChannelDescriptor) -> bool:
+        """Whether this process wrote a partition that another process of the TaskManager serves now."""
+        partition = self._registry.find(descriptor.partition_id)
+        return partition is not None and partition.store is not None and partition.store.is_sealed
+
+    def _announce_start_size(self, channel: InputChannel) -> None:
+        start_bytes = self._config.debloat_start_buffer_bytes
+        if self._config.debloat_target_s is not None and start_bytes is not None:
+            channel.announce_buffer_size(start_bytes)
+
+
+def _what_is_read(descriptors: Sequence[ChannelDescriptor]) -> str:
+    """A short description of the partitions that a gate reads."""
+    partitions = list(dict.fromkeys(descriptor.partition_id for descriptor in descriptors))
+    more = len(partitions) - _NAMED_PARTITIONS
+    return ",".join(partitions[:_NAMED_PARTITIONS]) + (f"+{more}" if more > 0 else "")
