@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Final, final
@@ -65,12 +64,6 @@ CLOSED: Final = OutgoingState.CLOSED
 _OVER: Final = (OutgoingState.CLOSING, CLOSED)
 _SENDS_NOTHING: Final = (OutgoingState.ENDED, *_OVER)
 
-LOGGER: Final = logging.getLogger("netstack")
-
-
-def _log_mistake(text: str, error: Exception) -> None:
-    LOGGER.error("%s", text, exc_info=error)
-
 
 @final
 class Pump:
@@ -83,10 +76,10 @@ class Pump:
         *,
         unsent: dict[Pump, None],
         on_closed: Callable[[Pump, Exception | None], None],
-        on_mistake: Callable[[str, Exception], None] = _log_mistake,
-        on_continue: Callable[[Pump], None] | None = None,
+        on_mistake: Callable[[str, Exception], None],
+        on_continue: Callable[[Pump], None] | None,
         answers: bool,
-        visits: Visits | None = None,
+        visits: Visits,
     ) -> None:
         """Queues our hello.
 
@@ -99,7 +92,7 @@ class Pump:
             on_continue: called when the stream turns out to resume another session: takes it away, and the pump ends.
             answers: whether a read is followed by a write in the same turn, as credit is answered by data. Data is not
                 answered by credit at once: its consumer announces credit for several buffers (`read_connections`).
-            visits: the lock of the loop; None if no other thread uses the pump.
+            visits: the lock of the loop.
         """
         self.stream = stream
         self.is_dirty = False
@@ -124,7 +117,7 @@ class Pump:
         self._read_bytes = MIN_READ_BYTES
         self._outgoing = OutgoingState.OPEN
         self._write_error: ConnectionLost | None = None
-        self._visits = Visits(trio.current_time) if visits is None else visits
+        self._visits = visits
         self._now = self._visits.now
         self.is_plain = stream.descriptor() is not None and not isinstance(stream, SessionStream)
         """Whether it is a plain socket, which a thread may use without the loop."""
@@ -414,7 +407,7 @@ class Pump:
         """Passes the stream on, after everything of ours was written."""
         self.write_now()
         if self._batch is not None or self._on_continue is None:
-            raise ConnectionLost(f"{self.stream.peer} does not take our hello")
+            raise ConnectionLost(f"{self.stream.peer} does not accept our hello")
         self._on_continue(self)
         self._close(None)
 
@@ -429,9 +422,7 @@ class Pump:
         if not self.is_dirty:
             self.is_dirty = True
             self._unsent[self] = None
-        if (
-            not self._is_reading and not self._visits.is_inside
-        ):  # otherwise the reader or the visitor writes when it is done
+        if not self._is_reading and not self._visits.is_inside:  # otherwise the reader or visitor writes later
             self._work.wake()
 
     def _stop_writing(self, error: ConnectionLost) -> None:
@@ -469,9 +460,8 @@ class Pump:
         try:
             self.landing = self.connection.close(error)
         except Exception as mistake:  # a bug in a callback must not prevent the close
-            self._on_mistake(
-                f"ending the connection to {shown_text(self.stream.peer)}: {shown_error(mistake)}", mistake
-            )
+            text = f"ending the connection to {shown_text(self.stream.peer)}: {shown_error(mistake)}"
+            self._on_mistake(text, mistake)
             self.landing = self.connection.take_landing()
         self.stream.close()
         self.opened.set()

@@ -34,7 +34,7 @@ async def test_the_capacity_is_exact(memory: MemoryTransport) -> None:
 
 async def test_names_are_those_of_one_transport(memory: MemoryTransport) -> None:
     await memory.listen("memory://a")
-    with pytest.raises(ConnectionLost, match="cannot reach memory://a: nobody listens"):
+    with pytest.raises(ConnectionLost, match="cannot reach memory://a: no listener"):
         await MemoryTransport().connect("memory://a")
 
 

@@ -464,7 +464,7 @@ async def test_a_process_that_is_another_user_s_gets_nowhere() -> None:
     with process(url, "echo", command=("-c", AS_NOBODY)) as child:
         assert child.wait(20) == 1
         assert child.stderr is not None
-        assert f"process {os.getpid()} there is user 0's, and this one user 65534's" in child.stderr.read()
+        assert f"the peer (process {os.getpid()}) runs as user 0, and this process as user 65534" in child.stderr.read()
     listener.close()
 
 

@@ -12,6 +12,7 @@ from netstack.buffer.segment import Segment, allocate_segments
 from netstack.errors import ConnectionLost
 from netstack.events import DataType
 from netstack.runtime.pump import Pump
+from netstack.runtime.visits import Visits
 from netstack.transport import ByteStream, Piece
 from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
 from netstack.wire.connection import Connection
@@ -138,7 +139,17 @@ class Stage:
         self.unsent: dict[Pump, None] = {}
         self.closed: list[Exception | None] = []
         self.wanted: Callable[[], None]
-        self.pump = Pump(self.stream, self.connect, unsent=self.unsent, on_closed=self.on_closed, answers=answers)
+        self.mistakes: list[str] = []
+        self.pump = Pump(
+            self.stream,
+            self.connect,
+            unsent=self.unsent,
+            on_closed=self.on_closed,
+            on_mistake=lambda text, error: self.mistakes.append(text),
+            on_continue=None,
+            answers=answers,
+            visits=Visits(),
+        )
 
     def connect(self, on_write_wanted: Callable[[], None]) -> Connection:
         self.wanted = on_write_wanted

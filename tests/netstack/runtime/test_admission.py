@@ -117,7 +117,7 @@ async def test_who_proves_the_secret_is_in_until_it_leaves(autojump_clock: MockC
 
 async def test_who_does_not_is_out_and_counted(autojump_clock: MockClock) -> None:
     async with door() as at:
-        with pytest.raises(AuthenticationFailed, match="another one"):
+        with pytest.raises(AuthenticationFailed, match="shared secret differs"):
             await at.enter(OTHER)
         foreign = await at.dial()
         foreign.try_send([b"GET / HTTP/1.1\r\n\r\n"])

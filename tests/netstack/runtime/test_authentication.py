@@ -175,7 +175,7 @@ async def test_other_secrets_are_noticed_by_both_and_only_the_dialler_has_said_a
 async def test_an_acceptor_that_does_not_know_the_secret_is_noticed(autojump_clock: MockClock) -> None:
     dialler, acceptor = await pair()
     acceptor.try_send([PROOF_MAGIC + bytes(32) + bytes(32)])
-    with pytest.raises(AuthenticationFailed, match="knows another shared secret") as caught:
+    with pytest.raises(AuthenticationFailed, match="has another shared secret") as caught:
         await prove_dialler(dialler, SECRET)
     assert caught.value.reason is Refusal.SECRETS_DIFFER
 
@@ -239,12 +239,12 @@ async def test_a_replay_convinces_nobody(autojump_clock: MockClock) -> None:
     dialled, accepted = await overhear()
     dialler, acceptor = await pair()
     dialler.try_send([dialled])
-    with pytest.raises(AuthenticationFailed, match="knows another") as caught:
+    with pytest.raises(AuthenticationFailed, match="has another") as caught:
         await prove_acceptor(acceptor, SECRET)
     assert caught.value.reason is Refusal.SECRETS_DIFFER
     dialler, acceptor = await pair()
     acceptor.try_send([accepted])
-    with pytest.raises(AuthenticationFailed, match="knows another"):
+    with pytest.raises(AuthenticationFailed, match="has another"):
         await prove_dialler(dialler, SECRET)
 
 

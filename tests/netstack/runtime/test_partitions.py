@@ -164,7 +164,7 @@ def test_requests_that_wait_are_bounded_and_there_is_room_again(stage: Stage, mo
         stage.request(name)
     (error,) = stage.errors
     assert isinstance(error, PartitionNotFound)
-    assert "3 requests wait for theirs here, which is the most" in str(error)
+    assert "3 requests already wait here, which is the maximum" in str(error)
     stage.create("b")
     assert len(stage.views) == 1
     stage.request("d")
