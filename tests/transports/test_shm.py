@@ -433,7 +433,7 @@ async def test_a_process_of_another_user_is_refused_by_either_side(monkeypatch: 
     listener = await SHM.listen(url)
     ours = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: ours + 1)
-    with pytest.raises(ConnectionLost, match=rf"cannot reach {url}: process \d+ there is user {ours}'s"):
+    with pytest.raises(ConnectionLost, match=rf"cannot reach {url}: the peer \(process \d+\) runs as user {ours}"):
         await SHM.connect(url)
     raw = socket.socket(socket.AF_UNIX)
     raw.connect(PREFIX + url.removeprefix("shm://"))

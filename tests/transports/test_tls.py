@@ -85,7 +85,7 @@ async def test_a_stranger_s_authority_is_refused_by_either_end(host: Path, tmp_p
 
     near, _ = await talk(url(tmp_path / "stranger"), lambda port: url(host, port))
     assert "certificate of tls+tcp://127.0.0.1" in near
-    assert "is refused" in near
+    assert "was rejected" in near
     # It believes us, and we do not believe it.
     near, far = await talk(url(host), lambda port: url(tmp_path / "believer", port))
     assert "is refused" in far
