@@ -254,7 +254,10 @@ def test_a_failure_names_the_line_its_cause_and_each_restart(tmp_path: Path) -> 
             "StateNotPlain: checkpoint 1: the state of odd -> sink-0 cannot be stored: ['odd']['own']['seen']:",
         ),
         ("no_such_module", "ConfigError: 'no_such_module:change' cannot be imported: No module named 'no_such_module'"),
-        ("cluster_jobs", "ConfigError: 'cluster_jobs:change' cannot be imported: module 'cluster_jobs' has no attribute"),
+        (
+            "cluster_jobs",
+            "ConfigError: 'cluster_jobs:change' cannot be imported: module 'cluster_jobs' has no attribute",
+        ),
         ("imports", "ModuleNotFoundError: operator 'odd': No module named 'no_such_module', at cluster_jobs.py:"),
         ("refuses", "ValueError: operator 'odd': limit=-1, at cluster_jobs.py:"),
         ("opens", "TypeError: operator 'odd': OpensWithoutContext.open() takes 1 positional argument but 2 were given"),

@@ -148,7 +148,7 @@ class Stage:
             on_mistake=lambda text, error: self.mistakes.append(text),
             on_continue=None,
             answers=answers,
-            visits=Visits(),
+            visits=Visits(trio.current_time),
         )
 
     def connect(self, on_write_wanted: Callable[[], None]) -> Connection:

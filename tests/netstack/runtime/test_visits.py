@@ -77,7 +77,7 @@ def test_who_is_in_a_call_is_inside_and_one_who_waits_gets_in_when_it_ends() -> 
 
 
 def test_a_refused_record_is_not_written_and_other_errors_are_raised() -> None:
-    stay = staying(Visits())
+    stay = staying(Visits(float))
     errors: list[Exception] = [LocalProtocolError("finished"), PoolDestroyed("released"), RecordError("no int")]
 
     def take(record: Any) -> bool:
@@ -93,7 +93,7 @@ def test_a_refused_record_is_not_written_and_other_errors_are_raised() -> None:
 
 
 def test_connections_with_something_to_send_are_flushed_after_the_record() -> None:
-    stay = staying(Visits())
+    stay = staying(Visits(float))
     unsent: dict[Any, None] = {}
     steps: list[str] = []
 
