@@ -15,7 +15,6 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, Protocol, final
 
 import trio
@@ -302,52 +301,34 @@ async def dial(
 
     Cancellation: closes the stream.
     """
-    connect = partial(
-        _dial_one,
-        role=role,
-        name=name,
-        facts=facts,
-        prove=prove,
-        heartbeat_timeout_s=heartbeat_timeout_s,
-        connect_timeout_s=connect_timeout_s,
-    )
+
+    async def connect(address: str) -> tuple[ControlLink, Greeting]:
+        url = address if "://" in address else f"tcp://{address}"
+        place = url.partition("://")[2]
+        stream: ByteStream | None = None
+        try:
+            with trio.fail_after(connect_timeout_s):
+                stream = await transport_for(url).connect(url)
+                if prove is not None:
+                    await prove(stream)
+                await write_route(stream, None)
+                link = ControlLink(stream, heartbeat_timeout_s=heartbeat_timeout_s)
+                build = full_build(own_build())
+                greeting = await link.greet(build, name, role, facts)
+                check_release(greeting, build, place)
+        except BaseException as error:
+            if stream is not None:
+                stream.close()
+            if isinstance(error, trio.TooSlowError):
+                raise ConnectionLost(f"{place} did not answer within {connect_timeout_s:g} s") from None
+            raise
+        return link, greeting
+
     *others, last = url.split(",")
     for each in others:
         with contextlib.suppress(ConnectionLost, OSError):
             return await connect(each)
     return await connect(last)
-
-
-async def _dial_one(
-    url: str,
-    *,
-    role: str,
-    name: str,
-    facts: Plain,
-    prove: Callable[[ByteStream], Awaitable[object]] | None,
-    heartbeat_timeout_s: float,
-    connect_timeout_s: float,
-) -> tuple[ControlLink, Greeting]:
-    url = url if "://" in url else f"tcp://{url}"
-    place = url.partition("://")[2]
-    stream: ByteStream | None = None
-    try:
-        with trio.fail_after(connect_timeout_s):
-            stream = await transport_for(url).connect(url)
-            if prove is not None:
-                await prove(stream)
-            await write_route(stream, None)
-            link = ControlLink(stream, heartbeat_timeout_s=heartbeat_timeout_s)
-            build = full_build(own_build())
-            greeting = await link.greet(build, name, role, facts)
-            check_release(greeting, build, place)
-    except BaseException as error:
-        if stream is not None:
-            stream.close()
-        if isinstance(error, trio.TooSlowError):
-            raise ConnectionLost(f"{place} did not answer within {connect_timeout_s:g} s") from None
-        raise
-    return link, greeting
 
 
 def packed(message: Message) -> bytes:
