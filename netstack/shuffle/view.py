@@ -56,8 +56,7 @@ class StoredView:
         self._next_region = store.first_region
         self.taken_items = 0
         """Number of buffers taken of the present step, while it is in memory."""
-        self._taken_bytes = 0
-        self._taken_events = 0
+        self._taken_bytes = self._taken_events = 0
         self._extents: deque[Extent] = deque()
         self._pages_left = 0  # number of pages in the extents
         self._skip_bytes = self._skip_events = 0  # to skip at the start of the files' next pages
@@ -71,8 +70,6 @@ class StoredView:
         self._error: NetstackError | None = None
         self._released = False
         self._sent_bytes = 0
-
-    # From the store.
 
     def start(self, extents: Sequence[Extent]) -> None:
         """Sets the extents to read."""
@@ -95,8 +92,6 @@ class StoredView:
         """Notifies the reader of new buffers, the end, or the release of the partition."""
         if self._notify is not None and (self.is_released or self.is_available(has_credit=True)):
             self._notify()
-
-    # From the scheduler (`PageReader`).
 
     @property
     def place(self) -> tuple[int, int, int] | None:
@@ -144,14 +139,11 @@ class StoredView:
                 if page.length <= self._skip_bytes:
                     self._skip_bytes -= page.length
                     continue
-                memory = page.memory
-                if page.original_bytes:
-                    try:
-                        memory = memoryview(decompress(memory, self._store.page_bytes))
-                    except RemoteProtocolError as error:
-                        self.fail(PartitionDamaged(f"{self.files.data_path(0)}: {error.text}"))
-                        return
-                page = Page(_DATA, memory[self._skip_bytes :], 0, page.file, -1)  # the rest of it
+                try:
+                    page = _rest_of(page, self._skip_bytes, self._store.page_bytes)
+                except RemoteProtocolError as error:
+                    self.fail(PartitionDamaged(f"{self.files.data_path(0)}: {error.text}"))
+                    return
                 self._skip_bytes = 0
             block.use()
             self._ready.append((page, block))
@@ -176,8 +168,6 @@ class StoredView:
         self._extents.extendleft(reversed(list(merge(again))))
         self._drop_ready()
         return True
-
-    # From the channel (`BufferSource`).
 
     def poll(self) -> Buffer | None:
         """Takes the next buffer (`BufferSource`)."""
@@ -297,8 +287,7 @@ class StoredView:
         parts = [page.memory]
         size = len(page.memory)
         is_compressed = bool(page.original_bytes)
-        joins = is_compressed and not (self._packaging is Packaging.GLUED and self.files.own_files)
-        while joins and ready and len(parts) < MAX_PARTS:
+        while is_compressed and ready and len(parts) < MAX_PARTS and self._is_glued:
             page, other = ready[0]
             size += len(page.memory)
             if other is not block or not page.original_bytes or size > self._store.page_bytes:
@@ -308,6 +297,10 @@ class StoredView:
             other.drop()  # all parts together have one reference
             parts.append(page.memory)
         return self._stored(tuple(parts), _STORED, block, is_compressed=is_compressed)
+
+    @property
+    def _is_glued(self) -> bool:
+        return self._packaging is not Packaging.GLUED or not self.files.own_files
 
     def _stored(
         self, parts: tuple[memoryview, ...], data_type: DataType, owner: BufferOwner | None, *, is_compressed: bool
@@ -448,3 +441,9 @@ class StoredView:
     def _notify_reader(self) -> None:
         if self._notify is not None:
             self._notify()
+
+
+def _rest_of(page: Page, skip_bytes: int, max_bytes: int) -> Page:
+    """A page without the first bytes of its records, which were returned before."""
+    memory = memoryview(decompress(page.memory, max_bytes)) if page.original_bytes else page.memory
+    return Page(_DATA, memory[skip_bytes:], 0, page.file, -1)
