@@ -1,1 +1,1 @@
-"""Partitions that are kept: written to files once, read by anybody, any number of times, until they are released."""
+"""Kept partitions: written to files once, and read any number of times until they are released."""
