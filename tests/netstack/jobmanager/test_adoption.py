@@ -123,7 +123,7 @@ async def test_a_refusal_is_told_to_the_coordinator_at_once() -> None:
         record = await submit(manager, "echo", [name], coordinator, NetworkConfig(memory_bytes=64 << 20))
         await coordinator.until(1)
         ((who, why),) = coordinator.refusals
-        assert (who, "64MiB of network buffers were asked for" in why) == (name, True)
+        assert (who, "the job needs 64MiB of network buffers" in why) == (name, True)
         await manager.jobs.cancel(record)
 
 
@@ -186,6 +186,6 @@ async def test_a_taskmanager_is_let_go_with_its_jobmanager_and_works_for_the_nex
 
 async def test_the_port_of_a_slot_is_not_taken_for_a_taskmanager(autojump_clock: MockClock) -> None:
     async with cluster("memory://slot", in_slot=1) as (manager, (slot,)):
-        with pytest.raises(ConnectionLost, match="this port is slot 1's of a TaskManager"):
+        with pytest.raises(ConnectionLost, match="this port belongs to slot 1 of a TaskManager"):
             await manager.adopt(slot.address)
         assert manager.slots.total == 0

@@ -136,7 +136,7 @@ async def test_a_name_that_is_another_user_s_is_told_once(
             assert await kind_of_stream(address, dialler) is SocketStream
         (line,) = caplog.messages
         assert line.startswith(f"connecting to {address} over the network, not shared memory: cannot reach shm://slot-")
-        assert f"is user {ours}'s" in line
+        assert f"runs as user {ours}" in line
 
 
 async def test_so_many_share_memory_with_one_process_and_no_more(
