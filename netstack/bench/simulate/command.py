@@ -120,7 +120,8 @@ def simulate(seeds: int, first: int, file: Path | None, shrink: int, processes: 
     disks are full or slow, reports arrive late and twice. Users rescale jobs, cancel them, and write code that fails.
     The seed decides everything: a seed that fails will fail again, with the same line.
 
-    A campaign of many seeds costs a sixth less after `make compiled`. It counts the situations that seeds reach.
+    A campaign counts the situations that its seeds reach. After `make compiled` it is a little faster, but does not
+    count those that need the Python classes.
 
     Exit code 1: a job did not end with exactly its result, an invariant did not hold, or something was left behind;
     or 1000 seeds or more never reached one of the situations.
