@@ -241,7 +241,7 @@ BIG: Final = Size(
     lasts_s=(0.0, 0.3, 2.0, 4.0),
 )
 BIG_SHARE: Final = 0.1
-"""Of all scenarios. Small ones reach as many situations for the same work, and a failure of one is easier to read; a bug
+"""Of all scenarios. Small ones reach as many situations for the same work, and their failures are easier to read; a bug
 that takes many buffers or hosts is found by big ones alone."""
 
 
