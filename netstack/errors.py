@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 from typing import ClassVar
 
-from .shown import error_text
+from .safe_text import error_text
 
 
 class ErrorCode(enum.IntEnum):

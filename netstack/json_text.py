@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Set
 from typing import Any, Final, final
 
-from .shown import shown
+from .safe_text import safe_repr
 
 MAX_DEPTH: Final = 64
 """The deepest nesting of lists and dicts; documents from peers have at most 32 levels."""
@@ -90,7 +90,7 @@ def _plain(value: object, depth: int, room: _Room) -> Any:
         text = kept if isinstance(kept, str) else kept.decode(errors="backslashreplace")
         return text if len(kept) == len(value) else text + _LEFT_OUT
     if isinstance(value, int):
-        return int(value) if value.bit_length() <= _MAX_INT_BITS else shown(value)
+        return int(value) if value.bit_length() <= _MAX_INT_BITS else safe_repr(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if depth and isinstance(value, Mapping):
@@ -103,7 +103,7 @@ def _plain(value: object, depth: int, room: _Room) -> Any:
                 break
             items.append(_plain(each, depth - 1, room))
         return items
-    return shown(value)
+    return safe_repr(value)
 
 
 def _object(mapping: Mapping[Any, Any], depth: int, room: _Room) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _object(mapping: Mapping[Any, Any], depth: int, room: _Room) -> dict[str, An
             break
         text = _key(key, room)
         if text in entries:
-            text = shown(key)
+            text = safe_repr(key)
         while text in entries:
             text += "'"
         entries[text] = _plain(value, depth, room)
@@ -126,4 +126,4 @@ def _key(key: object, room: _Room) -> str:
     if isinstance(key, str | bytes | bytearray):
         kept = room.cut(key)
         return kept if isinstance(kept, str) else kept.decode(errors="backslashreplace")
-    return {None: "null", True: "true", False: "false"}[key] if key is None or isinstance(key, bool) else shown(key)
+    return {None: "null", True: "true", False: "false"}[key] if key is None or isinstance(key, bool) else safe_repr(key)

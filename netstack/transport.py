@@ -28,7 +28,7 @@ from urllib.parse import SplitResult, urlsplit
 import trio
 
 from .errors import ConfigError
-from .shown import shown
+from .safe_text import safe_repr
 
 Piece: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -228,7 +228,7 @@ def url_parts(url: str) -> SplitResult:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise ConfigError(f"address {shown(url)} cannot be read: {error}") from error
+        raise ConfigError(f"address {safe_repr(url)} cannot be read: {error}") from error
     return parts
 
 

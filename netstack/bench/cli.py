@@ -25,7 +25,7 @@ from rich.markup import escape
 from netstack.cli.values import COUNT, NUMBER
 from netstack.config import NetworkConfig
 from netstack.errors import ConfigError, NetstackError
-from netstack.shown import shown_error
+from netstack.safe_text import safe_error
 from netstack.version import __version__
 
 from . import console
@@ -331,7 +331,7 @@ def _only_results(*paths: Path) -> Iterator[None]:
         if isinstance(error, NetstackError):
             raise
         raise StoreError(
-            f"{', '.join(map(str, paths))} holds rows that no sweep of this release has written ({shown_error(error)})"
+            f"{', '.join(map(str, paths))} holds rows that no sweep of this release has written ({safe_error(error)})"
         ) from error
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from netstack.errors import NetstackError
-from netstack.shown import shown_error
+from netstack.safe_text import safe_error
 
 from .source import import_arrow
 
@@ -266,7 +266,7 @@ def _rows_of(table: pa.Table, path: str, key_column: str | None) -> Rows:
                 column = batch.column(at).to_pylist()
                 keys.extend(key if isinstance(key, int | float | str | bytes | None) else str(key) for key in column)
     except (ValueError, OverflowError, OSError) as error:  # values that the file's own types do not allow
-        raise InputError(f"{path} holds rows that cannot be read: {shown_error(error)}") from error
+        raise InputError(f"{path} holds rows that cannot be read: {safe_error(error)}") from error
     return Rows(records, None if at is None else keys, None)
 
 
@@ -315,7 +315,7 @@ def _parquet_table(path: str) -> Any:
             raise InputError(f"{path} holds {size} bytes; rows are held in memory, at most {MOST_BYTES}: give a part")
         return file.read()
     except (OSError, ValueError, OverflowError, MemoryError, arrow.ArrowException) as error:
-        raise InputError(f"{path} is not a readable Parquet file: {shown_error(error)}") from error
+        raise InputError(f"{path} is not a readable Parquet file: {safe_error(error)}") from error
 
 
 def column_at(where: str, names: list[str], wanted: str) -> int:

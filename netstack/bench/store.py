@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from netstack.errors import ConfigError, NetstackError
 from netstack.json_text import json_text
-from netstack.shown import shown_error
+from netstack.safe_text import safe_error
 
 from .columns import COLUMNS, STRUCTS
 
@@ -340,7 +340,7 @@ def _journal_rows(path: Path) -> Iterator[Row]:
                 yield flatten(row)
             except (TypeError, ValueError, LookupError, AttributeError) as error:
                 raise StoreError(
-                    f"{path} line {number} is not a row ({shown_error(error)}); remove that line, or the file, and try"
+                    f"{path} line {number} is not a row ({safe_error(error)}); remove that line, or the file, and try"
                     " again"
                 ) from error
 
@@ -356,7 +356,7 @@ def _json_rows(path: Path) -> list[Row]:
             parsed = [json.loads(line) for line in text.splitlines() if line.strip()]
         except (ValueError, RecursionError) as error:
             raise StoreError(
-                f"{path} is not JSON ({shown_error(error)}); give a results folder, a Parquet or a JSON file"
+                f"{path} is not JSON ({safe_error(error)}); give a results folder, a Parquet or a JSON file"
             ) from None
     documents = parsed if isinstance(parsed, list) else [parsed]
     if not all(isinstance(document, dict) and "settings" in document for document in documents):
@@ -365,7 +365,7 @@ def _json_rows(path: Path) -> list[Row]:
         return [flatten(run) for document in documents for run in _each_run(document)]
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise StoreError(
-            f"{path} is no result ({shown_error(error)}); give what netstack-bench run --json printed"
+            f"{path} is no result ({safe_error(error)}); give what netstack-bench run --json printed"
         ) from error
 
 
@@ -384,7 +384,7 @@ def _parquet_rows(path: Path) -> list[Row]:
     try:
         rows: list[Row] = parquet.read_table(path).to_pylist()
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise StoreError(f"{path} is not a Parquet file that can be read: {shown_error(error)}") from None
+        raise StoreError(f"{path} is not a Parquet file that can be read: {safe_error(error)}") from None
     return rows
 
 

@@ -24,7 +24,7 @@ import weakref
 from typing import Any, Final, final
 
 from ..errors import CheckpointFenced, CheckpointStorageError
-from ..shown import shown_text
+from ..safe_text import safe_text
 from .files import CheckpointFiles
 from .folders import CheckpointFolders
 
@@ -193,7 +193,7 @@ class CheckpointFence:
         if not contents:
             return "another master"
         values = [str(contents.get(name, "?")) for name in ("owner", "pid", "host")]
-        return "{} (process {} on {})".format(*map(shown_text, values))
+        return "{} (process {} on {})".format(*map(safe_text, values))
 
 
 def _name(epoch: int) -> str:

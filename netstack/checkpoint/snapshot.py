@@ -34,7 +34,7 @@ import msgpack
 
 from .. import crc
 from ..errors import CheckpointStorageError, LocalProtocolError, StateNotPlain
-from ..shown import shown, shown_error
+from ..safe_text import safe_error, safe_repr
 
 MAX_DEPTH: Final = 500
 """Maximum depth of a path that an error text shows."""
@@ -55,7 +55,7 @@ def misfit(state: Any) -> str:
         if isinstance(value, dict):
             inside = []
             for key, inner in value.items():
-                inside.append((inner, f"{way}[{shown(key)}]", depth + 1))
+                inside.append((inner, f"{way}[{safe_repr(key)}]", depth + 1))
                 if wrong := _wrong(key):
                     return f"a key of {way or 'it'}: {wrong}"
             stack += reversed(inside)
@@ -74,7 +74,7 @@ def _wrong(value: Any) -> str:
     if type(value) in _LEAVES:
         return ""
     kind = type(value)
-    return f"{shown(value)} is of type {kind.__module__}.{kind.__qualname__}"
+    return f"{safe_repr(value)} is of type {kind.__module__}.{kind.__qualname__}"
 
 
 ChannelKey: TypeAlias = tuple[str, int]
@@ -287,7 +287,7 @@ def decode_snapshot(data: bytes, checkpoint_id: int) -> TaskSnapshot:
         stored_id = document["checkpoint"]
     # The checksum is right, so another program wrote this.
     except (RuntimeError, ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
-        raise CheckpointStorageError(f"does not hold a snapshot: {shown_error(error)}") from error
+        raise CheckpointStorageError(f"does not hold a snapshot: {safe_error(error)}") from error
     if stored_id != checkpoint_id:
         raise CheckpointStorageError(f"belongs to checkpoint {stored_id}")
     return snapshot
@@ -343,7 +343,7 @@ def decode_manifest(data: bytes, checkpoint_id: int) -> Manifest:
         document = json.loads(data)
         if document["format"] != _MANIFEST_FORMAT or document["version"] != VERSION:
             raise CheckpointStorageError(
-                f"is {shown(document['format'])} of version {shown(document['version'])}; this release reads"
+                f"is {safe_repr(document['format'])} of version {safe_repr(document['version'])}; this release reads"
                 f" {_MANIFEST_FORMAT!r} of version {VERSION}"
             )
         manifest = Manifest(
@@ -359,7 +359,7 @@ def decode_manifest(data: bytes, checkpoint_id: int) -> Manifest:
             epoch=int(document["epoch"]),
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, LocalProtocolError) as error:
-        raise CheckpointStorageError(f"does not describe a checkpoint: {shown_error(error)}") from error
+        raise CheckpointStorageError(f"does not describe a checkpoint: {safe_error(error)}") from error
     if manifest.checkpoint_id != checkpoint_id:
         raise CheckpointStorageError(f"belongs to checkpoint {manifest.checkpoint_id}")
     return manifest
@@ -384,7 +384,7 @@ def _plain(value: Any) -> Any:
     if type(value) is int:
         raise OverflowError(f"an int of {value.bit_length()} bits does not fit 64")
     kind = type(value)
-    raise TypeError(f"{shown(value)} is of type {kind.__module__}.{kind.__qualname__}")
+    raise TypeError(f"{safe_repr(value)} is of type {kind.__module__}.{kind.__qualname__}")
 
 
 def _unpacked(data: bytes) -> Any:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Final, final
 
 from ..errors import CheckpointFenced, CheckpointStorageError, ConfigError
-from ..shown import shown
+from ..safe_text import safe_repr
 from .fence import CheckpointFence
 from .files import CheckpointFiles
 from .folders import MANIFEST_NAME, CheckpointFolders, folder_name
@@ -396,7 +396,9 @@ class CheckpointStorage:
             check_crc32(int.from_bytes(data[-CRC_BYTES:], "big"), file.crc32)
             snapshot = decode_snapshot(data, checkpoint_id)
             if (snapshot.task, snapshot.subtask) != (file.task, file.subtask):
-                raise CheckpointStorageError(f"holds the state of {shown(snapshot.task)}-{shown(snapshot.subtask)}")
+                raise CheckpointStorageError(
+                    f"holds the state of {safe_repr(snapshot.task)}-{safe_repr(snapshot.subtask)}"
+                )
         return snapshot
 
     def _check(self, manifest: Manifest) -> None:

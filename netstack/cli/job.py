@@ -18,11 +18,11 @@ import click
 from ..errors import ConfigError
 from ..runtime.failure_report import rendered, with_place
 from ..runtime.tracebacks import describe
+from ..safe_text import safe_error
 from ..schedule.graph.job_file import read_job
 from ..schedule.graph.job_graph import JobGraph
 from ..schedule.graph.stream_builder import StreamEnvironment
 from ..schedule.graph.stream_graph import StreamGraph
-from ..shown import shown_error
 from .values import Parsed
 
 
@@ -179,7 +179,7 @@ def _imported(name: str) -> Any:
 
 def _not_built(name: str, error: Exception) -> JobNotBuilt:
     """Wraps an exception of user code. A ConfigError already explains what is wrong, so its text is kept."""
-    message = str(error) if isinstance(error, ConfigError) else f"{name!r} cannot be built: {shown_error(error)}"
+    message = str(error) if isinstance(error, ConfigError) else f"{name!r} cannot be built: {safe_error(error)}"
     return JobNotBuilt(message, error)
 
 

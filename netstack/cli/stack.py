@@ -12,7 +12,7 @@ import click
 
 from ..errors import ConfigError
 from ..jobmanager.client import Document
-from ..shown import shown_text
+from ..safe_text import safe_text
 from .jobmanager_flags import call, jobmanager_flags, json_flag
 from .json_document import print_document
 
@@ -49,14 +49,14 @@ def stack_lines(document: Document) -> Iterator[str]:
         task = f"{row.get('task')} ({row.get('subtask')})" if row.get("task") else "unknown task"
         slot = "" if row.get("slot") is None else f", slot {row['slot']}"
         state = ": blocked" if row.get("is_blocked") else ""
-        yield shown_text(f"{task} on {row.get('taskmanager')}{slot}{state}", 400)
+        yield safe_text(f"{task} on {row.get('taskmanager')}{slot}{state}", 400)
         frames = row.get("frames") or []
         if not frames:
             yield "  the stack could not be read"
         for frame in reversed(frames):
-            yield shown_text(f'  File "{frame.get("file")}", line {frame.get("line")}, in {frame.get("function")}', 400)
+            yield safe_text(f'  File "{frame.get("file")}", line {frame.get("line")}, in {frame.get("function")}', 400)
             if frame.get("source"):
-                yield shown_text(f"    {frame['source']}", 240)
+                yield safe_text(f"    {frame['source']}", 240)
         yield ""
     for name in document["silent"]:
-        yield shown_text(f"{name} did not answer", 400)
+        yield safe_text(f"{name} did not answer", 400)

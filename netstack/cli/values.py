@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ..errors import ConfigError
-from ..shown import shown
+from ..safe_text import safe_repr
 from ..units import parse_amount, parse_duration, parse_size
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ def parse_count(text: str) -> int:
             amount = parse_amount(text)
             value = int(amount.to_integral_exact(context=_EXACT))
         except (ConfigError, ArithmeticError):
-            raise ConfigError(f"{shown(text)} is not a whole number") from None
+            raise ConfigError(f"{safe_repr(text)} is not a whole number") from None
     if abs(value) > MAX_COUNT:
-        raise ConfigError(f"{shown(text)} is too large; the maximum is {MAX_COUNT}")
+        raise ConfigError(f"{safe_repr(text)} is too large; the maximum is {MAX_COUNT}")
     return value
 
 

@@ -15,7 +15,7 @@ from typing import Final, final
 import trio
 
 from ..errors import ErrorCode, RemoteProtocolError
-from ..shown import shown_error
+from ..safe_text import safe_error
 from .link import MessageLink
 from .messages import BlobPart
 from .reports import FetchBlob
@@ -69,7 +69,7 @@ class BlobAnswers:
             try:
                 part = await self._answer(fetch)
             except Exception as error:  # fails this request only
-                part = BlobPart(fetch.key, 0, -1, shown_error(error).encode())
+                part = BlobPart(fetch.key, 0, -1, safe_error(error).encode())
             async with self._turn:
                 await self._link.wait_room()
                 self._link.send(part)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias, final
 
 from ..errors import ConfigError, ErrorCode, RemoteProtocolError
-from ..shown import shown
+from ..safe_text import safe_repr
 
 TEXT_CHARACTERS: Final = 8192
 """Maximum length of names and texts; longer ones are cut."""
@@ -63,7 +63,7 @@ class MessageCodec:
         name = document[0] if document else None
         kind_and_readers = self._kinds.get(name) if type(name) is str else None
         if kind_and_readers is None:
-            raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"unknown control message {shown(name)}")
+            raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"unknown control message {safe_repr(name)}")
         kind, readers = kind_and_readers
         if len(readers) != len(document) - 1:
             raise RemoteProtocolError(
@@ -87,7 +87,7 @@ def check_plain(message: Any) -> Plain:
         ConfigError: it is not a dict. Whether its values are plain data is checked when it is sent.
     """
     if not isinstance(message, dict):
-        raise ConfigError(f"{shown(message, 80)} cannot be sent: give a dict of plain data")
+        raise ConfigError(f"{safe_repr(message, 80)} cannot be sent: give a dict of plain data")
     return message
 
 
@@ -98,7 +98,7 @@ def _written(value: Any) -> Any:
 def _is(kind: type[Any]) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         if type(value) is not kind:
-            raise TypeError(f"{shown(value)} is not of type {kind.__name__}")
+            raise TypeError(f"{safe_repr(value)} is not of type {kind.__name__}")
         return value
 
     return read
@@ -111,7 +111,7 @@ def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _each(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def read_all(value: Any) -> Any:
         if type(value) is not list:
-            raise TypeError(f"{shown(value)} is not an array")
+            raise TypeError(f"{safe_repr(value)} is not an array")
         return tuple([read(each) for each in value])
 
     return read_all
@@ -119,16 +119,16 @@ def _each(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _read_float(value: Any) -> float:
     if type(value) not in (int, float) or not value >= 0:
-        raise TypeError(f"{shown(value)} is not a number of seconds")
+        raise TypeError(f"{safe_repr(value)} is not a number of seconds")
     try:
         return float(value)
     except OverflowError as error:
-        raise TypeError(f"{shown(value)} is not a number of seconds") from error
+        raise TypeError(f"{safe_repr(value)} is not a number of seconds") from error
 
 
 def _read_attempt(value: Any) -> Attempt:
     if type(value) is not list or len(value) != 3 or not all(type(each) is int and each >= 0 for each in value):
-        raise TypeError(f"{shown(value)} is not an attempt")
+        raise TypeError(f"{safe_repr(value)} is not an attempt")
     return (value[0], value[1], value[2])
 
 

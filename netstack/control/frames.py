@@ -20,7 +20,7 @@ import trio
 
 from ..documents import MAX_DOCUMENT_CONTAINERS, unpack_document
 from ..errors import ConfigError, ConnectionLost, ErrorCode, RemoteProtocolError
-from ..shown import shown
+from ..safe_text import safe_repr
 from ..transport import ByteStream
 from ..wire.codec_native import PROOF_MAGIC
 
@@ -201,10 +201,12 @@ def pack(document: list[Any]) -> bytes:
         body: bytes = msgpack.packb(document)
         unpack_document(body)  # a dict keyed by tuples packs, and would then break the peer's stream
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ConfigError(f"{shown(document[0])} cannot be sent to another process: {error}; use plain data") from error
+        raise ConfigError(
+            f"{safe_repr(document[0])} cannot be sent to another process: {error}; use plain data"
+        ) from error
     if len(body) > MAX_FRAME_BYTES:
         raise ConfigError(
-            f"{shown(document[0])} has {len(body)} bytes; the limit is {MAX_FRAME_BYTES}: pass large data as a file"
+            f"{safe_repr(document[0])} has {len(body)} bytes; the limit is {MAX_FRAME_BYTES}: pass large data as a file"
         )
     return _LENGTH.pack(len(body)) + body
 

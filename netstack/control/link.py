@@ -21,7 +21,7 @@ import trio
 
 from ..documents import MAX_DOCUMENT_CONTAINERS
 from ..errors import ConnectionLost, ErrorCode, RemoteProtocolError, RequestRefused
-from ..shown import shown_text
+from ..safe_text import safe_text
 from ..transport import ByteStream, transport_for
 from ..version import __version__
 from .build import own_build
@@ -132,7 +132,7 @@ class ControlLink:
                 f"{self.peer} does not speak netstack's control protocol; check the address and port",
             )
         if greeting[1] != VERSION:  # later fields may differ between versions
-            theirs = shown_text(greeting[2], _BUILD_CHARACTERS) if type(greeting[2]) is str else ""
+            theirs = safe_text(greeting[2], _BUILD_CHARACTERS) if type(greeting[2]) is str else ""
             return Greeting(greeting[1], theirs, "", "", {})
         if len(greeting) != 6:
             raise RemoteProtocolError(
@@ -144,13 +144,13 @@ class ControlLink:
                 ErrorCode.MALFORMED_FRAME, f"{self.peer} sent a greeting with fields of wrong types"
             )
         self._frames.limit_bytes = MAX_FRAME_BYTES
-        their_name = shown_text(their_name, _NAME_CHARACTERS)
+        their_name = safe_text(their_name, _NAME_CHARACTERS)
         self.peer = self._frames.peer = f"{their_name} at {self.peer}"
-        theirs = shown_text(theirs, _BUILD_CHARACTERS)
+        theirs = safe_text(theirs, _BUILD_CHARACTERS)
         their_timeout_s = their_facts.get("heartbeat_timeout_s")
         if isinstance(their_timeout_s, int | float) and their_timeout_s > 0:  # we must send as often as the peer needs
             self.heartbeat_timeout_s = min(self.heartbeat_timeout_s, max(float(their_timeout_s), _LEAST_TIMEOUT_S))
-        return Greeting(version, theirs, their_name, shown_text(their_role, _BUILD_CHARACTERS), their_facts)
+        return Greeting(version, theirs, their_name, safe_text(their_role, _BUILD_CHARACTERS), their_facts)
 
     def expect_questions(self) -> None:
         """Limits the size of the peer's documents, since a client sends only requests, and only jobs are large."""

@@ -15,7 +15,7 @@ from typing import Final, final
 import trio
 
 from ..errors import ConfigError, ConnectionLost, ErrorCode, RemoteProtocolError
-from ..shown import shown
+from ..safe_text import safe_repr
 from ..transport import ByteStream, Listener
 
 CONTROL: Final = b"NSDC"
@@ -36,7 +36,7 @@ def check_job_id(job_id: str) -> str:
         ConfigError: it is not 16 hex digits, or all of them are 0.
     """
     if len(job_id) != _ID_LENGTH or not set(job_id) <= set(string.hexdigits) or job_id == SHARED:
-        raise ConfigError(f"job id {shown(job_id, 40)}: must be 16 hex digits, not all 0; see netstack jobs")
+        raise ConfigError(f"job id {safe_repr(job_id, 40)}: must be 16 hex digits, not all 0; see netstack jobs")
     return job_id
 
 

@@ -27,7 +27,7 @@ import trio
 from ..config import MIB
 from ..errors import NetstackError
 from ..runtime.authentication import Secret
-from ..shown import shown_text
+from ..safe_text import safe_text
 
 TAIL_LINES: Final = 40
 """Number of stderr lines of a child that are stored to explain its death."""
@@ -119,7 +119,7 @@ class LocalTaskManagers:
     def last_words(self) -> str:
         """Returns the last log line of one TaskManager for error texts; empty without output."""
         return next(
-            (f"; last log line of {name}: {shown_text(tail[-1])}" for name, tail in self._tails.items() if tail), ""
+            (f"; last log line of {name}: {safe_text(tail[-1])}" for name, tail in self._tails.items() if tail), ""
         )
 
     def _command(self, name: str) -> list[str]:
@@ -298,7 +298,7 @@ def _how(code: int | None) -> str:
 
 def _last_words(tail: deque[str]) -> str:
     words = [line for line in tail if line.strip() and not _LOGGED.match(line)]
-    return f" ({shown_text(words[-1])})" if words else ""
+    return f" ({safe_text(words[-1])})" if words else ""
 
 
 @contextlib.contextmanager

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, final
 from ..control.messages import DropDataset, KeepDataset
 from ..errors import ConfigError, NetstackError
 from ..runtime.threads import InThread
+from ..safe_text import safe_repr
 from ..schedule import events
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.graph.stream_graph import KEPT_DATASET
 from ..schedule.scheduler import Scheduler
-from ..shown import shown
 from ..units import format_size
 from .driver import JobDriver
 from .store import JobStore
@@ -229,7 +229,7 @@ class Datasets:
         dataset = self._datasets.get(dataset_id)
         if dataset is None:
             names = ", ".join(self._datasets) or "none"
-            raise ConfigError(f"there is no dataset {shown(dataset_id, 80)}; existing datasets: {names}")
+            raise ConfigError(f"there is no dataset {safe_repr(dataset_id, 80)}; existing datasets: {names}")
         return dataset
 
     def _missing(self, dataset: DatasetRecord) -> set[str]:

@@ -21,13 +21,13 @@ from ..control.reports import PartitionConsumable, SlotEnded, TaskFailed, TaskFi
 from ..errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from ..ids import PartitionId
 from ..runtime.failure_report import checked_report, with_place
+from ..safe_text import safe_text
 from ..schedule import events, instructions
 from ..schedule.descriptors.shuffle import TaskManagerLocation, partition_name, partition_place
 from ..schedule.execution import ExecutionInput
 from ..schedule.scheduler import Scheduler
 from ..schedule.slots.slots import PhysicalSlot
 from ..schedule.structures import IndexArray, index_array
-from ..shown import shown_text
 from .log import Failed
 
 Addressed: TypeAlias = tuple[str, Message]
@@ -113,7 +113,7 @@ class JobDriver:
         what = _STATES.get(message.state)
         if what is None:
             raise RemoteProtocolError(
-                ErrorCode.MALFORMED_FRAME, f"a TaskManager reports the unknown task state {shown_text(message.state)}"
+                ErrorCode.MALFORMED_FRAME, f"a TaskManager reports the unknown task state {safe_text(message.state)}"
             )
         return events.TasksReported(now_s, what, *self._latest(message.attempts))
 
@@ -171,7 +171,7 @@ class JobDriver:
         except ValueError as error:
             raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"attempt {message.attempt}: {error}") from error
         missing, missing_attempt = self._missing(message.missing_partition)
-        label = f"{shown_text(message.kind)}: {shown_text(message.text, TEXT_CHARACTERS)}"
+        label = f"{safe_text(message.kind)}: {safe_text(message.text, TEXT_CHARACTERS)}"
         text = with_place(f"{name} ({index}) on {where.name}: {label}", report)
         failure = events.TaskFailed(now_s, subtask, attempt, text, missing, missing_attempt, message.is_recoverable)
         return failure, Failed(text, name, index, attempt, where.name, where.host, report)
@@ -183,7 +183,7 @@ class JobDriver:
             RemoteProtocolError: a subtask is unknown.
         """
         subtasks, attempts = self._latest(message.attempts)
-        cause = f"slot {message.slot} of {taskmanager}: {shown_text(message.text, ERROR_CHARACTERS)}"
+        cause = f"slot {message.slot} of {taskmanager}: {safe_text(message.text, ERROR_CHARACTERS)}"
         return events.TasksLost(now_s, subtasks, attempts, cause)
 
     def consumable(self, message: PartitionConsumable, now_s: float) -> events.PartitionConsumable:

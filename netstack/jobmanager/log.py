@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, final
 
 from ..runtime.failure_report import rendered, size_bytes
-from ..shown import shown_text
+from ..safe_text import safe_text
 
 if TYPE_CHECKING:
     from .job_record import JobRecord
@@ -86,7 +86,7 @@ def audit(what: str, record: JobRecord, who: str) -> None:
         record: record of the job.
         who: name and address of the client, as far as known.
     """
-    LOGGER.info("%s of job %s (%s) by %s", what, record.stored.job_id, shown_text(record.name), shown_text(who))
+    LOGGER.info("%s of job %s (%s) by %s", what, record.stored.job_id, safe_text(record.name), safe_text(who))
 
 
 KEPT: Final = 16

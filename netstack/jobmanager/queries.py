@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 from ..errors import ConfigError
 from ..runtime.control_port import Answers
-from ..shown import shown
+from ..safe_text import safe_repr
 from .blobs import Upload
 from .log import audit, fatal_traceback
 from .view import job_document, summary, taskmanagers_document
@@ -74,7 +74,7 @@ class ClientQueries:
     async def _submit(self, document: Document) -> Document:
         savepoint = document.get("from_savepoint")
         if savepoint is not None and type(savepoint) is not str:
-            raise ConfigError(f"from_savepoint={shown(savepoint)} is not a path")
+            raise ConfigError(f"from_savepoint={safe_repr(savepoint)} is not a path")
         job_id = await self._manager.jobs.submit(
             _want(document, "document", dict),
             from_savepoint=savepoint,
@@ -198,7 +198,7 @@ def _shorten(vertices: list[Document], most: int) -> None:
 def _want(document: Document, name: str, kind: type[Any]) -> Any:
     value = document.get(name)
     if type(value) is not kind:
-        raise ConfigError(f"{name}={shown(value)} of a request is not of type {kind.__name__}")
+        raise ConfigError(f"{name}={safe_repr(value)} of a request is not of type {kind.__name__}")
     return value
 
 

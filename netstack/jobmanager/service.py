@@ -34,9 +34,9 @@ from ..runtime.admission import Admission
 from ..runtime.authentication import Secret, prove_dialler
 from ..runtime.control_port import ERROR_CHARACTERS, ControlPort, answer_questions
 from ..runtime.threads import InThread, background_tasks, in_thread
+from ..safe_text import safe_text
 from ..schedule.descriptors.blob_store import MemoryBlobStore
 from ..schedule.slots.slots import PhysicalSlot, SlotDemand
-from ..shown import shown_text
 from ..transport import Listener, transport_for
 from ..version import __version__
 from .blobs import BlobServer, Upload, Uploads
@@ -386,7 +386,7 @@ class JobManager:
                 self.blob_server.kept(name, taskmanager.control_address, message)
             return
         if isinstance(message, Refused):
-            raise ConnectionLost(shown_text(message.text, ERROR_CHARACTERS))
+            raise ConnectionLost(safe_text(message.text, ERROR_CHARACTERS))
         if isinstance(message, Stacks):
             self.stacks.on_answer(name, message)
             return

@@ -13,7 +13,7 @@ import trio
 
 from ..control.messages import AskStacks
 from ..control.reports import SlotBlocked, Stacks
-from ..shown import shown_text
+from ..safe_text import safe_text
 
 if TYPE_CHECKING:
     from .job_master import JobMaster
@@ -155,7 +155,7 @@ def flame_tree(rows: list[dict[str, Any]], task: str, places: set[tuple[str, int
 
 def _frame_name(frame: dict[str, Any]) -> str:
     file = "/".join(str(frame.get("file", "")).split("/")[-2:])
-    return shown_text(f"{frame.get('function')} ({file}:{frame.get('line')})", NAME_CHARACTERS)
+    return safe_text(f"{frame.get('function')} ({file}:{frame.get('line')})", NAME_CHARACTERS)
 
 
 def _listed(node: dict[str, Any]) -> dict[str, Any]:
@@ -176,4 +176,4 @@ def blocked_text(message: SlotBlocked) -> str:
     place = f"{where['file']}:{where['line']} in {where['function']}" if where["file"] else "?"
     operator = f"operator {where['operator']!r}, " if where["operator"] else ""
     task = f"task {where['task']} ({where['subtask']}), " if where["task"] else ""
-    return shown_text(f"its event loop has been blocked for {message.blocked_s:.0f} s: {task}{operator}at {place}", 600)
+    return safe_text(f"its event loop has been blocked for {message.blocked_s:.0f} s: {task}{operator}at {place}", 600)

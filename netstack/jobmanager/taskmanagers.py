@@ -18,8 +18,8 @@ from ..control.codec import Message
 from ..control.link import ControlLink, Greeting
 from ..control.messages import Ping
 from ..errors import ConfigError, ErrorCode, RemoteProtocolError, RequestRefused
+from ..safe_text import safe_repr, safe_text
 from ..schedule.descriptors.shuffle import TaskManagerLocation
-from ..shown import shown, shown_text
 from ..transport import told_address, url_parts
 
 MAX_SLOTS: Final = 1 << 20
@@ -85,7 +85,7 @@ class TaskManagers:
         if type(has) is not int or not 1 <= has <= MAX_SLOTS or type(data) is not str:
             raise RemoteProtocolError(
                 ErrorCode.MALFORMED_FRAME,
-                f"{link.peer} registers with slots={shown(has)} and data={shown(data)}; expected a number of"
+                f"{link.peer} registers with slots={safe_repr(has)} and data={safe_repr(data)}; expected a number of"
                 " slots and the URL of its port",
             )
         address = _reachable(data, link.place, require_tls=self._require_tls)
@@ -97,7 +97,7 @@ class TaskManagers:
         ):
             raise RemoteProtocolError(
                 ErrorCode.MALFORMED_FRAME,
-                f"{link.peer} registers {has} slots with slot_addresses={shown(of_slots)}; expected one URL for each",
+                f"{link.peer} registers {has} slots with slot_addresses={safe_repr(of_slots)}; expected one URL each",
             )
         slots = has if slots is None else slots
         if slots > has:
@@ -172,7 +172,7 @@ def _reachable(data: str, peer: str, *, require_tls: bool) -> str:
         raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"{peer} registers with {error}") from error
     if require_tls and "tls" not in parts.scheme.split("+"):
         raise RequestRefused(
-            f"{shown_text(data)} does not use TLS, which this JobManager requires: start the TaskManager with"
+            f"{safe_text(data)} does not use TLS, which this JobManager requires: start the TaskManager with"
             " --listen tls+tcp://ADDR:PORT"
         )
     if parts.hostname is None or parts.hostname not in _ANYWHERE or parts.port is None:

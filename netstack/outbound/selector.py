@@ -31,7 +31,7 @@ from ..keygroups import (
 )
 from ..record.cells import key_slots
 from ..record.formats import byte_rows, rows_as_bytes
-from ..shown import shown
+from ..safe_text import safe_repr
 
 if TYPE_CHECKING:
     import random
@@ -338,7 +338,7 @@ class KeyGroupSelector(ChannelSelector):
         if canonical_key(key).__class__ is not self._key_type:
             what = getattr(self._key, "__qualname__", "the format of the edge")
             raise RecordError(
-                f"{what} declares keys of type {self._key_type.__name__}, but returned {shown(key)} of type"
+                f"{what} declares keys of type {self._key_type.__name__}, but returned {safe_repr(key)} of type"
                 f" {type(key).__name__}: equal keys of two types are two keys, so declare the returned type, or none"
             )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import trio
 
 from ..errors import ChannelFailed, ConnectionLost, PoolDestroyed
-from ..shown import error_text
+from ..safe_text import error_text
 
 
 def root_cause(error: BaseException) -> BaseException:

@@ -30,7 +30,7 @@ from ..errors import (
     RequestRefused,
 )
 from ..limited_log import LimitedLog
-from ..shown import shown, shown_error, shown_text
+from ..safe_text import safe_error, safe_repr, safe_text
 from ..transport import ByteStream, Listener
 from .admission import Admission
 from .causes import cause_text, root_cause
@@ -101,7 +101,7 @@ class ControlPort:
         try:
             is_anybody = await self._admission.admit(stream)
         except AuthenticationFailed as error:
-            self._log.log(logging.WARNING, "refused", f"{shown_text(stream.peer)} was refused: {shown_error(error)}")
+            self._log.log(logging.WARNING, "refused", f"{safe_text(stream.peer)} was refused: {safe_error(error)}")
             return
         is_handed_over = False
         try:
@@ -127,12 +127,12 @@ class ControlPort:
                 self._admission.left(stream)
 
     def _log_end(self, stream: ByteStream, root: Exception) -> None:
-        peer = shown_text(stream.peer)
+        peer = safe_text(stream.peer)
         if isinstance(root, trio.TooSlowError):
             seconds = self._handshake_timeout_s
             self._log.log(logging.WARNING, "slow", f"{peer} sent no route or greeting within {seconds:g} s")
         elif isinstance(root, NetstackError):
-            self._log.log(logging.WARNING, "ended", shown_text(str(root), ERROR_CHARACTERS))
+            self._log.log(logging.WARNING, "ended", safe_text(str(root), ERROR_CHARACTERS))
         else:
             self._log.log(logging.ERROR, "broke", f"the connection of {peer} failed because of a bug here", error=root)
 
@@ -159,11 +159,11 @@ class ControlPort:
             except RequestRefused as refusal:
                 await self._refuse(link, refusal)
             except ConnectionLost as error:  # clients disconnect after their answer
-                self._log.log(logging.DEBUG, "lost", shown_text(str(error), ERROR_CHARACTERS))
+                self._log.log(logging.DEBUG, "lost", safe_text(str(error), ERROR_CHARACTERS))
             nursery.cancel_scope.cancel()
 
     async def _refuse(self, link: ControlLink, refusal: RequestRefused) -> None:
-        self._log.log(logging.WARNING, "release", shown_text(str(refusal), ERROR_CHARACTERS))
+        self._log.log(logging.WARNING, "release", safe_text(str(refusal), ERROR_CHARACTERS))
         await link.refuse(str(refusal))
 
 
@@ -195,7 +195,7 @@ async def answer_questions(
             answer = answers.get(ask.what)
             if answer is None:
                 raise ConfigError(
-                    f"{who} does not know the question {shown(ask.what)}; the client may be of another release"
+                    f"{who} does not know the question {safe_repr(ask.what)}; the client may be of another release"
                 )
             message: Answer | AskRefused = Answer(ask.token, await answer(ask.document))
         except BaseException as error:
@@ -203,7 +203,7 @@ async def answer_questions(
             if not isinstance(root, Exception):
                 raise
             if not isinstance(root, NetstackError):
-                logger.exception("answering the question %s of %s failed", shown(ask.what), shown_text(link.peer))
+                logger.exception("answering the question %s of %s failed", safe_repr(ask.what), safe_text(link.peer))
             message = AskRefused(ask.token, str(root) if isinstance(root, NetstackError) else cause_text(root))
         finally:
             room.release()

@@ -22,7 +22,7 @@ from ..errors import AuthenticationFailed, ConnectionLost, RemoteProtocolError
 from ..limited_log import LimitedLog
 from ..outbound.sender import ChannelSender
 from ..outbound.views import ViewProvider
-from ..shown import shown_error, shown_text
+from ..safe_text import safe_error, safe_text
 from ..transport import ByteStream, Listener
 from ..version import __version__
 from ..wire.codec_native import PROTOCOL_VERSION
@@ -188,10 +188,10 @@ class NetworkEndpoint:
         try:
             await admission.admit(stream)
         except AuthenticationFailed as error:  # the stream is closed, and the refusal counted
-            self._log.log(logging.INFO, error.reason.name, f"refused: {shown_error(error)}")
+            self._log.log(logging.INFO, error.reason.name, f"refused: {safe_error(error)}")
             return
         except Exception as error:  # a bug triggered by a peer must end only that peer
-            self._log_mistake(f"meeting {shown_text(stream.peer)} failed: {shown_error(error)}", error)
+            self._log_mistake(f"meeting {safe_text(stream.peer)} failed: {safe_error(error)}", error)
             return
         if self._closing:
             stream.close()
@@ -321,7 +321,7 @@ class NetworkEndpoint:
         if self._accepted.pop(pump, None) is not None:
             self._consumers.discard(pump)
             if isinstance(error, RemoteProtocolError):  # a consumer's protocol violation, which nothing else reports
-                self._log.log(logging.WARNING, error.code.name, f"connection closed: {shown_error(error)}")
+                self._log.log(logging.WARNING, error.code.name, f"connection closed: {safe_error(error)}")
             if self._on_accepted_end is not None:
                 self._on_accepted_end(pump.stream)
         self._pumps.pop(pump, None)

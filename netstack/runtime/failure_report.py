@@ -20,7 +20,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ..shown import shown_text
+from ..safe_text import safe_text
 
 MAX_BYTES: Final = 16 << 10
 MAX_ERRORS: Final = 8
@@ -98,7 +98,7 @@ def _checked_frame(frame: Any) -> dict[str, Any]:
 def _checked_text(text: Any, limit: int) -> str:
     if type(text) is not str:
         raise ValueError("a text of a failure report is not a str")
-    return shown_text(text, limit)
+    return safe_text(text, limit)
 
 
 def raised_at(report: Mapping[str, Any]) -> str:

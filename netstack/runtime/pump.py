@@ -28,7 +28,7 @@ import trio
 
 from ..buffer.segment import Segment
 from ..errors import ConnectionLost, NetstackError, RemoteProtocolError
-from ..shown import shown_error, shown_text
+from ..safe_text import safe_error, safe_text
 from ..transport import ByteStream
 from ..wakeup import Signal
 from ..wire.connection import Connection
@@ -397,7 +397,7 @@ class Pump:
 
     def _contain(self, error: Exception, doing: str) -> None:
         """Turns any bug of ours into the end of this connection only."""
-        text = f"{doing} {shown_text(self.stream.peer)} failed: {shown_error(error)}"
+        text = f"{doing} {safe_text(self.stream.peer)} failed: {safe_error(error)}"
         self._on_mistake(f"{text}; the connection is closed", error)
         failure = ConnectionLost(text)
         failure.__cause__ = error
@@ -460,7 +460,7 @@ class Pump:
         try:
             self.landing = self.connection.close(error)
         except Exception as mistake:  # a bug in a callback must not prevent the close
-            text = f"ending the connection to {shown_text(self.stream.peer)}: {shown_error(mistake)}"
+            text = f"ending the connection to {safe_text(self.stream.peer)}: {safe_error(mistake)}"
             self._on_mistake(text, mistake)
             self.landing = self.connection.take_landing()
         self.stream.close()

@@ -23,7 +23,7 @@ import trio
 from ..config import NetworkConfig
 from ..errors import AuthenticationFailed, ConnectionLost, ErrorCode, NetstackError, Refusal, RemoteProtocolError
 from ..limited_log import LimitedLog
-from ..shown import shown_error, shown_text
+from ..safe_text import safe_error, safe_text
 from ..transport import ByteStream
 from ..wire.codec import Codec, FrameKind
 from ..wire.frames import ConnectionFailure, Continue, Frame, Goodbye, Hello, SessionOffer
@@ -155,7 +155,7 @@ class Sessions:
         cuts = stream.session.cuts
         grace_s = stream.session.grace_s
         self._log_change(
-            "cut", f"the connection to {shown_text(stream.peer)} was cut: {why}; it can be resumed for {grace_s:g} s"
+            "cut", f"the connection to {safe_text(stream.peer)} was cut: {why}; it can be resumed for {grace_s:g} s"
         )
         await trio.sleep(grace_s)
         if stream.is_suspended and stream.session.cuts == cuts:
@@ -166,7 +166,7 @@ class Sessions:
     async def _dial_again(self, stream: SessionStream, address: str, why: str) -> None:
         grace_s = stream.session.grace_s
         self._log_change(
-            "cut", f"the connection to {shown_text(address)} was cut: {why}; dialling again for {grace_s:g} s"
+            "cut", f"the connection to {safe_text(address)} was cut: {why}; dialling again for {grace_s:g} s"
         )
         delay_s = FIRST_DELAY_S
         reason = "nobody answered"
@@ -178,14 +178,14 @@ class Sessions:
                     self._go_on(stream, inner, position)
                     return
                 except AuthenticationFailed as error:
-                    reason = shown_error(error)
+                    reason = safe_error(error)
                     if error.reason is not Refusal.CLOSED:
                         break
                 except RemoteProtocolError as error:
-                    reason = shown_error(error)
+                    reason = safe_error(error)
                     break
                 except (NetstackError, OSError, trio.TooSlowError) as error:
-                    reason = shown_error(error)
+                    reason = safe_error(error)
                 await trio.sleep(delay_s)
                 delay_s = min(2 * delay_s, LONGEST_DELAY_S)
         if stream.is_suspended:
@@ -240,12 +240,12 @@ class Sessions:
         pump.go_on()
         self._log_change(
             "resumed",
-            f"the connection to {shown_text(stream.peer)} was resumed after {session.suspended_s - before_s:.3f} s;"
+            f"the connection to {safe_text(stream.peer)} was resumed after {session.suspended_s - before_s:.3f} s;"
             f" {session.resent_bytes - before_bytes} bytes are resent",
         )
 
     def _give_up(self, stream: SessionStream, reason: str) -> None:
-        self._log_change("given up", f"the connection to {shown_text(stream.peer)} is given up: {reason}")
+        self._log_change("given up", f"the connection to {safe_text(stream.peer)} is given up: {reason}")
         stream.give_up()
 
     def _log_change(self, kind: str, text: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import trio
 
 from ..errors import NetstackError, OperatorFailed
-from ..shown import error_text, shown_text
+from ..safe_text import error_text, safe_text
 from .failure_report import (
     FILE_CHARACTERS,
     MAX_BYTES,
@@ -96,13 +96,13 @@ def _related(error: BaseException) -> Iterator[_Step]:
 def _error(error: BaseException, how: str, tracebacks: tuple[TracebackType | None, ...], limit: int) -> dict[str, Any]:
     """Describes one error in at most `limit` bytes of JSON; its message gets at most half of them."""
     text = error_text(error)
-    message = shown_text(text, MESSAGE_CHARACTERS)
+    message = safe_text(text, MESSAGE_CHARACTERS)
     if size_bytes(message) > limit // 2:
-        message = shown_text(text, limit // 24)  # JSON takes at most 12 bytes for a character
-    made: dict[str, Any] = {"type": shown_text(type(error).__name__, TYPE_CHARACTERS), "message": message}
+        message = safe_text(text, limit // 24)  # JSON takes at most 12 bytes for a character
+    made: dict[str, Any] = {"type": safe_text(type(error).__name__, TYPE_CHARACTERS), "message": message}
     made |= {"how": how, "frames": []}
     if size_bytes(made) > limit - len(', {"folded": ""}') - TYPE_CHARACTERS:
-        return made | {"type": shown_text(type(error).__name__, 20), "message": message[:20]}
+        return made | {"type": safe_text(type(error).__name__, 20), "message": message[:20]}
     made["frames"] = _frames(error, tracebacks, limit - size_bytes(made), is_first=how == "raised")
     return made
 
@@ -178,8 +178,8 @@ def _frame_of(traceback: TracebackType) -> dict[str, Any]:
 
 def _frame(file: str, line: int, function: str, source: str) -> dict[str, Any]:
     return {
-        "file": shown_text(file, FILE_CHARACTERS),
+        "file": safe_text(file, FILE_CHARACTERS),
         "line": max(0, min(line, MAX_LINE - 1)),
-        "function": shown_text(function, TYPE_CHARACTERS),
-        "source": shown_text(source.strip(), SOURCE_CHARACTERS),
+        "function": safe_text(function, TYPE_CHARACTERS),
+        "source": safe_text(source.strip(), SOURCE_CHARACTERS),
     }

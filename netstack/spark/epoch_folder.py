@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from ..errors import ConfigError, RecordError, RequestRefused
-from ..shown import shown_error
+from ..safe_text import safe_error
 from .stream_schema import PART, StreamSchema, synchronise, write_whole
 
 RecordBatch = Any
@@ -184,7 +184,7 @@ class EpochFolder:
                         batch.validate(full=True)  # reading damaged rows would crash the process
                         yield batch
                 except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-                    raise RecordError(f"{self._folder / name} is damaged: {shown_error(error)}") from error
+                    raise RecordError(f"{self._folder / name} is damaged: {safe_error(error)}") from error
 
     def source_of(self, epoch: int) -> tuple[str, int]:
         """Returns (writer, batch) of an epoch that is not processed."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from ..errors import RecordError
-from ..shown import shown_error
+from ..safe_text import safe_error
 
 PART: Final = ".part"
 """The suffix of a file that is not complete."""
@@ -65,7 +65,7 @@ class StreamSchema:
             try:
                 self._columns = _columns(pa.ipc.read_schema(content))
             except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-                raise RecordError(f"{self._path} is damaged: {shown_error(error)}") from error
+                raise RecordError(f"{self._path} is damaged: {safe_error(error)}") from error
         change = None if self._columns is None else _change(self._columns, _columns(schema))
         if change is not None:
             raise RecordError(

@@ -28,7 +28,7 @@ from ..runtime.authentication import Secret
 from ..runtime.control_port import Answers, ControlPort, answer_questions
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.record_reader import RecordReader
-from ..shown import shown
+from ..safe_text import safe_repr
 from ..transport import Listener
 from ..wakeup import Signal
 from .epoch_folder import Attempt, EpochFolder
@@ -94,7 +94,7 @@ class SubscriberPort:
             if document.get("stream") != self._name:
                 raise ConfigError(
                     f"the Subscriber at {self._network.address} has the stream {self._name!r}, not"
-                    f" {shown(document.get('stream'))}: correct the option partition"
+                    f" {safe_repr(document.get('stream'))}: correct the option partition"
                 )
             return await answer(document)
 

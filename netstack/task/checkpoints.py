@@ -33,8 +33,8 @@ from ..errors import CheckpointStorageError
 from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, data_type_of
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.threads import InThread
+from ..safe_text import safe_repr
 from ..schedule.descriptors.information import EdgeId
-from ..shown import shown
 from .chain import OperatorChain
 from .commits import AT_THE_END
 from .input import TaskInput
@@ -94,7 +94,7 @@ def checked_subtask_report(report: Mapping[str, Any]) -> dict[str, Any]:
         if field.name in report and field.name not in ("task", "subtask"):
             value = report[field.name]
             if type(value) not in _REPORT_KINDS[str(field.type)] or not 0 <= value < math.inf:
-                raise ValueError(f"{field.name}={shown(value)} in the report of a checkpoint is no {field.type}")
+                raise ValueError(f"{field.name}={safe_repr(value)} in the report of a checkpoint is no {field.type}")
             result[field.name] = value
     return result
 

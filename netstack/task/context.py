@@ -13,7 +13,7 @@ from ..errors import ConfigError, LocalProtocolError, StateMismatch
 from ..ids import ChannelDescriptor
 from ..keygroups import key_group, operator_index, original_key
 from ..runtime.handles import InputGate
-from ..shown import shown
+from ..safe_text import safe_repr
 from .keyed_state import KeyedState, MixedKeyedState, stored_state
 
 _WIDER: Final = frozenset({("bool", "int"), ("bool", "float"), ("int", "float")})
@@ -164,17 +164,18 @@ class OperatorContext:
         key = original_key(form)
         if self._key_types and type(key) not in self._key_types:
             raise ConfigError(
-                f"operator {self.operator!r}: keyed state {state!r} was accessed with key {shown(key)}, but the keys of"
-                f" its inputs are {_names(self._key_types)}; use the keys that the function of key_by returns, and"
-                " annotate it with the right type or not at all"
+                f"operator {self.operator!r}: keyed state {state!r} was accessed with key {safe_repr(key)}, but"
+                f" the keys of its inputs are {_names(self._key_types)}; use the keys that the function of key_by"
+                " returns, and annotate it with the right type or not at all"
             )
         if not self._by_index:
             return
         owner = operator_index(key_group(key, self.max_parallelism), self.parallelism, self.max_parallelism)
         if owner != self.subtask:
             raise ConfigError(
-                f"operator {self.operator!r}: keyed state {state!r} was accessed with key {shown(key)}, whose records"
-                f" go to subtask {owner}, not to {self.subtask}; use the keys that the function of key_by returns"
+                f"operator {self.operator!r}: keyed state {state!r} was accessed with key {safe_repr(key)}, whose"
+                f" records go to subtask {owner}, not to {self.subtask}; use the keys that the function of"
+                " key_by returns"
             )
 
     # For the runtime.

@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from ..errors import ConfigError
 from ..runtime.names import load
+from ..safe_text import safe_error
 from ..schedule.graph.job_graph import UNDECIDED, SourceSize
 from ..schedule.graph.stream_graph import StreamGraph, StreamNode
-from ..shown import shown_error
 
 LOGGER: Final = logging.getLogger("netstack")
 
@@ -62,5 +62,5 @@ def _answer(source: Any, method: str, node: StreamNode) -> Any:
     try:
         return estimate(**node.parameters)
     except Exception as error:  # user code may raise anything; its data may be on other hosts
-        LOGGER.warning("%s of source %r failed, its size is unknown: %s", method, node.name, shown_error(error))
+        LOGGER.warning("%s of source %r failed, its size is unknown: %s", method, node.name, safe_error(error))
         return None

@@ -23,8 +23,8 @@ from ..errors import ConnectionLost, NetstackError
 from ..runtime.authentication import Secret, prove_dialler
 from ..runtime.causes import root_cause
 from ..runtime.threads import in_thread
+from ..safe_text import safe_error, safe_repr
 from ..schedule.descriptors.blob_store import BlobError
-from ..shown import shown, shown_error
 from .blob_files import KeptBlob
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
@@ -78,13 +78,13 @@ class BlobFetcher:
             while place := await self._ask(blob, failed):
                 was_sent_elsewhere = True
                 if self._read_place is None:
-                    raise BlobError(f"blob {blob.key}: reading it from {shown(place)} is not allowed here")
+                    raise BlobError(f"blob {blob.key}: reading it from {safe_repr(place)} is not allowed here")
                 try:
                     await self._read_place(place, blob)
                     blob.check()
                     break
                 except NetstackError as error:
-                    LOGGER.info("%s at %s: %s", blob.key, shown(place), shown_error(error))
+                    LOGGER.info("%s at %s: %s", blob.key, safe_repr(place), safe_error(error))
                     failed = (*failed, place)
                     blob.clear()
             blob.check()
@@ -110,7 +110,7 @@ class BlobFetcher:
                 raise ConnectionLost(self._lost)
             if part.total < 0:
                 raise BlobError(
-                    f"blob {blob.key}: {shown(part.data.decode('utf-8', 'replace')) or 'it does not exist'}"
+                    f"blob {blob.key}: {safe_repr(part.data.decode('utf-8', 'replace')) or 'it does not exist'}"
                 )
             if part.total > MAX_BLOB_BYTES or before + len(part.data) > part.total:
                 raise BlobError(f"blob {blob.key} has {part.total} bytes; the limit is {MAX_BLOB_BYTES}")

@@ -27,7 +27,7 @@ from ..control.build import build_of
 from ..control.messages import SLICE_BYTES
 from ..errors import ConfigError
 from ..runtime.names import load
-from ..shown import shown, shown_error, shown_text
+from ..safe_text import safe_error, safe_repr, safe_text
 from .blob_files import KeptBlob
 
 GROUP: Final = "netstack.invokables"
@@ -85,7 +85,7 @@ class AllowList:
         if not self.allows(name) and root_package(name) not in shipped:
             allowed = ", ".join(f"{each}*" for each in self.prefixes) or "nothing"
             raise ConfigError(
-                f"{shown(name, 120)} may not run on this TaskManager, which allows {allowed}; start it with --allow"
+                f"{safe_repr(name, 120)} may not run on this TaskManager, which allows {allowed}; start it with --allow"
                 " PACKAGE. to allow your package"
             )
 
@@ -101,13 +101,13 @@ class AllowList:
         except ConfigError:
             raise
         except BaseException as error:  # importing may run any code, also sys.exit()
-            raise ConfigError(f"{shown(name, 120)} cannot be imported: {shown_error(error)}") from error
+            raise ConfigError(f"{safe_repr(name, 120)} cannot be imported: {safe_error(error)}") from error
         qualified = getattr(loaded, "__qualname__", None)
         home = f"{getattr(loaded, '__module__', '')}:{qualified}"
         if qualified is not None and not self.allows(home) and root_package(home) not in shipped:
             raise ConfigError(
-                f"{shown(name, 120)} is {home}, which is not allowed here: importing it into an allowed module does not"
-                " allow it; add --allow for its own module"
+                f"{safe_repr(name, 120)} is {home}, which is not allowed here: importing it into an allowed module does"
+                " not allow it; add --allow for its own module"
             )
         return loaded
 
@@ -136,10 +136,12 @@ class ShippedCode:
                 different package of that name.
         """
         if not _KEY.fullmatch(blob.key):
-            raise ConfigError(f"package {shown(package, 80)}: {shown(blob.key, 80)} is not the key of a package")
+            raise ConfigError(
+                f"package {safe_repr(package, 80)}: {safe_repr(blob.key, 80)} is not the key of a package"
+            )
         blob.check()
         if not package.isidentifier():
-            raise ConfigError(f"{shown(package, 80)} is not a package name")
+            raise ConfigError(f"{safe_repr(package, 80)} is not a package name")
         if package in sys.stdlib_module_names:
             raise ConfigError(f"shipped package {package!r} has the name of a Python standard module: rename it")
         check_contents(package, blob.read())
@@ -223,11 +225,11 @@ def check_contents(package: str, data: bytes) -> None:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = archive.namelist()
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-        raise ConfigError(f"package {package!r} is not a zip file: {shown_error(error)}") from error
+        raise ConfigError(f"package {package!r} is not a zip file: {safe_error(error)}") from error
     for name in names:
         if name != f"{package}.py" and (not name.startswith(f"{package}/") or ".." in name.split("/")):
             raise ConfigError(
-                f"the zip file of package {package!r} also contains {shown(name, 80)}; ship one package per zip file"
+                f"the zip file of package {package!r} also contains {safe_repr(name, 80)}; ship one package per zip"
             )
 
 
@@ -249,7 +251,7 @@ def check_builds(packages: Iterable[str], theirs: Mapping[str, str]) -> None:
         if here != there:
             raise ConfigError(
                 f"package {package!r} is build {here} on this TaskManager, but"
-                f" {shown_text(there, 40)} where the job was"
+                f" {safe_text(there, 40)} where the job was"
                 " submitted: install one release on every host and restart the TaskManagers, or use --ship"
             )
 

@@ -25,7 +25,7 @@ from ..runtime.causes import root_cause
 from ..runtime.dialling import connect_stream
 from ..runtime.kept import KeptTogether
 from ..runtime.network_environment import NetworkEnvironment, network_environment_on
-from ..shown import shown_error
+from ..safe_text import safe_error
 from ..transport import ByteStream
 from ..units import format_size
 from .memory import TaskMemory
@@ -187,7 +187,7 @@ class Environments:
                 root = root_cause(error)  # a nursery may have wrapped it
                 if not isinstance(root, NetstackError | MemoryError):
                     raise
-                LOGGER.warning("the shared network environment cannot be opened: %s", shown_error(root))
+                LOGGER.warning("the shared network environment cannot be opened: %s", safe_error(root))
                 self._failure = root
                 self._notify()
                 while self._users:

@@ -21,7 +21,7 @@ from typing import Any, Final, final
 import trio
 
 from ..errors import ConnectionLost
-from ..shown import shown_text
+from ..safe_text import safe_text
 from ..transport import ByteStream, Listener, transport_for, url_parts
 from ..transports.shm import unsupported
 
@@ -83,7 +83,7 @@ class Neighbours:
     def _log_once(self, text: str) -> None:
         if not self._is_logged:
             self._is_logged = True
-            LOGGER.warning("%s", shown_text(text, _CHARACTERS))
+            LOGGER.warning("%s", safe_text(text, _CHARACTERS))
 
 
 async def _hosts(address: str) -> list[tuple[socket.AddressFamily, Any]]:

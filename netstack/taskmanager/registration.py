@@ -23,7 +23,7 @@ from ..errors import NetstackError, RequestRefused
 from ..limited_log import LimitedLog
 from ..runtime.authentication import prove_dialler
 from ..runtime.causes import root_cause
-from ..shown import shown_error, shown_text
+from ..safe_text import safe_error, safe_text
 from .config import TaskManagerConfig
 from .slot_processes import SlotProcesses
 
@@ -81,7 +81,7 @@ class Registration:
                         error=root,
                     )
                 self._log.log(
-                    logging.WARNING, "jobmanager", f"JobManager {address}: {shown_error(root)}; connecting again"
+                    logging.WARNING, "jobmanager", f"JobManager {address}: {safe_error(root)}; connecting again"
                 )
             if trio.current_time() - began_s > _MOST_BACKOFF_S:
                 backoff_s = _LEAST_BACKOFF_S
@@ -120,9 +120,9 @@ class Registration:
     async def _registered_at(self, link: MessageLink, role: str) -> None:
         if role != JOBMANAGER:
             raise RequestRefused(
-                f"{link.peer} is a {shown_text(role)}, not a JobManager; give --jobmanager the address of a JobManager"
+                f"{link.peer} is a {safe_text(role)}, not a JobManager; give --jobmanager the address of a JobManager"
             )
         self.count += 1
         self._registered.set()
-        LOGGER.info("registered at JobManager %s", shown_text(link.peer))
+        LOGGER.info("registered at JobManager %s", safe_text(link.peer))
         await self._serve_driver(link)

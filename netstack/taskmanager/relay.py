@@ -35,7 +35,7 @@ from ..control.messages import (
 from ..control.reports import FetchBlob, JobOpened, JobProgress, PartitionSealed, SlotBlocked, SlotEnded, TaskStates
 from ..errors import ErrorCode, NetstackError, RemoteProtocolError
 from ..runtime.network_environment import NetworkEnvironment
-from ..shown import shown, shown_error, shown_text
+from ..safe_text import safe_error, safe_repr, safe_text
 from ..shuffle.files import SealedFiles
 from ..task.latency import merged_rows
 from ..transport import told_address, url_parts
@@ -77,7 +77,7 @@ class RelayedJob:
             ConfigError: the network settings are invalid.
         """
         self.job_id = opening.job_id
-        self.name = shown_text(opening.name)
+        self.name = safe_text(opening.name)
         self.source = source
         self.reason = ""
         self.refusal = ""
@@ -130,7 +130,7 @@ class RelayedJob:
                     for name in self._partitions:
                         environment.release_partition(name)
         except NetstackError as error:
-            self.refuse(f"the sealed partitions of its slots cannot be served: {shown_error(error)}")
+            self.refuse(f"the sealed partitions of its slots cannot be served: {safe_error(error)}")
 
     # From the JobManager.
 
@@ -304,7 +304,7 @@ def place_of(descriptor: bytes) -> tuple[Attempt, int]:
         slot = int(str(unpacker.unpack()).rpartition("/")[2])
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise RemoteProtocolError(
-            ErrorCode.MALFORMED_FRAME, f"a task deployment descriptor is malformed: {shown(str(error))}"
+            ErrorCode.MALFORMED_FRAME, f"a task deployment descriptor is malformed: {safe_repr(str(error))}"
         ) from error
     return (vertex, subtask, attempt), slot
 

@@ -40,8 +40,8 @@ from ..runtime.control_port import ControlPort
 from ..runtime.dialling import connect_stream
 from ..runtime.kept import KeptTogether
 from ..runtime.statistics import NetworkStatistics, SlotStatistics
+from ..safe_text import safe_text
 from ..schedule.descriptors.shuffle import partition_place
-from ..shown import shown_text
 from ..shuffle.files import SealedFiles
 from ..transport import ByteStream, Listener
 from ..version import __version__
@@ -220,7 +220,7 @@ class TaskManager:
         else:
             job = JobScope(
                 message.job_id,
-                shown_text(message.name, _NAME_CHARACTERS),
+                safe_text(message.name, _NAME_CHARACTERS),
                 network,
                 message.data_address,
                 memory=self.memory,
@@ -237,7 +237,7 @@ class TaskManager:
                 on_made=self._on_made,
             )
         self._jobs[job.job_id] = job
-        self._log.log(logging.INFO, "opened", f"job {job.job_id} ({shown_text(job.name)}) opened")
+        self._log.log(logging.INFO, "opened", f"job {job.job_id} ({safe_text(job.name)}) opened")
         return job
 
     async def blob_part(self, ask: FetchBlob) -> BlobPart:
@@ -248,7 +248,7 @@ class TaskManager:
         """Removes an ended job."""
         del self._jobs[job.job_id]
         self._jobs_ended += 1
-        text = f"job {job.job_id} ({shown_text(job.name)}) closed: {job.reason or 'it has ended'}"
+        text = f"job {job.job_id} ({safe_text(job.name)}) closed: {job.reason or 'it has ended'}"
         self._log.log(logging.INFO, "closed", text)
 
     def drop_dataset(self, message: DropDataset) -> None:
@@ -410,7 +410,7 @@ class TaskManager:
         with trio.move_on_after(ADOPTION_TIMEOUT_S) as waiting:
             await self._adoption.acquire()
         if waiting.cancelled_caught:
-            peers = ", ".join(shown_text(other.peer) for other in self._drivers)
+            peers = ", ".join(safe_text(other.peer) for other in self._drivers)
             raise RequestRefused(
                 f"TaskManager {name} has worked for {peers} for the last {ADOPTION_TIMEOUT_S:g} s; wait until that"
                 " JobManager ends"

@@ -21,7 +21,7 @@ from ..control.messages import AskDetails, AskStacks, AskStatistics, BlobPart, C
 from ..control.reports import JobClosed, JobRefused, Stacks, Statistics
 from ..errors import ConfigError, ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError, RequestRefused
 from ..runtime.causes import root_cause
-from ..shown import shown_error, shown_text
+from ..safe_text import safe_error, safe_text
 from .blobs import BlobFetcher, BlobPlaces
 from .statistics import shortened
 
@@ -102,13 +102,13 @@ class ControlSession:
                 while True:
                     self._carry_out(await self._link.receive(), nursery)
             except NetstackError as error:
-                reason = shown_error(error)
+                reason = safe_error(error)
             finally:
                 self._blobs.lost(f"the connection to {self._link.peer} is lost")
                 for job in list(self._jobs.values()):
                     job.close(reason)
         level = logging.INFO if self._has_opened_jobs else logging.DEBUG
-        LOGGER.log(level, "%s disconnected: %s", shown_text(self._link.peer), reason)
+        LOGGER.log(level, "%s disconnected: %s", safe_text(self._link.peer), reason)
 
     def _carry_out(self, message: Message, nursery: trio.Nursery) -> None:
         match message:
@@ -146,7 +146,7 @@ class ControlSession:
         self._jobs[job.job_id] = job
         if not self._has_opened_jobs:
             self._has_opened_jobs = True
-            LOGGER.info("%s opened its first job here", shown_text(self._link.peer))
+            LOGGER.info("%s opened its first job here", safe_text(self._link.peer))
         nursery.start_soon(self._live, job)
 
     async def _live(self, job: SessionJob) -> None:
@@ -187,7 +187,7 @@ def job_of(message: Message, peer: str) -> str:
         RemoteProtocolError: the message has no job id.
     """
     if isinstance(message, Refused):
-        raise ConnectionLost(f"{peer} rejected this TaskManager: {shown_text(message.text, 800)}")
+        raise ConnectionLost(f"{peer} rejected this TaskManager: {safe_text(message.text, 800)}")
     job_id: str | None = getattr(message, "job_id", None)
     if job_id is None:
         raise RemoteProtocolError(
@@ -199,4 +199,4 @@ def job_of(message: Message, peer: str) -> str:
 
 def explained(error: BaseException) -> str:
     """Returns the text of an error for the JobManager, without the class for errors written for users."""
-    return str(error) if isinstance(error, RequestRefused | ConfigError) else shown_error(error)
+    return str(error) if isinstance(error, RequestRefused | ConfigError) else safe_error(error)

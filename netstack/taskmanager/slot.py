@@ -46,8 +46,8 @@ from ..control.reports import (
     TaskStates,
 )
 from ..errors import ErrorCode, NetstackError, RemoteProtocolError
+from ..safe_text import safe_error, safe_repr
 from ..schedule.descriptors.shuffle import is_of_job
-from ..shown import shown, shown_error
 from .fork_server import ForkServer
 from .slot_child import STOP_S, SlotChild, place_text
 from .slot_settings import PORT_TAKEN
@@ -296,7 +296,7 @@ class Slot:
         except Exception as error:  # a malformed message ends this slot only; `_live` reports the end
             heard_all.set()
             await trio.sleep(STOP_S)
-            child.kill(f"was killed: its connection to the supervisor failed ({shown_error(error)})")
+            child.kill(f"was killed: its connection to the supervisor failed ({safe_error(error)})")
 
     def _on_message(self, message: Message, child: SlotChild, nursery: trio.Nursery) -> None:
         if isinstance(message, Statistics | Stacks):
@@ -333,7 +333,7 @@ class Slot:
             case PartitionSealed():
                 is_its = is_of_job(message.name, message.job_id)
                 if not is_its or not re.fullmatch(f"{self._prefix}[0-9]+", message.files):
-                    what = f"{shown(message.name, 80)} in {shown(message.files, 80)}"
+                    what = f"{safe_repr(message.name, 80)} in {safe_repr(message.files, 80)}"
                     raise RemoteProtocolError(
                         ErrorCode.MALFORMED_FRAME, f"{what} is not a partition of slot {self.number}"
                     )
@@ -349,7 +349,7 @@ class Slot:
         try:
             part = await self.jobs[jobs[0]].owner.blob(fetch)
         except NetstackError as error:
-            part = BlobPart(fetch.key, 0, -1, shown_error(error).encode())
+            part = BlobPart(fetch.key, 0, -1, safe_error(error).encode())
         child.link.send(part)
 
     def _flush(self) -> None:

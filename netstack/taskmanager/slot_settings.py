@@ -17,7 +17,7 @@ from ..config import MIB, NetworkConfig
 from ..control.codec import Plain
 from ..errors import ConfigError
 from ..runtime.kept import KeptTogether, folder_name
-from ..shown import shown
+from ..safe_text import safe_repr
 
 if TYPE_CHECKING:
     from .config import TaskManagerConfig
@@ -49,13 +49,13 @@ def config_of(document: Plain) -> NetworkConfig:
     fields = {field.name: field for field in dataclasses.fields(NetworkConfig)}
     for name in document:
         if name not in fields:
-            raise ConfigError(f"{shown(name, 60)} is not a network setting")
+            raise ConfigError(f"{safe_repr(name, 60)} is not a network setting")
     for field in fields.values():
         value = document.get(field.name, field.default)
         kinds = [kind for name in str(field.type).split(" | ") for kind in _CONFIG_TYPES[name]]
         if type(value) not in kinds or value != value:  # the second condition rejects NaN
             raise ConfigError(
-                f"{field.name}={shown(value, 60)} of the job's network settings is not of type {field.type}"
+                f"{field.name}={safe_repr(value, 60)} of the job's network settings is not of type {field.type}"
             )
     return NetworkConfig(**document)
 

@@ -18,10 +18,10 @@ from ..checkpoint.storage import CheckpointStorage
 from ..errors import CheckpointError, NetstackError
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.threads import in_thread
+from ..safe_text import safe_repr
 from ..schedule.descriptors.descriptors import BlobKey, MaybeOffloaded, TaskDeploymentDescriptor
 from ..schedule.descriptors.information import JobInformation, TaskInformation
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
-from ..shown import shown
 from ..task.chain_task import ChainTask
 from ..task.invokable import InvokableTask
 from ..task.recovery import RestoredCheckpoint
@@ -159,8 +159,9 @@ class TaskFactory:
             return
         if self._shipped is None:
             raise NetstackError(
-                f"job {self._name!r} ships {', '.join(shown(package, 40) for package, _ in job.code)}, but TaskManager"
-                f" {self._host} accepts no code: start it with --allow-submitted, or install the package there"
+                f"job {self._name!r} ships {', '.join(safe_repr(package, 40) for package, _ in job.code)}, but"
+                f" TaskManager {self._host} accepts no code: start it with --allow-submitted, or install the package"
+                " there"
             )
         for package, key in job.code:
             blob = await self._blobs.fetch(self._job_id, BlobKey(key), self._fetch)

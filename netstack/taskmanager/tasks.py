@@ -23,9 +23,9 @@ from ..control.reports import CheckpointAcknowledged, CheckpointDeclined, Partit
 from ..errors import LocalProtocolError, NetstackError, OperatorFailed, PartitionNotFound, ProducerUnreachable
 from ..runtime.causes import cause_text, is_secondary, root_cause
 from ..runtime.tracebacks import describe
+from ..safe_text import error_text
 from ..schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
-from ..shown import error_text
 from ..task.blame import sigint_raises
 from ..task.reports import RunnableTask, TaskStatistics
 from .stacks import Frame, coroutine_stack

@@ -29,7 +29,7 @@ from ..jobmanager.log import audit
 from ..jobmanager.service import JobManager
 from ..jobmanager.view import edges_of, job_document, summary, taskmanagers_document
 from ..limited_log import LimitedLog
-from ..shown import shown_error
+from ..safe_text import safe_error
 from . import flink
 from .answers import JsonResponse, history_response, page_response
 from .guard import BROKE, json_of
@@ -266,7 +266,7 @@ class Web:
         except Exception as error:  # fails this savepoint only
             if not isinstance(error, NetstackError):
                 LOGGER.exception("savepoint of job %s failed with an unexpected error", record.stored.job_id)
-            operation = {"failure-cause": {"class": type(error).__name__, "stack-trace": shown_error(error)}}
+            operation = {"failure-cause": {"class": type(error).__name__, "stack-trace": safe_error(error)}}
         self._savepoints[trigger] = {"status": {"id": "COMPLETED"}, "operation": operation}
 
     async def _savepoint_status(self, request: Request) -> Response:

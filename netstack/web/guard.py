@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..json_text import json_text
 from ..limited_log import LimitedLog
-from ..shown import shown, shown_error
+from ..safe_text import safe_error, safe_repr
 
 LOGGER: Final = logging.getLogger("netstack.web")
 
@@ -79,13 +79,13 @@ class Guard:
         if not self._is_ours(host):
             return (
                 421,
-                f"{shown(host, 80)} is not a known host name of this JobManager;"
+                f"{safe_repr(host, 80)} is not a known host name of this JobManager;"
                 " start it with --web-name NAME to allow it",
             )
         if scope["method"] not in _SAFE:
             origin = headers.get(b"origin")
             if origin is not None and origin.partition("://")[2] != host:
-                return 403, f"requests from pages of {shown(origin, 80)} may not change anything here"
+                return 403, f"requests from pages of {safe_repr(origin, 80)} may not change anything here"
             if origin is None and headers.get(b"sec-fetch-site", "none") not in ("none", "same-origin"):
                 return 403, "requests from pages of other sites may not change anything here"
         length = headers.get(b"content-length", "0")
@@ -128,7 +128,7 @@ class Guard:
         try:
             await self._app(scope, receive_body, send_with_headers)
         except Exception as error:  # fails this request only
-            what = f"request failed: {shown(scope['path'], 80)}: {shown_error(error, 200)}"
+            what = f"request failed: {safe_repr(scope['path'], 80)}: {safe_error(error, 200)}"
             self._log.log(logging.ERROR, "broke", what)
             if not has_begun:
                 await _answer(send, 500, BROKE)

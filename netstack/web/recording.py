@@ -27,7 +27,7 @@ import trio
 from ..errors import ConfigError
 from ..json_text import json_text
 from ..limited_log import LimitedLog
-from ..shown import shown, shown_error, shown_text
+from ..safe_text import safe_error, safe_repr, safe_text
 from ..version import __version__
 from .history import History, entry_text, snapshot_text
 
@@ -121,7 +121,7 @@ class _Recorder:
         """Logs an error, unless it ends the recording."""
         if isinstance(error, self._fatal):
             raise error
-        self._log.log(logging.ERROR, what, f"{what}: {shown_error(error)}")
+        self._log.log(logging.ERROR, what, f"{what}: {safe_error(error)}")
 
 
 @final
@@ -203,7 +203,7 @@ def read_recording(path: Path) -> History:
                 with contextlib.suppress(EOFError):  # its writer was killed
                     _read_entries(file, history, path)
     except (gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
-        raise ConfigError(f"{path} is not a recording of netstack: {shown_text(str(error))}") from error
+        raise ConfigError(f"{path} is not a recording of netstack: {safe_text(str(error))}") from error
     if not history.last:
         raise ConfigError(f"{path} has no snapshots: its writer ended before the first one")
     return history
@@ -236,5 +236,5 @@ def _value(line: bytes) -> Any:
 def _time(value: object) -> float:
     """Seconds since 1970, before the year 5000. Raises `ValueError`."""
     if not (type(value) is int or type(value) is float) or not 0 <= value < 1e11:
-        raise ValueError(f"{shown(value, 40)} is not a time")
+        raise ValueError(f"{safe_repr(value, 40)} is not a time")
     return float(value)

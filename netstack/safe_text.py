@@ -13,7 +13,7 @@ import dataclasses
 import enum
 from typing import Any, Final
 
-SHOWN_CHARACTERS: Final = 200
+SAFE_CHARACTERS: Final = 200
 """The default length limit of a value in an error text."""
 
 _MAX_DEPTH: Final = 3
@@ -29,17 +29,17 @@ _BRACKETS: Final[dict[type, tuple[str, str]]] = {
 }
 
 
-def shown(value: object, limit: int = SHOWN_CHARACTERS) -> str:
+def safe_repr(value: object, limit: int = SAFE_CHARACTERS) -> str:
     """Returns a value's Python representation, abbreviated to the limit.
 
     Args:
         value: any value; of containers, a few items of a few levels are included.
         limit: characters, including the mark of an omission.
     """
-    return _cut(_shown(value, limit, _MAX_DEPTH), limit)
+    return _cut(_safe_repr(value, limit, _MAX_DEPTH), limit)
 
 
-def shown_text(text: str, limit: int = SHOWN_CHARACTERS) -> str:
+def safe_text(text: str, limit: int = SAFE_CHARACTERS) -> str:
     """Returns a text without quotes; characters that are not printable are escaped as in a Python string.
 
     Args:
@@ -52,7 +52,7 @@ def shown_text(text: str, limit: int = SHOWN_CHARACTERS) -> str:
     return _cut(head, limit)
 
 
-def shown_error(error: BaseException, limit: int = 4 * SHOWN_CHARACTERS) -> str:
+def safe_error(error: BaseException, limit: int = 4 * SAFE_CHARACTERS) -> str:
     """Returns an error as `Class: text`, or as `Class` if it has no text.
 
     Args:
@@ -60,7 +60,7 @@ def shown_error(error: BaseException, limit: int = 4 * SHOWN_CHARACTERS) -> str:
         limit: characters.
     """
     text = error_text(error)
-    return shown_text(f"{type(error).__name__}: {text}" if text else type(error).__name__, limit)
+    return safe_text(f"{type(error).__name__}: {text}" if text else type(error).__name__, limit)
 
 
 def error_text(error: BaseException) -> str:
@@ -71,7 +71,7 @@ def error_text(error: BaseException) -> str:
         return "(its text is not available)"
 
 
-def _shown(value: object, limit: int, depth: int) -> str:
+def _safe_repr(value: object, limit: int, depth: int) -> str:
     kind = type(value)
     if value is None or kind is bool or kind is float:
         return repr(value)
@@ -85,7 +85,7 @@ def _shown(value: object, limit: int, depth: int) -> str:
     if isinstance(value, memoryview):
         return f"<memory of {value.nbytes} bytes>"
     if isinstance(value, BaseException):
-        return shown_error(value, limit)
+        return safe_error(value, limit)
     if isinstance(value, list | tuple | set | frozenset | dict):
         return _container(value, limit, depth)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -107,9 +107,9 @@ def _container(value: Any, limit: int, depth: int) -> str:
                 parts.append(_CUT)
                 break
             if kind is dict:
-                parts.append(f"{_shown(item[0], limit, depth - 1)}: {_shown(item[1], limit, depth - 1)}")
+                parts.append(f"{_safe_repr(item[0], limit, depth - 1)}: {_safe_repr(item[1], limit, depth - 1)}")
             else:
-                parts.append(_shown(item, limit, depth - 1))
+                parts.append(_safe_repr(item, limit, depth - 1))
     except Exception:  # a subclass of list or dict whose iteration raises
         parts.append(_CUT)
     comma = "," if kind is tuple and len(value) == 1 else ""
@@ -120,7 +120,7 @@ def _instance(value: Any, limit: int, depth: int) -> str:
     if not depth:
         return f"{type(value).__name__}({_CUT})"
     parts = [
-        f"{field.name}={_shown(getattr(value, field.name, None), limit, depth - 1)}"
+        f"{field.name}={_safe_repr(getattr(value, field.name, None), limit, depth - 1)}"
         for field in dataclasses.fields(value)[:_MAX_ITEMS]
         if field.repr
     ]
@@ -130,7 +130,7 @@ def _instance(value: Any, limit: int, depth: int) -> str:
 def _own(value: object, limit: int) -> str:
     """Returns the object's own `repr`; its class may raise anything."""
     try:
-        return shown_text(repr(value), limit)
+        return safe_text(repr(value), limit)
     except Exception:  # a bug in its class must not cause another failure
         return f"<{type(value).__name__}>"
 

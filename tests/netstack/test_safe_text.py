@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.shown import shown, shown_error, shown_text
+from netstack.safe_text import safe_error, safe_repr, safe_text
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
@@ -36,15 +36,15 @@ class RudeError(Exception):
 
 @given(plain, st.integers(3, 300))
 def test_anything_is_one_printable_line_within_its_limit(value: Any, limit: int) -> None:
-    text = shown(value, limit)
+    text = safe_repr(value, limit)
     assert len(text) <= limit
     assert text.isprintable()
-    assert len(shown_error(ValueError(value), limit)) <= limit
+    assert len(safe_error(ValueError(value), limit)) <= limit
 
 
 @given(st.text(), st.integers(3, 300))
 def test_a_text_is_itself_or_escaped(text: str, limit: int) -> None:
-    result = shown_text(text, limit)
+    result = safe_text(text, limit)
     assert len(result) <= limit
     assert result.isprintable()
     result.encode()
@@ -57,9 +57,9 @@ def test_depth_costs_nothing_and_fails_nothing(deep: Any) -> None:
     value: Any = None
     for _ in range(100_000):
         value = deep(value)
-    assert len(shown(value)) < 100
-    assert "..." in shown(value)
-    assert len(shown_error(ValueError(value))) < 1000
+    assert len(safe_repr(value)) < 100
+    assert "..." in safe_repr(value)
+    assert len(safe_error(ValueError(value))) < 1000
     while value is not None:  # taken apart by us: dataclasses would be freed by recursion
         value = value.x if isinstance(value, Point) else value[1] if isinstance(value, dict) else value[0]
 
@@ -84,15 +84,15 @@ def test_depth_costs_nothing_and_fails_nothing(deep: Any) -> None:
     ],
 )
 def test_what_is_shown(value: Any, text: str) -> None:
-    assert shown(value) == text
+    assert safe_repr(value) == text
 
 
 def test_long_ones_are_cut_without_being_written_out() -> None:
-    assert shown("x" * 10**8) == "'" + "x" * 196 + "..."
-    assert shown(b"\0" * 10**8, 20) == r"b'\x00\x00\x00\x0..."
-    assert shown_text("name " * 10, 12) == "name name..."
+    assert safe_repr("x" * 10**8) == "'" + "x" * 196 + "..."
+    assert safe_repr(b"\0" * 10**8, 20) == r"b'\x00\x00\x00\x0..."
+    assert safe_text("name " * 10, 12) == "name name..."
 
 
 def test_errors_say_their_class() -> None:
-    assert shown_error(RudeError()) == "RudeError: (its text is not available)"
-    assert shown_error(KeyError()) == "KeyError"
+    assert safe_error(RudeError()) == "RudeError: (its text is not available)"
+    assert safe_error(KeyError()) == "KeyError"
