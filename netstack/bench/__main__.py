@@ -1,4 +1,4 @@
-"""`python -m netstack.bench` is `netstack-bench`."""
+"""Runs `netstack-bench` as `python -m netstack.bench`."""
 
 from __future__ import annotations
 

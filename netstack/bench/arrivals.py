@@ -1,10 +1,7 @@
-"""When records arrived: throughput over a steady window, and the latency of sampled records.
+"""Arrival counts of a run: throughput in the steady window, and the latency of sampled records.
 
-Takes: counts and times from a verifier; emit times of sampled records from the producer. Gives: records per second, a
-latency histogram.
-
-Throughput is counted where records arrive, between two moments at least one warm-up after the start and not after the
-producer stopped; start-up and draining are never part of it.
+Throughput is counted at the consumer, between two moments at least one warm-up after the start and not after the
+producer stopped; start-up and draining are excluded.
 """
 
 from __future__ import annotations
@@ -17,8 +14,8 @@ import numpy.typing as npt
 
 from .histogram import Histogram
 
-_MARK_NS = 10_000_000  # one (time, count) mark each 10 ms: precise windows, 100 marks a second
-_LOG_AT_MOST = 1 << 22  # segments remembered for sampled latencies: 100 MB; later ones are not sampled
+_MARK_NS = 10_000_000  # a (time, count) mark each 10 ms makes windows precise
+_LOG_AT_MOST = 1 << 22  # logged segments, 100 MB; later ones are not sampled
 _LANE_BITS = 40  # a lane holds fewer than 2**40 records
 
 Int64s = npt.NDArray[np.int64]
@@ -26,12 +23,9 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of a run and what arrived in it.
+    """A part of a run and the records that arrived in it.
 
-    Attributes:
-        records: that arrived in it.
-        seconds: its length.
-        steady: False when the run was too short to leave out the warm-up.
+    `steady` is False when the run was too short to exclude the warm-up.
     """
 
     records: int
@@ -45,13 +39,7 @@ class Window:
 
 
 class Arrivals:
-    """Counts records as they arrive.
-
-    Attributes:
-        records: arrived so far.
-        first_ns: time of the first; 0 before.
-        last_ns: time of the latest.
-    """
+    """Counts records as they arrive; `first_ns` and `last_ns` are 0 before the first record."""
 
     __slots__ = ("_log_entries", "_logs", "_marks", "_next_mark_ns", "first_ns", "last_ns", "records")
 
@@ -65,7 +53,7 @@ class Arrivals:
         self._log_entries = 0
 
     def add(self, records: int, now_ns: int) -> None:
-        """Counts records that arrived at `now_ns`; times never go back."""
+        """Counts records that arrived at `now_ns`; times must not decrease."""
         self.records += records
         self.last_ns = now_ns
         if now_ns >= self._next_mark_ns:
@@ -75,10 +63,10 @@ class Arrivals:
                 self.first_ns = now_ns
 
     def window(self, start_ns: int, stop_ns: int, warmup_s: float) -> Window:
-        """The steady window of a run that was started at `start_ns` and whose producer stopped at `stop_ns`.
+        """The steady window of a run that started at `start_ns` and whose producer stopped at `stop_ns`.
 
-        When less than 50 ms remain after the warm-up, the window is the whole run from its start to the last arrival,
-        and not called steady.
+        If less than 50 ms remain after the warm-up, the window is the whole run from its start to the last arrival, and
+        `steady` is False.
         """
         from_ns = warm_ns(start_ns, stop_ns, warmup_s)
         inside = [mark for mark in self._marks if from_ns <= mark[0] <= stop_ns]
@@ -87,24 +75,24 @@ class Arrivals:
         return Window(self.records, max(0, self.last_ns - start_ns) / 1e9, False)
 
     def log(self, keys: Int64s, counts: Int64s, times_ns: Int64s) -> None:
-        """Remembers segments of records that arrived together, for `sampled_latency`.
+        """Stores segments of records that arrived together, for `sampled_latency`.
 
         Args:
             keys: `lane_keys` of the first record of each segment.
-            counts: records in each; they follow each other in their lane.
-            times_ns: when each arrived.
+            counts: records in each segment; they are consecutive in their lane.
+            times_ns: arrival time of each segment.
         """
         if self._log_entries < _LOG_AT_MOST:
             self._logs.append((keys, counts, times_ns))
             self._log_entries += len(keys)
 
     def sampled_latency(self, keys: Int64s, emitted_ns: Int64s, from_ns: int) -> Histogram:
-        """Latency of the producer's sampled records, as far as their arrival was logged.
+        """Latency of the producer's sampled records whose arrival was logged.
 
         Args:
             keys: `lane_keys` of the samples.
             emitted_ns: when each was emitted.
-            from_ns: samples emitted earlier are left out (warm-up).
+            from_ns: samples that were emitted earlier are ignored (warm-up).
         """
         latency = Histogram()
         if self._logs and len(keys):
@@ -118,21 +106,21 @@ class Arrivals:
 
 
 def warm_ns(start_ns: int, stop_ns: int, warmup_s: float) -> int:
-    """When the warm-up of a run is over: after `warmup_s`, or a third of the run if that is less."""
+    """The end of the warm-up: `warmup_s`, or a third of the run if that is less, after the start."""
     return start_ns + int(min(warmup_s * 1e9, max(0, stop_ns - start_ns) / 3))
 
 
 def lane_keys(lanes: Int64s | int, positions: Int64s) -> Int64s:
-    """One sortable number for (lane, position in the lane): records that share a channel share a lane."""
+    """One sortable number for (lane, position in the lane); records of one channel share a lane."""
     keys: Int64s = (np.asarray(lanes, dtype=np.int64) << _LANE_BITS) + positions
     return keys
 
 
 def round_robin_keys(indexes: Int64s, channels: int) -> Int64s:
-    """`lane_keys` of record indexes under round robin."""
+    """`lane_keys` of record indexes with round-robin selection."""
     return lane_keys(indexes % channels, indexes // channels)
 
 
 def column(values: Sequence[int]) -> Int64s:
-    """An int64 array."""
+    """Values as an int64 array."""
     return np.array(values, dtype=np.int64)

@@ -1,7 +1,4 @@
-"""Either end in a thread that blocks: `netstack.blocking` instead of trio.
-
-Takes: the settings and the worker's `io`. Gives: records one by one, from the source or to the verifier.
-"""
+"""Producer or consumer in a thread that blocks (`netstack.blocking`) instead of a trio task."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ from .pacing import clock_ns
 from .spec import RunSpec
 from .worker_io import ConsumerIo, Facts, ProducerIo
 
-TAKE_RECORDS = 1024  # verified together, as those that trio's reader gives
+TAKE_RECORDS = 1024  # read one by one, then verified together
 
 
 def produce_blocking(spec: RunSpec, io: ProducerIo) -> Facts:
-    """Writes until the run is over, then waits until the consumer has read everything; in a thread of its own."""
+    """Writes until the run ends, then waits until the consumer has read everything; runs in a thread of its own."""
     with open_network(address_of(spec, io.scratch / "netstack.sock"), config_of(spec)) as manager:
         partition = manager.create_partition(PARTITION, subpartitions=spec.channels)
         writer = RecordWriter(partition, buffer_timeout_s=spec.buffer_timeout_s)
@@ -33,7 +30,7 @@ def produce_blocking(spec: RunSpec, io: ProducerIo) -> Facts:
 
 
 def consume_blocking(spec: RunSpec, io: ConsumerIo) -> Facts:
-    """Reads until every channel has ended; to be called in a thread of its own."""
+    """Reads until every channel has ended; runs in a thread of its own."""
     with open_network(address_of(spec, io.scratch / "consumer.sock"), config_of(spec)) as manager:
         gate = manager.open_gate(descriptors_of(spec, io.peer_address()))
         io.ready()
@@ -49,7 +46,6 @@ def consume_blocking(spec: RunSpec, io: ConsumerIo) -> Facts:
 
 
 def _take_stamped(io: ConsumerIo, reader: RecordReader) -> None:
-    """Each record gets an arrival time of its own."""
     feed = io.verifier.feed
     for record in reader:
         feed(reader.channel_index, (record,), clock_ns())

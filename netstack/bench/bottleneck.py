@@ -1,7 +1,4 @@
-"""Which side of a run limits it: the producer, the consumer, or the link between them.
-
-Takes: how long each side waited, of a run's document or of a stored row. Gives: a sentence, or a name.
-"""
+"""Which side limits a run: the producer, the consumer, or the link between them."""
 
 from __future__ import annotations
 
@@ -13,22 +10,21 @@ from .spec import RunSpec
 from .store import Row, flatten
 
 WAITING_MS_PER_S: Final = 250.0
-"""A side that waits less than this is at work."""
+"""A side that waits less than this is busy."""
 
 
 def bottleneck(result: Mapping[str, Any], spec: RunSpec) -> str:
-    """What limits the run, judged by how long each side waited; empty where that was not measured."""
+    """A sentence on what limits the run, from the wait times of both sides; empty where they were not measured."""
     who, why = _held_up_by({**flatten(result), "settings_rate_per_s": spec.rate_per_s})
     return f"bottleneck: {who}{why}" if who else ""
 
 
 def bottleneck_name(row: Row) -> str:
-    """The name of what limits a stored run; empty where nothing does, or where it is not known."""
+    """The name of what limits a stored run; empty where nothing does or it is unknown."""
     return _held_up_by(row)[0].removeprefix("none").removeprefix("not known")
 
 
 def _held_up_by(row: Row) -> tuple[str, str]:
-    """What limits the run, and the reason; both are empty where it was not measured."""
     waits: list[Any] = [row.get(f"backpressured_ms_per_s_{kind}") for kind in ("soft", "hard")]
     idle = row.get("idle_ms_per_s")
     if idle is None or None in waits:

@@ -1,7 +1,6 @@
-"""Whether the machine was busy with something else while a run was measured, and when.
+"""Detects that the machine was busy with other work while a run was measured.
 
-Takes: what the kernel tells of a process's waits for a processor, and of time that a host takes from this machine.
-Gives: both per stretch of a run's timeline, and a sentence where that makes its figures doubtful.
+Reads the scheduling delay of a process and the steal time of the machine from the kernel.
 """
 
 from __future__ import annotations
@@ -13,23 +12,20 @@ from pathlib import Path
 from typing import Any, Final
 
 QUEUED: Final = "queued_ms_per_s"
-"""Of each second of a stretch: how long threads of the side were ready and had no processor, in ms."""
+"""Milliseconds per second for which threads of a side were runnable without a processor."""
 
 STOLEN: Final = "stolen_ms_per_s"
-"""Of each second of a stretch: how long the host had the processors for others, the mean of all of them, in ms."""
+"""Milliseconds per second for which the host took the processors away; the mean of all processors."""
 
 LIMITS: Final[Mapping[str, float]] = {QUEUED: 200.0, STOLEN: 100.0}
-"""From here on a stretch counts as busy."""
+"""A stretch with at least this much counts as busy."""
 
 PART: Final = 0.25
-"""Of a run's stretches, from which on the machine is called busy."""
+"""The machine is called busy if at least this part of the stretches is busy."""
 
 
 def lost_s() -> dict[str, float]:
-    """Seconds so far, of this process and of the machine, by the name of the rate that is made of them.
-
-    Empty where the system does not tell.
-    """
+    """Seconds lost so far by this process and by the machine, by rate name; empty where not reported."""
     try:
         tasks = [(task / "schedstat").read_text() for task in Path("/proc/self/task").iterdir()]
         cpu = Path("/proc/stat").read_text().partition("\n")[0].split()
@@ -37,12 +33,12 @@ def lost_s() -> dict[str, float]:
             QUEUED: sum(int(task.split()[1]) for task in tasks) / 1e9,
             STOLEN: int(cpu[8]) / os.sysconf("SC_CLK_TCK") / (os.cpu_count() or 1),
         }
-    except (OSError, IndexError, ValueError):  # another system, or a thread that ended meanwhile
+    except (OSError, IndexError, ValueError):  # not Linux, or the thread has ended
         return {}
 
 
 def busy_times(timeline: Sequence[Mapping[str, Any]] | None) -> list[float]:
-    """The ends (seconds from the start) of the stretches in which a side had to wait for a processor."""
+    """The ends (seconds from the start) of the stretches in which a side waited for a processor."""
     return sorted(
         {
             float(sample["t_s"])
@@ -53,13 +49,13 @@ def busy_times(timeline: Sequence[Mapping[str, Any]] | None) -> list[float]:
 
 
 def is_busy(timeline: Sequence[Mapping[str, Any]] | None) -> bool:
-    """Whether that holds for so many that the figures of the run are doubtful."""
+    """Whether so many stretches are busy that the figures of the run are doubtful."""
     every = {float(sample["t_s"]) for sample in timeline or () if sample.get(QUEUED) is not None}
     return bool(every) and len(busy_times(timeline)) >= PART * len(every)
 
 
 def busy_warnings(timeline: Sequence[Mapping[str, Any]] | None) -> list[str]:
-    """What to know of a run on a busy machine."""
+    """Warnings for a run on a busy machine."""
     if not timeline or not is_busy(timeline):
         return []
     busy, every = len(busy_times(timeline)), len({float(sample["t_s"]) for sample in timeline})

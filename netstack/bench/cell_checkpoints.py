@@ -1,13 +1,9 @@
-"""Checkpoints of a run: the producer takes them, the consumer's input answers, and each is timed from end to end.
+"""Checkpoints of a run: the producer triggers them, the consumer's input acknowledges, and each is timed end to end.
 
-Takes: the writer and the partition of the producer; the gate of the consumer, which a task's own input reads. Gives:
-what a job's coordinator would see, in the figures of `netstack-bench checkpoints`.
-
-Rules:
-- One checkpoint at a time: the next begins an interval after the last began, or as soon as that is complete.
-- A barrier goes between two records. What it overtakes, on both sides, is written to a file each, as a task would.
-- The two processes of a run share their folder: the consumer answers by a datagram to a socket there.
-- Those that began in the warm-up do not count, nor one that is under way when the run ends.
+- One checkpoint at a time: the next begins an interval after the last began, or as soon as the last is complete.
+- A barrier goes between two records. Records that it overtakes are written to a file on each side, as a task does.
+- The consumer acknowledges by a datagram to a socket in the folder that both processes share.
+- Checkpoints that began in the warm-up, or are pending when the run ends, do not count.
 """
 
 from __future__ import annotations
@@ -38,20 +34,20 @@ from .throttle import Throttle
 _SOCKET: Final = "checkpoints.sock"
 _EDGE: Final = EdgeId("producer", "consumer")
 _MOST_BYTES: Final = 1 << 16  # of a datagram
-_BATCH: Final = 4096  # bytes of records between two looks at the mailbox, where records are not timed
+_BATCH: Final = 4096  # bytes of records between two checks of the mailbox, if records are not timed
 
 Feed = Callable[..., None]
 
 
 @final
 class Coordinator:
-    """Takes the checkpoints of a run, in the producer's process.
+    """Triggers the checkpoints of a run, in the producer's process.
 
     Args:
-        spec: how often, and which barriers.
+        spec: interval and kind of the barriers.
         scratch: the run's folder.
-        writer: of the producer; what it waits for goes through `emit` from here on.
-        partition: that it writes to.
+        writer: of the producer; its blocking writes must go through `emit`.
+        partition: of the writer.
         from_ns: checkpoints that begin earlier do not count.
     """
 
@@ -65,21 +61,18 @@ class Coordinator:
         self._between = trio.Lock()
         self._overtaken: list[bytes] = []
         self._seen: list[Seen] = []
-        writer.overdraw()  # a record that was begun is finished, so that a barrier need not wait for it
+        writer.overdraw()  # a partly written record is completed, so that a barrier need not wait for it
         partition.engine.on_barrier = self._on_barrier
 
     async def emit(self, record: Any) -> None:
-        """Writes a record that finds no room: barriers may go in front of it, none goes inside. See `RecordWriter`."""
+        """Writes a record that finds no buffer. A barrier may be placed before the record, never inside it."""
         await self._writer.wait_room()
         async with self._between:
             await self._writer.emit(record)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Takes checkpoints while the block runs.
-
-        Cancellation: the checkpoint under way is forgotten.
-        """
+        """Takes checkpoints while the block runs. Cancellation: the pending checkpoint is discarded."""
         with trio.socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as answers:
             await answers.bind(str(self._scratch / _SOCKET))
             async with trio.open_nursery() as nursery:
@@ -88,7 +81,7 @@ class Coordinator:
                 nursery.cancel_scope.cancel()
 
     def result(self) -> dict[str, Any]:
-        """How many were complete, and how long they took (`checkpoints.figures.times`)."""
+        """The number of completed checkpoints and their durations (`checkpoints.figures.times`)."""
         return {"complete": len(self._seen), "aborted": 0, **times(self._seen)}
 
     async def _take(self, answers: trio.socket.SocketType) -> None:
@@ -126,35 +119,34 @@ class Coordinator:
 
 @final
 class _Answers:
-    """The consumer's side of each checkpoint (a `CheckpointTask`): notes what is to be written and answered."""
+    """The consumer's side of each checkpoint (a `CheckpointTask`): writes channel state and acknowledges."""
 
     def __init__(self) -> None:
         self.complete: list[tuple[int, AlignmentStatistics, int]] = []
 
     def trigger(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
-        """The checkpoint begins; there is no state but the channels'."""
+        pass
 
     def inputs_complete(self, checkpoint_id: int, alignment: AlignmentStatistics) -> None:
-        """All barriers have come."""
         self.complete.append((checkpoint_id, alignment, clock_ns() - alignment.duration_ns))
 
     def abort(self, checkpoint_id: int, reason: AbortReason) -> None:
-        """The run has ended."""
+        pass
 
 
 async def take_between_barriers(
     spec: RunSpec, feed: Feed, gate: InputGate, manager: NetworkEnvironment, scratch: Path
 ) -> None:
-    """Reads a gate to its end as a task does, with a checkpoint's part of the work between two records.
+    """Reads a gate to its end like a task, with checkpoint work between two records.
 
     Args:
         spec: the settings.
-        feed: takes records of a channel, with the time at which each came if it is timed.
-        gate: read by a `TaskInput`, whose it is from here on.
+        feed: receives records of a channel, with the arrival time if the record is timed.
+        gate: read by a `TaskInput`, which owns it from here on.
         manager: that opened the gate.
         scratch: the run's folder.
 
-    Cancellation: what was read and not handed on yet is lost.
+    Cancellation: records that were read but not passed to `feed` are lost.
     """
     mailbox, task = Mailbox(), _Answers()
     inputs = [InputInformation(_EDGE, format="bytes")]
@@ -210,11 +202,10 @@ async def _answer(scratch: Path, number: int, state: bytes, alignment: Alignment
         try:
             telling.sendto(json.dumps(answer).encode(), str(scratch / _SOCKET))
         except OSError:
-            return  # the producer has ended, and takes no more of them
+            return  # the producer has ended
 
 
 async def _write(path: Path, state: bytes) -> float:
-    """Stores the state, and takes it away again; gives how long storing took, in seconds."""
     began_ns = clock_ns()
     await trio.to_thread.run_sync(path.write_bytes, state)
     taken_s = (clock_ns() - began_ns) / 1e9

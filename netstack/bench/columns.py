@@ -1,8 +1,6 @@
-"""The columns that every sweep's Parquet file has, with their types.
+"""The columns of every sweep's Parquet file and their types (`bench/METHOD.md` describes each).
 
-Takes: nothing. Gives: `COLUMNS` and `STRUCTS` to the store; `bench/METHOD.md` says what each means.
-
-A type is `string int64 float64 bool`, a list of one of them, or `list<X>` of a struct that `STRUCTS` defines.
+A type is `string int64 float64 bool`, a list of one of them, or `list<X>` of a struct in `STRUCTS`.
 """
 
 from __future__ import annotations
@@ -98,7 +96,7 @@ COLUMNS: Final[dict[str, str]] = {
     "host_congestion_control": "string",
     "host_netstack_build": "string",
 }
-"""The schema that every sweep's Parquet file has; any further names follow in alphabetical order."""
+"""The columns of every Parquet file; further columns follow in alphabetical order."""
 
 STRUCTS: Final[dict[str, dict[str, str]]] = {
     "host": {
@@ -159,4 +157,4 @@ STRUCTS: Final[dict[str, dict[str, str]]] = {
         "stolen_ms_per_s": "float64",
     },
 }
-"""What the elements of nested columns hold; elements with further names keep them, after these."""
+"""Fields of the elements of nested columns; further fields follow."""

@@ -1,14 +1,12 @@
-"""Two sets of results side by side: which differences are more than noise.
+"""Compares two sets of results: which differences exceed the noise.
 
-Takes: flat rows of two results. Gives: a `Comparison`: one `Difference` per point and metric, and a summary.
+Points match if all their settings are equal, except the length of the runs (`records`, `seconds`, `warmup_s`). Each
+side is shown as its median over repeats.
 
-Points match when all their settings are equal, except how long they ran (`records`, `seconds`, `warmup_s`), which is
-effort and not the thing measured. Each side is shown as its median over repeats.
-
-With three repeats or more on both sides a difference counts when the 99 % interval of the ratio (`bench.interval`)
-leaves out 1: about one false alarm in a hundred figures. One wild run widens the interval, so it hides a difference
-rather than makes one; less than 1 % is never called a difference. With fewer repeats the noise is unknown: a stated
-threshold stands in for it, and every verdict says so.
+With three or more repeats on both sides a difference counts if the 99 % interval of the ratio (`bench.interval`)
+excludes 1: about one false alarm in a hundred figures. An outlier widens the interval, so it hides a difference rather
+than creates one. A change below 1 % is never a difference. With fewer repeats the noise is unknown: a threshold
+replaces it, and every verdict says so.
 """
 
 from __future__ import annotations
@@ -60,14 +58,14 @@ class Difference:
 
     Attributes:
         point: its settings in words.
-        metric: the row's name for what is compared.
+        metric: the column that is compared.
         a: median and range on the first side.
         b: likewise on the second.
         change: (B - A) / A.
-        low: the least change that the repeats leave possible, with 99 % confidence; None with too few of them.
-        high: the most; likewise.
-        threshold: where that is unknown, how large a change must be to count.
-        verdict: what the change means for B; `same` when it is within the noise.
+        low: lower end of the 99 % interval of the change; None with too few repeats.
+        high: upper end.
+        threshold: the change that counts where the noise is unknown.
+        verdict: what the change means for B; `same` within the noise.
         settings: the settings of the point.
     """
 
@@ -84,13 +82,13 @@ class Difference:
 
     @property
     def noise_known(self) -> bool:
-        """Whether there were repeats enough to know it."""
+        """Whether there were enough repeats."""
         return self.low is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All differences and what else a reader should know."""
+    """All differences and remarks."""
 
     differences: tuple[Difference, ...]
     remarks: tuple[str, ...]
@@ -110,7 +108,7 @@ class Comparison:
         return lines
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The comparison as JSON values."""
         return {
             "differences": [dataclasses.asdict(difference) for difference in self.differences],
             "summary": self.summary(),
@@ -124,10 +122,10 @@ def compare(a: Sequence[Row], b: Sequence[Row], *, threshold: float | None = Non
     Args:
         a: flat rows of the first.
         b: flat rows of the second.
-        threshold: relative change that counts where the noise is unknown; None takes `DEFAULT_THRESHOLDS`.
+        threshold: relative change that counts where the noise is unknown; None is `DEFAULT_THRESHOLDS`.
 
     Raises:
-        ConfigError: no point is in both.
+        ConfigError: the results have no point in common.
     """
     here, there = _points(a), _points(b)
     common = [point for point in here if point in there]
@@ -143,7 +141,6 @@ def compare(a: Sequence[Row], b: Sequence[Row], *, threshold: float | None = Non
 
 
 def _guessed(found: Sequence[Difference]) -> str:
-    """That verdicts hold against a threshold and not against the noise, where that is so."""
     unknown = sum(not difference.noise_known for difference in found)
     return f" (the noise of {'all' if unknown == len(found) else unknown} is unknown)" if unknown else ""
 
@@ -169,7 +166,6 @@ def _judge(point: _Point, metric: str, a: list[Row], b: list[Row], threshold: fl
 
 
 def _points(rows: Sequence[Row]) -> dict[_Point, list[Row]]:
-    """Rows that delivered, by their settings; a setting a file does not have counts as its default."""
     points: dict[_Point, list[Row]] = {}
     for row in rows:
         if not row.get("error") and row.get("delivered") is not False:
@@ -179,7 +175,6 @@ def _points(rows: Sequence[Row]) -> dict[_Point, list[Row]]:
 
 
 def _nothing_common(here: Mapping[_Point, object], there: Mapping[_Point, object]) -> str:
-    """Why no point matched, by the settings that never agree."""
     for name, points in (("A", here), ("B", there)):
         if not points:
             return f"nothing to compare: {name} has no run that succeeded"
@@ -232,7 +227,6 @@ def _remarks(
 
 
 def _words(point: _Point) -> str:
-    """The settings of a point that matter: the axes always, the others where they are not the default."""
     settings = dict(point)
     words = [
         run_kind(settings["rate_per_s"]),

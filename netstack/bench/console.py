@@ -1,8 +1,6 @@
-"""What people see on a terminal: the result of a comparison, warnings, and the bar with the time left.
+"""Terminal output: comparisons, warnings, and progress bars with the remaining time.
 
-Takes: comparisons, documents of runs, planned runs. Gives: text on standard output; bars and remarks on standard error.
-
-Rules: bars only where standard error is a terminal, so that a log holds no control characters.
+Bars are drawn only if standard error is a terminal, so that logs contain no control characters.
 """
 
 from __future__ import annotations
@@ -25,12 +23,12 @@ from .compare import Comparison, Difference
 from .grid import PlannedRun, expected_seconds
 from .store import Row
 
-_TELLING_PART = 0.03  # of the work done, before which a guess at the rest says nothing
+_TELLING_PART = 0.03  # of the work; earlier estimates of the rest are useless
 _MANY_FIGURES = 24  # more are listed only where they differ
 
 
 def out() -> Console:
-    """Standard output; a pipe gets whole lines, not lines cut at 80 columns."""
+    """Standard output; lines are not wrapped at 80 columns in a pipe."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=120)
 
@@ -41,8 +39,6 @@ def err() -> Console:
 
 
 class _Bar:
-    """A bar that is there while the block runs."""
-
     _bar: Progress
 
     def __enter__(self) -> Self:
@@ -50,7 +46,7 @@ class _Bar:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        if not self._bar.disable:  # older versions of rich print a line end for one that was never shown
+        if not self._bar.disable:  # older versions of rich print a line end for a bar that was never shown
             self._bar.stop()
 
     @staticmethod
@@ -60,10 +56,10 @@ class _Bar:
 
 
 class SweepProgress(_Bar):
-    """The bar of a sweep; it moves with the clock between the ends of runs, by how long runs took so far.
+    """The progress bar of a sweep. It moves with the clock, corrected by how long earlier runs took.
 
     Args:
-        runs: all that will be made, in order.
+        runs: all runs, in order.
         console: where to draw.
     """
 
@@ -87,14 +83,14 @@ class SweepProgress(_Bar):
         self._task = self._bar.add_task("", total=1.0, place=f"0/{self._count}")
 
     def prepare(self, what: str, expected_s: float) -> None:
-        """Something else starts that has to be there for the runs, and takes about so long."""
+        """Starts a preparation that takes about this long."""
         self._began, self._run_s = time.monotonic(), expected_s
         self._left_s += expected_s
         self._total_s += expected_s
         self._bar.update(self._task, description=escape(what))
 
     def prepared(self) -> None:
-        """It is there."""
+        """Ends the preparation."""
         self._left_s -= self._run_s
         self._began = None
 
@@ -115,19 +111,19 @@ class SweepProgress(_Bar):
             self._bar.console.print(f"[red]failed:[/] {escape(str(run))}: {escape(str(row['error']))}", soft_wrap=True)
 
     def left_s(self) -> float:
-        """Seconds to the end, corrected by how far the runs so far were from what was expected."""
+        """Estimated seconds to the end, corrected by the lengths of the runs so far."""
         slower = self._spent_s / self._expected_s if self._expected_s else 1.0
         running = min(self._elapsed_s(), self._run_s * slower)
         return max(0.0, self._left_s * slower - running)
 
     def part(self) -> float:
-        """How much is done, 0 to 1."""
+        """The finished part, 0 to 1."""
         slower = self._spent_s / self._expected_s if self._expected_s else 1.0
         whole = self._total_s * slower
         return 1.0 - self.left_s() / whole if whole else 1.0
 
     def time_left(self) -> str:
-        """For people."""
+        """The remaining time as text."""
         return f"{clock(self.left_s())} left"
 
     def _elapsed_s(self) -> float:
@@ -135,11 +131,11 @@ class SweepProgress(_Bar):
 
 
 class Heard(Protocol):
-    """What the runner tells while it measures (`bench.runner.Progress`)."""
+    """What `bench.pair.Progress` reports while a run is measured."""
 
     @property
     def engine(self) -> str:
-        """Which engine is measured."""
+        """The measured engine."""
 
     @property
     def phase(self) -> str:
@@ -147,19 +143,19 @@ class Heard(Protocol):
 
     @property
     def records(self) -> int:
-        """Arrived so far."""
+        """Records that have arrived."""
 
     @property
     def fraction(self) -> float | None:
-        """Done, 0 to 1; None when it cannot be known."""
+        """The finished part, 0 to 1; None if unknown."""
 
 
 class RunProgress(_Bar):
-    """The bar of one `run`, of one or several measurements; calling it tells it what the runner says.
+    """The progress bar of `run`; it is called with each `bench.pair.Progress`.
 
     Args:
-        runs: measurements to make.
-        expected_s: how long all of them take; None when only their records are known.
+        runs: number of measurements.
+        expected_s: length of all of them; None if only their records are known.
         console: where to draw.
     """
 
@@ -175,7 +171,7 @@ class RunProgress(_Bar):
         self._task = self._bar.add_task("starting", total=1.0)
 
     def __call__(self, heard: Heard) -> None:
-        """Takes what the runner says."""
+        """Updates the bar."""
         if heard.phase == "starting" and self._phase != "starting":
             self._started += 1
         self._phase, self._fraction = heard.phase, heard.fraction or 0.0
@@ -184,13 +180,13 @@ class RunProgress(_Bar):
         self._bar.update(self._task, description=escape(f"{heard.engine}{place}: {text}"))
 
     def part(self) -> float:
-        """How much is done, 0 to 1: by the clock where the length is known, else by the records."""
+        """The finished part, 0 to 1: by time if the length is known, else by records."""
         if self._expected_s:
             return min((time.monotonic() - self._began) / self._expected_s, 1.0)
         return (max(self._started - 1, 0) + self._fraction) / self._runs
 
     def time_left(self) -> str:
-        """For people."""
+        """The remaining time as text."""
         gone_s = time.monotonic() - self._began
         part = self.part()
         if self._expected_s:
@@ -199,8 +195,6 @@ class RunProgress(_Bar):
 
 
 class _LiveBar(ProgressColumn):
-    """A bar that asks how far things are whenever it is drawn."""
-
     def __init__(self, part: Callable[[], float]) -> None:
         super().__init__()
         self._part = part
@@ -210,8 +204,6 @@ class _LiveBar(ProgressColumn):
 
 
 class _LiveText(ProgressColumn):
-    """A text that is asked for whenever it is drawn."""
-
     def __init__(self, text: Callable[[], str]) -> None:
         super().__init__()
         self._text = text
@@ -231,7 +223,7 @@ def clock(seconds: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """A length of time for the line before a sweep: `1 minute`, `40 seconds`."""
+    """A duration in words for the line before a sweep: `1 minute`, `40 seconds`."""
     if seconds < 50:
         return f"{max(round(seconds), 1)} seconds"
     minutes = max(round(seconds / 60), 1)
@@ -239,7 +231,7 @@ def about(seconds: float) -> str:
 
 
 def table(left: Sequence[str], right: Sequence[str], *, title: str | None = None) -> Table:
-    """An empty table without lines: columns of words, then columns of figures."""
+    """An empty table without lines: text columns, then figure columns."""
     made = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
     for number, head in enumerate((*left, *right)):
         made.add_column(head, justify="left" if number < len(left) else "right")
@@ -247,10 +239,10 @@ def table(left: Sequence[str], right: Sequence[str], *, title: str | None = None
 
 
 def finish(result: Mapping[str, Any], as_json: bool, show: Callable[[Mapping[str, Any], Console], None]) -> int:
-    """Tells what an experiment found, as the one document or as `show` prints it, and what to beware of.
+    """Prints the result of an experiment, as JSON or with `show`, and its warnings.
 
     Returns:
-        The exit code: 1 where something was not delivered.
+        The exit code: 1 if something was not delivered.
     """
     if as_json:
         print_json(result)
@@ -261,18 +253,18 @@ def finish(result: Mapping[str, Any], as_json: bool, show: Callable[[Mapping[str
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """The one JSON document of a command; JSON has no NaN, so what could not be computed becomes null."""
+    """Prints the JSON document of a command; NaN becomes null."""
     print_document(document, indent=2)
 
 
 def print_warnings(result: Mapping[str, Any], console: Console) -> None:
-    """What the run itself warned of."""
+    """Prints the warnings of a run."""
     for warning in result.get("warnings") or ():
         console.print(f"[yellow]warning:[/] {escape(str(warning))}", soft_wrap=True)
 
 
 def print_comparison(comparison: Comparison, console: Console, *, everything: bool = False) -> None:
-    """The figures that differ (all of them when they are few, or on request), a line for each metric, the remarks."""
+    """Prints the differing figures (all if they are few, or on request), a summary for each metric, and remarks."""
     listed = comparison.differences
     if not everything and len(listed) > _MANY_FIGURES:
         listed = tuple(difference for difference in listed if difference.verdict != "same")
@@ -306,7 +298,6 @@ def print_comparison(comparison: Comparison, console: Console, *, everything: bo
 
 
 def _range(difference: Difference) -> str:
-    """Where the change is, with its confidence; else that nobody knows, and what stands in for it."""
     if difference.low is None or difference.high is None:
         return f"unknown (\u00b1{difference.threshold:.0%})"
     return f"{difference.low:+.1%} to {difference.high:+.1%}"

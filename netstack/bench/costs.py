@@ -1,12 +1,9 @@
-"""Where a buffer's and a record's microseconds go: `netstack-bench run --profile`.
+"""Time per buffer and record: `netstack-bench run --profile`.
 
-Takes: the event loop that runs one side of a measurement. Gives: seconds by what was done in them, which add up to the
-whole time, and what that is for a buffer and for a record.
-
-How: the functions at the borders of netstack's parts are wrapped for as long as it is measured, and the loop says when
-it sleeps and which task it runs. Each moment counts once, for the innermost of them. What is inside a border (compiled
-code, the selector, the loop of the application) is the border's own time. A border that is crossed costs about half a
-microsecond twice, which is printed beside the table: shares are to be trusted, rates under a profile are not.
+The entry functions of netstack's parts are wrapped while the profile runs, and trio reports when the loop sleeps and
+which task runs. Each moment counts once, for the innermost wrapped function. Time inside it (compiled code, the
+selector, the application's loop) is its own. Each crossing costs about half a microsecond twice; this is printed beside
+the table: trust the shares of a profile, not its rates.
 """
 
 from __future__ import annotations
@@ -51,27 +48,16 @@ _BORDERS: Final[tuple[tuple[Any, str, str], ...]] = (
     (RowVerifier, "feed", "verify (the benchmark)"),
     (RowVerifier, "feed_arrow", "verify (the benchmark)"),
 )
-"""Where, which function, and what its time is called."""
+"""Module, function, and the name of its time."""
 
 Cost: TypeAlias = dict[str, Any]
 
 
 @final
 class Costs(trio.abc.Instrument):
-    """Adds up what one thread's time went into.
-
-    Attributes:
-        seconds: by what was done in them.
-        crossings: how many borders were crossed.
-    """
+    """Sums the time of one thread by activity; `crossings` counts calls of wrapped functions."""
 
     def __init__(self, role: str, clock: Callable[[], float] = perf_counter) -> None:
-        """Made inside the task whose work is measured separately from that of others.
-
-        Args:
-            role: `producer` or `consumer`.
-            clock: seconds.
-        """
         self.seconds: dict[str, float] = {}
         self.crossings = 0
         self._role = role
@@ -81,7 +67,7 @@ class Costs(trio.abc.Instrument):
         self._since = clock()
 
     def enter(self, what: str) -> None:
-        """From now on time goes into this."""
+        """Starts to count time for this activity."""
         now = self._clock()
         inside = self._inside[-1]
         self.seconds[inside] = self.seconds.get(inside, 0.0) + now - self._since
@@ -90,14 +76,14 @@ class Costs(trio.abc.Instrument):
         self.crossings += 1
 
     def leave(self) -> None:
-        """And now into what it went into before."""
+        """Counts time for the enclosing activity again."""
         now = self._clock()
         inside = self._inside.pop()
         self.seconds[inside] = self.seconds.get(inside, 0.0) + now - self._since
         self._since = now
 
     def wrapped(self, function: Callable[..., Any], what: str) -> Callable[..., Any]:
-        """The function with its time told apart."""
+        """The function, with its time counted under a name."""
 
         @functools.wraps(function)
         def measured(*arguments: Any, **keywords: Any) -> Any:
@@ -110,23 +96,23 @@ class Costs(trio.abc.Instrument):
         return measured
 
     def before_io_wait(self, timeout: float) -> None:
-        """Trio: the loop asks the kernel, and may sleep."""
+        """Instrument of trio: the loop enters the kernel and may sleep."""
         self.enter(ASLEEP)
 
     def after_io_wait(self, timeout: float) -> None:
-        """Trio: it is awake."""
+        """Instrument of trio: the loop is awake."""
         self.leave()
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        """Trio: a task goes on."""
+        """Instrument of trio: a task runs."""
         self.enter(WORK[self._role] if task is self._task else OTHER)
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """Trio: it waits."""
+        """Instrument of trio: a task waits."""
         self.leave()
 
     def table(self, buffers: int | None, records: int) -> list[Cost]:
-        """A row for each thing time went into, the most first: its share, and what it is for a buffer and a record."""
+        """A row for each activity, the largest first: its share, and its time per buffer and record."""
         whole = sum(self.seconds.values())
         return [
             {
@@ -143,7 +129,7 @@ class Costs(trio.abc.Instrument):
 
 @contextlib.contextmanager
 def profiled(role: str, wanted: bool) -> Iterator[Costs | None]:
-    """Measures one side for as long as the block runs; nothing, and for nothing, if it is not wanted.
+    """Profiles one side while the block runs; does nothing if the spec does not ask for it.
 
     Used inside the task that does the side's work.
     """
@@ -161,6 +147,6 @@ def profiled(role: str, wanted: bool) -> Iterator[Costs | None]:
         yield costs
     finally:
         trio.lowlevel.remove_instrument(costs)
-        costs.enter(LOOP)  # what has been going on until now is added up
+        costs.enter(LOOP)  # adds the time of the current activity
         for owner, name, function in before:
             setattr(owner, name, function)

@@ -1,15 +1,10 @@
 """Compares netstack's figures with those of a real Flink, cell by cell.
 
-Takes: flat rows of runs on Flink, and of netstack with the same settings. Gives: `Cell`s with the error of each figure,
-and the number of cells within 15 %.
-
-Rules:
-- Times, records in a buffer, bytes in flight or persisted and kept throughput are compared as log2 of ours / Flink's;
-  ms of a second and usages as ours - Flink's. Within 15 % is a ratio up to 1.15 either way, 150 ms/s, or 0.15 of a
-  pool.
+- Times, records per buffer, bytes in flight or persisted and kept throughput are compared as log2 of ours / Flink's; ms
+  per second and usages as ours - Flink's. Within 15 % is a ratio up to 1.15 either way, 150 ms/s, or 0.15 of a pool.
 - A figure is blank, and counts as within 15 %, if the ranges of its repeats overlap or it cannot be compared.
 - Without a rate the speed of the two languages decides where records wait. Such a run is compared by the part of its
-  throughput at the longest timeout that each side keeps at this one, and by the records of full buffers.
+  throughput at the longest timeout that each side keeps, and by the records of full buffers.
 """
 
 from __future__ import annotations
@@ -29,7 +24,7 @@ FLINK: Final = "flink"
 """The `engine_kind` of rows measured on Flink."""
 
 WITHIN: Final = 0.15
-_FULL: Final = 0.9  # of a buffer's bytes
+_FULL: Final = 0.9  # fill of a buffer that counts as full
 _ENOUGH: Final = 2  # repeats that have a range
 _NOT_THE_WORK: Final = frozenset({"acts_as", "profile", "verify", "warmup_s", *constants_of("flink")})
 _WORK: Final = tuple(field.name for field in dataclasses.fields(RunSpec) if field.name not in _NOT_THE_WORK)
@@ -52,9 +47,9 @@ DIFFERENCES: Final = {
     "input_pool_usage": "metrics_consumer_netstack_input_pool_usage_ratio",
 }
 _LEAST: Final = {"checkpoint_ms": 20.0, "alignment_ms": 20.0, "channel_state": 32.0 * 1024}
-"""Figures are not compared where both are less: Flink counts in whole milliseconds, and its RPC takes some."""
+"""Figures are not compared where both are below this: Flink counts in whole milliseconds, and its RPC takes some."""
 _FREE: Final = ("records_per_buffer", "kept_throughput")
-"""The figures that are compared of a run without a rate."""
+"""The compared figures of a run without a rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +70,7 @@ class Error:
 
     @property
     def is_within(self) -> bool:
-        """Within 15 %, or not known to be outside."""
+        """Whether the error is within 15 % or unknown."""
         if self.error is None:
             return True
         most = math.log2(1 + WITHIN) if self.name in RATIOS else WITHIN * (1000 if self.name.endswith("per_s") else 1)
@@ -86,10 +81,7 @@ class Error:
 class Cell:
     """The same work on Flink and on netstack under one profile.
 
-    Attributes:
-        acts_as: the profile.
-        settings: of the work.
-        errors: of each figure that both sides have.
+    `acts_as` is the profile; each figure that both sides have is an `Error`.
     """
 
     acts_as: str
@@ -98,11 +90,11 @@ class Cell:
 
     @property
     def is_within(self) -> bool:
-        """Whether no figure is known to be further away than 15 %."""
+        """Whether no figure is known to differ by more than 15 %."""
         return all(error.is_within for error in self.errors)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The cell as JSON values."""
         errors = {
             error.name: {
                 "flink": error.flink.median,
@@ -116,7 +108,7 @@ class Cell:
 
 
 def emulation_cells(rows: Iterable[Row]) -> list[Cell]:
-    """Every cell that was measured on both sides, in the order of ours; empty without rows of Flink's."""
+    """Every cell that was measured on both sides, in the order of our rows."""
     flinks: dict[_Work, list[Row]] = {}
     ours: dict[tuple[str, _Work], list[Row]] = {}
     for row in rows:
@@ -157,7 +149,6 @@ def _work(row: Row) -> _Work:
 
 
 def _prepared(row: Row) -> Row:
-    """The row, with the figures that combine several columns."""
     prepared = dict(row)
     consumer = "metrics_consumer_netstack_input_"
     buffers = sum(row.get(f"{consumer}{kind}_buffers_total") or 0 for kind in ("remote", "local"))
@@ -173,7 +164,6 @@ def _prepared(row: Row) -> Row:
 
 
 def _keep(groups: Mapping[_Work, list[Row]]) -> None:
-    """Throughput as a part of the same side's at the longest timeout, where there are several timeouts."""
     longest: dict[_Work, tuple[float, float]] = {}
     for work, rows in groups.items():
         timeout, line, rate = _timeout_of(work), _line_of(work), Figure.of(row.get("records_per_s") for row in rows)
@@ -196,7 +186,6 @@ def _timeout_of(work: _Work) -> float:
 
 
 def _is_free(settings: Mapping[str, Any]) -> bool:
-    """Whether the run has neither a rate nor a slow consumer."""
     return settings["rate_per_s"] is None and settings["consume_rate_per_s"] is None
 
 
@@ -211,7 +200,7 @@ def _errors(settings: Mapping[str, Any], flinks: Sequence[Row], ours: Sequence[R
             continue
         least = settings["record_bytes"] if name == "bytes_in_flight" else _LEAST.get(name, 0.0)
         if max(one.median, other.median) < least:
-            continue  # as a rule nothing
+            continue
         yield Error(name, one, other, _error(name, one, other))
 
 

@@ -1,7 +1,4 @@
-"""The two ends of a measurement: where they listen, what their TaskManagers are set to, which channels there are.
-
-Takes: the settings. Gives: what every engine of netstack opens its TaskManagers and its gate with.
-"""
+"""The two ends of a run: listening addresses, TaskManager settings, channel descriptors."""
 
 from __future__ import annotations
 
@@ -17,15 +14,15 @@ from netstack.units import format_duration, format_size
 
 from .spec import RunSpec
 
-PARTITION: Final = "bench/records/0.0"  # as a job would name it
+PARTITION: Final = "bench/records/0.0"  # the name that a job would use
 CERTIFICATES: Final = "certificates"
-"""Of both ends, in the folder of a run."""
+"""Folder of the certificates of both ends, in the folder of a run."""
 
-SPARE_SEGMENTS: Final = 64  # for a pool that grows while another is about to shrink
+SPARE_SEGMENTS: Final = 64  # for a pool that grows before another has shrunk
 
 
 def address_of(spec: RunSpec, socket_path: Path) -> str:
-    """Where a TaskManager of the run listens; the producer's end decides how long and slow the connection is."""
+    """Where a TaskManager of the run listens; the producer's address sets the delay and rate of the connection."""
     plain = {
         "unix": f"unix://{socket_path}",
         "shm": f"shm://bench-{os.getpid()}-{socket_path.stem}",
@@ -40,7 +37,7 @@ def address_of(spec: RunSpec, socket_path: Path) -> str:
 
 
 def prepare(spec: RunSpec, scratch: Path) -> None:
-    """What both processes of a run find in its folder: certificates, for TLS.
+    """Writes what both processes need into the folder of a run: certificates, for TLS.
 
     Raises:
         ConfigError: `cryptography` is missing.
@@ -51,7 +48,7 @@ def prepare(spec: RunSpec, scratch: Path) -> None:
 
 
 def config_of(spec: RunSpec) -> NetworkConfig:
-    """The TaskManager's settings for a run, with as much memory as its buffers need."""
+    """The TaskManager settings of a run, with memory for all of its buffers."""
     floating = spec.floating_buffers + spec.spare_buffers
     segments = (
         spec.channels * (spec.exclusive_buffers + 1) + floating + spec.connections * LANDING_SEGMENTS + SPARE_SEGMENTS
@@ -65,7 +62,7 @@ def config_of(spec: RunSpec) -> NetworkConfig:
         spare_floating_buffers_per_gate=spec.spare_buffers,
         max_overdraft_buffers_per_partition=spec.overdraft_buffers,
         credit_based=spec.credit,
-        # A connection that is not read from, for want of a buffer, answers no pings.
+        # A connection that is not read, because there is no buffer, answers no pings.
         heartbeat_interval_s=NetworkConfig().heartbeat_interval_s if spec.credit else None,
         debloat_target_s=spec.debloat_s,
         spin_s=spec.spin_s,
@@ -75,11 +72,11 @@ def config_of(spec: RunSpec) -> NetworkConfig:
 
 
 def descriptors_of(spec: RunSpec, producers: str) -> list[ChannelDescriptor]:
-    """What the gate reads: record `i` comes through channel `i % channels`.
+    """The channels of the gate: record `i` arrives on channel `i % channels`.
 
     Args:
         spec: the settings.
-        producers: addresses of the producer's TaskManagers, with spaces between them.
+        producers: space-separated addresses of the producer's TaskManagers.
     """
     addresses = producers.split(" ")
     count = len(addresses)

@@ -1,8 +1,4 @@
-"""netstack itself as an engine: a TaskManager in each process, one partition, one gate, and what users call in between.
-
-Takes: the settings and the worker's `io`. Gives: the records' delivery over one connection, and what `statistics()`
-says of it.
-"""
+"""The netstack engine of `run`: a TaskManager in each process, one partition, one gate, and public calls in between."""
 
 from __future__ import annotations
 
@@ -36,11 +32,11 @@ from .spread import produce_spread
 from .throttle import Throttle
 from .worker_io import AnySource, ConsumerIo, Facts, ProducerIo
 
-TAKE_RECORDS: Final = 1024  # read one by one, then verified together: the verifier's work is not what is measured
+TAKE_RECORDS: Final = 1024  # read one by one, then verified together, so that verification is not measured
 
 
 async def produce(spec: RunSpec, io: ProducerIo) -> Facts:
-    """Writes until the run is over, then waits until the consumer has read everything."""
+    """Writes until the run ends, then waits until the consumer has read everything."""
     if spec.connections > 1:
         return await produce_spread(spec, io)
     if spec.write == "blocking":
@@ -54,7 +50,7 @@ async def produce(spec: RunSpec, io: ProducerIo) -> Facts:
         async with observing(manager, io.start_ns, is_paced=spec.rate_per_s is not None) as observation:
             with profiled("producer", spec.profile) as costs:
                 checkpoints = await _emit_between_barriers(spec, io, writer, partition)
-        tcp = manager.tcp_facts().get("congestion_control")  # while the connection is there
+        tcp = manager.tcp_facts().get("congestion_control")  # before the connection closes
         congestion_control = None if tcp is None else str(tcp)
         await writer.finish()
         await writer.wait_consumed()
@@ -86,30 +82,29 @@ async def consume(spec: RunSpec, io: ConsumerIo) -> Facts:
 
 
 class Spans(Protocol):
-    """What a producer is handed its records by (`worker_io.ProducerIo`)."""
+    """Gives a producer the records that are due (`worker_io.ProducerIo`)."""
 
     @property
     def source(self) -> AnySource:
         """Makes the records."""
 
     async def next_span_async(self) -> tuple[int, int] | None:
-        """Waits until records are due: (index of the first, how many), or None when the run is over."""
+        """Waits until records are due: (index of the first, count), or None when the run is over."""
 
 
 class Taker(Protocol):
-    """What proves a delivery (`sink.Verifier`); one for generated records has `feed_array` too."""
+    """Verifies a delivery (`sink.Verifier`); the verifier of generated records has `feed_array` too."""
 
     def feed(self, channel: int, records: Sequence[bytes | memoryview], now_ns: int | None = None, /) -> None:
-        """Records of one channel."""
+        """Takes records of one channel."""
 
     def feed_arrow(self, channel: int, batch: Any, now_ns: int | None = None, /) -> None:
-        """A columnar batch of one channel."""
+        """Takes a columnar batch of one channel."""
 
 
 async def _emit_between_barriers(
     spec: RunSpec, io: ProducerIo, writer: RecordWriter, partition: ResultPartition
 ) -> dict[str, Any]:
-    """Emits everything, and takes checkpoints meanwhile if that is asked for; gives what they cost."""
     if spec.checkpoints == "none":
         await emit_all(spec, io, writer)
         return {}
@@ -121,10 +116,7 @@ async def _emit_between_barriers(
 
 
 async def emit_all(spec: RunSpec, io: Spans, writer: RecordWriter) -> None:
-    """Emits everything that is handed out, the way the settings ask for.
-
-    Cancellation: see `RecordWriter`.
-    """
+    """Emits all records that are due, as records, arrays or columnar batches. Cancellation: see `RecordWriter`."""
     if spec.emit == "record":
         await _produce_records(spec, io, writer, writer.emit)
     else:
@@ -132,9 +124,9 @@ async def emit_all(spec: RunSpec, io: Spans, writer: RecordWriter) -> None:
 
 
 async def take_all(spec: RunSpec, verifier: Taker, gate: InputGate) -> None:
-    """Reads a gate to its end into a verifier, the way the settings ask for.
+    """Reads a gate to its end into a verifier, by record, buffer, array or columnar batch.
 
-    Cancellation: what was read and not handed on yet is lost.
+    Cancellation: records that were read but not verified are lost.
     """
     throttle = None if spec.consume_rate_per_s is None else Throttle(spec.consume_rate_per_s)
     if spec.emit == "arrow":
@@ -161,7 +153,7 @@ async def _produce_records(
                 emit_nowait(record)
             except trio.WouldBlock:
                 await emit(record)
-        if not paced or span[1] > 1:  # others run while a paced producer waits; one that is behind does not wait
+        if not paced or span[1] > 1:  # a paced producer that waits lets other tasks run; a late one does not wait
             await trio.lowlevel.checkpoint()
 
 
@@ -197,13 +189,12 @@ async def _consume_columns(spec: RunSpec, verifier: Taker, gate: InputGate, thro
             feed(reader.channel_index, batch)
         elif spec.input_path is None:
             await _feed_in_turn(throttle, feed, reader.channel_index, batch)
-        else:  # rows of a file are proven batch by batch
+        else:  # rows of a file are verified batch by batch
             await throttle.turn(batch.num_rows)
             feed(reader.channel_index, batch)
 
 
 async def _feed_in_turn(throttle: Throttle, feed: Callable[[int, Any], None], channel: int, rows: Any) -> None:
-    """An array or a columnar batch in parts, each counted when its turn has come."""
     for first in range(0, len(rows), throttle.step_records):
         part = rows[first : first + throttle.step_records]
         await throttle.turn(len(part))
@@ -211,7 +202,6 @@ async def _feed_in_turn(throttle: Throttle, feed: Callable[[int, Any], None], ch
 
 
 async def _consume_stamped(verifier: Taker, gate: InputGate, throttle: Throttle | None) -> None:
-    """Each record gets an arrival time of its own."""
     feed = verifier.feed
     reader = RecordReader(gate)
     async for record in reader:
@@ -221,7 +211,6 @@ async def _consume_stamped(verifier: Taker, gate: InputGate, throttle: Throttle 
 
 
 async def _consume_records(verifier: Taker, gate: InputGate) -> None:
-    """One by one; handed to the verifier a few hundred at a time, per channel."""
     feed = verifier.feed
     reader = RecordReader(gate)
     has_many = gate.channel_count > 1
@@ -238,7 +227,6 @@ async def _consume_records(verifier: Taker, gate: InputGate) -> None:
 
 
 async def _consume_buffers(verifier: Taker, gate: InputGate) -> None:
-    """The records of a buffer at once."""
     feed = verifier.feed
     reader = RecordReader[bytes](gate)
     next_records_nowait = reader.next_records_nowait
@@ -253,7 +241,7 @@ async def _consume_buffers(verifier: Taker, gate: InputGate) -> None:
 
 
 def selector_of(source: AnySource) -> ChannelSelector | None:
-    """Rows with keys go where their key group belongs; everything else round robin."""
+    """The channel selector: rows with keys by key group, everything else round robin."""
     if not isinstance(source, RowSource) or source.lanes is None:
         return None
     lanes = source.lanes.tolist()
@@ -268,7 +256,7 @@ def selector_of(source: AnySource) -> ChannelSelector | None:
 
 
 def writer_of(spec: RunSpec, partition: ResultPartition, source: AnySource) -> RecordWriter:
-    """What a source of a run writes with."""
+    """The record writer of a source."""
     form = "arrow" if spec.emit == "arrow" else "bytes"
     selector = selector_of(source)
     return RecordWriter(partition, selector=selector, format=form, buffer_timeout_s=spec.buffer_timeout_s)

@@ -1,7 +1,4 @@
-"""One number measured several times: its median and its range.
-
-Takes: values, some of which may be missing. Gives: a `Figure`, or None when nothing is there.
-"""
+"""One number measured several times: its median and its range."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ class Figure:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Figure | None:
-        """The median and the range of what is there; None when nothing is."""
+        """The median and range of the values that are not None; None without any."""
         present = sorted(value for value in values if value is not None and math.isfinite(value))
         if not present:
             return None

@@ -1,11 +1,7 @@
-"""A sweep's grid of settings, spread out into the runs to make, in an order that is fair and can be repeated.
+"""The grid of a sweep and the runs that it consists of, in a fair and repeatable order.
 
-Takes: lists of buffer timeouts, record sizes, channel counts, buffer counts and round trips, and the settings common to
-all. Gives: `PlannedRun`s.
-
-Rules: every point is one throughput run and, unless asked otherwise, one latency run. Each repeat is a whole pass over
-the grid in its own shuffled order, so a machine that drifts (heat, neighbours) disturbs every point alike and not one
-end of a curve.
+Every point has one throughput run and, by default, one latency run. Each repeat is a whole pass over the grid in its
+own shuffled order, so that drift of the machine (heat, neighbours) affects every point alike.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ Kind = Literal["throughput", "latency"]
 DEFAULT_TIMEOUTS_S: tuple[float | None, ...] = (None, 0.1, 0.01, 0.001, 0.0)
 DEFAULT_RECORD_SIZES: tuple[int, ...] = (8, 1024)
 DEFAULT_CHANNELS: tuple[int, ...] = (1, 16)
-DEFAULT_SECONDS = 0.7  # 40 runs of it, the start of their processes included, take about a minute
+DEFAULT_SECONDS = 0.7  # 40 runs, process starts included, take about a minute
 DEFAULT_LATENCY_RATE_PER_S = 1000.0
 
 _DEFAULT: Final = RunSpec()
@@ -35,13 +31,7 @@ _DEFAULT: Final = RunSpec()
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One run of a sweep.
-
-    Attributes:
-        spec: its settings.
-        repeat: 0 for the first pass over the grid.
-        order: its place in the sweep.
-    """
+    """One run of a sweep; `repeat` is the pass over the grid, `order` its place in the sweep."""
 
     spec: RunSpec
     repeat: int
@@ -49,17 +39,17 @@ class PlannedRun:
 
     @property
     def kind(self) -> Kind:
-        """What the run is for: with a rate it measures latency, without one throughput."""
+        """`latency` for a run at a rate, `throughput` for one without."""
         return run_kind(self.spec.rate_per_s)
 
     @property
     def key(self) -> tuple[str, int]:
-        """What names the run in the store."""
+        """The key of the run in the store."""
         return self.spec.run_id, self.repeat
 
     @property
     def expected_s(self) -> float:
-        """How long it will take, starting its processes included."""
+        """The expected length, process start included."""
         return self.spec.START_S + (self.spec.seconds or DEFAULT_SECONDS)
 
     @property
@@ -83,27 +73,27 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Everything that decides which runs a sweep makes.
+    """The settings that decide which runs a sweep makes.
 
     Attributes:
-        timeouts_s: buffer timeouts; None is only full buffers.
+        timeouts_s: buffer timeouts; None sends only full buffers.
         record_sizes: payload bytes of a record.
         channels: logical channels.
         exclusive_buffers: receive buffers of each channel.
         floating_buffers: receive buffers of the gate that its channels share.
-        round_trips_s: how much longer the connection is made.
-        memories_bytes: network memory of each end; None is what its buffers need.
-        checkpoints: what barriers do, or none.
+        round_trips_s: added to the round trip of the connection.
+        memories_bytes: network memory of each end; None is the memory of its buffers.
+        checkpoints: kind of barriers, or none.
         checkpoint_intervals_s: from one checkpoint to the next, where there are any.
         seconds: of each throughput run.
-        latency_seconds: of each latency run; None is as long as `seconds`, 0 leaves these runs out.
+        latency_seconds: of each latency run; None is `seconds`, 0 leaves these runs out.
         latency_rate_per_s: open-loop rate of the latency runs.
         repeats: passes over the grid.
         seed: decides the order.
         common: settings that every run shares.
-        spec_type: what a run's settings are: `RunSpec`, or one with more of them.
+        spec_type: class of a run's settings: `RunSpec` or a subclass.
         points: the runs of a pass, in place of the axes.
-        turns: what is measured in turn at a point: its run, and the same work done by others.
+        turns: changes of settings that are run in turn at each point (for peers).
     """
 
     timeouts_s: tuple[float | None, ...] = DEFAULT_TIMEOUTS_S
@@ -126,7 +116,6 @@ class Grid:
     turns: Callable[[RunSpec], Sequence[RunSpec]] = lambda spec: (spec,)
 
     def __post_init__(self) -> None:
-        """Refuses an empty grid."""
         for flag, values in (
             ("--timeouts", self.timeouts_s),
             ("--record-sizes", self.record_sizes),
@@ -144,20 +133,20 @@ class Grid:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Grid:
-        """A grid from its own fields and, beside them, the settings common to all runs."""
+        """A grid from its own fields and the settings common to all runs."""
         own = {each.name for each in dataclasses.fields(cls)}
         mine = {name: value for name, value in settings.items() if name in own}
         return cls(**mine, common={name: value for name, value in settings.items() if name not in own})
 
     def with_spec(self, spec_type: type[RunSpec], **common: Any) -> Grid:
-        """The same grid of runs that have more settings, the same in each."""
+        """The same grid with another class of settings and more settings in each run."""
         return replace(self, spec_type=spec_type, common={**self.common, **common})
 
     def plan(self) -> list[PlannedRun]:
-        """Every run, in the order to make them.
+        """Every run, in order.
 
         Raises:
-            ConfigError: a point that cannot work, before anything is measured.
+            ConfigError: the settings of a point are invalid.
         """
         specs = list(self._specs())
         rng = random.Random(self.seed)
@@ -170,7 +159,7 @@ class Grid:
         return runs
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values, for the record of what was asked."""
+        """The grid as JSON values, for `sweep.json`."""
         return {
             "timeouts_s": list(self.timeouts_s),
             "record_sizes": list(self.record_sizes),
@@ -195,7 +184,6 @@ class Grid:
         return self.seconds if self.latency_seconds is None else self.latency_seconds
 
     def _specs(self) -> Iterator[RunSpec]:
-        """The runs of one pass, each once."""
         if self.points:
             yield from self.points
             return
@@ -213,7 +201,7 @@ class Grid:
         for values in itertools.product(*(dict.fromkeys(axis) for axis in axes.values())):
             point = dict(zip(axes, values, strict=True))
             if point["checkpoints"] == "none" and point["checkpoint_interval_s"] != self.checkpoint_intervals_s[0]:
-                continue  # the same again
+                continue
             throughput = self.spec_type(**{**self.common, **point, "seconds": self.seconds})
             yield throughput
             if self._latency_s:
@@ -221,10 +209,10 @@ class Grid:
 
 
 def with_rows(grid: Grid, name: str, key: str | None) -> Grid:
-    """The same grid over the user's rows: they have the sizes that they have.
+    """The same grid with rows of a file as records.
 
     Raises:
-        ConfigError: sizes are asked for as well.
+        ConfigError: record sizes were given as well.
     """
     if grid.record_sizes not in (DEFAULT_RECORD_SIZES, (_DEFAULT.record_bytes,)):
         raise ConfigError("--record-sizes with --input: rows have the sizes that they have; leave one of them out")
@@ -233,10 +221,10 @@ def with_rows(grid: Grid, name: str, key: str | None) -> Grid:
 
 
 def run_kind(rate_per_s: float | None) -> Kind:
-    """A run at a fixed rate measures latency; one as fast as it goes measures throughput."""
+    """`latency` for a run at a fixed rate, `throughput` for one as fast as possible."""
     return "throughput" if rate_per_s is None else "latency"
 
 
 def expected_seconds(runs: Iterable[PlannedRun]) -> float:
-    """How long these runs will take together."""
+    """The expected length of these runs together."""
     return sum(run.expected_s for run in runs)

@@ -1,10 +1,8 @@
-"""A mergeable latency histogram with three significant digits and a fixed size, whatever is recorded.
+"""A mergeable latency histogram with three significant digits and a fixed size.
 
-Takes: durations in nanoseconds, one by one or as arrays. Gives: percentiles, and a dictionary that crosses processes.
-
-Log-linear buckets, as in HdrHistogram: values below 2,048 ns have a bucket each; every further power of two is cut into
-1,024 equal buckets, so a bucket is never wider than 0.1 % of the values in it. A percentile is reported as the upper
-edge of its bucket (never below the truth by more than the digits), the maximum exactly.
+Log-linear buckets, as in HdrHistogram: values below 2,048 ns have a bucket each; every further power of two is divided
+into 1,024 equal buckets, so a bucket is never wider than 0.1 % of its values. A percentile is the upper edge of its
+bucket, the maximum is exact.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from netstack.errors import NetstackError
 
 _HALF = 1024  # buckets in each power of two: 3 significant digits
 _LINEAR = 2 * _HALF
-_TOP_BIT = 46  # values are cut at 2**46 ns, about 19 hours
+_TOP_BIT = 46  # values are limited to 2**46 ns, about 19 hours
 _MOST_NS = (1 << _TOP_BIT) - 1
 _BUCKETS = (_TOP_BIT - 10) * _HALF + _HALF
 
@@ -45,7 +43,7 @@ class Histogram:
         self._saw(1, value, value)
 
     def record_many(self, values_ns: npt.NDArray[np.int64]) -> None:
-        """Adds every duration of an array; the array is left as it was."""
+        """Adds every duration of an array, which is not modified."""
         if not len(values_ns):
             return
         values = np.clip(values_ns, 0, _MOST_NS)
@@ -56,13 +54,13 @@ class Histogram:
         self._saw(len(values), int(values.min()), int(values.max()))
 
     def merge(self, other: Histogram) -> None:
-        """Adds everything `other` counted; merging is associative and commutative."""
+        """Adds all counts of `other`; merging is associative and commutative."""
         if other.count:
             self._counts += other._counts
             self._saw(other.count, other.min_ns, other.max_ns)
 
     def shifted(self, by_ns: int) -> Histogram:
-        """Every duration longer by so much, none below 0; as exact as the buckets are wide."""
+        """A copy with this duration added to every value, none below 0; exact to the width of a bucket."""
         made = Histogram()
         made.merge(self)
         if not by_ns or not self.count:
@@ -83,16 +81,16 @@ class Histogram:
         return min(_upper_edge(bucket), self.max_ns)
 
     def summary_us(self) -> dict[str, float | None]:
-        """Every one of `PERCENTILES`, and `max`, in microseconds, None when nothing was recorded."""
+        """Every one of `PERCENTILES`, and `max`, in microseconds; None when empty."""
         summary = {name: self.percentile_ns(fraction) for name, fraction in PERCENTILES.items()}
         summary["max"] = self.max_ns if self.count else None
         return {name: None if value is None else value / 1000 for name, value in summary.items()}
 
     def hgrm(self, *, ticks: int = 5) -> str:
-        """The distribution in microseconds as HdrHistogram prints it, for its plotters (`.hgrm`).
+        """The distribution in microseconds in the format of HdrHistogram's plotters (`.hgrm`).
 
         Args:
-            ticks: lines for each half of what is left to 100 %.
+            ticks: lines for each half of the remaining distance to 100 %.
         """
         lines = [f"{'Value':>12} {'Percentile':>14} {'TotalCount':>10} {'1/(1-Percentile)':>14}", ""]
         used = np.flatnonzero(self._counts)
@@ -122,7 +120,7 @@ class Histogram:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Only the buckets in use, as plain JSON values."""
+        """The used buckets as JSON values."""
         used = np.flatnonzero(self._counts)
         return {
             "buckets": used.tolist(),
@@ -136,7 +134,7 @@ class Histogram:
         """The inverse of `to_dict`.
 
         Raises:
-            NetstackError: buckets and counts that no histogram of this kind could hold.
+            NetstackError: invalid buckets or counts.
         """
         made = cls()
         used = np.asarray(values["buckets"], dtype=np.int64)
@@ -155,14 +153,12 @@ class Histogram:
 
 
 def _buckets_of(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The bucket of each value."""
-    # frexp gives the exponent of a float64, which is exact below 2**53: the bit length of the value.
+    # The exponent of a float64, exact below 2**53, is the bit length of the value.
     shift = np.maximum(np.frexp(values.astype(np.float64))[1].astype(np.int64) - 11, 0)
     buckets: npt.NDArray[np.int64] = shift * _HALF + (values >> shift)
     return buckets
 
 
 def _upper_edge(bucket: int) -> int:
-    """The largest value that falls into a bucket."""
     shift = max(bucket // _HALF - 1, 0)
     return ((bucket - shift * _HALF + 1) << shift) - 1

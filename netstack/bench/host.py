@@ -1,7 +1,4 @@
-"""Facts about this machine and this process that a figure is worth nothing without.
-
-Takes: nothing. Gives: a dictionary for the `host` of every result, the version, CPU seconds.
-"""
+"""Facts about this machine and this process: `host` of every result, CPU time and memory."""
 
 from __future__ import annotations
 
@@ -37,9 +34,9 @@ def cpu_seconds() -> float:
 
 
 def peak_memory_bytes() -> int:
-    """The most this process has held so far: resident, the interpreter and its libraries included.
+    """Peak resident memory of this process, interpreter and libraries included.
 
-    Not `ru_maxrss`, which begins with what the process had that started this one.
+    `ru_maxrss` is not used: it includes the memory of the process that started this one.
     """
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
@@ -47,19 +44,14 @@ def peak_memory_bytes() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What processes have used.
-
-    Attributes:
-        cpu_s: CPU time so far, user and system, all threads.
-        memory_bytes: resident now.
-    """
+    """CPU seconds (user and system, all threads) and resident memory of processes."""
 
     cpu_s: float
     memory_bytes: int
 
 
 def usage_of(pid: int) -> Usage:
-    """What another process has used.
+    """CPU time and memory of another process.
 
     Raises:
         OSError: there is no such process.
@@ -70,17 +62,17 @@ def usage_of(pid: int) -> Usage:
 
 
 def version() -> str:
-    """The version of netstack that runs."""
+    """The version of netstack."""
     return __version__
 
 
 def congestion_control() -> str | None:
-    """What TCP connections use that ask for nothing else."""
+    """The default congestion control of TCP connections."""
     return _first_line("/proc/sys/net/ipv4/tcp_congestion_control")
 
 
 def host_facts() -> dict[str, Any]:
-    """The machine, the interpreter and the packages, as plain JSON values; None where the system does not tell."""
+    """Machine, interpreter and packages as JSON values; None where the system does not report a value."""
     return {
         "name": platform.node(),
         "cpu": cpu_model(),
@@ -100,7 +92,7 @@ def host_facts() -> dict[str, Any]:
 
 
 def cpu_model() -> str | None:
-    """The processor's name; None where the system does not tell."""
+    """The name of the processor; None where the system does not report it."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
             for line in lines:

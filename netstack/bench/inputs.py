@@ -1,12 +1,8 @@
-"""Reads the user's own rows from a CSV, JSON lines or Parquet file.
+"""Reads the user's rows from a CSV, JSON lines or Parquet file into memory.
 
-Takes: a path, perhaps a key column. Gives: `Rows`, held in memory: the raw line of each row, or its columnar batches.
-
-Rules:
-- A row of a text file is its own bytes, without the line end, which is why they are read here; of a Parquet file a
-  msgpack map. With `--emit arrow` pyarrow reads any of the formats, and a row is part of a columnar batch.
-- Every row is checked here, before anything is measured: a line that is not a row of the file is an error with its
-  number, never a record.
+- A row of a text file is its bytes without the line end; a row of a Parquet file is a msgpack map. With `--emit arrow`
+  pyarrow reads any of the formats, and a row is part of a columnar batch.
+- Every row is checked before the measurement: a malformed line is an error with its line number.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST_BYTES = 1 << 30
-"""Rows are held in memory so that reading and parsing them is not what is measured."""
+"""Limit of the rows, which are held in memory so that reading and parsing are not measured."""
 _KINDS = {
     ".csv": "csv",
     ".tsv": "tsv",
@@ -45,7 +41,7 @@ _FORMATS = "CSV (.csv, .tsv), JSON lines (.jsonl, .ndjson, .json) or Parquet (.p
 
 
 class InputError(NetstackError):
-    """An input file that cannot be used; the message names the file, what is wrong with it and the next step."""
+    """An input file that cannot be used; the message names the file, the problem and the next step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +50,9 @@ class Rows:
 
     Attributes:
         records: the bytes of each row; empty when there are batches.
-        keys: the key of each row, when a key column was named.
+        keys: the key of each row, with a key column.
         batches: the rows as columnar batches, for `--emit arrow`.
-        hashes: of the keys (`keygroups.stable_hash`, int32), where these were left behind: see `packed`.
+        hashes: of the keys (`keygroups.stable_hash`, int32) in packed files, which have no keys (`packed`).
     """
 
     records: list[bytes]
@@ -66,19 +62,19 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """Rows in the file."""
+        """The number of rows."""
         return len(self.records) if self.batches is None else sum(batch.num_rows for batch in self.batches)
 
     @property
     def payload_bytes(self) -> int:
-        """Of all rows, as they travel."""
+        """Payload of all rows."""
         if self.batches is None:
             return sum(map(len, self.records))
         return sum(batch.serialize().size for batch in self.batches)
 
     @property
     def record_bytes(self) -> int:
-        """Payload of a row, their mean."""
+        """Mean payload of a row."""
         return max(1, round(self.payload_bytes / self.count))
 
 
@@ -86,13 +82,13 @@ def read_rows(path: str, *, key_column: str | None = None, arrow_batch_records: 
     """All rows of a file.
 
     Args:
-        path: the file; its suffix tells the format, else its first bytes.
-        key_column: give the value of this column with each row.
-        arrow_batch_records: give columnar batches of at most so many rows instead of single records.
+        path: the file; the suffix decides the format, else the first bytes.
+        key_column: read the value of this column with each row.
+        arrow_batch_records: read columnar batches of at most this many rows instead of single records.
 
     Raises:
-        InputError: missing, unreadable, empty or too large; no such column; a line that is not a row; a combination
-            that the format does not offer.
+        InputError: missing, unreadable, empty or too large; no such column; a malformed line; a combination that the
+            format does not support.
         MissingExtra: Parquet, or columnar batches, without pyarrow.
     """
     file = Path(path)
@@ -128,13 +124,13 @@ def read_rows(path: str, *, key_column: str | None = None, arrow_batch_records: 
 def table_rows(
     table: pa.Table, name: str, *, key_column: str | None = None, arrow_batch_records: int | None = None
 ) -> Rows:
-    """The rows of a table that is in memory, as those of a Parquet file.
+    """The rows of an Arrow table, in the form of a Parquet file's rows.
 
     Args:
-        table: it.
+        table: pyarrow table.
         name: for messages.
-        key_column: see `read_rows`, like the next.
-        arrow_batch_records: see there.
+        key_column: as in `read_rows`.
+        arrow_batch_records: as in `read_rows`.
 
     Raises:
         InputError: it has no rows, no such column, or is too large.
@@ -152,13 +148,12 @@ def table_rows(
 
 
 def is_file_name(text: str) -> bool:
-    """Whether `--input` names a file with rows, and not a table of Spark's."""
+    """Whether `--input` names a file, not a Spark table."""
     path = Path(text)
     return path.is_file() or ("://" not in text and path.suffix.lower() in _KINDS and not path.is_dir())
 
 
 def _sniff(file: Path) -> str:
-    """The format of a file whose name does not tell."""
     with file.open("rb") as opened:
         start = opened.read(4096)
     if start[:4] == b"PAR1":
@@ -166,13 +161,12 @@ def _sniff(file: Path) -> str:
     if start.lstrip()[:1] in (b"{", b"["):
         return "jsonl"
     if not start:
-        return "csv"  # the caller says that it is empty
+        return "csv"  # the caller reports that it is empty
     raise InputError(f"{file} has an unknown suffix {file.suffix!r}; name it by its format: {_FORMATS}")
 
 
 def _csv_rows(path: str, data: bytes, delimiter: str, key_column: str | None) -> Rows:
-    """Rows of a CSV file: the first line has the names and is not one."""
-    # latin-1 maps every byte to a character and back, so a row's bytes stay the user's whatever their encoding is.
+    # latin-1 maps every byte to a character and back, so a row's bytes are unchanged in any encoding.
     text = data.removeprefix(b"\xef\xbb\xbf").decode("latin-1")
     lines = text.split("\n")
     if not lines[-1]:
@@ -199,7 +193,7 @@ def _csv_rows(path: str, data: bytes, delimiter: str, key_column: str | None) ->
 
 
 def _fast_csv(lines: list[str], delimiter: str) -> Iterator[tuple[int, str, list[str]]]:
-    """(line number, raw row, fields) of a file without quotes: a line is a row."""
+    """(line number, raw row, fields) of a file without quotes, where a line is a row."""
     for number, line in enumerate(lines, 1):
         raw = line.removesuffix("\r")
         if raw:
@@ -207,7 +201,7 @@ def _fast_csv(lines: list[str], delimiter: str) -> Iterator[tuple[int, str, list
 
 
 def _quoted_csv(path: str, lines: list[str], delimiter: str) -> Iterator[tuple[int, str, list[str]]]:
-    """The same of a file with quotes: a quoted field may contain delimiters and line ends."""
+    """Like `_fast_csv` for a file with quotes: a quoted field may contain delimiters and line ends."""
     reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=True)
     done = 0
     while True:
@@ -224,7 +218,6 @@ def _quoted_csv(path: str, lines: list[str], delimiter: str) -> Iterator[tuple[i
 
 
 def _json_rows(path: str, data: bytes, key_column: str | None) -> Rows:
-    """Rows of a file with one JSON document a line."""
     records: list[bytes] = []
     keys: list[Any] = []
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
@@ -250,7 +243,6 @@ def _json_rows(path: str, data: bytes, key_column: str | None) -> Rows:
 
 
 def _parquet_rows(path: str, key_column: str | None) -> Rows:
-    """Rows of a Parquet file as msgpack maps."""
     return _rows_of(_parquet_table(path), path, key_column)
 
 
@@ -265,7 +257,7 @@ def _rows_of(table: pa.Table, path: str, key_column: str | None) -> Rows:
             if at is not None:
                 column = batch.column(at).to_pylist()
                 keys.extend(key if isinstance(key, int | float | str | bytes | None) else str(key) for key in column)
-    except (ValueError, OverflowError, OSError) as error:  # values that the file's own types do not allow
+    except (ValueError, OverflowError, OSError) as error:  # values that the file's types do not allow
         raise InputError(f"{path} holds rows that cannot be read: {safe_error(error)}") from error
     return Rows(records, None if at is None else keys, None)
 
@@ -278,7 +270,7 @@ def _batches_of(table: pa.Table, path: str, batch_records: int) -> list[pa.Recor
     arrow = import_arrow()
     for at, field in enumerate(table.schema):
         if arrow.types.is_dictionary(field.type):
-            # A dictionary may differ from batch to batch; plain values make every batch stand alone.
+            # A dictionary may differ from batch to batch; plain values make every batch independent.
             table = table.set_column(at, field.name, table.column(at).cast(field.type.value_type))
     batches = [batch for batch in table.to_batches(max_chunksize=batch_records) if batch.num_rows]
     if not batches:
@@ -287,7 +279,6 @@ def _batches_of(table: pa.Table, path: str, batch_records: int) -> list[pa.Recor
 
 
 def _text_table(path: str, kind: str) -> Any:
-    """A text file as pyarrow reads it: types are found out, of a CSV file from its first MiB."""
     arrow = import_arrow()
     from pyarrow import csv as arrow_csv
     from pyarrow import json as arrow_json
@@ -319,10 +310,10 @@ def _parquet_table(path: str) -> Any:
 
 
 def column_at(where: str, names: list[str], wanted: str) -> int:
-    """The place of a column.
+    """The position of a column.
 
     Raises:
-        InputError: there is none of that name.
+        InputError: there is no such column.
     """
     if wanted not in names:
         raise InputError(f"{where} has no column {wanted!r}; it has {', '.join(map(repr, names))}: name one of these")
@@ -330,10 +321,9 @@ def column_at(where: str, names: list[str], wanted: str) -> int:
 
 
 def _utf8(latin: str) -> str:
-    """Text of a field; bytes that are not UTF-8 stay one character each, so different keys stay different."""
+    """Text of a field; invalid UTF-8 bytes become one character each, so that different keys stay different."""
     return latin.encode("latin-1").decode("utf-8", "surrogateescape")
 
 
 def _plain(value: Any) -> str:
-    """What msgpack has no type for (dates, decimals, ...), as text."""
     return str(value)

@@ -1,10 +1,8 @@
-"""What repeats say of a figure: its middle and the range in which it is, with a stated confidence.
+"""Confidence intervals of repeated figures.
 
-Takes: values of repeats, all above 0. Gives: an `Interval`, or None where fewer than three repeats say nothing.
-
-Rules: one method everywhere, Student's t of the logarithms, because figures of runs are off by factors rather than by
-amounts. Runs made by turns are compared in pairs (`of_pairs`), so that a machine that drifts disturbs both alike; those
-of two separate sweeps are not (`of_ratio`, Welch's degrees of freedom, rounded down).
+Student's t of the logarithms, because figures of runs differ by factors rather than by amounts. Interleaved runs are
+compared in pairs (`of_pairs`), so that drift affects both alike; runs of separate sweeps with `of_ratio` (Welch's
+degrees of freedom, rounded down).
 """
 
 from __future__ import annotations
@@ -16,30 +14,24 @@ from dataclasses import dataclass
 from typing import Final
 
 ENOUGH_REPEATS: Final = 3
-"""Fewer say nothing of their noise."""
+"""With fewer repeats the noise is unknown."""
 
 TOLD: Final = 0.95
-"""The confidence of a range that is printed beside a figure."""
+"""Confidence of a range that is printed beside a figure."""
 
 JUDGED: Final = 0.99
-"""The confidence of a verdict: many figures are judged at once, and each may be wrong."""
+"""Confidence of a verdict; higher, because many figures are judged at once."""
 
 _T: Final = {
     0.95: (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
     0.99: (63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106, 3.055, 3.012, 2.977, 2.947),
 }
-"""Two-sided quantiles of Student's t for 1 to 15 degrees of freedom; with more, the last is a little too wide."""
+"""Two-sided quantiles of Student's t for 1 to 15 degrees of freedom; beyond, the last is a little too wide."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A figure and where it is.
-
-    Attributes:
-        middle: the geometric mean.
-        low: the least it may be.
-        high: the most.
-    """
+    """The geometric mean of a figure and its confidence interval."""
 
     middle: float
     low: float
@@ -47,7 +39,7 @@ class Interval:
 
     @classmethod
     def of(cls, values: Iterable[float], confidence: float = TOLD) -> Interval | None:
-        """Of repeats of one thing; None where there are too few, or one is not above 0."""
+        """The interval of repeats; None if there are too few or one is not above 0."""
         logs = _logarithms(values)
         if logs is None:
             return None
@@ -57,12 +49,12 @@ class Interval:
 
     @classmethod
     def of_pairs(cls, pairs: Iterable[tuple[float, float]], confidence: float = TOLD) -> Interval | None:
-        """Of the second divided by the first, of runs made by turns."""
+        """The interval of second / first, of interleaved runs."""
         return cls.of([b / a if a else 0.0 for a, b in pairs], confidence)
 
     @classmethod
     def of_ratio(cls, a: Iterable[float], b: Iterable[float], confidence: float = TOLD) -> Interval | None:
-        """Of `b` divided by `a`, of repeats that have nothing to do with each other."""
+        """The interval of `b` / `a`, of independent repeats."""
         here, there = _logarithms(a), _logarithms(b)
         if here is None or there is None:
             return None
@@ -82,26 +74,22 @@ class Interval:
 
     @property
     def half(self) -> float:
-        """Half of its width, in the unit of the figure."""
+        """Half of the width, in the unit of the figure."""
         return (self.high - self.low) / 2
 
     @property
     def spread(self) -> float:
-        """Half of its width as a part of the middle."""
+        """Half of the width as a part of the middle."""
         return self.half / self.middle
 
     def text(self, write: Callable[[float], str]) -> str:
-        """`4.2 ms (3.9 to 4.5 ms)`, with as many digits as the width leaves meaning to.
-
-        Args:
-            write: makes text with a unit of a figure.
-        """
+        """`4.2 ms (3.9 to 4.5 ms)`, rounded by the width; `write` formats a figure with its unit."""
         digits = digits_of(self.middle, self.half)
         middle, low, high = (write(_rounded(value, digits)) for value in (self.middle, self.low, self.high))
         return middle if low == high else f"{middle} ({low} to {high})"
 
     def percent(self) -> str:
-        """`92 ± 3 %` of a ratio."""
+        """A ratio as `92 ± 3 %`."""
         middle, half = 100 * self.middle, 100 * self.half
         if half < 0.05:
             return f"{middle:.0f} %"
@@ -110,7 +98,7 @@ class Interval:
 
 
 def digits_of(value: float, half: float) -> int:
-    """How many significant digits of a value its error leaves meaning to: one to three."""
+    """Significant digits of a value that its error allows: one to three."""
     if not half or not value:
         return 3
     return min(3, max(1, math.floor(math.log10(abs(value))) - math.floor(math.log10(half)) + 1))

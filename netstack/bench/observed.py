@@ -1,17 +1,13 @@
-"""What one side's metrics say of a run: counts in all, gauges on average, waits a second.
+"""Metrics of one side over a run: totals of counters, means of gauges, waits per second.
 
-Takes: a TaskManager and the start of the run. Gives: plain JSON values, named as in netstack's own catalogue.
-
-Rules:
-- A side has one partition or one gate, so each metric is one number; those of what a side does not have are left out.
-- Counts (`..._total`) are of the whole run. The longest wait is the longest of the run. Waits a second
-  (`..._ms_per_second`) are those between the start and the end of the side's work, and not of the last minute. Every
-  other gauge is the mean of samples taken meanwhile: at the end of a run all queues are empty.
-- Sampling takes at most one per cent of the time; of a run at a rate, whose latencies would tell of it, a thousandth.
-  The timeline is made of the same samples.
-- A sample is due at a random moment, and a thread keeps the time. The loop wakes on data at once and on its own timers
-  up to a millisecond late, so a timer of its own mostly fires with the data that has just come: the queues would look
-  longer than they are.
+- A side has one partition or one gate, so each metric is one number; metrics that a side does not have are left out.
+- Counters (`..._total`) cover the whole run, the longest wait too. Waits per second (`..._ms_per_second`) cover the
+  time between the start and the end of the side's work. Other gauges are means of samples: all queues are empty at the
+  end.
+- Sampling takes at most one per cent of the time, and a thousandth in runs at a rate, whose latencies it would affect.
+  The timeline consists of the same samples.
+- Samples are due at random moments, and a thread measures the time: the loop's own timers mostly fire together with
+  newly arrived data, so queues would look too long.
 """
 
 from __future__ import annotations
@@ -32,22 +28,20 @@ from .busy import lost_s
 from .pacing import clock_ns
 
 PERIOD_S: Final = 0.1
-"""How often gauges are sampled, as long as that is cheap."""
+"""Time between samples of gauges, as long as sampling is cheap."""
 
 _COST: Final = 0.01
 _COST_AT_RATE: Final = 0.001
-EARLY_NS: Final = (
-    2_000_000  # a sleep under trio ends up to a millisecond late, and the first record is due at the start
-)
+EARLY_NS: Final = 2_000_000  # a trio sleep ends up to a millisecond late, and the first record is due at the start
 _PER_SECOND: Final = "_ms_per_second"
-_MOST_SAMPLES: Final = 240  # of a timeline; a longer run keeps every second one, as often as it takes
+_MOST_SAMPLES: Final = 240  # of a timeline; a longer run repeatedly drops every second one
 _SIDES: Final = ("output", "input")
 _WAITS: Final = {
     "backpressured_ms_per_s": ("netstack_output_soft_backpressured", "netstack_output_hard_backpressured"),
     "idle_ms_per_s": ("netstack_input_idle",),
 }
 
-_JITTER: Final = 0.1  # of the period, either way: records may be paced by a divisor of it
+_JITTER: Final = 0.1  # of the period: records may be paced by a divisor of it
 Pause: TypeAlias = Callable[[float], Awaitable[object]]
 _Seen: TypeAlias = tuple[float, dict[str, float], dict[str, float]]
 
@@ -79,11 +73,11 @@ class Observation:
             await pause(max(PERIOD_S, (time.thread_time() - began) / self._cost))
 
     def stop(self) -> None:
-        """The side's work is done: waits are counted up to here."""
+        """Ends the measured time of waits; called when the side's work is done."""
         result = self._read()
         elapsed_s = self._manager.now() - self._began_s
         if len(self._seen) > 1 and elapsed_s - self._seen[-1][0] < PERIOD_S / 2:
-            self._seen.pop()  # over so short a time a rate says nothing: the last stretch is a little longer
+            self._seen.pop()  # too short for a rate: the last stretch becomes a little longer
         if elapsed_s > self._seen[-1][0]:
             self._seen.append((elapsed_s, dict(result), lost_s()))
         for name, total_s in list(result.items()):
@@ -99,22 +93,21 @@ class Observation:
         self._at_stop = result
 
     def result(self) -> dict[str, float]:
-        """Every metric, after `stop`; counts as they are now."""
+        """Every metric, after `stop`; counters have their current values."""
         now = self._read()
         counts = {name: value for name, value in now.items() if name.endswith("_total") and "_seconds_" not in name}
         return {**self._at_stop, **counts}
 
     def timeline(self) -> list[dict[str, float]]:
-        """How it went, after `stop`: a sample of each stretch of about `PERIOD_S`, a few hundred at most.
+        """The course of the run, after `stop`: a sample of each stretch of about `PERIOD_S`, a few hundred at most.
 
         Each has `t_s` (its end, seconds from the start), `records` (so far), `pool_usage` (at its end, a ratio) and
-        `backpressured_ms_per_s` (of a side that writes) or `idle_ms_per_s` and `busy_ms_per_s` (of one that reads),
-        over the stretch; beside them what `bench.busy` tells of the machine.
+        `backpressured_ms_per_s` (of a writing side) or `idle_ms_per_s` and `busy_ms_per_s` (of a reading side), and the
+        figures of `bench.busy`.
         """
         return [_stretch(before, after) for before, after in itertools.pairwise(self._seen)]
 
     def _keep(self, found: dict[str, float]) -> None:
-        """One more sample for the timeline."""
         elapsed_s = self._manager.now() - self._began_s
         if elapsed_s - self._seen[-1][0] >= (self._every - 0.5) * PERIOD_S:
             self._seen.append((elapsed_s, found, lost_s()))
@@ -133,7 +126,6 @@ class Observation:
 
 
 def _stretch(before: _Seen, after: _Seen) -> dict[str, float]:
-    """What happened from one sample to the next."""
     (began_s, old, lost), (ended_s, new, lost_more) = before, after
     sample = {"t_s": round(ended_s, 4)}
     for side in _SIDES:
@@ -153,7 +145,7 @@ def _stretch(before: _Seen, after: _Seen) -> dict[str, float]:
 
 
 async def pause_aside(seconds: float) -> None:
-    """Waits for about so long, to a moment that does not depend on what the loop is woken by.
+    """Waits for about this long in a thread, independently of what wakes the loop.
 
     Cancellation: at once; the thread ends by itself.
     """
@@ -165,15 +157,13 @@ async def pause_aside(seconds: float) -> None:
 async def observing(
     manager: NetworkEnvironment, start_ns: int, pause: Pause = pause_aside, *, is_paced: bool = False
 ) -> AsyncIterator[Observation]:
-    """Observes what happens inside the block, which is entered shortly before the start of the run.
+    """Observes the block, which is entered shortly before the start of the run.
 
     Args:
         manager: whose metrics.
         start_ns: CLOCK_MONOTONIC time.
         pause: waits between samples.
-        is_paced: latencies are measured: samples are rarer.
-
-    Cancellation: nothing is left behind.
+        is_paced: latencies are measured, so samples are rarer.
     """
     await trio.sleep(max(0, start_ns - EARLY_NS - clock_ns()) / 1e9)
     observation = Observation(manager, is_paced=is_paced)

@@ -1,17 +1,14 @@
-"""When the next records are due: open-loop pacing, the end of the run, and samples of emit times.
+"""When records are due: open-loop pacing, the end of the run, and samples of emit times.
 
-Takes: the run's start, rate and limits. Gives: `Pacer` (how many records to send now) and `Sampler` to every producer.
-
-Rules:
 - Every engine is paced the same way: sleep until `SPIN_NS` before the due time, then spin on the clock. A trio engine
-  sleeps by a timer of the kernel (`alarm`): trio's own sleep is too coarse for a thousand records a second, so that it
-  would never sleep, and a core that never rests wakes others later. Where others need the processor nobody spins: the
-  timer alone wakes the task, 50 to 150 us late.
-- Open loop: record i is due at `start_ns + i / rate`, whatever happened to the records before it. A pacer that is late
-  hands out everything that is due at once; it never moves a due time, so a stall shows in the latencies.
-- Records due before the end of a run are sent even when they are late, up to twice the run's length: leaving them out
-  would leave out the worst latencies.
-- The clock is CLOCK_MONOTONIC, which all processes of one machine share.
+  sleeps by a kernel timer (`alarm`): trio's sleep is too coarse for a thousand records per second, and a core that
+  never sleeps delays other processes. Where other processes need the processor nobody spins: the timer alone wakes the
+  task, 50 to 150 us late.
+- Open loop: record i is due at `start_ns + i / rate`, regardless of earlier records. A late pacer returns everything
+  that is due at once and never moves a due time, so a stall is visible in the latencies.
+- Records that were due before the end of a run are sent even when late, up to twice the run's length: otherwise the
+  worst latencies would be missing.
+- The clock is CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -25,10 +22,10 @@ import numpy.typing as npt
 
 from netstack.alarm import Alarm
 
-# A sleeping process is woken 50 to 150 us late, so sleeping stops before the due time. Much more would keep a core busy
-# at usual rates, and engines with threads of their own would pay for it: at 1,000 records/s, 2 ms cost pyzmq 20 us.
+# A sleeping process wakes 50 to 150 us late, so sleeping stops before the due time. Much more would keep a core busy
+# at usual rates and slow down engines with threads of their own: at 1,000 records/s, 2 ms cost pyzmq 20 us.
 SPIN_NS = 250_000
-# One latency sample per millisecond of work costs nothing and is plenty for a p99 of a few seconds.
+# One latency sample per millisecond is cheap and sufficient for a p99 of a few seconds.
 SAMPLE_INTERVAL_NS = 1_000_000
 _SAMPLES_AT_MOST = 1 << 15
 
@@ -41,16 +38,16 @@ def due_ns(start_ns: int, rate_per_s: float, index: int) -> int:
 
 
 def due_ns_many(start_ns: int, rate_per_s: float, indexes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """`due_ns` for an array of indexes; bit for bit the same."""
+    """`due_ns` for an array of indexes, with bit-identical results."""
     return start_ns + (indexes.astype(np.float64) * (1e9 / rate_per_s)).astype(np.int64)
 
 
 class Pacer:
-    """Hands out how many records to send now, until the run is over.
+    """Returns how many records to send now, until the run is over.
 
     Attributes:
-        sent_records: handed out so far; the producer sends all it is handed.
-        stopped_ns: when the pacer said that the run is over; 0 before.
+        sent_records: returned so far; the producer must send all of them.
+        stopped_ns: time of the end of the run; 0 before.
     """
 
     __slots__ = (
@@ -77,16 +74,16 @@ class Pacer:
         should_stop: Callable[[], bool] = lambda: False,
         spins: bool = True,
     ) -> None:
-        """A pacer for one run.
+        """Creates the pacer of one run.
 
         Args:
             start_ns: due time of record 0.
-            most: records in one hand-out at most: the size of a batch.
-            records: the run is over after this many.
-            seconds: the run is over this long after the start.
-            rate_per_s: None hands out `most` at once.
-            should_stop: asked once per hand-out.
-            spins: False only sleeps (trio engines): some 100 us late, where others need the processor more.
+            most: maximum number of records of one span: the size of a batch.
+            records: the run ends after this many.
+            seconds: the run ends this long after the start.
+            rate_per_s: None returns `most` at once.
+            should_stop: called once per span.
+            spins: False only sleeps (trio engines): about 100 us late, for machines that need the processor elsewhere.
         """
         self._start_ns = start_ns
         self._most = most
@@ -98,7 +95,7 @@ class Pacer:
             self._give_up_ns = start_ns + int(2 * seconds * 1e9)
         self._should_stop = should_stop
         self._spin_ns = SPIN_NS if spins else 0
-        self._alarm: Alarm | None = None  # made where it is needed: threads have none
+        self._alarm: Alarm | None = None  # created on first use: threads have none
         self.sent_records = 0
         self.stopped_ns = 0
 
@@ -115,8 +112,7 @@ class Pacer:
     async def next_span_async(self) -> int:
         """`next_span` for trio; other tasks run while it waits.
 
-        Cancellation: handed-out records are lost to the caller only if it is cancelled elsewhere; this call is a
-        checkpoint only when it has to wait, because the caller's emitting is one.
+        It is a checkpoint only if it waits. Cancellation: no records were returned.
         """
         import trio
 
@@ -134,7 +130,6 @@ class Pacer:
         return self._take()
 
     def _wait_until_ns(self) -> int:
-        """The due time of the next record if it is still ahead, else 0."""
         if self.stopped_ns or (self._limit is not None and self.sent_records >= self._limit):
             return 0
         due = self._start_ns
@@ -154,23 +149,22 @@ class Pacer:
         return count
 
     def _available(self, now: int) -> int:
-        """Records that may be sent at `now`."""
         if self._give_up_ns is not None and now >= self._give_up_ns:
             return 0
         count = self._most
         if self._limit is not None:
             count = min(count, self._limit - self.sent_records)
         if self._interval_ns is not None:
-            # One more nanosecond, because due times are rounded down: the record just waited for must count as due.
+            # One more nanosecond, because due times are rounded down: the awaited record must count as due.
             count = min(count, int((now - self._start_ns + 1) / self._interval_ns) + 1 - self.sent_records)
         return max(count, 0)
 
 
 class Sampler:
-    """Remembers (index, emit time) of about one record a millisecond, in bounded memory.
+    """Stores (index, emit time) of about one record per millisecond, in bounded memory.
 
-    When the memory is full every second sample is dropped and the interval doubles, so a run of any length keeps
-    samples from all of its time.
+    When the memory is full, every second sample is dropped and the interval doubles, so samples cover a run of any
+    length.
     """
 
     __slots__ = ("_indexes", "_interval_ns", "_next_ns", "_times")
@@ -182,10 +176,10 @@ class Sampler:
         self._next_ns = 0
 
     def offer(self, index: int, at_ns: int | None = None) -> None:
-        """Called just before record `index` is emitted; keeps it when a sample is due.
+        """Called just before a record is emitted; stores it if a sample is due.
 
         Args:
-            index: of the record about to be emitted; never smaller than in the call before.
+            index: of the record; must not decrease.
             at_ns: when its latency starts; None is now.
         """
         now = clock_ns() if at_ns is None else at_ns

@@ -1,10 +1,6 @@
-"""Rows in one file that is read at once: made where the user's data are, read by every process that replays them.
+"""Packs the user's rows into one Arrow file, which every process that replays them reads once (`keep`, `kept`).
 
-Takes: `Rows`, or parts of them that others have packed. Gives: an Arrow file, and the same `Rows` from it; `keep` and
-`kept`, so that a process reads it once.
-
-Instead of its key a row has the key's hash there: that is all the choice of a lane needs. Columnar batches are the
-file's own.
+A packed row has the hash of its key instead of the key: channel selection needs no more.
 """
 
 from __future__ import annotations
@@ -33,12 +29,12 @@ _kept: dict[str, Rows] = {}
 @final
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """What a file of rows has.
+    """A file of packed rows.
 
     Attributes:
-        name: of the file; equal exactly when the content is.
-        rows: how many.
-        payload_bytes: of all, as they travel.
+        name: of the file; equal exactly if the content is.
+        rows: number of rows.
+        payload_bytes: of all rows.
         sha256: of the file.
     """
 
@@ -49,7 +45,7 @@ class PackedRows:
 
 
 def write_packed(rows: Rows, folder: Path) -> PackedRows:
-    """Writes the file into a folder, under a name that is made of its hash."""
+    """Writes the file into a folder; its name contains its hash."""
     return write_batches(packed_batches(rows), folder)
 
 
@@ -67,7 +63,7 @@ def packed_batches(rows: Rows) -> list[Any]:
 
 
 def write_batches(batches: Iterable[Any], folder: Path, name: str = "the rows") -> PackedRows:
-    """Writes the file from parts (`packed_batches`), one at a time in memory.
+    """Writes the file from `packed_batches`, one batch at a time in memory.
 
     Args:
         batches: all of one schema.
@@ -75,8 +71,8 @@ def write_batches(batches: Iterable[Any], folder: Path, name: str = "the rows") 
         name: of the rows, for messages.
 
     Raises:
-        InputError: there are none, or more than a process may hold.
-        OSError: it cannot be written.
+        InputError: there are no rows, or more than a process may hold.
+        OSError: the file cannot be written.
     """
     arrow = import_arrow()
     aside = folder / "rows.part"
@@ -103,7 +99,6 @@ def write_batches(batches: Iterable[Any], folder: Path, name: str = "the rows") 
 
 
 def _payload_bytes(batch: Any) -> int:
-    """Of its rows, as they travel."""
     if _RECORD not in batch.schema.names:
         return int(batch.serialize().size)
     import pyarrow.compute as pc
@@ -115,7 +110,7 @@ def read_packed(path: Path) -> Rows:
     """The rows of such a file.
 
     Raises:
-        OSError: it is not there.
+        OSError: the file cannot be read.
     """
     arrow = import_arrow()
     with arrow.OSFile(str(path)) as file:
@@ -127,7 +122,7 @@ def read_packed(path: Path) -> Rows:
 
 
 def keep(name: str, path: Path) -> None:
-    """Reads a file for all runs of this process, in place of what it has kept before."""
+    """Reads a file for all runs of this process and drops the file of an earlier call."""
     if name not in _kept:
         _kept.clear()
         _kept[name] = read_packed(path)
@@ -137,7 +132,7 @@ def kept(name: str) -> Rows:
     """The rows under that name.
 
     Raises:
-        LocalProtocolError: nobody has called `keep`.
+        LocalProtocolError: `keep` was not called.
     """
     rows = _kept.get(name)
     if rows is None:

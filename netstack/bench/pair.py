@@ -1,9 +1,7 @@
-"""Two worker processes that meet at barriers, led through one run: what `run`, `isolate` and `channels` share.
+"""Leads two worker processes through one run with a common start time: for `run`, `isolate` and `channels`.
 
-Takes: a worker module (`bench.pair_io`) and its job. Gives: the summaries of both sides.
-
-The conversation is that of `bench.worker_io`. `ready` may be said more than once: whenever both workers have said it,
-both are given the same start time. The producer's summary is passed on to the consumer.
+The messages are those of `bench.worker_io`. Workers may send `ready` several times: whenever both have sent it, both
+receive the same start time. The producer's summary is passed on to the consumer.
 """
 
 from __future__ import annotations
@@ -19,19 +17,19 @@ from .processes import ROLES, PhaseLimits, Workers
 from .stopping import scratch_folder
 
 LEAD_NS: Final = 30_000_000
-"""From the go to the start: both workers have long read the message by then."""
+"""Time from the go to the start, so that both workers have read the message by then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a measurement is.
+    """Progress of a measurement.
 
     Attributes:
-        engine: which engine is measured.
+        engine: the measured engine.
         phase: `starting`, `running` or `draining` (the producer is done).
         records: arrived so far.
         elapsed_s: since the start of the run; 0 before.
-        fraction: done, 0 to 1; None when it cannot be known.
+        fraction: the finished part, 0 to 1; None if unknown.
     """
 
     engine: str
@@ -47,14 +45,7 @@ Summary: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Summaries:
-    """What both sides told at their end.
-
-    Attributes:
-        producer: as its side returned it.
-        consumer: likewise.
-        remarks: what the workers wrote to stderr.
-        start_ns: the first start time they were given.
-    """
+    """The summaries of both sides, their stderr lines (`remarks`), and the first start time."""
 
     producer: Summary
     consumer: Summary
@@ -76,16 +67,16 @@ def lead(
 
     Args:
         workers: started.
-        scratch: for both.
-        fraction: how much is done, 0 to 1, after so many records and seconds since the first start.
-        steps_per_s: how often the records that have arrived must grow; None is often.
+        scratch: folder for both.
+        fraction: the finished part, 0 to 1, from records and seconds since the first start.
+        steps_per_s: rate at which arrived records must grow; None is the default.
         reads_input: whether they read a file before they are ready.
         on_progress: called a few times a second.
-        job: what they are to do.
+        job: the settings of the job.
 
     Raises:
-        MeasurementFailed: a worker died, fell silent or stalled.
-        NetstackError: what a worker found wrong with the settings.
+        MeasurementFailed: a worker died, sent nothing or stalled.
+        NetstackError: a worker reported an error.
     """
     for role in ROLES:
         workers.send(role, "job", **job, scratch=str(scratch))
@@ -130,20 +121,20 @@ def run_pair(
     on_progress: OnProgress | None = None,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Summaries:
-    """Starts both workers, leads them through one run, and sees that they are gone.
+    """Starts both workers, leads them through one run, and ends them.
 
     Args:
         module: what each process runs; it calls `serve`.
-        name: what is measured, for messages.
-        settings: the job, as plain JSON values.
-        deadlines: how patient to be.
-        expected_s: how long it takes from the first go on.
+        name: of the measurement, for messages.
+        settings: the job, as JSON values.
+        deadlines: time limits.
+        expected_s: expected time from the first go on.
         on_progress: called a few times a second.
-        environment: of the workers, besides what is there.
+        environment: additional environment variables.
 
     Raises:
-        MeasurementFailed: a worker died, fell silent or stalled.
-        NetstackError: what a worker found wrong with the settings.
+        MeasurementFailed: a worker died, sent nothing or stalled.
+        NetstackError: a worker reported an error.
     """
     with (
         scratch_folder() as scratch,

@@ -1,8 +1,4 @@
-"""What the two sides of `isolate` and `channels` are given in their worker processes.
-
-Takes: the conversation with whoever leads them (`bench.pair`). Gives: `PairIo` to a side, and `serve`, the main
-function of a worker module.
-"""
+"""The interface of `isolate` and `channels` in their worker processes, and the main function of a worker module."""
 
 from __future__ import annotations
 
@@ -20,56 +16,46 @@ Side: TypeAlias = Callable[["PairIo"], Awaitable[Summary]]
 
 
 class PairIo:
-    """What a side of a pair is given.
+    """The interface of one side of a pair.
 
     Attributes:
-        settings: the job's.
+        settings: of the job.
         scratch: a folder of this run, for sockets; removed afterwards.
     """
 
     def __init__(self, link: Link) -> None:
-        """Waits for the job."""
         job = link.wait("job")
         self.settings: dict[str, Any] = job["settings"]
         self.scratch = Path(job["scratch"])
         self._link = link
 
     def watch(self, records: Callable[[], int]) -> None:
-        """Counts progress by this."""
+        """Counts progress by this function."""
         self._link.progress = records
 
     def publish(self, address: str) -> None:
-        """Tells the other side where this one listens."""
+        """Sends this side's address to the other side."""
         self._link.send("address", address=address)
 
     async def peer_address(self) -> str:
-        """Waits for the address the other side published."""
+        """Waits for the address of the other side."""
         return str((await self._wait("address"))["address"])
 
     async def ready(self) -> int:
-        """Waits until the other side is ready too.
-
-        Returns:
-            The start time both are given, CLOCK_MONOTONIC in nanoseconds, a moment ahead.
-        """
+        """Waits until the other side is ready too; returns the common start time (CLOCK_MONOTONIC, a moment ahead)."""
         self._link.send("ready")
         return int((await self._wait("go"))["start_ns"])
 
     async def producer_summary(self) -> Summary:
-        """For the consumer: waits until the producer is done."""
+        """For the consumer: waits for the summary of the producer."""
         return await self._wait("producer_done")
 
     async def _wait(self, event: str) -> dict[str, Any]:
-        """In a thread, so that the TaskManager's tasks go on; cancelled, the thread ends with the process."""
         return await trio.to_thread.run_sync(self._link.wait, event, abandon_on_cancel=True)
 
 
 def serve(produce: Side, consume: Side) -> int:
-    """The main function of a worker module.
-
-    Returns:
-        The exit code.
-    """
+    """The main function of a worker module; returns the exit code."""
     side = produce if arguments_of(None).role == "producer" else consume
 
     def work(link: Link) -> None:

@@ -1,10 +1,7 @@
-"""Where a sweep is measured: two processes of this machine, TaskManagers on hosts, nodes of a Spark cluster.
+"""Where a sweep runs: two processes of this machine, TaskManagers on hosts, or nodes of a Spark cluster.
 
-Takes: the flags that say where. Gives: a `Place`: the grid with what its runs have besides, and what makes a run while
-the place is open.
-
-Rules: `auto` is hosts if they are named; else Spark's local mode, or, where Spark cannot run or cannot do what was
-asked for, two processes, and that is said.
+`--engine auto` takes hosts if they are named, else local Spark. If Spark cannot run or does not support the request, it
+takes two processes and prints why.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ from .sweep import Progress, RunOnce
 Open = tuple[RunOnce, Progress]
 
 FLINK_START_S: Final = 12.0
-"""A JVM with a Flink comes up and is warmed up."""
+"""Start and warm-up of a JVM with Flink."""
 
 _SPARKS: Final = {
     "master": None,
@@ -47,17 +44,17 @@ _SPARKS: Final = {
     "executors_timeout_s": SparkSettings().wait_for_executors_s,
     "tables_timeout_s": SparkSettings().tables_timeout_s,
 }
-"""Flags that only Spark has, and what they are when not given."""
+"""Flags that only Spark has, and their defaults."""
 
 
 class Bar(Progress, Protocol):
-    """What hears of everything else that takes time, too."""
+    """Progress of runs and of preparations."""
 
     def prepare(self, what: str, expected_s: float) -> None:
-        """Something starts that runs need, or that needs them."""
+        """A preparation or follow-up of runs starts."""
 
     def prepared(self) -> None:
-        """It is done."""
+        """It has ended."""
 
 
 class Place(Protocol):
@@ -68,23 +65,23 @@ class Place(Protocol):
         """About how long everything but the runs takes."""
 
     def on(self, grid: Grid) -> Grid:
-        """The grid, its runs here.
+        """The grid with the settings of this place in its runs.
 
         Raises:
-            ConfigError: a run cannot be made here; the text names the flag.
+            ConfigError: a run is not possible here; the text names the flag.
         """
 
     def show(self, runs: Sequence[PlannedRun], console: Console) -> None:
-        """Says where everything will be."""
+        """Prints where the tasks will run."""
 
     def open(self, spec: RunSpec, store: Store, progress: Bar, console: Console) -> AbstractContextManager[Open]:
-        """What makes a run, and who is to hear of runs, while the block runs.
+        """Opens the place while the block runs; returns the function that makes a run, and the progress to report to.
 
         Args:
-            spec: of any run: what all have in common counts.
+            spec: of any run; only settings common to all runs are used.
             store: the results folder.
-            progress: hears of everything.
-            console: told what else is worth telling.
+            progress: of the sweep.
+            console: for remarks.
 
         Raises:
             NetstackError: it cannot be opened.
@@ -94,12 +91,7 @@ class Place(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class LocalPlace:
-    """Two processes of this machine.
-
-    Attributes:
-        runners: make the runs.
-        beside_flink: a real Flink takes its turn at every point, and so do we as Flink.
-    """
+    """Two processes of this machine; with `beside_flink` a real Flink and netstack as Flink run at every point too."""
 
     runners: Runners
     beside_flink: bool = False
@@ -117,7 +109,7 @@ class LocalPlace:
         return replace(grid, turns=_with_flink) if self.beside_flink else grid
 
     def show(self, runs: Sequence[PlannedRun], console: Console) -> None:
-        """Nothing to show."""
+        """Prints nothing."""
 
     @contextmanager
     def open(self, spec: RunSpec, store: Store, progress: Bar, console: Console) -> Iterator[Open]:
@@ -132,7 +124,7 @@ class LocalPlace:
             return
         batch = spec.effective_batch_records if spec.emit == "arrow" else None
         rows = read_rows(spec.input_path, key_column=spec.key_column, arrow_batch_records=batch)
-        facts = {"record_bytes": rows.record_bytes}  # in the mean: their size is no setting
+        facts = {"record_bytes": rows.record_bytes}  # the mean size, which is not a setting
 
         def over_rows(spec: RunSpec, /) -> dict[str, Any]:
             document = self.runners.run_once(spec)
@@ -142,7 +134,6 @@ class LocalPlace:
 
 
 def _with_flink(spec: RunSpec) -> tuple[RunSpec, ...]:
-    """The point on Flink, as Flink, and as it is."""
     from .peers.flink import FlinkSpec
 
     flink = FlinkSpec.of(spec)
@@ -153,7 +144,7 @@ def _with_flink(spec: RunSpec) -> tuple[RunSpec, ...]:
 @final
 @dataclass(frozen=True, slots=True)
 class HostsPlace:
-    """Daemons."""
+    """TaskManager daemons on hosts."""
 
     runners: Runners
     hosts: tuple[str, ...]
@@ -170,7 +161,7 @@ class HostsPlace:
         return grid.with_spec(MeshSpec, hosts=self.hosts, relay=self.relay)
 
     def show(self, runs: Sequence[PlannedRun], console: Console) -> None:
-        """The matrix of subtasks."""
+        """Prints the matrix of subtasks."""
         if runs and isinstance(runs[0].spec, MeshSpec):
             print_matrix(runs[0].spec, console, channels=False)
 
@@ -183,11 +174,11 @@ class HostsPlace:
 @final
 @dataclass(frozen=True, slots=True)
 class SparkPlace:
-    """Nodes in the tasks of barrier stages.
+    """Nodes in the tasks of Spark's barrier stages.
 
     Attributes:
         runners: makes the session.
-        settings: of the session, as plain values (`SparkSettings`).
+        settings: of the session (`SparkSettings`).
         parallelism: sources and sinks of each node.
         relay: records make a round trip.
         one_way: sources on half of the nodes, sinks on the others.
@@ -216,7 +207,7 @@ class SparkPlace:
         return grid.with_spec(SparkSpec, nodes=nodes, sources_per_node=each, sinks_per_node=each, **ways)
 
     def show(self, runs: Sequence[PlannedRun], console: Console) -> None:
-        """Which nodes, and how many subtasks."""
+        """Prints the nodes and the number of subtasks."""
         if runs:
             spec: Any = runs[0].spec
             plural = "s" if spec.sources_per_node > 1 else ""
@@ -228,7 +219,7 @@ class SparkPlace:
 
     @contextmanager
     def open(self, spec: RunSpec, store: Store, progress: Bar, console: Console) -> Iterator[Open]:
-        """Implements `Place.open`; at the end the tables are written."""
+        """Implements `Place.open`; writes the tables at the end."""
         from .spark.place import spark_place
 
         with spark_place(self.settings, spec, store, progress, console, self.warehouse) as opened:
@@ -236,15 +227,15 @@ class SparkPlace:
 
 
 def place_of(runners: Runners, settings: dict[str, Any], console: Console) -> Place:
-    """Where the flags say; takes them out of `settings`.
+    """The place that the flags select; removes them from `settings`.
 
     Args:
         runners: make runs.
         settings: all flags of the command.
-        console: told when two processes step in for Spark.
+        console: receives a remark if two processes replace Spark.
 
     Raises:
-        ConfigError: flags that do not go together, or Spark was asked for and cannot run here.
+        ConfigError: the flags exclude each other, or Spark was requested and cannot run here.
     """
     asked = {name: settings.pop(name) for name in ("engine", "hosts", "secret_file", "relay", "peers", *_SPARKS)}
     beside_flink = bool(asked["peers"])
@@ -273,7 +264,7 @@ def place_of(runners: Runners, settings: dict[str, Any], console: Console) -> Pl
     except ConfigError as error:
         if wants:
             raise
-        LocalPlace(runners).on(Grid.of(settings)).plan()  # what no place can do is no reason to step in
+        LocalPlace(runners).on(Grid.of(settings)).plan()  # settings that are invalid everywhere fail first
         console.print(
             f"measuring with --engine local, two processes without Spark: {escape(str(error))}", soft_wrap=True
         )
@@ -295,5 +286,5 @@ def _spark(runners: Runners, asked: Mapping[str, Any]) -> SparkPlace:
         "wait_for_executors_s": asked["executors_timeout_s"],
         "tables_timeout_s": asked["tables_timeout_s"],
     }
-    SparkSettings(**chosen)  # refuses what cannot be before anything starts
+    SparkSettings(**chosen)  # checks the settings before anything starts
     return SparkPlace(runners, chosen, asked["parallelism"], asked["relay"], asked["one_way"], asked["warehouse"])

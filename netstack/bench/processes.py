@@ -1,9 +1,7 @@
-"""The two worker processes of a measurement: started, talked to, watched, and gone afterwards.
+"""The two worker processes of a measurement: start, messages, deadlines, cleanup.
 
-Takes: an engine's name. Gives: the workers' messages, or an error that says which worker failed and its last words.
-
-Rules: one thread; every wait has a deadline. Workers run in sessions of their own, so that Ctrl-C reaches only this
-process, which then ends them. Leaving the `with` block kills and reaps both, always.
+Every wait has a deadline. Workers run in sessions of their own, so that Ctrl-C reaches only this process, which then
+ends them. Leaving the `with` block always kills and reaps both.
 """
 
 from __future__ import annotations
@@ -31,18 +29,18 @@ from .source import MissingExtra
 ROLES: Final = ("producer", "consumer")
 
 _ROOT: Final = str(Path(__file__).resolve().parents[2])
-"""The folder that netstack is in."""
+"""The folder that contains netstack."""
 
 _STDERR_LINES = 200
 _QUOTED_LINES = 12
-_GRACE_S = 0.5  # when one worker fails, how long to listen for what the other has to say about it
+_GRACE_S = 0.5  # after one worker fails, time to wait for messages of the other
 _TYPED: Final[dict[str, type[NetstackError]]] = {
     error.__name__: error for error in (ConfigError, InputError, MissingExtra)
 }
 
 
 class MeasurementFailed(NetstackError):
-    """A worker died, fell silent or made no progress; the message names it and quotes its last words."""
+    """A worker died, sent nothing or made no progress; the message names it and quotes its last words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +48,11 @@ class PhaseLimits:
     """Time limits of the phases of a measurement.
 
     Attributes:
-        setup_s: from starting the processes until both are ready.
-        input_s: the same when an input file has to be read and checked.
-        silent_s: a worker sends a heartbeat four times a second; this long without one counts as dead.
-        stalled_s: no record sent or received for this long, and the run is over (a slow rate makes it longer).
-        exit_s: how long a worker may take to exit after its summary.
+        setup_s: from the start of the processes until both are ready.
+        input_s: the same with an input file to read and check.
+        silent_s: limit between heartbeats, which a worker sends four times a second.
+        stalled_s: limit without a sent or received record (longer for a slow rate).
+        exit_s: limit for a worker to exit after its summary.
     """
 
     setup_s: float = 30.0
@@ -65,18 +63,13 @@ class PhaseLimits:
 
 
 class Process:
-    """One process in a session of its own, and what came from it so far.
+    """One process in a session of its own, and its output so far.
 
     Args:
         name: for messages.
-        module: what it runs.
+        module: the module to run.
         arguments: of the module.
-        environment: what is set for it besides what is set here.
-
-    Attributes:
-        name: as given.
-        process: the process.
-        words: the last lines it wrote to stderr.
+        environment: additional environment variables.
     """
 
     def __init__(self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -95,13 +88,13 @@ class Process:
         self._word = b""
 
     def register(self, selector: selectors.BaseSelector) -> None:
-        """Has both of its outputs watched; the data of each is this process, and whether it is stderr."""
+        """Registers both outputs with a selector; the data is (process, whether it is stderr)."""
         for pipe, is_stderr in ((self.process.stdout, False), (self.process.stderr, True)):
             assert pipe is not None
             selector.register(pipe, selectors.EVENT_READ, (self, is_stderr))
 
     def send(self, event: str, **fields: Any) -> None:
-        """Writes a message to it; if it cannot take one it has died, which its output shows."""
+        """Writes a message to the process. If the process has died this does nothing; its output will show it."""
         pipe = self.process.stdin
         assert pipe is not None
         with contextlib.suppress(BrokenPipeError):
@@ -109,22 +102,22 @@ class Process:
             pipe.flush()
 
     def take_messages(self, chunk: bytes) -> list[dict[str, Any]]:
-        """The messages that end in this piece of its standard output."""
+        """The messages that end in this piece of standard output."""
         *lines, self._pending = (self._pending + chunk).split(b"\n")
         return [json.loads(line) for line in lines]
 
     def take_words(self, chunk: bytes) -> None:
-        """Keeps lines of stderr."""
+        """Stores lines of stderr."""
         *lines, self._word = (self._word + chunk).split(b"\n")
         self.words.extend(line.decode(errors="replace") for line in lines)
 
     def quote(self) -> str:
-        """Its last words, for an error message."""
+        """The last lines of stderr, for an error message."""
         words = [*self.words, *filter(None, [self._word.decode(errors="replace")])]
         return "".join(f"\n    {line}" for line in words[-_QUOTED_LINES:])
 
     def how_it_ended(self, patience_s: float) -> str:
-        """In words, once its output has ended; it may take so long to exit."""
+        """The exit in words, after the end of its output; waits this long for the exit."""
         try:
             code = self.process.wait(patience_s)
         except subprocess.TimeoutExpired:
@@ -132,7 +125,7 @@ class Process:
         return f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
 
     def end(self) -> None:
-        """Kills and reaps it, whatever it does."""
+        """Kills and reaps it."""
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
@@ -142,11 +135,9 @@ class Process:
 
 
 class _Worker(Process):
-    """One of the two workers."""
-
     def __init__(self, role: str, engine: str, module: str, environment: Mapping[str, str]) -> None:
         super().__init__(role, module, ("--role", role, "--engine", engine), environment)
-        self.heard_at = math.inf  # silence counts from its first message on; before, it may still be importing
+        self.heard_at = math.inf  # the limit applies from the first message on; before, it may still be importing
         self.records = 0
         self.done = False
         self.ended = False
@@ -156,9 +147,9 @@ class Workers:
     """Both workers of one measurement.
 
     Attributes:
-        engine: what they run.
-        module: what is started, with the role and the engine as its arguments.
-        environment: what is set for them besides what is set here.
+        engine: the engine that they run.
+        module: started with the role and the engine as its arguments.
+        environment: additional environment variables.
     """
 
     def __init__(
@@ -181,7 +172,6 @@ class Workers:
         self._moved_at = time.monotonic()
 
     def __enter__(self) -> Workers:
-        """Starts both processes."""
         try:
             for role in ROLES:
                 worker = self._workers[role] = _Worker(role, self.engine, self.module, self.environment)
@@ -194,7 +184,6 @@ class Workers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Kills and reaps whatever still runs; after success it first lets the workers exit by themselves."""
         try:
             if kind is None:
                 self._let_exit()
@@ -202,26 +191,26 @@ class Workers:
             self._end()
 
     def expect_setup(self, *, reads_input: bool) -> None:
-        """From now on both workers have to become ready in time."""
+        """From now on the setup limit applies."""
         limit_s = self._deadlines.input_s if reads_input else self._deadlines.setup_s
         self._setup_until = time.monotonic() + limit_s
 
     def expect_progress(self, rate_per_s: float | None) -> None:
-        """From now on records have to move."""
+        """From now on the limit for progress applies."""
         self._setup_until = None
         self._moved_at = time.monotonic()
         if rate_per_s is not None:
             self._stalled_s = max(self._deadlines.stalled_s, 3 / rate_per_s)
 
     def send(self, role: str, event: str, **fields: Any) -> None:
-        """Writes a message to one worker; a worker that cannot take it has died, which `receive` reports."""
+        """Writes a message to one worker; if the worker has died, `receive` reports it."""
         self._workers[role].send(event, **fields)
 
     def receive(self) -> tuple[str, dict[str, Any]]:
         """The next message of either worker.
 
         Raises:
-            MeasurementFailed: a worker died, is silent, or no records move.
+            MeasurementFailed: a worker died, sent nothing in time, or no records move.
             NetstackError: a worker reported this error.
         """
         while not self._inbox:
@@ -238,7 +227,7 @@ class Workers:
         return role, message
 
     def last_words(self) -> list[str]:
-        """What the workers wrote to stderr in a run that succeeded: warnings, most likely."""
+        """The stderr lines of the workers in a successful run, usually warnings."""
         return [f"{worker.name}: {line}" for worker in self._workers.values() for line in list(worker.words)[-5:]]
 
     def _read(self, wait_s: float) -> None:
@@ -255,7 +244,6 @@ class Workers:
                 self._inbox.extend((worker.name, message) for message in worker.take_messages(chunk))
 
     def _check(self) -> None:
-        """Raises when something is wrong and no message is left that might say it better."""
         if self._inbox:
             return
         now = time.monotonic()
@@ -273,10 +261,10 @@ class Workers:
             self._fail(waiting, f"made no progress for {self._stalled_s:g} s (records: {counts})")
 
     def _failure(self, errors: list[tuple[str, dict[str, Any]]]) -> NetstackError:
-        """The best explanation of a failure, after listening for a moment to what the other worker says about it.
+        """The best explanation of a failure, after a moment for messages of the other worker.
 
-        When one worker fails the other one soon does too, so both are quoted, unless there is an error of the kind that
-        the user can do something about.
+        When one worker fails the other soon does too, so both are quoted, unless there is an error that the user can
+        correct.
         """
         until = time.monotonic() + _GRACE_S
         while time.monotonic() < until and self._selector.get_map():

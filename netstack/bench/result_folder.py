@@ -1,7 +1,4 @@
-"""The folder of a measurement that ends in one page: what it found as a page for people and as a document.
-
-Takes: `--output`, a result. Gives: `<name>.html` and `<name>.json`.
-"""
+"""The results folder of an experiment with a page: `<name>.html` and `<name>.json`."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def output_flag(name: str) -> Callable[[_Command], _Command]:
-    """`--output`: where the page of a measurement goes."""
+    """The `--output` flag of an experiment with a page."""
     return click.option(
         "--output",
         type=click.Path(file_okay=False, path_type=Path),
@@ -39,13 +36,7 @@ def output_flag(name: str) -> Callable[[_Command], _Command]:
 @final
 @dataclass(frozen=True, slots=True)
 class ResultFolder:
-    """A folder that can be written to.
-
-    Attributes:
-        name: of the measurement.
-        path: of the folder.
-        began: when it was opened.
-    """
+    """A writable folder for the results of the experiment `name`."""
 
     name: str
     path: Path
@@ -53,10 +44,10 @@ class ResultFolder:
 
     @classmethod
     def open(cls, name: str, output: Path | None) -> ResultFolder:
-        """Makes it, before anything is measured.
+        """Creates the folder, before the measurement.
 
         Raises:
-            ConfigError: it cannot be made.
+            ConfigError: it cannot be created.
         """
         now = datetime.now()
         path = output or Path("results") / f"{name}-{now:%Y-%m-%d-%H%M%S}"
@@ -67,15 +58,12 @@ class ResultFolder:
         return cls(name, path, now)
 
     def write(self, result: Mapping[str, Any], build_page: Callable[..., str], arguments: Sequence[str]) -> Path:
-        """Writes both files.
+        """Writes both files and returns the path of the page.
 
         Args:
-            result: what was found.
-            build_page: makes the page of `command` and `made`, when.
+            result: the JSON document.
+            build_page: makes the page from `command` and `made` (the date).
             arguments: of the command line.
-
-        Returns:
-            The page.
         """
         page = self.path / f"{self.name}.html"
         command = shlex.join(("netstack-bench", *arguments))
@@ -98,19 +86,19 @@ def result_page(
     made: str,
     style: str,
 ) -> str:
-    """The page of an experiment: one HTML file that needs nothing else.
+    """The page of an experiment: one self-contained HTML file.
 
     Args:
-        name: of the experiment: its command, and what its page is called.
+        name: of the experiment's command.
         heading: the question that it answers.
         findings: the first part, HTML.
         parts: charts and tables, HTML.
-        remarks: notes on how it was measured, plain text.
+        remarks: notes on the method, plain text.
         spec: its settings.
         result: its document; its `host` and `version` are shown.
         about: the settings in a line.
-        command: how it was made.
-        made: when.
+        command: the command line.
+        made: the date.
         style: CSS beyond that of every page.
     """
     host = result["host"]
@@ -134,7 +122,7 @@ def _setting(name: str, value: Any) -> str:
 
 
 def machine_facts(host: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Names and values of the machine that measured, for a page; `host` is what `host.host_facts` says."""
+    """Names and values of the measuring machine, for a page; `host` is the result of `host.host_facts`."""
     for name in ("cpu", "cores", "kernel", "python", "load_average"):
         value = host.get(name)
         if value is not None:

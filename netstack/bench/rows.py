@@ -1,14 +1,11 @@
-"""The user's rows as the records of a run, and the proof that all of them arrived in order.
+"""The user's rows as records of a run, and the proof that all arrived in order.
 
-Takes: `Rows` of a file. Gives: `RowSource` to the producer, `RowVerifier` to the consumer.
-
-Rules:
-- Nothing is added to a row. What proves a channel is its count and a rolling hash, on both sides:
-  `h = h * P + crc32(row) + 1 (mod 2**64)`, which depends on every byte and on the order.
-- Rows start over at the end of the file when the run needs more. The producer's hashes are computed after the run, from
+- Nothing is added to a row. A channel is proven by its count and a rolling hash, on both sides: `h = h * P + crc32(row)
+  + 1 (mod 2**64)`, which depends on every byte and on the order.
+- Rows repeat from the start of the file if the run needs more. The producer's hashes are computed after the run, from
   one pass over the file: `m` rows with hash `a`, followed by `n` rows with hash `b`, have `a * P**n + b`.
-- Without a key, record i goes to channel i mod C (round robin from channel 0); with one, to the owner of its key group.
-- A columnar batch is one element of a channel, of as many records as it has rows.
+- Without a key, record i goes to channel i mod C; with one, to the owner of its key group.
+- A columnar batch is one element of a channel, with as many records as it has rows.
 """
 
 from __future__ import annotations
@@ -34,10 +31,10 @@ from .spec import RunSpec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_P = 0x9E3779B97F4A7C15  # odd, so that multiplying loses nothing; bits of the golden ratio
+_P = 0x9E3779B97F4A7C15  # odd, so that multiplication is invertible; bits of the golden ratio
 _STAGE = 4096
 _FEW = 16  # elements that plain integers hash faster than numpy
-_CUTS_AT_MOST = 1 << 16  # batches whose hash is remembered
+_CUTS_AT_MOST = 1 << 16  # batches whose hash is cached
 
 Hashed = tuple[int, int]  # how many elements, their rolling hash
 
@@ -62,7 +59,7 @@ def joined(first: Hashed, second: Hashed) -> Hashed:
 
 
 def repeated(once: Hashed, times: int) -> Hashed:
-    """The count and hash of a sequence that comes `times` times."""
+    """The count and hash of a sequence repeated `times` times."""
     total: Hashed = (0, 0)
     while times:
         if times & 1:
@@ -72,19 +69,14 @@ def repeated(once: Hashed, times: int) -> Hashed:
 
 
 def hashes_of(rows: Rows) -> npt.NDArray[np.int32] | None:
-    """Of the key of each row; None without keys."""
+    """Hash of the key of each row; None without keys."""
     if rows.hashes is None and rows.keys is not None:
         return np.array([stable_hash(key) for key in rows.keys], dtype=np.int32)
     return rows.hashes
 
 
 class RowSource:
-    """Rows of a file, over and over.
-
-    Attributes:
-        rows: records in the file.
-        lanes: the channel each row of the file must take; None for round robin.
-    """
+    """Rows of a file, repeated endlessly; `lanes` has the channel of each row with a key (None: round robin)."""
 
     def __init__(self, rows: Rows, channels: int) -> None:
         self.rows = rows.count
@@ -92,7 +84,7 @@ class RowSource:
         self._batches = rows.batches
         self._channels = channels
         self._batch_starts = [0, *accumulate(batch.num_rows for batch in rows.batches or ())]
-        self._emitted: list[tuple[int, int]] = []  # of the batches: (crc, bytes), because their cuts depend on pacing
+        self._emitted: list[tuple[int, int]] = []  # (crc, bytes) of batches, whose sizes depend on pacing
         self._emitted_rows: list[int] = []
         self._hashed: dict[tuple[int, int], tuple[int, int]] = {}  # by (first row, rows)
         self.lanes: Int64s | None = None
@@ -126,7 +118,7 @@ class RowSource:
         return result
 
     def arrow(self, first: int, count: int) -> list[pa.RecordBatch]:
-        """The same rows as batches, cut where the file's batches end; each call is part of the proof."""
+        """The same rows as batches, split where the file's batches end; each call is part of the proof."""
         batches = []
         while count:
             at = first % self.rows
@@ -185,7 +177,6 @@ class RowSource:
         return lane_keys(self.lanes[at], rounds * per_lane[self.lanes[at]] + rank[at])
 
     def _round_robin(self, crcs: npt.NDArray[np.uint64], lane: int, records: int) -> Hashed:
-        """What channel `lane` carries; its sequence repeats after `period` elements."""
         total = len(range(lane, records, self._channels))
         period = self.rows // int(np.gcd(self.rows, self._channels))
         at = (lane + self._channels * np.arange(min(period, total))) % self.rows
@@ -198,15 +189,15 @@ class RowVerifier:
     """Checks rows of a file: count, bytes and rolling hash of every channel.
 
     Attributes:
-        hashed: by channel: how many elements came, and their rolling hash; after `finish`.
-        arrivals: how many arrived when.
+        hashed: (elements, rolling hash) by channel, after `finish`.
+        arrivals: number and time of arrivals.
         latency: always empty: rows carry no index, so their latency is sampled.
         payload_bytes: payload checked so far.
     """
 
     def __init__(self, channels: int) -> None:
         self.hashed: list[Hashed] = [(0, 0)] * channels
-        self._position = [0] * channels  # records, which are more than elements when batches arrive
+        self._position = [0] * channels  # in records; a batch is one element of several records
         self._staged: list[bytes | memoryview] = []
         self._segments: list[tuple[int, int]] = []
         self.payload_bytes = 0
@@ -214,15 +205,15 @@ class RowVerifier:
         self.latency = Histogram()
 
     def begin(self, start_ns: int, latency_from_ns: int = 0) -> None:
-        """Nothing to set: see `latency`."""
+        """Does nothing (see `latency`)."""
 
     @property
     def received_records(self) -> int:
-        """Records fed so far."""
+        """Records verified so far."""
         return self.arrivals.records
 
     def feed(self, channel: int, records: Sequence[bytes | memoryview], now_ns: int | None = None) -> None:
-        """Takes records of one channel that arrived together; the list may be reused, the records may not change."""
+        """Takes records of one channel that arrived together; the list may be reused, the records must not change."""
         self._arrived(channel, len(records), clock_ns() if now_ns is None else now_ns)
         self._staged.extend(records)
         self._segments.append((channel, len(records)))
@@ -230,7 +221,7 @@ class RowVerifier:
             self._flush()
 
     def feed_array(self, channel: int, array: npt.NDArray[Any], now_ns: int | None = None) -> None:
-        """Takes rows of equal width that were read as one array, shape (n, bytes of a row)."""
+        """Takes rows of equal width as one array of shape (n, bytes of a row)."""
         self.feed(channel, [row.tobytes() for row in array], now_ns)
 
     def feed_arrow(self, channel: int, batch: pa.RecordBatch, now_ns: int | None = None) -> None:
@@ -241,11 +232,11 @@ class RowVerifier:
         self.hashed[channel] = rolling(self.hashed[channel], [crc32(body)])
 
     def finish(self) -> None:
-        """Checks what is still staged; nothing may be fed afterwards."""
+        """Checks the staged records; no records may follow."""
         self._flush()
 
     def sample_keys(self, keys: Int64s) -> Int64s:
-        """The keys under which `arrivals` logged samples, which `RowSource.sample_keys` named already."""
+        """The keys of samples in `arrivals`, which `RowSource.sample_keys` already computed."""
         return keys
 
     def _flush(self) -> None:
@@ -259,7 +250,7 @@ class RowVerifier:
         self._segments.clear()
 
     def problems(self, expected: dict[str, Any]) -> list[str]:
-        """Everything wrong with the delivery, given `RowSource.expected`; empty when it is proven."""
+        """Everything wrong with the delivery, given `RowSource.expected`; empty if it is proven."""
         texts = []
         for name, total in (("records", self.received_records), ("payload_bytes", self.payload_bytes)):
             if total != expected[name]:
@@ -279,7 +270,6 @@ class RowVerifier:
 
 
 def _powers() -> npt.NDArray[np.uint64]:
-    """P**4095 ... P**1, P**0."""
     powers = list(accumulate(range(_STAGE - 1), lambda power, _: power * _P & MASK, initial=1))
     return np.array(powers[::-1], dtype=np.uint64)
 

@@ -1,7 +1,4 @@
-"""The table of one run, and the line below it that says who is waiting for whom.
-
-Takes: the document of a run, with or without peers. Gives: text on standard output.
-"""
+"""The table of one run, and the line below it on what limits the run."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ _CAUSE: Final = "netstack_output_{}_flushes_total"
 
 
 def print_run(result: Mapping[str, Any], spec: RunSpec, console: Console) -> None:
-    """The table of one run; each peer adds its column and one with how many times its figure ours is."""
+    """Prints the table of one run; each peer adds its column and a column of ratios."""
     peers = peer_rows(result)
     table = made_table(("",), ("netstack",))
     for name in peers:
@@ -55,7 +52,7 @@ def print_run(result: Mapping[str, Any], spec: RunSpec, console: Console) -> Non
 
 
 def print_costs(result: Mapping[str, Any], console: Console) -> None:
-    """Where each side's time went, if that was measured."""
+    """Prints where each side's time went, if that was measured."""
     costs = result.get("costs") or ()
     for side in dict.fromkeys(str(cost["side"]) for cost in costs):
         table = made_table(("",), ("share", "us a buffer", "ns a record"), title=f"time of the {side}")
@@ -76,7 +73,7 @@ def _is_overdrawn(result: Mapping[str, Any]) -> bool:
 
 
 def describe_spec(spec: RunSpec) -> str:
-    """One run's settings in a line: what is always worth telling, and what is not as usual."""
+    """The settings of a run in a line: the main ones, and those that differ from their defaults."""
     segment = format_size(spec.segment_size_bytes, space=" ")
     parts = [
         spec.rows,
@@ -126,7 +123,6 @@ def _times(ratio: float) -> str:
 
 
 def _spread(result: Mapping[str, Any]) -> str:
-    """Where the rate is, with 95 % confidence; from the least to the most where too few runs know that."""
     interval = Interval.of(_rates(result))
     if interval is not None:
         return f", records/s {interval.text(format_count)}"
@@ -136,7 +132,6 @@ def _spread(result: Mapping[str, Any]) -> str:
 
 
 def _print_ratios(result: Mapping[str, Any], console: Console) -> None:
-    """How many times a peer's rate ours is, of runs made by turns."""
     for name, row in peer_rows(result).items():
         interval = Interval.of_pairs(zip(_rates(row), _rates(result), strict=False))
         if interval is not None:
@@ -148,7 +143,6 @@ def _rates(result: Mapping[str, Any]) -> list[float]:
 
 
 def _at(document: Mapping[str, Any], path: Sequence[str]) -> Any:
-    """One figure of a nested document; None where it is absent."""
     value: Any = document
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -156,7 +150,6 @@ def _at(document: Mapping[str, Any], path: Sequence[str]) -> Any:
 
 
 def _frames(metrics: Mapping[str, Any]) -> int | None:
-    """Data buffers that arrived: one that leaves in parts arrives as often."""
     kinds = ("remote", "local")
     return (
         None
@@ -171,7 +164,6 @@ def _sent(metrics: Mapping[str, Any]) -> str | None:
 
 
 def _causes(metrics: Mapping[str, Any]) -> str | None:
-    """What is left is what went at once: part-filled buffers with a timeout of 0, and the last of a run."""
     frames = _frames(metrics)
     if frames is None or metrics["producer"] is None or _CAUSE.format("full") not in metrics["producer"]:
         return None

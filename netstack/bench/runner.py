@@ -1,10 +1,7 @@
-"""Runs one measurement: two worker processes, one start time, one result; and peers in between, for comparison.
+"""Runs one measurement: two worker processes, one start time, one document; optionally interleaved with peers.
 
-Takes: a `RunSpec`. Gives: one dictionary per measurement, whose keys are a contract.
-
-Rules:
-- A worker that dies, says nothing or makes no progress ends the measurement with an error that quotes its last words.
-- Both workers are killed and reaped on every path out of here, Ctrl-C included.
+A worker that dies, sends nothing or makes no progress ends the measurement with an error that quotes its last words.
+Both workers are always killed and reaped.
 """
 
 from __future__ import annotations
@@ -38,8 +35,8 @@ if TYPE_CHECKING:
 DEFAULT_SECONDS: Final = 3.0
 """How long a run lasts when neither records nor seconds are given."""
 
-_LATE_NS = 1_000_000_000  # records arriving this long after the last was sent: a receiver that does not keep up
-_RATE_KEPT = 0.98  # a producer that sends less than this of the asked rate gets a warning
+_LATE_NS = 1_000_000_000  # records that arrive this long after the last was sent: the receiver is too slow
+_RATE_KEPT = 0.98  # below this part of the requested rate there is a warning
 _COMPARED: Final = (
     "records_per_s",
     "payload_mb_per_s",
@@ -63,15 +60,15 @@ def run_once(
         spec: the settings; a run without a length lasts 3 s, or as long as the input's rows.
         engine: `netstack` or a peer.
         on_progress: called a few times a second.
-        deadlines: how patient to be.
-        environment: what is set for both processes besides what is set here, such as NETSTACK_PURE.
+        deadlines: time limits.
+        environment: additional environment variables of both processes, such as NETSTACK_PURE.
 
     Returns:
-        The result, as plain JSON values (`bench/METHOD.md` says what each key means).
+        The result as JSON values (`bench/METHOD.md` describes each key).
 
     Raises:
-        MeasurementFailed: a worker died, fell silent or stalled.
-        NetstackError: what a worker found wrong: an input file, a setting, a missing package.
+        MeasurementFailed: a worker died, sent nothing or stalled.
+        NetstackError: a worker reported an error: an input file, a setting, a missing package.
     """
     asked = with_length(peer_spec(engine, spec))
     with (
@@ -100,7 +97,7 @@ def run_with_peers(
     on_progress: OnProgress | None = None,
     deadlines: PhaseLimits | None = None,
 ) -> dict[str, Any]:
-    """Measures an engine and its peers in turn (A B A B ...), so that a drifting machine disturbs all alike.
+    """Measures an engine and its peers in turn (A B A B ...), so that drift of the machine affects all alike.
 
     Returns:
         The engine's medians (`bench.sweep.median_result`), with `peer` (the same of the peer, by name if there are
@@ -111,7 +108,7 @@ def run_with_peers(
         NetstackError: see `run_once`.
     """
     for peer in peers:
-        peer_spec(peer, spec)  # refuses what a peer cannot do before anything is measured
+        peer_spec(peer, spec)  # checks what the peer supports before the measurement
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in (engine, *peers)}
     with contextlib.ExitStack() as stack:
         flink = stack.enter_context(_flink_session()) if "flink" in peers else None
@@ -142,7 +139,7 @@ def _flink_session() -> FlinkSession:
 
 
 def with_length(spec: RunSpec) -> RunSpec:
-    """The settings with the default length where none is given and no input file has one."""
+    """The settings with the default length if none is given and there is no input file."""
     if spec.records is None and spec.seconds is None and spec.input_path is None:
         return RunSpec.from_dict({**spec.as_dict(), "seconds": DEFAULT_SECONDS})
     return spec
@@ -160,10 +157,9 @@ def ratios(row: dict[str, Any], peer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _steps_per_s(spec: RunSpec) -> float | None:
-    """How often the count of arrived records must grow, as far as the settings hold it back."""
     link = None if spec.link_bytes_per_s is None else spec.link_bytes_per_s / spec.record_bytes
     rates = [rate for rate in (spec.rate_per_s, spec.consume_rate_per_s, link) if rate is not None]
-    at_once = spec.effective_batch_records if spec.emit == "arrow" else 1  # a columnar batch arrives as a whole
+    at_once = spec.effective_batch_records if spec.emit == "arrow" else 1  # a columnar batch arrives at once
     return min(rates) / at_once if rates else None
 
 
@@ -240,7 +236,6 @@ def _result(spec: RunSpec, engine: str, found: Summaries) -> dict[str, Any]:
 
 
 def _timeline(producer: dict[str, Any], consumer: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """Samples of both sides, each with its host and task, in the order of time; None where an engine takes none."""
     host = host_facts()["name"]
     samples = [
         {"host": host, "task": task, **sample}
@@ -251,17 +246,17 @@ def _timeline(producer: dict[str, Any], consumer: dict[str, Any]) -> list[dict[s
 
 
 def paced_window(rate_per_s: float, records: int, start_ns: int, stopped_ns: int, last_ns: int) -> dict[str, Any]:
-    """The window of a run at a rate: all of it, because no window cut out of so few arrivals shows the rate.
+    """The window of a run at a rate: the whole run.
 
-    Flushed by a timer they come in bursts, and one burst more or less is many per cent of them.
+    Records flushed by a timer arrive in bursts, and one burst more or less would change the rate by many per cent.
     """
     ended_ns = last_ns if last_ns - stopped_ns > _LATE_NS else stopped_ns
-    # The last record is due one interval before the end of the time the records stand for.
+    # The last record is due one interval before the end of its time.
     return {"records": records, "seconds": max((ended_ns - start_ns) / 1e9, records / rate_per_s), "steady": True}
 
 
 def pace_warnings(spec: RunSpec, steady: bool, sent_records: int, sent_s: float) -> list[str]:
-    """What to know of a run that was too short, or of a producer that did not keep the rate asked."""
+    """Warnings for a run that was too short, or a producer that did not keep the requested rate."""
     warnings = []
     if not steady and spec.rate_per_s is None:
         warnings.append(f"the run lasted {sent_s:.2f} s, too short to leave out a warm-up: figures include it")
@@ -276,7 +271,7 @@ def pace_warnings(spec: RunSpec, steady: bool, sent_records: int, sent_s: float)
 
 
 def connection_warnings(spec: RunSpec, control: str | None) -> list[str]:
-    """What to know of a connection's congestion control."""
+    """Warnings about the congestion control of a connection."""
     if spec.rate_per_s is None and control == "bbr":
         return [
             "the connection's TCP congestion control is bbr (the system's), which paces: on loopback about half of"
@@ -286,13 +281,11 @@ def connection_warnings(spec: RunSpec, control: str | None) -> list[str]:
 
 
 def _either(first: dict[str, Any], second: dict[str, Any], name: str) -> Any:
-    """A fact of one side, or of the other if that one has none."""
     value = first["facts"][name]
     return second["facts"][name] if value is None else value
 
 
 def _metric(metrics: dict[str, float] | None, name: str) -> float | None:
-    """One metric of one side; None where an engine has none."""
     return None if metrics is None else metrics[name]
 
 

@@ -1,7 +1,4 @@
-"""What makes runs, behind one door: a test hands in one that starts no processes.
-
-Takes: settings. Gives: documents of runs. Everything is imported late, so that `--help` is quick.
-"""
+"""The functions that make runs, as one object that tests replace. Imports are late, so that `--help` is quick."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ OnProgress = Callable[[console.Heard], None]
 
 
 class Runners:
-    """What measures."""
+    """Makes runs."""
 
     def run_once(self, spec: RunSpec, /, on_progress: OnProgress | None = None) -> Mapping[str, Any]:
         """One run of netstack."""
@@ -36,7 +33,7 @@ class Runners:
 
     @contextmanager
     def flink(self) -> Iterator[Callable[[RunSpec], Mapping[str, Any]]]:
-        """What makes a run on a real Flink, while the block runs."""
+        """The function that makes a run on a real Flink, while the block runs."""
         from .peers.flink import FlinkSession
 
         with FlinkSession() as session:
@@ -51,10 +48,10 @@ class Runners:
         return run_over_hosts(spec, secret_file=secret_file, on_progress=on_progress)
 
     def check_spark(self) -> None:
-        """Whether Spark can run here.
+        """Checks that Spark can run here.
 
         Raises:
-            ConfigError: it cannot; the text says what is missing.
+            ConfigError: it cannot; the text names what is missing.
         """
         from netstack.spark.session import check_spark
 

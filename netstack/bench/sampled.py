@@ -1,10 +1,9 @@
-"""A verifier that looks at every byte of one delivery in sixteen, and at both ends of the others.
+"""A verifier that checks every byte of one delivery in sixteen, and both ends of the others.
 
-Takes: what `Verifier` takes. Gives: the same, except that damage inside a delivery that was not looked at goes unseen.
-
-Proven for everything: the count, that each channel's records come in order and once, as far as the first and the last
-of each delivery (an array, a list of records, a columnar batch) tell: what is lost, repeated or swapped between
-deliveries, or changes the length of one, is found. Of a sixteenth: every index and the sum of all bytes.
+Proven for everything: the count, and that each channel's records arrive in order and once, by the first and last record
+of each delivery (an array, a list of records, a columnar batch). Lost, repeated or swapped deliveries and changed
+lengths are found. Proven for a sixteenth: every index and the sum of all bytes. Other damage inside a delivery is not
+detected.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 EVERY: Final = 16
-"""Of so many deliveries one is looked at whole."""
+"""One of this many deliveries is checked completely."""
 
 _INDEX: Final = struct.Struct("<Q")
 _LOG_AT_ONCE: Final = 4096
-"""Deliveries that are logged together: numpy arrays for each one would cost more than reading it."""
+"""Deliveries that are logged together: a numpy array for each would cost more than reading it."""
 
 
 @final
@@ -36,7 +35,6 @@ class SampledVerifier(Verifier):
     """Checks samples of each delivery."""
 
     def __init__(self, *, record_bytes: int, channels: int = 1, order: Order = Order.ROUND_ROBIN) -> None:
-        """Like `Verifier`; records are not paced, because a latency of each would need each record's index."""
         super().__init__(record_bytes=record_bytes, channels=channels, order=order)
         self._deliveries = 0
         self._unlogged: list[tuple[int, int, int]] = []
@@ -81,7 +79,7 @@ class SampledVerifier(Verifier):
                 self._take_ends(channel, first, index[count - 1].as_py(), count, now_ns)
 
     def problems(self, expected: dict[str, Any]) -> list[str]:
-        """Implements `Verifier.problems`; sums were compared as the records came."""
+        """Implements `Verifier.problems`; sums were compared on arrival."""
         return super().problems({**expected, "checksum": self._checksum & MASK})
 
     def _is_sampled(self) -> bool:
@@ -89,7 +87,6 @@ class SampledVerifier(Verifier):
         return self._deliveries % EVERY == 1
 
     def _look(self, feed: Any, channel: int, rows: Any, first: int, now_ns: int | None) -> None:
-        """Looks at a whole delivery, and compares the sum of its bytes with that of the records it must be."""
         before, came = self._checksum, self.received_records
         feed(channel, rows, now_ns)
         super().finish()

@@ -1,14 +1,10 @@
-"""Proves delivery while it receives: count, order on every channel, and a checksum of what really arrived.
+"""Verifies delivery while receiving: count, order on every channel, and a checksum of the received bytes.
 
-Takes: records, arrays or columnar batches of a channel, as a consumer gets them. Gives: the list of problems (empty is
-the proof), arrival times for throughput, latencies.
-
-Rules:
-- Feeding must be cheap, or the verifier is what is measured: single records and small arrays are staged and checked in
-  chunks by numpy; only large contiguous arrays are checked where they are. Staging copies arrays, so the caller may
-  reuse their memory at once.
+- Verification must be cheap, or it would be what is measured: single records and small arrays are staged and checked in
+  chunks by numpy; only large contiguous arrays are checked in place. Staging copies, so the caller may reuse its memory
+  at once.
 - The checksum is summed over the received bytes; the producer's is computed from the count (`bench.source`).
-- Nothing raises for a wrong delivery: problems are collected (the first few in words) and the checking goes on.
+- Problems are collected, the first few in words; nothing raises for a wrong delivery.
 """
 
 from __future__ import annotations
@@ -32,31 +28,32 @@ Words = npt.NDArray[np.uint64]
 Segment = tuple[int, int, int]  # channel, records, arrival in ns
 
 _STAGE_RECORDS = 4096
-_PACED_RECORDS = 128  # at a rate: checking 4,096 takes a millisecond, and every 200th record would tell of it
+_PACED_RECORDS = 128  # at a rate: checking 4,096 takes a millisecond, which would show in every 200th latency
 _STAGE_LIST_BYTES = 1024 * 1024
-_STAGE_ARRAY_BYTES = 256 * 1024  # with the scratch of the checks it stays in the level-2 cache
+_STAGE_ARRAY_BYTES = 256 * 1024  # fits into the level-2 cache together with the scratch arrays
 _DIRECT_BYTES = 128 * 1024  # a larger contiguous array is not worth a copy
-_JOIN_BYTES = 32 * 1024  # above, summing each record where it is beats joining them first
-_SCRATCH_RECORDS = 32 * 1024  # steps checked at once: fewer numpy calls, and still in the level-2 cache
+_JOIN_BYTES = 32 * 1024  # above, summing each record in place is faster than joining them
+_SCRATCH_RECORDS = 32 * 1024  # steps checked at once: few numpy calls, within the level-2 cache
 _PROBLEMS_IN_WORDS = 5
 
 
 class Order(enum.Enum):
-    """How the producer spreads records over the channels."""
+    """How the producer distributes records over the channels."""
 
     ROUND_ROBIN = "round-robin"
     """Record i goes to channel (i + s) mod C: a channel carries exactly c, c + C, c + 2C, ..."""
     BLOCKS = "blocks"
     """Any record to any channel: indexes grow strictly on each channel, and all channels together have each index
-    exactly once. Cheap as long as records come in blocks (columnar batches do)."""
+    exactly once. Cheap if records come in blocks (columnar batches do).
+    """
 
 
 class Verifier:
     """Checks generated records (`bench.source.Source`).
 
     Attributes:
-        verified: how much of what arrives is looked at.
-        arrivals: how many arrived when.
+        verified: how much of the arriving data is checked.
+        arrivals: number and time of arrivals.
         latency: of every record against its due time (open loop only).
     """
 
@@ -68,12 +65,12 @@ class Verifier:
         order: Order = Order.ROUND_ROBIN,
         rate_per_s: float | None = None,
     ) -> None:
-        """A verifier for one run.
+        """Creates the verifier of one run.
 
         Args:
             record_bytes: payload of every record.
-            channels: logical channels; `feed` is given 0 to `channels - 1`.
-            order: how the producer spreads records.
+            channels: logical channels, numbered from 0.
+            order: how the producer distributes records.
             rate_per_s: open loop: measure every record against its due time.
         """
         self._record_bytes = record_bytes
@@ -95,7 +92,7 @@ class Verifier:
         self._array_cells = self._cells_of(self._array_words)
         self._array_rows = 0
         self._array_segments: list[Segment] = []
-        # Temporary arrays of numpy's own would be fresh pages each time, which costs more than the checks.
+        # Temporary arrays would be fresh pages each time, which costs more than the checks.
         self._steps = np.empty(_SCRATCH_RECORDS, dtype=np.uint64)
         self._differs = np.empty(_SCRATCH_RECORDS, dtype=bool)
 
@@ -111,22 +108,22 @@ class Verifier:
         self.latency = Histogram()
 
     def begin(self, start_ns: int, latency_from_ns: int = 0) -> None:
-        """Sets when record 0 is due, and from which due time on latencies count (not in the warm-up)."""
+        """Sets when record 0 is due, and from which due time on latencies count (after the warm-up)."""
         self._start_ns = start_ns
         self._latency_from_ns = latency_from_ns
 
     @property
     def received_records(self) -> int:
-        """Records fed so far."""
+        """Records received so far."""
         return self.arrivals.records
 
     @property
     def payload_bytes(self) -> int:
-        """Payload fed so far."""
+        """Payload received so far."""
         return self.arrivals.records * self._record_bytes
 
     def feed(self, channel: int, records: Sequence[bytes | memoryview], now_ns: int | None = None) -> None:
-        """Takes records of one channel that arrived together; the list may be reused, the records may not change."""
+        """Takes records of one channel that arrived together; the list may be reused, the records must not change."""
         now = clock_ns() if now_ns is None else now_ns
         count = len(records)
         if not count:
@@ -141,10 +138,10 @@ class Verifier:
         """Takes an array of one channel; its memory may be reused after the call.
 
         Args:
-            channel: where it came from.
-            array: shape (n,) of any dtype as wide as a record, or uint8 of shape (n, record_bytes). Any strides, as
-                long as a record is contiguous.
-            now_ns: when it arrived; None is now.
+            channel: the channel it arrived on.
+            array: shape (n,) of any dtype as wide as a record, or uint8 of shape (n, record_bytes). Any strides, if
+                each record is contiguous.
+            now_ns: arrival time; None is now.
         """
         now = clock_ns() if now_ns is None else now_ns
         count = len(array)
@@ -160,7 +157,7 @@ class Verifier:
             self._flush_arrays()
             self._check_words(array.reshape(-1).view(np.uint64).reshape(count, -1), [(channel, count, now)])
             return
-        cells = array.view(self._cell)  # (n,) stays so, (n, bytes) becomes (n, 1)
+        cells = array.view(self._cell)  # (n,) is unchanged, (n, bytes) becomes (n, 1)
         stage = self._array_cells[:, None] if cells.ndim == 2 else self._array_cells
         first = 0
         while first < count:
@@ -191,12 +188,12 @@ class Verifier:
         self._check_order(index, [(channel, count, now)])
 
     def finish(self) -> None:
-        """Checks what is still staged; nothing may be fed afterwards."""
+        """Checks the staged records; no records may follow."""
         self._flush_records()
         self._flush_arrays()
 
     def problems(self, expected: dict[str, Any]) -> list[str]:
-        """Everything wrong with the delivery, given `Source.expected` of the producer; empty when it is proven."""
+        """Everything wrong with the delivery, given `Source.expected` of the producer; empty if it is proven."""
         texts = list(self._problems)
         if self._problem_count > len(texts):
             texts.append(f"and {self._problem_count - len(texts)} more of this kind")
@@ -210,14 +207,13 @@ class Verifier:
         return texts
 
     def sample_keys(self, indexes: Int64s) -> Int64s:
-        """The keys under which `arrivals` logged the records with these indexes."""
+        """The keys of the records with these indexes in `arrivals`."""
         return indexes if self._blocks else round_robin_keys(indexes, self._channels)
 
     def _padded_rows(self, count: int) -> Words:
         return np.zeros((count, self._row_words), dtype=np.uint64)
 
     def _cells_of(self, words: Words) -> npt.NDArray[Any]:
-        """Padded rows as one element per record, without the padding: assigning to it copies whole records."""
         cells: npt.NDArray[Any] = words.view(np.uint8)[:, : self._record_bytes].view(self._cell)[:, 0]
         return cells
 
@@ -250,12 +246,10 @@ class Verifier:
             self._check_words(self._array_words[:rows], segments)
 
     def _check_words(self, words: Words, segments: list[Segment]) -> None:
-        """Checks contiguous rows of words, a record each."""
         self._checksum += int(np.add.reduce(words.reshape(-1)))
         self._check_order(words[:, 0], segments)
 
     def _check_order(self, index: Words, segments: list[Segment]) -> None:
-        """Checks the indexes of consecutive segments of any channels, cutting them into runs of equal steps."""
         if self._rate_per_s is not None:
             self._measure(index, segments)
         breaks = self._breaks(index)
@@ -280,7 +274,6 @@ class Verifier:
             self._log(index, segments)
 
     def _breaks(self, index: Words) -> Int64s:
-        """Positions whose index does not follow the one before by one step."""
         texts: list[Int64s] = []
         for at in range(0, len(index) - 1, _SCRATCH_RECORDS):
             before, after = index[at : at + _SCRATCH_RECORDS], index[at + 1 : at + 1 + _SCRATCH_RECORDS]
@@ -291,7 +284,6 @@ class Verifier:
         return np.concatenate(texts) if texts else column(())
 
     def _take_run(self, channel: int, first: int, count: int) -> None:
-        """Checks that a run may come now; afterwards its end is what the channel is at."""
         awaited = self._next.get(channel)
         self._next[channel] = end = first + count * self._step
         if self._blocks:
@@ -307,10 +299,10 @@ class Verifier:
             self._problem(f"channel {channel}: record {first} came where {awaited} was due ({why})")
 
     def _melt(self, first: int, end: int) -> None:
-        """Adds a range to those that arrived, joined with its neighbours.
+        """Adds a received range, merged with its neighbours. Ranges that overlap others may replace them.
 
-        Ranges that overlap others may replace them here. The proof does not suffer: what is known as received up to the
-        end is a chain of ranges that really came, so anything beyond it makes the count of records too large.
+        The proof stays valid: the ranges received up to the end form a chain, so any record beyond it makes the count
+        too large.
         """
         before = self._first_of.pop(first, None)
         if before is not None:
@@ -324,13 +316,11 @@ class Verifier:
         self._first_of[end] = first
 
     def _log(self, index: Words, segments: list[Segment]) -> None:
-        """Remembers when each segment, which is one run, arrived."""
         counts = column([count for _, count, _ in segments])
         firsts = index[np.cumsum(counts) - counts].view(np.int64)
         self.arrivals.log(self.sample_keys(firsts), counts, column([now for _, _, now in segments]))
 
     def _measure(self, index: Words, segments: list[Segment]) -> None:
-        """Records the latency of every record against its due time."""
         arrived = np.repeat([now for _, _, now in segments], [count for _, count, _ in segments])
         due = due_ns_many(self._start_ns, self._rate_per_s or 1.0, index)
         self.latency.record_many((arrived - due)[due >= self._latency_from_ns])
@@ -360,11 +350,6 @@ class Verifier:
 
 
 def _words_of(values: pa.Int64Array) -> Words:
-    """Where the values lie. Not by `to_numpy`, which imports pandas: half a second inside the measurement.
-
-    Raises:
-        ValueError: some are null, which no source of ours makes.
-    """
     if values.null_count:
         raise ValueError(f"{values.null_count} of {len(values)} values of a columnar batch are null; none was sent")
     return np.frombuffer(values.buffers()[1], np.uint64)[values.offset : values.offset + len(values)]

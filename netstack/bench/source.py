@@ -1,12 +1,9 @@
 """Deterministic records for a run, cheap enough that the source is not what is measured.
 
-Takes: a record size. Gives: records as a list of bytes, as a numpy array or as an Arrow RecordBatch, and what the
-consumer must have received of them.
-
 Payload of record i: i as 8 bytes, little-endian, then a filler that is the same in every record (pseudo-random, so that
-one record does not compress to nothing). Offered blocks reuse one preallocated array whose filler is written once; only
-the index column is rewritten. The checksum is the sum of all payloads read as little-endian u64 words (the tail padded
-with zeros) modulo 2**64; the producer computes it from the count, never by reading the data.
+one record is not compressible). Arrays reuse one preallocated block whose filler is written once; only the index column
+is rewritten. The checksum is the sum of all payloads read as little-endian u64 words (the tail padded with zeros)
+modulo 2**64; the producer computes it from the count, without reading the data.
 """
 
 from __future__ import annotations
@@ -27,8 +24,8 @@ if TYPE_CHECKING:
 
 INDEX_BYTES = 8
 MASK = (1 << 64) - 1
-# A span of single records is built at once and then emitted one by one: large enough that building it in numpy, and
-# letting other tasks run behind it (30 us), cost a few ns a record; small enough to stay in the level-2 cache.
+# A span of single records is built at once and then emitted one by one: large enough that numpy and a task switch
+# (30 us) cost a few ns per record; small enough for the level-2 cache.
 _SPAN_RECORDS = 4096
 _SPAN_BYTES = 256 * 1024
 _RAMP_RECORDS = 16 * 1024
@@ -39,7 +36,7 @@ class MissingExtra(NetstackError):
 
 
 def filler(record_bytes: int) -> bytes:
-    """The bytes every record of this size has after its index."""
+    """The bytes after the index in every record of this size."""
     return hashlib.shake_256(b"netstack-bench").digest(record_bytes - INDEX_BYTES)
 
 
@@ -50,19 +47,14 @@ def word_sum(data: bytes) -> int:
 
 
 def span_records(spec: RunSpec) -> int:
-    """Records a producer asks for at once under `spec`."""
+    """Maximum records of one span of a producer under `spec`."""
     if spec.emit == "record":
         return max(1, min(_SPAN_RECORDS, _SPAN_BYTES // spec.record_bytes))
     return spec.effective_batch_records
 
 
 class Source:
-    """Generated records of one size.
-
-    Attributes:
-        record_bytes: payload of every record.
-        records_at_most: no call may ask for more at once.
-    """
+    """Generated records of one size; no call may request more than `records_at_most` at once."""
 
     __slots__ = (
         "_block",
@@ -90,7 +82,7 @@ class Source:
         self._columns = BlockCache()
 
     def records(self, first: int, count: int) -> list[bytes]:
-        """Records `first` to `first + count - 1`, each as bytes of its own."""
+        """Records `first` to `first + count - 1`, each as a bytes object."""
         self._write_indexes(first, count)
         made: list[bytes] = self._rows[:count].tolist()
         return made
@@ -99,8 +91,7 @@ class Source:
         """The same records as one array of fixed-width rows.
 
         Returns:
-            uint8, shape (count, record_bytes): rows of bytes, whatever their width. It is a view of the source's own
-            block: valid until the next call on this source.
+            uint8, shape (count, record_bytes). It is a view of the source's own block: valid until the next call.
         """
         self._write_indexes(first, count)
         return self._block[:count]
@@ -111,10 +102,10 @@ class Source:
         return self.arrow(0, 1)[0].schema
 
     def arrow(self, first: int, count: int) -> list[pa.RecordBatch]:
-        """The same values as one columnar batch: int64 `index`, and a fixed-size list of int64 for the filler, if any.
+        """The same values as a columnar batch: int64 `index`, and a fixed-size list of int64 for the filler, if any.
 
-        The batch owns its index column, because Arrow may read it long after this call; when nobody refers to it any
-        more the memory is used for another (fresh memory costs a page fault every 4 KiB).
+        The batch owns its index column, because Arrow may read it long after this call. Memory that nothing references
+        any more is reused (fresh memory costs a page fault every 4 KiB).
         """
         pa = import_arrow()
         index = self._columns.take(INDEX_BYTES * count).view(np.uint64)
@@ -143,7 +134,6 @@ class Source:
         self._count_up(self._index[:count], first)
 
     def _count_up(self, index: npt.NDArray[np.uint64], first: int) -> None:
-        """Writes first, first + 1, ...; in steps that stay in the cache."""
         ramp = self._ramp
         for at in range(0, len(index), len(ramp)):
             part = index[at : at + len(ramp)]
@@ -151,7 +141,6 @@ class Source:
 
 
 def _int64s(pa: Any, values: npt.NDArray[np.int64]) -> pa.Int64Array:
-    """A column over the same memory. Not by `pa.array`, which imports pandas: half a second inside the measurement."""
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 

@@ -1,8 +1,4 @@
-"""Every knob of one measurement, frozen and hashable; its hash names the run.
-
-Takes: settings from the command line or a sweep's grid. Gives: `RunSpec` to the runner, both worker processes and the
-result row (as `settings`).
-"""
+"""The settings of one measurement, frozen and hashable; their hash identifies the run."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ _PROFILE_SETTINGS: Final = {
 
 
 def constants_of(acts_as: str) -> dict[str, float]:
-    """Settings that nobody can change in what a run behaves as."""
+    """Settings that cannot be changed in the system that `--as` selects."""
     version = PROFILES[acts_as]
     constants = {} if version is None else FLINK_CONSTANTS[version]
     return {_PROFILE_SETTINGS[name]: value for name, value in constants.items() if name in _PROFILE_SETTINGS}
@@ -43,15 +39,15 @@ def constants_of(acts_as: str) -> dict[str, float]:
 
 _SPARE_SEGMENTS: Final = 64
 
-MIN_RECORD_BYTES = 8  # every record starts with its index as 8 bytes: that is what proves order and completeness
+MIN_RECORD_BYTES = 8  # every record starts with its index as 8 bytes, which proves order and completeness
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What every experiment's settings can do."""
+    """Base of the settings of every experiment."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Every setting, defaults included, as plain JSON values."""
+        """Every setting, defaults included, as JSON values."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     @classmethod
@@ -77,12 +73,12 @@ class _Buffers(Protocol):
 
 
 def network_of(spec: _Buffers, segments: int, **more: Any) -> NetworkConfig:
-    """The settings of a TaskManager with memory for so many segments of an experiment, and for some more.
+    """TaskManager settings with memory for this many segments of an experiment, and some more.
 
     Args:
-        spec: says the size of a segment, and the buffers of a channel and of a gate.
-        segments: that the experiment can use.
-        more: as `NetworkConfig` takes it.
+        spec: has the segment size, and the buffers of a channel and of a gate.
+        segments: that the experiment uses.
+        more: further fields of `NetworkConfig`.
     """
     return NetworkConfig(
         segment_size_bytes=spec.segment_size_bytes,
@@ -95,7 +91,7 @@ def network_of(spec: _Buffers, segments: int, **more: Any) -> NetworkConfig:
 
 @contextlib.contextmanager
 def naming_segment_size(size_bytes: int) -> Iterator[None]:
-    """An error of the network's settings in this block names the flag of the segments' size."""
+    """Adds `--segment-size` to errors of the network settings in the block."""
     try:
         yield
     except ConfigError as error:
@@ -106,52 +102,21 @@ def naming_segment_size(size_bytes: int) -> Iterator[None]:
 class RunSpec(Settings):
     """Settings of one run of one producer process and one consumer process.
 
-    Attributes:
-        records: stop after this many; None to run for `seconds`.
-        seconds: stop the producer after this long (the default when neither is given: 3 s).
-        record_bytes: payload of a record, without its length prefix.
-        emit: `record` one call a record; `batch` numpy arrays; `arrow` columnar batches of int64.
-        batch_records: records in one array or columnar batch; None picks about 1 MiB of payload.
-        read: records one by one (`async for`), those of a buffer at once (`next_records`), or one by one in a thread
-            that blocks (`netstack.blocking`).
-        write: in a task of trio's, or in a thread that blocks.
-        channels: logical channels, shared out among the connections.
-        connections: each to a TaskManager of its own in the producer's process.
-        buffer_timeout_s: None: only full buffers; 0: after every record.
-        rate_per_s: records a second, open loop; None is as fast as it goes.
-        segment_size_bytes: size of a network buffer.
-        exclusive_buffers: per channel; 0 is legal, then channels share what floats.
-        floating_buffers: per gate.
-        spare_buffers: as many more while the reader waits and others leave them idle.
-        credit: False receives without credits, to be measured against.
-        debloat_s: shrinks buffers until what is in flight takes about this long to consume; None leaves them whole.
-        consume_rate_per_s: the consumer takes at most this many records a second; None is as fast as it goes.
-        transport: `tcp` on loopback, `tls` over that, a `unix` socket, or shared memory (`shm`).
-        round_trip_s: the connection is made this much longer; 0 is the bare transport.
-        link_bytes_per_s: the connection carries at most this much in each direction; None is the bare transport.
-        input_path: rows of this file become the records.
-        key_column: partition the rows by the key group of this column.
-        warmup_s: left out at the start (cold caches, slow start): of the window of an unlimited run, of the latencies
-            of a paced one; at most a third of the run.
-        spin_s: how long a reader, or a writer without a buffer, looks before it parks, while what it waits for comes
-            that fast.
-        verify: `all` that arrives is looked at, or a `sample` (`bench.sampled`).
-        profile: tells where the time of each side goes, which costs some of it.
-        acts_as: whose network stack it behaves as (`--as`): our own, Flink 2.3's, or Flink 1's, whose buffers can be
-            set.
-        overdraft_buffers: send buffers that a record which has begun may take beyond a full pool.
-        checksum: CRC-32 over every buffer on the wire.
-        memory_bytes: network memory of each end; None is what its buffers need.
-        checkpoints: what barriers do in front of the consumer, or none; the producer takes a checkpoint each
-            `checkpoint_interval_s` (`bench.cell_checkpoints`).
-        checkpoint_interval_s: from one barrier to the next.
+    Every field is a flag of `netstack-bench run`, whose help describes it. Also:
+
+    - `batch_records` None is about 1 MiB of payload; without `records` and `seconds` a run lasts 3 s.
+    - `write` and `read` may be in a thread that blocks (`netstack.blocking`) instead of a trio task.
+    - `warmup_s` is excluded from the window of an unlimited run, and from the latencies of a paced one; at most a third
+      of the run.
+    - `spin_s` is how long a reader, or a writer without a buffer, spins before it parks.
+    - `memory_bytes` None is the memory that the buffers of an end need.
     """
 
     ENGINE_KIND: ClassVar[str] = "local"
-    """What brings the two ends up: `local`, `hosts` or `spark`."""
+    """How the two ends are started: `local`, `hosts` or `spark`."""
 
     START_S: ClassVar[float] = 0.75
-    """What a run takes beside its own length: two Python processes with numpy and trio come up, connect and go."""
+    """Time of a run besides its length: two Python processes import numpy and trio and connect."""
 
     records: int | None = None
     seconds: float | None = None
@@ -188,7 +153,6 @@ class RunSpec(Settings):
     checkpoint_interval_s: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuses settings that cannot work, naming the flag."""
         if self.acts_as not in PROFILES:
             raise ConfigError(f"--as {self.acts_as}: give one of {', '.join(PROFILES)}")
         for name, fixed in constants_of(self.acts_as).items():
@@ -279,23 +243,23 @@ class RunSpec(Settings):
 
     @property
     def run_id(self) -> str:
-        """Twelve hex digits that are equal exactly when every setting is."""
+        """Twelve hex digits that are equal exactly if all settings are."""
         text = json.dumps(self.as_dict(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
     def rows(self) -> str:
-        """What is sent, for people."""
+        """The kind of records in words."""
         return (
             f"rows of {self.input_path}" if self.input_path else f"{format_size(self.record_bytes, space=' ')} records"
         )
 
     @property
     def is_impaired(self) -> bool:
-        """Whether the connection is made longer or slower than it is."""
+        """Whether delay or a rate limit is added to the connection."""
         return self.round_trip_s > 0 or self.link_bytes_per_s is not None
 
     @property
     def effective_batch_records(self) -> int:
-        """Records in one batch: as asked, else about 1 MiB of payload."""
+        """Records in one batch: the setting, else about 1 MiB of payload."""
         return self.batch_records or max(1, (1 << 20) // self.record_bytes)

@@ -1,7 +1,7 @@
 """A producer with several connections: a TaskManager for each, all in one process and one event loop.
 
-Takes: the settings and the worker's `io`. Gives: record `i` to channel `i % channels`, as with one connection; channel
-`c` is subpartition `c // connections` of connection `c % connections`.
+Record `i` goes to channel `i % channels`; channel `c` is subpartition `c // connections` of connection `c %
+connections`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .worker_io import Facts, ProducerIo
 
 
 async def produce_spread(spec: RunSpec, io: ProducerIo) -> Facts:
-    """Writes until the run is over, then waits until the consumer has read everything."""
+    """Writes until the run ends, then waits until the consumer has read everything."""
     count = spec.connections
     async with AsyncExitStack() as stack:
         managers = [

@@ -1,7 +1,4 @@
-"""Ctrl-C and SIGTERM do the same: what was measured is kept, every process is ended, no scratch folder stays.
-
-Takes: signals. Gives: a KeyboardInterrupt wherever Ctrl-C would give one, and which of the two it was; scratch folders.
-"""
+"""Ctrl-C and SIGTERM act alike: results are kept, every process is ended, no scratch folder remains."""
 
 from __future__ import annotations
 
@@ -19,21 +16,19 @@ from typing import final
 
 @final
 class _Stopped:
-    """What stopped this process last."""
-
     by = "Ctrl-C"
 
 
 @contextlib.contextmanager
 def sigterm_is_ctrl_c() -> Iterator[None]:
-    """Inside the block SIGTERM does what Ctrl-C does. Only in the main thread: others may have no handlers."""
+    """Makes SIGTERM act like Ctrl-C inside the block; does nothing outside of the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         _Stopped.by = "SIGTERM"
-        signal.raise_signal(signal.SIGINT)  # whoever handles Ctrl-C in a way of its own (trio) handles this too
+        signal.raise_signal(signal.SIGINT)  # a handler of its own for Ctrl-C (trio's) then handles this too
 
     _Stopped.by = "Ctrl-C"
     before = signal.signal(signal.SIGTERM, interrupt)
@@ -50,15 +45,15 @@ def stopped_by() -> str:
 
 @contextlib.contextmanager
 def scratch_folder(parent: str | None = None) -> Iterator[str]:
-    """A new folder that is removed at the end of the block, whenever the signal comes.
+    """A new folder that is removed at the end of the block, whenever a signal arrives.
 
-    `tempfile.TemporaryDirectory` forgets its folder when a signal comes between making it and noting its name.
+    `tempfile.TemporaryDirectory` leaks its folder if a signal arrives between its creation and its registration.
 
     Args:
-        parent: where it is; None is the system's temporary folder.
+        parent: of the folder; None is the system's temporary folder.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     path = os.path.join(parent or tempfile.gettempdir(), f"netstack-bench-{secrets.token_hex(8)}")
     try:

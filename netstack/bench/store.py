@@ -1,15 +1,13 @@
-"""A results folder: a journal that survives anything, a Parquet file with the same rows, and what was asked.
+"""A results folder: one flat row for each finished or failed run, and the command that made them.
 
-Takes: one flat row per finished or failed run. Gives: the same rows back, in order, to the report and to `compare`.
-
-    rows.jsonl     one row a line, appended and synced as the runs finish: the truth while a sweep is under way
-    rows.parquet   the same rows with an explicit schema, written aside and renamed: never half a file
+    rows.jsonl     one row a line, appended and synced when a run ends: authoritative while a sweep runs
+    rows.parquet   the same rows with an explicit schema, written under another name and renamed
     sweep.json     the grid, the seed and the command
     latencies/     RUN-REPEAT.hgrm: the distribution of each run's latencies, for HdrHistogram's plotters
 
-Rules: a row is the JSON document of a run, flattened (`latency_us_p50`), plus `run_id repeat order kind started_at
-error`. Lists of objects (`hosts`, `pairs`, `timeline`) stay whole: JSON in the journal, lists of structs in Parquet. A
-line cut short by a killed process is dropped when the journal is opened; the last row of a run wins.
+A row is the JSON document of a run, flattened (`latency_us_p50`), plus `run_id repeat order kind started_at error`.
+Lists of objects (`hosts`, `pairs`, `timeline`) stay whole: JSON in the journal, lists of structs in Parquet. A line
+that a killed process cut short is dropped when the journal is opened; the last row of a run counts.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ class StoreError(NetstackError):
 
 
 def require_pyarrow() -> None:
-    """Refuses to start what could not be stored at the end.
+    """Fails before a sweep whose results could not be stored.
 
     Raises:
         ConfigError: pyarrow is not installed.
@@ -59,7 +57,7 @@ def require_pyarrow() -> None:
 
 
 def flatten(document: Mapping[str, Any], prefix: str = "") -> Row:
-    """One level of names from nested ones: `{"latency_us": {"p50": 1}}` becomes `{"latency_us_p50": 1}`."""
+    """Flattens nested names: `{"latency_us": {"p50": 1}}` becomes `{"latency_us_p50": 1}`."""
     row: Row = {}
     for name, value in document.items():
         if isinstance(value, Mapping):
@@ -70,10 +68,10 @@ def flatten(document: Mapping[str, Any], prefix: str = "") -> Row:
 
 
 class Store:
-    """The results folder of one sweep, held open for writing.
+    """The results folder of one sweep, open for writing.
 
     Args:
-        folder: created, with its parents, if it is not there.
+        folder: created with its parents if it does not exist.
 
     Raises:
         ConfigError: the folder cannot be written, or another sweep is writing to it.
@@ -83,7 +81,7 @@ class Store:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._journal = (folder / JOURNAL).open("a+b", buffering=0)  # unbuffered: a row is written, or is not
+            self._journal = (folder / JOURNAL).open("a+b", buffering=0)  # unbuffered: a row is either written or not
         except OSError as error:
             raise ConfigError(
                 f"cannot write results to {folder}: {reason(error)}; give --output another folder"
@@ -108,7 +106,7 @@ class Store:
         """Adds one row and waits until it is on the disk.
 
         Raises:
-            StoreError: the row could not be written whole; the journal is as it was before.
+            StoreError: the row could not be written; the journal is unchanged.
         """
         line = json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         end = self._journal.seek(0, os.SEEK_END)
@@ -121,7 +119,7 @@ class Store:
             raise _not_written(self.folder, JOURNAL, error) from error
 
     def write_histogram(self, name: str, text: str) -> Path:
-        """A distribution of latencies, `latencies/NAME.hgrm`.
+        """Writes a latency distribution to `latencies/NAME.hgrm`.
 
         Raises:
             StoreError: it could not be written.
@@ -134,19 +132,19 @@ class Store:
         return write_file(folder, f"{name}.hgrm", lambda aside: aside.write_text(text, encoding="utf-8"))
 
     def rows(self) -> list[Row]:
-        """Every row so far, the last one of each run, in the order they were measured."""
+        """Every row so far, the last one of each run, in the order of measurement."""
         return _last_of_each(_journal_rows(self.folder / JOURNAL))
 
     def write_sweep(self, facts: Mapping[str, Any]) -> None:
-        """Keeps what was asked beside what was measured."""
+        """Writes `sweep.json`."""
         text = json_text(facts, indent=2) + "\n"
         write_file(self.folder, SWEEP, lambda path: path.write_text(text, encoding="utf-8"))
 
     def write_parquet(self) -> Path:
-        """All rows as `rows.parquet`, whole or not at all.
+        """Writes all rows to `rows.parquet`, completely or not at all.
 
         Raises:
-            StoreError: no room, or not allowed.
+            StoreError: no space, or not permitted.
         """
         table = arrow_table(self.rows())
 
@@ -158,7 +156,6 @@ class Store:
         return write_file(self.folder, PARQUET, write)
 
     def _drop_cut_line(self) -> None:
-        """A process killed while it appended left a line without an end; the next one must not grow on to it."""
         self._journal.seek(0)
         content = self._journal.read()
         if content and not content.endswith(b"\n"):
@@ -169,18 +166,18 @@ def read_rows(path: Path) -> list[Row]:
     """Rows of a results folder, a Parquet file, or a JSON file of one or many runs.
 
     Args:
-        path: a folder with `rows.jsonl` or `rows.parquet`; a `.parquet` file; a file holding what `run --json` printed,
-            a list of such documents, or one a line.
+        path: a folder with `rows.jsonl` or `rows.parquet`; a `.parquet` file; a file with the output of `run --json`, a
+            list of such documents, or one a line.
 
     Raises:
-        StoreError: nothing there, unreadable, or not results.
+        StoreError: not found, unreadable, or not results.
     """
     try:
         if path.is_dir():
             for name in (JOURNAL, PARQUET):
                 if (path / name).exists():
                     return read_rows(path / name)
-            if any(path.glob("part-*.parquet")):  # a sweep's partition of a table that Spark wrote
+            if any(path.glob("part-*.parquet")):  # a sweep's partition of a Spark table
                 return _last_of_each(_parquet_rows(path))
             raise StoreError(f"{path} has no {JOURNAL} and no {PARQUET}; give the folder that a sweep wrote")
         if path.suffix == ".parquet":
@@ -198,7 +195,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def read_sweep(folder: Path) -> dict[str, Any]:
-    """What `write_sweep` kept; empty where there is nothing to read."""
+    """The content of `sweep.json`; empty if it cannot be read."""
     try:
         facts = json.loads((folder / SWEEP).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -207,15 +204,15 @@ def read_sweep(folder: Path) -> dict[str, Any]:
 
 
 def write_file(folder: Path, name: str, write: Callable[[Path], object]) -> Path:
-    """A file of a results folder, whole or not at all.
+    """Writes a file of a results folder, completely or not at all.
 
     Args:
         folder: must exist.
         name: of the file.
-        write: writes to the path it is given.
+        write: writes to the path that it receives.
 
     Raises:
-        StoreError: no room, or not allowed.
+        StoreError: no space, or not permitted.
     """
     try:
         return replace_file(folder / name, write)
@@ -224,16 +221,16 @@ def write_file(folder: Path, name: str, write: Callable[[Path], object]) -> Path
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> Path:
-    """Writes a file aside and renames it into place, so that nobody ever sees half of it.
+    """Writes a file under another name and renames it, so that no reader sees a partial file.
 
     Raises:
-        OSError: it could not be written; what was at `path` is untouched and nothing is left beside it.
+        OSError: it could not be written; the old file at `path` is unchanged and no other file remains.
     """
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     os.close(handle)
     aside = Path(name)
     try:
-        aside.chmod(0o644)  # mkstemp makes files that only their owner reads
+        aside.chmod(0o644)  # mkstemp creates files that only the owner can read
         write(aside)
         with aside.open("rb") as written:
             os.fsync(written.fileno())
@@ -252,12 +249,12 @@ def _not_written(folder: Path, name: str, error: OSError) -> StoreError:
 
 
 def reason(error: OSError) -> str:
-    """What went wrong in the system's words, without the path that our own message already has."""
+    """The system's description of an error, without the path, which our messages already contain."""
     return (error.strerror or str(error)).lower()
 
 
 def arrow_table(rows: list[Row]) -> Any:
-    """The rows as an Arrow table: `COLUMNS` first, then any further names with the type their values have."""
+    """The rows as an Arrow table: `COLUMNS` first, then further names with the type of their values."""
     try:
         import pyarrow
     except ImportError as error:
@@ -273,7 +270,7 @@ def arrow_table(rows: list[Row]) -> Any:
 
 
 def _arrow_type(values: Sequence[Any], kind: str | None) -> Any:
-    """The type of a column, or of a field inside one: as declared, else the narrowest that holds all values."""
+    """The type of a column or field: the declared one, else the narrowest that holds all values."""
     import pyarrow
 
     plain = {
@@ -297,7 +294,6 @@ def _arrow_type(values: Sequence[Any], kind: str | None) -> Any:
 
 
 def _kind(values: Sequence[Any]) -> str:
-    """The narrowest column type that holds all values; text when they differ."""
     types = {type(value) for value in values}
     for kind, members in (("bool", {bool}), ("int64", {int}), ("float64", {int, float})):
         if types and types <= members:
@@ -311,7 +307,6 @@ def _kind(values: Sequence[Any]) -> str:
 
 
 def _as_type(value: Any, kind: Any) -> Any:
-    """A value as its column's type takes it."""
     import pyarrow.types as types
 
     if value is None:
@@ -370,7 +365,6 @@ def _json_rows(path: Path) -> list[Row]:
 
 
 def _each_run(document: Row) -> Iterator[Row]:
-    """The repeats of a document with several, which tell the noise; else the document itself. Peers are left out."""
     common = {name: value for name, value in document.items() if name not in ("peer", "runs", "spread")}
     for run in document.get("runs") or [{}]:
         yield {**common, **run}
@@ -389,7 +383,6 @@ def _parquet_rows(path: Path) -> list[Row]:
 
 
 def _last_of_each(rows: Iterable[Row]) -> list[Row]:
-    """A run that failed and was made again counts once, as it ended; rows without an id (single runs) all count."""
     last: dict[object, Row] = {}
     for number, row in enumerate(rows):
         run_id = row.get("run_id")

@@ -1,11 +1,8 @@
-"""Makes the runs of a grid one after the other, keeps every row as it comes, and writes the report.
+"""Makes the runs of a grid one after the other, stores every row, and writes the report.
 
-Takes: a `Grid`, a results folder, and the function that makes one run. Gives: a `SweepResult`; in the folder the
-journal, the Parquet file and `report.html`.
-
-Rules: a run that is in the store already is not made again; one that failed is, and its new row replaces the old one.
-A failed run does not stop the sweep, unless no other could succeed: `PlaceUnusable`, or so many in a row that failed
-alike. Ctrl-C stops it. Either way everything measured is stored and reported.
+A stored run is not repeated unless it failed; the new row then replaces the old one. A failed run does not stop the
+sweep, unless no other run could succeed: `PlaceUnusable`, or too many equal failures in a row. Ctrl-C stops it. All
+measured rows are always stored and reported.
 """
 
 from __future__ import annotations
@@ -32,47 +29,47 @@ from .words import told_once
 
 REPORT: Final = "report.html"
 COMPARISON: Final = "comparison.html"
-_SHARED: Final = frozenset({"settings", "host", "version", "latency_histogram"})  # told once for all repeats
+_SHARED: Final = frozenset({"settings", "host", "version", "latency_histogram"})  # kept once for all repeats
 
 
-_ALIKE: Final = 5  # failures in a row with equal words: it is not their settings
+_ALIKE: Final = 5  # equal failures in a row: their settings are not the cause
 
 
 class PlaceUnusable(MeasurementFailed):
-    """No run can be made where the sweep is measured: every other one would fail alike."""
+    """No run is possible where the sweep is measured: every other one would fail alike."""
 
 
 class RunOnce(Protocol):
-    """What makes one run: `bench.runner.run_once`, or a stand-in."""
+    """Makes one run: `bench.runner.run_once`, or a replacement."""
 
     def __call__(self, spec: RunSpec, /) -> Mapping[str, Any]:
-        """The document of one run."""
+        """Returns the document of one run."""
 
 
 class Progress(Protocol):
-    """What hears how a sweep goes."""
+    """Receives the progress of a sweep."""
 
     def begin(self, run: PlannedRun) -> None:
         """A run starts."""
 
     def end(self, run: PlannedRun, row: Row) -> None:
-        """A run ended, well or not."""
+        """A run ended, successfully or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """How a sweep went.
+    """The outcome of a sweep.
 
     Attributes:
-        folder: where everything is.
-        report: the HTML file; None when there was not one row.
+        folder: of all results.
+        report: the HTML file; None without rows.
         rows: all rows of the store.
-        planned: runs the grid asks for.
-        skipped: runs that were in the store before.
+        planned: runs of the grid.
+        skipped: runs that were already stored.
         made: runs made now.
-        failed: runs of the store that failed.
+        failed: stored runs that failed.
         interrupted: whether Ctrl-C ended it.
-        hopeless: why the runs that are missing were not tried; empty when all were.
+        hopeless: why the missing runs were not tried; empty when all were.
     """
 
     folder: Path
@@ -103,7 +100,7 @@ class SweepResult:
 
 
 def pending(grid: Grid, store: Store) -> list[PlannedRun]:
-    """The runs of the grid that the store does not have yet, in order."""
+    """The runs of the grid that are not stored yet, in order."""
     finished = {(row.get("run_id"), row.get("repeat")) for row in store.rows() if succeeded(row)}
     return [run for run in grid.plan() if run.key not in finished]
 
@@ -117,18 +114,18 @@ def run_sweep(
     progress: Progress | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> SweepResult:
-    """Makes every run that is still missing and writes the results.
+    """Makes every missing run and writes the results.
 
     Args:
         grid: what to measure.
         store: the results folder, open.
-        run_once: makes one run; what it raises of netstack or of the system becomes the row's error.
-        command: the command line, for the record.
-        progress: hears of every run.
-        now: the time of day, for the record.
+        run_once: makes one run; its netstack and system errors become the row's error.
+        command: the command line, for `sweep.json`.
+        progress: receives the start and end of every run.
+        now: the time of day, for the rows.
 
     Raises:
-        StoreError: the folder cannot be written (full, not allowed); what was stored before is intact.
+        StoreError: the folder cannot be written; stored rows are intact.
         ConfigError: pyarrow is missing.
     """
     require_pyarrow()
@@ -176,7 +173,7 @@ def run_sweep(
 
 
 def write_results(store: Store, rows: Sequence[Row]) -> Path | None:
-    """The Parquet file and the report from the rows, each whole or not at all; None without rows."""
+    """Writes the Parquet file and the report; None without rows."""
     if not rows:
         return None
     store.write_parquet()
@@ -184,7 +181,7 @@ def write_results(store: Store, rows: Sequence[Row]) -> Path | None:
 
 
 def write_report(folder: Path, rows: Sequence[Row]) -> Path:
-    """`report.html` in a results folder.
+    """Writes `report.html` of a results folder.
 
     Raises:
         StoreError: it could not be written.
@@ -193,11 +190,11 @@ def write_report(folder: Path, rows: Sequence[Row]) -> Path:
 
 
 def write_combined_report(path: Path, sweeps: Mapping[Path, Sequence[Row]]) -> Path:
-    """One page of several results folders.
+    """Writes one page of several results folders.
 
     Args:
         path: of the page.
-        sweeps: the rows of each folder, in the order in which they get their letters.
+        sweeps: the rows of each folder, in the order of their letters.
 
     Raises:
         StoreError: it could not be written.
@@ -207,7 +204,6 @@ def write_combined_report(path: Path, sweeps: Mapping[Path, Sequence[Row]]) -> P
 
 
 def _measure(run: PlannedRun, run_once: RunOnce, started_at: str) -> tuple[Row, bool, dict[str, Any] | None]:
-    """Makes one run: its row, which says what failed if it did, whether no other needs to be tried, its latencies."""
     head: Row = {
         "run_id": run.spec.run_id,
         "repeat": run.repeat,
@@ -225,7 +221,7 @@ def _measure(run: PlannedRun, run_once: RunOnce, started_at: str) -> tuple[Row, 
         facts = {"engine_kind": run.spec.ENGINE_KIND, "settings": run.spec.as_dict()}
         row = {**head, **flatten(facts), "error": describe(failure), "delivered": False}
         return row, isinstance(failure, PlaceUnusable), None
-    latencies = document.pop("latency_histogram", None)  # in a file of its own
+    latencies = document.pop("latency_histogram", None)  # stored in a file of its own
     row = {**head, **{name: _finite(value) for name, value in flatten(document).items()}}
     if row.get("delivered") is not True:
         row["error"] = _undelivered(row.get("warnings") or ())
@@ -235,10 +231,10 @@ def _measure(run: PlannedRun, run_once: RunOnce, started_at: str) -> tuple[Row, 
 
 
 def median_result(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One document from several of the same settings: medians, with `repeats`, `spread` and every run's own figures.
+    """One document from runs of the same settings: medians, with `repeats`, `spread` and every run's figures.
 
     Args:
-        results: documents of runs, at least one; a single one is returned as it is.
+        results: documents of runs, at least one; a single one is returned unchanged.
     """
     if len(results) == 1:
         return dict(results[0])
@@ -255,7 +251,7 @@ def median_result(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def merged_histogram(results: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """What all of them recorded, as one histogram; None where none recorded anything."""
+    """The latencies of all runs as one histogram; None where none recorded any."""
     histograms = [result["latency_histogram"] for result in results if result.get("latency_histogram")]
     if not histograms:
         return None
@@ -266,7 +262,6 @@ def merged_histogram(results: Sequence[Mapping[str, Any]]) -> dict[str, Any] | N
 
 
 def _medians(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The median of every number, at every depth; of anything else the first."""
     merged: dict[str, Any] = {}
     for name, first in documents[0].items():
         values = [document.get(name) for document in documents]
@@ -281,15 +276,15 @@ def _medians(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def succeeded(row: Mapping[str, Any]) -> bool:
-    """Whether a row is of a run that ended well and delivered everything."""
+    """Whether a row's run ended without error and delivered everything."""
     return not row.get("error") and row.get("delivered") is True
 
 
 def expected_failure(error: BaseException) -> BaseException:
-    """The first failure inside nested groups, if all of them are of netstack or of the system.
+    """The first failure inside nested groups, if all are errors of netstack or of the system.
 
     Raises:
-        BaseException: `error` itself, when something in it is a mistake in our own code (which must not be hidden).
+        BaseException: `error` itself, if the group contains a programming error.
     """
     if not isinstance(error, BaseExceptionGroup):
         return error
@@ -299,14 +294,14 @@ def expected_failure(error: BaseException) -> BaseException:
 
 
 def describe(error: BaseException) -> str:
-    """One line: what kind of failure, and what it says."""
+    """One line with the kind and text of an error."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 @contextmanager
 def unwrapped_interrupt() -> Iterator[None]:
-    """Turns a group that holds a Ctrl-C (as a nursery raises it) into the plain KeyboardInterrupt."""
+    """Turns a group with a Ctrl-C (as a nursery raises it) into the plain KeyboardInterrupt."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -316,7 +311,6 @@ def unwrapped_interrupt() -> Iterator[None]:
 
 
 def _undelivered(warnings: Sequence[str]) -> str:
-    """The first problem, which is usually the cause of the others; the rest stays in the warnings."""
     problems = [text.removeprefix("delivery: ") for text in warnings if text.startswith("delivery: ")]
     if not problems:
         return "not delivered: count, order or checksum differ between the two ends"
@@ -328,7 +322,6 @@ def _stamp(moment: datetime) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN: what could not be computed is absent."""
     if isinstance(value, list):
         return [_finite(each) for each in value]
     if isinstance(value, dict):

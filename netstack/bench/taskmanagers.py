@@ -1,7 +1,4 @@
-"""TaskManagers as processes of this machine, without a JobManager, for one measurement over hosts.
-
-Takes: how many, of how many slots and how much memory. Gives: their addresses, and what they have used.
-"""
+"""TaskManagers as processes of this machine, without a JobManager, for one measurement over hosts."""
 
 from __future__ import annotations
 
@@ -26,23 +23,18 @@ _EXIT_S: Final = 5.0  # from closing its output to its end
 @final
 @dataclass(frozen=True, slots=True)
 class TaskManagers:
-    """Those that run.
-
-    Attributes:
-        addresses: `host:port` of each, for `--hosts`.
-        pids: of their processes.
-    """
+    """Running TaskManagers: their `host:port` addresses for `--hosts`, and their process ids."""
 
     addresses: tuple[str, ...]
     pids: tuple[int, ...]
 
     def used(self) -> Usage:
-        """What all of them have used so far, together."""
+        """CPU time and memory of all of them together."""
         each = [usage_of(pid) for pid in self.pids]
         return Usage(sum(one.cpu_s for one in each), sum(one.memory_bytes for one in each))
 
     def hosts(self, parallelism: int) -> tuple[str, ...]:
-        """`--hosts` for as many sources, and as many sinks, shared out among them.
+        """`--hosts` that distributes this many sources, and as many sinks, over them.
 
         With more TaskManagers than that, the first ones have a source each and the last ones a sink.
         """
@@ -66,16 +58,16 @@ def local_taskmanagers(
     memory_bytes: int = 256 * MIB,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[TaskManagers]:
-    """Starts them, and ends them with the block.
+    """Starts TaskManagers, and ends them with the block.
 
     Args:
-        count: how many.
+        count: number of TaskManagers.
         slots: of each.
-        memory_bytes: network buffers of each.
-        environment: what is set for them besides what is set here.
+        memory_bytes: network memory of each.
+        environment: additional environment variables.
 
     Raises:
-        MeasurementFailed: one did not come up; its last words are quoted.
+        MeasurementFailed: one did not start; its last words are quoted.
     """
     with contextlib.ExitStack() as stack:
         processes = []
@@ -83,7 +75,7 @@ def local_taskmanagers(
             name = f"tm-{number}"
             arguments = (
                 *("taskmanager", "--listen", "tcp://127.0.0.1:0", "--name", name, "--json", "--until-eof"),
-                # In one process each: what it uses is what is measured.
+                # In one process each, whose CPU time and memory are measured.
                 *("--slots", str(slots), "--slots-in", "loop", "--memory", str(memory_bytes)),
                 *("--allow", "netstack.bench."),
             )
@@ -95,11 +87,6 @@ def local_taskmanagers(
 
 
 def _control_address(process: Process, until_s: float) -> str:
-    """What it prints first.
-
-    Raises:
-        MeasurementFailed: it ended, or printed nothing until then.
-    """
     output, errors = process.process.stdout, process.process.stderr
     assert output is not None
     assert errors is not None

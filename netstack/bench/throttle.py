@@ -1,9 +1,7 @@
-"""Holds a consumer back: at most so many records a second, which is what makes back-pressure visible.
+"""Limits a consumer to a rate, to create backpressure.
 
-Takes: a rate, and how many records are about to be taken. Gives: a wait until it is their turn.
-
-Rules: turns are spread evenly. A consumer that fell behind does not catch up, but for the grain of the sleep: otherwise
-a late wake-up, which is the rule, would lower the rate.
+Turns are evenly spread. A late consumer does not catch up, except within the grain of the sleep: late wake-ups are the
+rule and would otherwise lower the rate.
 """
 
 from __future__ import annotations
@@ -16,16 +14,12 @@ import trio
 from .pacing import clock_ns
 
 GRAIN_NS: Final = 10_000_000
-"""How far ahead of its turns a consumer may be before it sleeps, and how late one may be made up for."""
+"""How far ahead of its turns a consumer may be before it sleeps, and the most that it may catch up."""
 
 
 @final
 class Throttle:
-    """At most `rate_per_s` records a second.
-
-    Attributes:
-        step_records: an array is best taken in parts of this many, so that turns stay even.
-    """
+    """Limits a consumer to `rate_per_s` records per second; arrays should be taken in parts of `step_records`."""
 
     __slots__ = ("_free_ns", "_interval_ns", "_now_ns", "step_records")
 
@@ -36,9 +30,9 @@ class Throttle:
         self.step_records = max(1, int(GRAIN_NS / self._interval_ns))
 
     async def turn(self, records: int) -> None:
-        """Waits until this many records may be taken.
+        """Waits until this many records may be taken; a checkpoint only if it waits.
 
-        A checkpoint only when it waits. Cancellation: the turn counts as taken.
+        Cancellation: the turn is used up.
         """
         now = self._now_ns()
         free = max(self._free_ns, now - GRAIN_NS)

@@ -1,8 +1,4 @@
-"""Settings of rows, and in words that are the same in every table, legend and sentence.
-
-Takes: a row and the name of a field of `RunSpec`. Gives: its value, and text for people; the unit is in the value, not
-in the name.
-"""
+"""Settings of rows, and their names and values in words, the same in every table, legend and sentence."""
 
 from __future__ import annotations
 
@@ -26,9 +22,9 @@ _NAMES: Final = {
 
 
 def setting(row: Mapping[str, Any], name: str) -> Any:
-    """A setting of a row; its default where the row is older than the setting.
+    """A setting of a row; its default if the row is older than the setting.
 
-    A file with rows of several versions holds None for what the older ones lack.
+    Files with rows of several versions hold None for settings that older versions lack.
     """
     field = _FIELDS.get(name)
     value = row.get(f"settings_{name}", None if field is None else field.default)
@@ -45,7 +41,7 @@ def setting_name(name: str) -> str:
 
 
 def setting_text(name: str, value: Any) -> str:
-    """`10 ms`, `32 KiB`, `100 MiB/s`, `off`; `none` where there is none."""
+    """The value with its unit: `10 ms`, `32 KiB`, `100 MiB/s`, `off`, `none`."""
     if value is None:
         return "none"
     if is_duration(name):
@@ -58,14 +54,14 @@ def setting_text(name: str, value: Any) -> str:
 
 
 def plain(value: Any) -> str:
-    """Text of any value: whole numbers without a point, `yes` and `no`."""
+    """Any value as text: whole numbers without a point, `yes` and `no`."""
     if isinstance(value, float) and value.is_integer():
         return f"{value:.0f}"
     return "yes" if value is True else "no" if value is False else str(value)
 
 
 def told_once(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
-    """What runs warned of, with how many said so; those that differ in numbers and units only are one."""
+    """Warnings of runs, each with the number of runs; those that differ only in numbers and units are one."""
     counts: dict[str, list[str]] = {}
     for row in rows:
         alike = {_NUMBER.sub("#", warning): warning for warning in row.get("warnings") or ()}
@@ -75,5 +71,5 @@ def told_once(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
 
 
 def is_duration(name: str) -> bool:
-    """Whether a setting is a length of time."""
+    """Whether a setting is a duration."""
     return name.endswith("_s") and not name.endswith("_per_s")

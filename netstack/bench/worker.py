@@ -1,7 +1,6 @@
-"""One of the two processes of a measurement: runs an engine's producer or consumer and reports to the runner.
+"""A worker process of a measurement: runs the producer or the consumer of an engine and reports to the runner.
 
-Takes: `--role` and `--engine`, the job as the first JSON line on stdin (conversation: `bench.worker_io`). Gives: the
-summary of its side as the last line on stdout; errors on stderr.
+Messages are JSON lines on stdin and stdout (`bench.worker_io`); errors go to stderr.
 """
 
 from __future__ import annotations
@@ -35,17 +34,13 @@ FAILED = 1
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one role of one measurement.
-
-    Returns:
-        The exit code.
-    """
+    """Runs one role of one measurement; returns the exit code."""
     asked = arguments_of(__doc__, arguments)
     return reporting(functools.partial(_measure, asked.role, asked.engine))
 
 
 def arguments_of(description: str | None, arguments: list[str] | None = None) -> argparse.Namespace:
-    """What every worker is started with: `role` and `engine`."""
+    """The arguments of every worker: `role` and `engine`."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--role", choices=("producer", "consumer"), required=True)
     parser.add_argument("--engine", required=True)
@@ -53,12 +48,8 @@ def arguments_of(description: str | None, arguments: list[str] | None = None) ->
 
 
 def reporting(work: Callable[[Link], None]) -> int:
-    """Opens the conversation and runs a worker's side of it; a typed error is sent to the runner.
-
-    Returns:
-        The exit code.
-    """
-    # What an engine or a library prints must not end up in the conversation.
+    """Runs a worker's side of the conversation and sends a typed error to the runner; returns the exit code."""
+    # Output of an engine or a library must not mix with the messages.
     write_fd = os.dup(1)
     os.dup2(2, 1)
     link = Link(0, write_fd)
@@ -76,7 +67,6 @@ def reporting(work: Callable[[Link], None]) -> int:
 
 
 def _settle_memory() -> None:
-    """No collection looks at what set-up has made any more: a full one would take 10 to 25 ms of a run."""
     gc.collect()
     gc.freeze()
 
@@ -109,7 +99,7 @@ def _run(function: Any, spec: RunSpec, io: ProducerIo | ConsumerIo) -> Facts:
 def _producer_summary(io: ProducerIo, facts: Facts) -> dict[str, Any]:
     cpu_s = io.cpu_s()
     indexes, times = io.sampler.samples()
-    # Which channel a generated record took is the consumer's to tell, a row's the producer's.
+    # The consumer has the channel of a generated record, the producer that of a row.
     keys = io.source.sample_keys(indexes) if isinstance(io.source, RowSource) else indexes
     return {
         "cpu_s": cpu_s,
@@ -135,7 +125,7 @@ def _consumer_summary(io: ConsumerIo, facts: Facts, link: Link) -> dict[str, Any
         from_ns = warm_ns(io.start_ns, stopped_ns, warmup_s)
         keys = verifier.sample_keys(keys)
         latency = arrivals.sampled_latency(keys, times, from_ns)
-        if not latency.count:  # so short a run that its only sample was taken in the warm-up
+        if not latency.count:  # a run so short that its only sample is in the warm-up
             latency = arrivals.sampled_latency(keys, times, 0)
     kind = "sampled under load" if io.spec.rate_per_s is None else "open-loop"
     return {
@@ -155,7 +145,6 @@ def _consumer_summary(io: ConsumerIo, facts: Facts, link: Link) -> dict[str, Any
 
 
 def _counted(verifier: AnyVerifier, expected: dict[str, Any]) -> list[str]:
-    """What a count alone can find."""
     sent, came = expected["records"], verifier.received_records
     return [] if sent == came else [f"{sent} records were sent, {came} arrived"]
 
@@ -166,7 +155,6 @@ def _failed(link: Link, error: BaseException) -> int:
 
 
 def _first_typed(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    """The first netstack error of a group: trio wraps what its tasks raise."""
     error: BaseException | None = group.subgroup(NetstackError)
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

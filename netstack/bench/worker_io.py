@@ -1,6 +1,4 @@
-"""What an engine is given in a worker process: set-up messages, the go, records to send or a verifier to feed.
-
-Takes: the conversation with the runner. Gives: `ProducerIo` and `ConsumerIo` to engines, plain or trio.
+"""The interface between an engine in a worker process and the runner.
 
 The conversation, each line a JSON object with `event`:
 
@@ -19,7 +17,7 @@ An engine is a module with `produce(spec, io)` and `consume(spec, io)`, both pla
         connection.close()                                      io.verifier.feed(0, records)
         return Facts()                                      return Facts()
 
-Either side may be the one that listens. A trio engine uses the `..._async` twins of what waits.
+Either side may be the one that listens. A trio engine uses the `..._async` variants of blocking methods.
 """
 
 from __future__ import annotations
@@ -45,13 +43,13 @@ from .source import Source, span_records
 from .spec import RunSpec
 
 HEARTBEAT_S = 0.25
-"""A worker says how far it is this often; the runner takes a silent one for dead."""
+"""Time between progress messages; a worker that sends none counts as dead."""
 
 AnySource: TypeAlias = Source | RowSource
 AnyVerifier: TypeAlias = Verifier | RowVerifier
 Waited = TypeVar("Waited")
 
-_RUNNER_GONE = 3  # exit code of a worker whose runner vanished
+_RUNNER_GONE = 3  # exit code of a worker whose runner has exited
 
 
 def _exit() -> None:
@@ -60,21 +58,21 @@ def _exit() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What an engine knows about its side of a run; None where it has no such notion.
+    """What an engine reports about its side of a run; None where it has no such figure.
 
     Attributes:
         buffers: data buffers sent (producer) or received (consumer).
         wire_bytes: bytes written to (producer) or read from (consumer) the connection, headers included.
-        credits: buffers' worth of credit announced.
+        credits: announced credits.
         congestion_control: of the TCP connection.
-        costs: where the time of this side went (`bench.costs`), if that was asked for.
-        checkpoints: what they cost, where some were taken (`bench.cell_checkpoints`).
+        costs: time of this side by activity (`bench.costs`), in profiled runs.
+        checkpoints: number and durations (`bench.cell_checkpoints`).
         verified: False for a bare loop that only counts; its delivery is then proven by the count alone.
         average_buffer_fill: payload bytes in a data buffer as a part of its size, 0 to 1.
-        debloated_buffer_bytes: what the buffers were last shrunk to.
+        debloated_buffer_bytes: the last debloated buffer size.
         metrics: of this side (`bench.observed`).
         timeline: of this side (`bench.observed`).
-        warnings: what a reader of the figures should know.
+        warnings: for readers of the figures.
     """
 
     buffers: int | None = None
@@ -92,15 +90,15 @@ class Facts:
 
 
 class Link:
-    """The conversation with the runner; a thread of its own reads, and sends the heartbeats."""
+    """The connection to the runner; a thread reads messages and sends heartbeats."""
 
     def __init__(self, read_fd: int, write_fd: int, on_gone: Callable[[], None] = _exit) -> None:
-        """Starts the conversation.
+        """Starts the thread.
 
         Args:
             read_fd: messages of the runner.
             write_fd: messages to the runner.
-            on_gone: called when the runner has gone: no worker outlives it, whatever the engine is waiting for.
+            on_gone: called when the runner has exited: no worker outlives it, whatever the engine waits for.
         """
         self._read_fd = read_fd
         self._write_fd = write_fd
@@ -154,7 +152,7 @@ class WorkerIo:
     Attributes:
         spec: the settings.
         scratch: a folder of this run, for sockets; removed afterwards.
-        start_ns: CLOCK_MONOTONIC time both workers start at; 0 before the go.
+        start_ns: CLOCK_MONOTONIC time at which both workers start; 0 before the go.
     """
 
     def __init__(self, spec: RunSpec, link: Link, scratch: Path) -> None:
@@ -165,22 +163,19 @@ class WorkerIo:
         self._cpu_at_start_s = 0.0
 
     def publish(self, address: str) -> None:
-        """Tells the other worker where this one listens."""
+        """Sends this worker's address to the other worker."""
         self._link.send("address", address=address)
 
     def peer_address(self) -> str:
-        """Waits for the address the other worker published."""
+        """Waits for the address of the other worker."""
         return str(self._link.wait("address")["address"])
 
     async def peer_address_async(self) -> str:
-        """`peer_address` for trio.
-
-        Cancellation: the waiting thread is left behind; it ends with the process.
-        """
+        """`peer_address` for trio. Cancellation: the waiting thread ends with the process."""
         return await _in_thread(self.peer_address)
 
     def ready(self) -> None:
-        """Says that this side is set up, and waits for the go; afterwards `start_ns` is set and the CPU is counted."""
+        """Reports that this side is set up, and waits for the go, which sets `start_ns` and starts the CPU count."""
         self._link.before_go()
         self._link.send("ready")
         message = self._link.wait("go")
@@ -188,14 +183,11 @@ class WorkerIo:
         self._cpu_at_start_s = cpu_seconds()
 
     async def ready_async(self) -> None:
-        """`ready` for trio.
-
-        Cancellation: the waiting thread is left behind; it ends with the process.
-        """
+        """`ready` for trio. Cancellation: the waiting thread ends with the process."""
         await _in_thread(self.ready)
 
     def should_stop(self) -> bool:
-        """Whether the runner asked for an early end; `next_span` heeds it by itself."""
+        """Whether the runner requested an early end; `next_span` checks it itself."""
         return self._link.stop_asked
 
     def cpu_s(self) -> float:
@@ -207,7 +199,7 @@ class WorkerIo:
 
 
 class ProducerIo(WorkerIo):
-    """What a producer is given.
+    """The interface of a producer.
 
     Attributes:
         source: makes the records.
@@ -225,19 +217,19 @@ class ProducerIo(WorkerIo):
 
     @property
     def sent_records(self) -> int:
-        """Records handed out by `next_span` so far."""
+        """Records returned by `next_span` so far."""
         return self._pacer.sent_records if self._pacer else 0
 
     @property
     def stopped_ns(self) -> int:
-        """When `next_span` said that the run is over."""
+        """When `next_span` ended the run."""
         return self._pacer.stopped_ns if self._pacer else 0
 
     def next_span(self) -> tuple[int, int] | None:
         """Waits until records are due.
 
         Returns:
-            (index of the first, how many) to send now, all of them; None when the run is over.
+            (index of the first, count) to send now, all of them; None when the run is over.
         """
         pacer = self._pacer or self._open_pacer()
         first = pacer.sent_records
@@ -246,7 +238,7 @@ class ProducerIo(WorkerIo):
     async def next_span_async(self) -> tuple[int, int] | None:
         """`next_span` for trio; other tasks run while it waits.
 
-        Cancellation: a checkpoint only if it has to wait, and then nothing was handed out; emitting is one anyway.
+        It is a checkpoint only if it waits. Cancellation: no records were returned.
         """
         pacer = self._pacer or self._open_pacer()
         first = pacer.sent_records
@@ -272,18 +264,14 @@ class ProducerIo(WorkerIo):
         if self.spec.rate_per_s is None:
             self.sampler.offer(first)
         elif self.spec.input_path:
-            # Rows carry no index from which the consumer could tell when they were due.
+            # Rows carry no index, so the consumer cannot compute due times.
             for index in range(first, first + count):
                 self.sampler.offer(index, due_ns(self.start_ns, self.spec.rate_per_s, index))
         return first, count
 
 
 class ConsumerIo(WorkerIo):
-    """What a consumer is given.
-
-    Attributes:
-        verifier: proves the delivery; feed it everything that arrives.
-    """
+    """The interface of a consumer, which feeds everything that arrives to `verifier`."""
 
     def __init__(self, spec: RunSpec, link: Link, scratch: Path) -> None:
         super().__init__(spec, link, scratch)
@@ -295,7 +283,7 @@ class ConsumerIo(WorkerIo):
         self.watch(lambda: self.verifier.received_records)
 
     def expect(self, order: Order) -> None:
-        """Replaces the verifier of generated records, before the go, by one for another order than the usual."""
+        """Replaces the verifier, before the go, by one for another order of records."""
         spec = self.spec
         if spec.verify == "sample":
             self.verifier = SampledVerifier(record_bytes=spec.record_bytes, channels=spec.channels, order=order)
@@ -305,7 +293,7 @@ class ConsumerIo(WorkerIo):
         )
 
     def watch(self, records: Callable[[], int]) -> None:
-        """Counts progress by this instead of the verifier."""
+        """Counts progress by this function instead of the verifier."""
         self._link.progress = records
 
     def _go(self, start_ns: int) -> None:
@@ -318,7 +306,6 @@ class ConsumerIo(WorkerIo):
 
 
 async def _in_thread(wait: Callable[[], Waited]) -> Waited:
-    """Waits in a thread, so that the engine's own tasks go on meanwhile."""
     import trio
 
     return await trio.to_thread.run_sync(wait, abandon_on_cancel=True)

@@ -1,1 +1,1 @@
-"""`netstack-bench channels`: what idle logical channels cost."""
+"""`netstack-bench channels`: the cost of idle logical channels."""

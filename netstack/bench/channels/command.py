@@ -1,7 +1,4 @@
-"""The command `netstack-bench channels`.
-
-Takes: flags. Gives: a table, or one JSON document, on standard output; an exit code.
-"""
+"""The command `netstack-bench channels`."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ def channels(channels: int, idle_seconds: float, as_json: bool) -> int:
 
 
 def print_channels(result: Mapping[str, Any], out: Console) -> None:
-    """The figures as a table."""
+    """Prints the result as a table."""
     spec = ChannelsSpec.from_dict(result["settings"])
     memory, idle, open_s = result["bytes_per_idle_channel"], result["idle_cpu_ms_per_s"], result["open_s"]
     segment = format_size(spec.segment_size_bytes, space=" ")

@@ -1,7 +1,4 @@
-"""Measures what logical channels cost: once for time, once more for memory.
-
-Takes: a `ChannelsSpec`. Gives: one document.
-"""
+"""Measures idle logical channels in two passes: time and CPU, then memory."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ PASSES: Final = 2
 _WORKER: Final = "netstack.bench.channels.worker"
 _OPEN_S: Final = 1.0
 _TRACED_IDLE_S: Final = 0.1
-_STALLED_S: Final = 60.0  # opening the most channels there can be while memory is traced takes several seconds
+_STALLED_S: Final = 60.0  # opening the maximum of channels takes several seconds while memory is traced
 
 
 def expected_s(spec: ChannelsSpec) -> float:
-    """How long both passes take."""
+    """Expected length of both passes."""
     return PASSES * 2 * _OPEN_S + spec.idle_seconds
 
 
@@ -32,19 +29,19 @@ def measure(
     on_progress: OnProgress | None = None,
     deadlines: PhaseLimits | None = None,
 ) -> dict[str, Any]:
-    """Runs both passes: tracing memory makes everything slower, so nothing else is measured with it.
+    """Runs both passes; memory is traced in a pass of its own, because that slows everything else down.
 
     Args:
         spec: the settings.
         on_progress: called a few times a second.
-        deadlines: how patient to be.
+        deadlines: time limits.
 
     Returns:
-        The document of the command (`bench/METHOD.md` says what each key means).
+        The document of the command (`bench/METHOD.md` describes each key).
 
     Raises:
-        MeasurementFailed: a worker died, fell silent or stalled, or not all channels were open.
-        NetstackError: what a worker found wrong with the settings.
+        MeasurementFailed: a worker died, sent nothing or stalled, or not all channels were open.
+        NetstackError: a worker reported an error.
     """
     patience = deadlines or PhaseLimits(stalled_s=_STALLED_S + spec.idle_seconds)
 
@@ -60,7 +57,7 @@ def measure(
 
 
 def document(spec: ChannelsSpec, timed: Summaries, traced: Summaries) -> dict[str, Any]:
-    """The document, from what both passes told.
+    """The document, from the summaries of both passes.
 
     Raises:
         MeasurementFailed: not all channels were open, or not on one connection.

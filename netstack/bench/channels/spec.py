@@ -1,7 +1,4 @@
-"""The settings of `channels`.
-
-Takes: settings from the command line. Gives: `ChannelsSpec` to both worker processes and the result.
-"""
+"""The settings of `channels`."""
 
 from __future__ import annotations
 
@@ -18,15 +15,7 @@ MOST_CHANNELS: Final = NetworkConfig().max_channels_per_connection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelsSpec(Settings):
-    """Settings of one measurement. Buffers are few and small, because only channels are measured.
-
-    Attributes:
-        channels: logical channels on the one connection.
-        idle_seconds: how long they are left alone.
-        exclusive_buffers: of each channel.
-        floating_buffers: of the gate.
-        segment_size_bytes: size of a network buffer.
-    """
+    """Settings of one measurement. Buffers are few and small, because only channels are measured."""
 
     channels: int = 10_000
     idle_seconds: float = 2.0
@@ -35,13 +24,12 @@ class ChannelsSpec(Settings):
     segment_size_bytes: int = 4096
 
     def __post_init__(self) -> None:
-        """Refuses settings that cannot work, naming the flag."""
         if not 1 <= self.channels <= MOST_CHANNELS:
             raise ConfigError(f"--channels {self.channels}: give 1 to {MOST_CHANNELS}, the most of one connection")
         if not self.idle_seconds > 0:
             raise ConfigError(f"--idle-seconds {self.idle_seconds:g}: give more than 0")
 
     def network(self) -> NetworkConfig:
-        """The settings of either TaskManager, with enough memory for every channel; the heartbeat is the default."""
+        """The settings of either TaskManager, with memory for every channel and the default heartbeat."""
         segments = self.channels * (self.exclusive_buffers + 1) + self.floating_buffers
         return network_of(self, segments)

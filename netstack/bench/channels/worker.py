@@ -1,10 +1,7 @@
 """The two TaskManagers of `channels`: one partition, one gate, a channel from each subpartition.
 
-Takes: a `ChannelsSpec`, and whether memory is traced, as a job. Gives: when all channels were open, the memory they
-hold, the CPU they use while nothing happens, and the proof that each still works.
-
-Rules: frames are handled in order, so a record that waited in the last subpartition reaches the consumer only when
-every channel before it is open at the producer. Both sides are idle over the same stretch of time.
+Frames are handled in order, so a record that waited in the last subpartition reaches the consumer only when every
+earlier channel is open at the producer. Both sides are idle over the same stretch of time.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ _PROBLEMS_IN_WORDS: Final = 5
 
 
 class Memory:
-    """What Python objects hold more than at the start; network buffers were there before."""
+    """Growth of the memory of Python objects since creation; network buffers exist before."""
 
     def __init__(self, *, traced: bool) -> None:
         self._traced = traced
@@ -38,7 +35,7 @@ class Memory:
         self._before = self._held()
 
     def grown_bytes(self) -> int | None:
-        """By how much; None when it is not traced."""
+        """The growth; None if memory is not traced."""
         return self._held() - self._before if self._traced else None
 
     def _held(self) -> int:
@@ -47,9 +44,9 @@ class Memory:
 
 
 class Roll:
-    """Which channels a record came through, each record being its channel's number.
+    """Counts the records of each channel; each record is its channel's number.
 
-    The last channel gets two: one showed that all were open.
+    The last channel gets two records: the first showed that all channels were open.
     """
 
     def __init__(self, channels: int) -> None:
@@ -58,14 +55,14 @@ class Roll:
         self.records = 0
 
     def take(self, channel: int, number: int) -> None:
-        """A record came."""
+        """Counts a record."""
         self.records += 1
         self._counts[channel] += 1
         if number != channel and len(self._strays) < _PROBLEMS_IN_WORDS:
             self._strays.append(f"the record of channel {number} came through channel {channel}")
 
     def problems(self) -> list[str]:
-        """What is wrong; empty when every channel carried what was its own."""
+        """Channels with a wrong number of records, or with foreign records."""
         last = len(self._counts) - 1
         wrong = [
             f"{count} records came through channel {channel}, {1 + (channel == last)} were sent"
@@ -77,7 +74,7 @@ class Roll:
 
 
 async def produce(io: PairIo) -> dict[str, Any]:
-    """Lets the channels be opened, leaves them alone, then sends a record through each."""
+    """Waits until the channels are open and idle, then sends a record through each."""
     spec, traced = _job(io)
     async with open_network(_ADDRESS, spec.network()) as manager:
         memory = Memory(traced=traced)
@@ -103,7 +100,7 @@ async def produce(io: PairIo) -> dict[str, Any]:
 
 
 async def consume(io: PairIo) -> dict[str, Any]:
-    """Opens the channels, leaves them alone, then reads a record from each."""
+    """Opens the channels, stays idle, then reads a record from each."""
     spec, traced = _job(io)
     roll = Roll(spec.channels)
     async with open_network(_ADDRESS, spec.network()) as manager:
@@ -141,9 +138,9 @@ async def _first_arrival(gate: InputGate) -> None:
 
 
 async def _idle(spec: ChannelsSpec, start_ns: int) -> float:
-    """Does nothing for a while; returns the CPU time this thread used meanwhile, in ms a second.
+    """Sleeps, and returns the CPU time that this thread used meanwhile, in ms per second.
 
-    It is the only one netstack runs in; the process's other thread tells the runner that it is alive.
+    It is the only thread that netstack uses; the process's other thread sends heartbeats to the runner.
     """
     await trio.sleep(max(0, start_ns - clock_ns()) / 1e9)
     cpu_s, began_ns = time.thread_time(), clock_ns()

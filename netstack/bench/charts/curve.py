@@ -1,7 +1,4 @@
-"""Curves over a count as SVG text: a horizontal axis of powers of two, an upright line, an expectation to measure by.
-
-Takes: a `CurveChart`. Gives: one `<svg>` element, complete without a script, with the classes that `svg` uses.
-"""
+"""Curves over a count as SVG: a horizontal axis of powers of two, an upright line, an expected curve."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from .svg import UNIT_PX, Plot, Series, axes, below_px, grouped, names, nice_tic
 _TEXT_PX: Final = 6.6  # of one letter at 12 px, on average
 _LINE_PX: Final = 15.0
 _TICK_PX: Final = 34.0  # least distance of labels below the axis
-_BENDS: Final = 10  # pieces a bent line is drawn in, from point to point
-_INSET: Final = 0.03  # of the width, left free at both ends, so that marks do not stand on the axis
+_BENDS: Final = 10  # segments of a curved line between two points
+_INSET: Final = 0.03  # free part of the width at both ends, so that marks are not on the axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +31,13 @@ class CurveChart:
     """What to draw.
 
     Attributes:
-        title: for those who hear the page.
+        title: for screen readers.
         axis: name of the horizontal axis.
-        places: the count at which each mark of a series stands, rising, at least 1.
-        series: the lines; a mark that is None is skipped and the line goes on.
-        highest: most value to show.
-        tick: value to text on the vertical axis.
-        unit: what the vertical axis counts, above it.
+        places: the count of each mark of a series, rising, at least 1.
+        series: the lines; a mark that is None is skipped and the line continues.
+        highest: greatest value to show.
+        tick: formats a value of the vertical axis.
+        unit: of the vertical axis.
         upright: one line across.
         expected: (count, value) of the corners of a thin dashed line, rising.
     """
@@ -85,7 +82,7 @@ def draw_curves(chart: CurveChart, *, width: int, height: int, direct_labels: bo
         found = [(at, mark) for at, mark in zip(chart.places, series.marks, strict=True) if mark is not None]
         if found:
             marks = [point(mark, series.shape, place(at), plot) for at, mark in found]
-            # Straight from mark to mark: what is between them was not measured.
+            # Straight from mark to mark, because nothing was measured in between.
             line = "L".join(f"{place(at):.1f} {plot.y(mark.value):.1f}" for at, mark in found)
             drawn.append(grouped(series, [f'<path class="line" d="M{line}"/>', *marks]))
             ends.append((place(found[-1][0]), plot.y(found[-1][1].value), series))
@@ -105,14 +102,12 @@ def draw_curves(chart: CurveChart, *, width: int, height: int, direct_labels: bo
 
 
 def _powers(chart: CurveChart) -> tuple[int, int]:
-    """The powers of two that enclose everything there is to see."""
     counts = [*chart.places, *([chart.upright.at] if chart.upright else [])]
     first = math.floor(math.log2(min(counts)) + 1e-9)
     return first, max(math.ceil(math.log2(max(counts)) - 1e-9), first + 1)
 
 
 def _bent(points: Sequence[tuple[float, float]], place: Callable[[float], float], plot: Plot) -> str:
-    """A path through the corners of what a formula says, straight in counts and therefore bent on this axis."""
     steps = [points[0]]
     for (at, value), (next_at, next_value) in itertools.pairwise(points):
         for step in range(1, _BENDS + 1):
@@ -123,7 +118,6 @@ def _bent(points: Sequence[tuple[float, float]], place: Callable[[float], float]
 
 
 def _upright(upright: Upright, x: float, plot: Plot) -> str:
-    """The text stands above the plot, as near to the line as the edges let it."""
     parts = [f'<line class="upright" x1="{x:.1f}" x2="{x:.1f}" y1="{plot.top - 4:.1f}" y2="{plot.bottom:.1f}"/>']
     half = _TEXT_PX * max(map(len, upright.told)) / 2
     middle = min(max(x, half + 2), max(plot.right - half, half + 2))

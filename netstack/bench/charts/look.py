@@ -1,7 +1,4 @@
-"""How lines are told apart: a colour, a stroke and a mark for each, and the buttons of their legend.
-
-Takes: what lines have in common. Gives: a `Look` for each, no two alike, as long as there are any left.
-"""
+"""The look of lines: colour, stroke and mark, and the buttons of their legend."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from .svg import SHAPES, marker
 HUES: Final = 8
 DASHES: Final = 4
 LOOKS: Final = HUES * DASHES * SHAPES
-"""How many lines of one chart can look different."""
+"""The number of different looks."""
 
 Look: TypeAlias = tuple[int, int, int]
 """(hue, dash, shape): classes of the style sheet, and the mark."""
@@ -25,16 +22,16 @@ _MOST_BUTTONS: Final = 12  # of a legend: more are folded
 
 
 def distinct(wanted: Iterable[tuple[int, int, int]]) -> list[Look]:
-    """For each wish a look that no earlier one has: the wish itself, else with another shape, stroke, or colour.
+    """A look for each wish, all different: the wish itself, else with another shape, stroke or colour.
 
     Args:
-        wanted: hue, dash and shape as numbers of any size; equal numbers keep what they stand for together as long as
-            there are looks left. Beyond `LOOKS` they repeat.
+        wanted: hue, dash and shape as numbers of any size; equal numbers stay equal as long as looks remain. Beyond
+            `LOOKS` they repeat.
     """
     taken: set[Look] = set()
     found = []
     for hue, dash, shape in wanted:
-        # Marks and strokes first: the colour is what a reader sees from afar, and says most.
+        # Marks and strokes change first: the colour is the most visible part.
         turns = itertools.product(range(HUES), range(DASHES), range(SHAPES))
         looks = (((hue + a) % HUES, (dash + hue // HUES + b) % DASHES, (shape + c) % SHAPES) for a, b, c in turns)
         look = next((each for each in looks if each not in taken), (hue % HUES, dash % DASHES, shape % SHAPES))
@@ -44,12 +41,12 @@ def distinct(wanted: Iterable[tuple[int, int, int]]) -> list[Look]:
 
 
 def numbered(count: int) -> list[Look]:
-    """For so many lines that have nothing in common: all colours in one stroke, then in the next."""
+    """Looks of this many unrelated lines: all colours in one stroke, then in the next."""
     return [(number % HUES, number // HUES % DASHES, (number + number // HUES) % SHAPES) for number in range(count)]
 
 
 def swatch(hue: int, dash: int, shape: int | None) -> str:
-    """A piece of a line with its mark; None is a line without marks."""
+    """A sample of a line with its mark; None is a line without marks."""
     return (
         f'<svg class="swatch h{hue} d{dash}" viewBox="0 0 34 16" aria-hidden="true">'
         f'<path class="line" d="M1 8H33"/>{"" if shape is None else marker(shape, 17, 8)}</svg>'
@@ -57,7 +54,7 @@ def swatch(hue: int, dash: int, shape: int | None) -> str:
 
 
 def legend(lines: Iterable[tuple[int, tuple[int, int, int | None], str, str]]) -> str:
-    """A legend of (number, look, label, choices) of each line: a button each; without a script it is a plain list."""
+    """A legend of (number, look, label, choices) of each line: a button each; a plain list without a script."""
     items = [
         f'<li{facets_attribute(facets)}><button type="button" disabled aria-pressed="true" data-series="{number}">'
         f"{swatch(*look)}{escape(label)}</button></li>"

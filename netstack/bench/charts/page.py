@@ -1,8 +1,6 @@
-"""The page around the charts: one HTML file that needs nothing else, neither a network nor a script, to be read.
+"""The page around charts: one self-contained HTML file with policy, style sheet and script inside.
 
-Takes: a title and the parts of a body as HTML. Gives: the whole file: policy, style sheet and script are inside.
-
-Rules: what came from outside is escaped by whoever made the parts; the page's own policy forbids it to load anything.
+Callers escape external text; the page's own policy forbids loading anything.
 """
 
 from __future__ import annotations
@@ -16,11 +14,11 @@ from .facets import facets_attribute
 
 WIDE_PX: Final = (580, 380)
 NARROW_PX: Final = (350, 320)
-"""Sizes in which a chart is drawn, for wide and for narrow screens; the style sheet shows one."""
+"""Chart sizes for wide and narrow screens; the style sheet shows one."""
 
 _HERE: Final = __name__.rpartition(".")[0]
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
-# Ahead of the script itself, so that a page which breaks says so.
+# Before the script, so that a broken page shows an error.
 _WATCH: Final = "window.onerror=(m)=>{const e=document.documentElement;e.dataset.errors=(e.dataset.errors||'')+m+'; '};"
 
 
@@ -45,7 +43,7 @@ def document(title: str, body: Iterable[str], *, styles: Sequence[str] = (), scr
 
 
 def asset(package: str, name: str) -> str:
-    """A file beside the modules of a package."""
+    """The text of a file in a package."""
     return resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
@@ -56,7 +54,7 @@ def both_sizes(
     *,
     direct: bool = True,
 ) -> str:
-    """One chart drawn twice; `draw` takes the size, and whether to name lines at their ends, which needs room."""
+    """One chart in two sizes; `draw` receives the size, and whether there is room for names at the ends of lines."""
     drawn = draw(width=wide[0], height=wide[1], direct_labels=direct)
     small = draw(width=narrow[0], height=narrow[1], direct_labels=False)
     return f'<div class="wide">{drawn}</div><div class="narrow">{small}</div>'
@@ -72,15 +70,15 @@ def figure(title: str, drawn: str, note: str = "", *, level: int = 2, facets: st
 
 
 def heads(*words: str, left: int = 1, kind: str = "") -> str:
-    """Heads of a table, HTML: so many of words, then of figures, which may have a class of their own."""
+    """Head cells of a table, HTML: text columns, then figure columns, which may have a class."""
     kinds = ["l" if number < left else kind for number in range(len(words))]
     return "".join(f'<th scope="col"{_class(own)}>{word}</th>' for word, own in zip(words, kinds, strict=True))
 
 
 def table(head: str, rows: Iterable[str], kind: str = "", caption: str = "", *, caption_kind: str = "vh") -> str:
-    """A table that scrolls where it is too wide, of the cells of its head and whole rows, as HTML.
+    """A scrolling table from head cells and rows, as HTML.
 
-    Its caption is plain text, and unless it is of another kind only for those who hear the page.
+    Its caption is plain text; by default only screen readers see it.
     """
     told = f'<caption class="{caption_kind}">{escape(caption)}</caption>' if caption else ""
     return (
@@ -100,7 +98,7 @@ def facts(title: str, found: Iterable[tuple[str, str]]) -> str:
 
 
 def callout(head: str, lines: Sequence[str], *, bad: bool = False) -> str:
-    """A box that stands out, with a list of plain text; empty without lines."""
+    """A highlighted box with a list of plain text; empty without lines."""
     if not lines:
         return ""
     items = "".join(f"<li>{escape(text)}</li>" for text in lines)

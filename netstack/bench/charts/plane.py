@@ -1,9 +1,6 @@
-"""Charts over two value axes as SVG text: curves of percentiles, points with their frontier, series over time.
+"""Charts over two value axes as SVG: percentile curves, points with their frontier, series over time.
 
-Takes: a `Plane`. Gives: one `<svg>` element, complete without a script, with the classes that `svg` uses.
-
-Rules: places are in units of the horizontal axis as the caller made them (a logarithm, a number of nines, seconds), and
-so are its ticks; this module only scales.
+Positions and ticks are in the caller's units of the horizontal axis (a logarithm, a number of nines, seconds).
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ _LABEL_ROWS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A series and where its marks stand; `joined` by a line or not."""
+    """A series, the position of its marks, and whether a line joins them."""
 
     series: Series
     places: tuple[float, ...]
@@ -31,14 +28,14 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """The staircase above which nothing of a group of marks lies: most to the right, least in height.
+    """The staircase that no mark of a group beats: most to the right, least in height.
 
     Attributes:
         group: of the marks.
-        label: stands at its end.
-        corners: (place, value) of the marks on it, from left to right.
+        label: at its end.
+        corners: (position, value) of its marks, from left to right.
         dash: of its stroke.
-        facets: the choices all of it belongs to (`filters`).
+        facets: filter choices that it belongs to.
     """
 
     group: str
@@ -53,17 +50,17 @@ class Plane:
     """What to draw.
 
     Attributes:
-        title: for those who hear the page.
+        title: for screen readers.
         axis: name of the horizontal axis.
         span: its two ends.
-        below: (place, label) of its ticks.
+        below: (position, label) of its ticks.
         tracks: the series.
         scale: of the vertical axis; `log` needs values above 0.
-        domain: least and most value, before rounding to ticks.
-        tick: value to text on the vertical axis.
-        unit: what the vertical axis counts, above it.
+        domain: least and greatest value, before rounding to ticks.
+        tick: formats a value of the vertical axis.
+        unit: of the vertical axis.
         frontiers: staircases.
-        bare: lines without a mark for each point; the script tells values where the pointer is.
+        bare: lines without marks; the script shows the values at the pointer.
     """
 
     title: str
@@ -132,7 +129,7 @@ def draw_plane(plane: Plane, *, width: int, height: int, direct_labels: bool) ->
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Those points to whose right nothing is as low, from left to right."""
+    """The points with no lower point to their right, from left to right."""
     found: list[tuple[float, float]] = []
     for at, value in sorted(points, key=lambda each: (-each[0], each[1])):
         if not found or value < found[-1][1]:
@@ -141,7 +138,6 @@ def pareto(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], 
 
 
 def _frontier(frontier: Frontier, place: Callable[[float], float], plot: Plot, row: int) -> str:
-    """The staircase and, at its end, its label; neighbours have theirs in other rows."""
     corners = [(place(at), plot.y(value)) for at, value in frontier.corners]
     shown = f' data-f="{frontier.facets}"' if frontier.facets else ""
     (first_x, first_y), (last_x, _) = corners[0], corners[-1]
@@ -156,6 +152,5 @@ def _frontier(frontier: Frontier, place: Callable[[float], float], plot: Plot, r
 
 
 def _plot_facts(plot: Plot, first: float, last: float, plane: Plane) -> str:
-    """What the script needs to tell a value from a height."""
     box = f"{plot.left:.1f} {plot.right:.1f} {plot.top:.1f} {plot.bottom:.1f}"
     return f' class="bare" data-box="{box}" data-span="{first:g} {last:g} {plot.low:g} {plot.high:g}"'

@@ -1,9 +1,7 @@
-"""Line charts as SVG text: a category axis of buffer timeouts, a linear or a logarithmic value axis.
+"""Line charts as SVG: a category axis of buffer timeouts, a linear or logarithmic value axis.
 
-Takes: a `Chart` of categories and series of marks. Gives: one `<svg>` element, complete without a script.
-
-Rules: colours and dashes come from the page's style sheet by class (so both colour schemes work); shapes differ by
-series, so no meaning hangs on colour alone; every mark carries a `<title>` and its text for the pointer.
+Colours and dashes are classes of the page's style sheet (for both colour schemes); shapes differ by series, so that
+colour alone has no meaning; every mark has a `<title>` and its text for the pointer.
 """
 
 from __future__ import annotations
@@ -23,14 +21,14 @@ class Mark:
     """One measured point.
 
     Attributes:
-        value: where it stands.
+        value: its position.
         low: least of the repeats.
-        high: most of the repeats.
-        told: the text of the tooltip; lines are separated by newlines.
+        high: greatest of the repeats.
+        told: text of the tooltip; lines are separated by newlines.
         hollow: drawn empty, for a value that is only a bound.
-        facets: the choices it belongs to (`filters`).
-        group: the frontier it may be on; empty for none.
-        tag: what stands beside it while it is on its frontier.
+        facets: filter choices that it belongs to.
+        group: its frontier; empty for none.
+        tag: text beside it while it is on its frontier.
     """
 
     value: float
@@ -45,10 +43,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line: `hue` picks the colour, `dash` the stroke, `shape` the marker; `number` ties it to the legend.
-
-    `facets` are the choices all of it belongs to (`filters`).
-    """
+    """One line: `hue` is the colour, `dash` the stroke, `shape` the marker; `number` connects it with the legend."""
 
     label: str
     number: int
@@ -64,16 +59,16 @@ class Chart:
     """What to draw.
 
     Attributes:
-        title: for those who hear the page.
+        title: for screen readers.
         categories: labels of the horizontal axis.
         axis: name of the horizontal axis.
         series: the lines.
         scale: `log` needs values above 0.
-        domain: least and most value, before rounding to ticks.
-        tick: value to text on the vertical axis.
-        unit: what the vertical axis counts, above it.
+        domain: least and greatest value, before rounding to ticks.
+        tick: formats a value of the vertical axis.
+        unit: of the vertical axis.
         guides: for each category a value to mark with a short line, or None.
-        facets: for each category the choices it belongs to (`filters`).
+        facets: for each category its filter choices.
     """
 
     title: str
@@ -92,13 +87,13 @@ SHAPES: Final = 8
 _MARKER_PX: Final = 4.6
 _DODGE_PX: Final = 7.0
 _MOST_DIRECT_LABELS: Final = 8
-_LONGEST_DIRECT_LABEL: Final = 26  # letters; longer ones would take the room of the curves
+_LONGEST_DIRECT_LABEL: Final = 26  # letters; longer ones would take the space of the curves
 _TAG_PX: Final = 48.0
 _LABEL_GAP_PX: Final = 14.0
 _AXIS_LINE_PX: Final = 14.0
 _AXIS_LETTER_PX: Final = 7.2  # at 12 px, on average
 UNIT_PX: Final = 18.0
-"""Room above the plot for the name of the vertical axis."""
+"""Space above the plot for the name of the vertical axis."""
 
 
 def draw(chart: Chart, *, width: int, height: int, direct_labels: bool) -> str:
@@ -108,7 +103,7 @@ def draw(chart: Chart, *, width: int, height: int, direct_labels: bool) -> str:
         chart: what to draw.
         width: in CSS pixels at which text has its designed size.
         height: likewise.
-        direct_labels: name the lines at their right end, where there is room.
+        direct_labels: name the lines at their right end.
     """
     longest = max((len(series.label) for series in chart.series), default=0)
     direct = direct_labels and 0 < len(chart.series) <= _MOST_DIRECT_LABELS and longest <= _LONGEST_DIRECT_LABEL
@@ -140,7 +135,7 @@ def draw(chart: Chart, *, width: int, height: int, direct_labels: bool) -> str:
 
 
 def marker(shape: int, x: float, y: float, size: float = _MARKER_PX) -> str:
-    """The element of one of eight shapes, centred at a place; all have about the same weight for the eye."""
+    """The element of one of eight shapes of similar visual weight, centred at a position."""
     shape %= SHAPES
     if shape == 0:
         return f'<circle class="m" cx="{x:.1f}" cy="{y:.1f}" r="{size:.1f}"/>'
@@ -159,9 +154,9 @@ def nice_ticks(scale: Literal["linear", "log"], low: float, high: float) -> list
     """Round values that enclose the domain: from 0 in even steps, or powers of ten (1-2-5 when there are few).
 
     Args:
-        scale: `linear` starts at 0 whatever `low` says; `log` needs both above 0.
+        scale: `linear` starts at 0 whatever `low` is; `log` needs both above 0.
         low: least value to show.
-        high: most value to show.
+        high: greatest value to show.
     """
     if scale == "linear":
         high = high if high > 0 else 1.0
@@ -179,7 +174,7 @@ def nice_ticks(scale: Literal["linear", "log"], low: float, high: float) -> list
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """The rectangle of the curves and how values map into it."""
+    """The rectangle of the curves, and the mapping of values into it."""
 
     left: float
     right: float
@@ -189,7 +184,7 @@ class Plot:
     low: float
     high: float
     slots: int = 1
-    width: float = 0.0  # of the whole drawing; 0 is that nothing stands to the right of the plot
+    width: float = 0.0  # of the whole drawing; 0 if there is nothing to the right of the plot
 
     def x(self, slot: int, dodge: float = 0.0) -> float:
         """The middle of a category."""
@@ -205,7 +200,7 @@ class Plot:
 
 
 def below_px(axis: str, width: int) -> float:
-    """Room below the plot for the labels and the name of the horizontal axis, which may take several lines."""
+    """Space below the plot for labels and the name of the horizontal axis."""
     return 46 + _AXIS_LINE_PX * (len(_lines(axis, width)) - 1)
 
 
@@ -229,12 +224,12 @@ def axes(
     Args:
         plot: the rectangle.
         ticks: of the vertical axis.
-        write: makes their text.
-        below: places and labels of the horizontal axis.
+        write: formats them.
+        below: positions and labels of the horizontal axis.
         name: of the horizontal axis.
-        facets: the choices that each of its labels belongs to; empty for none.
-        unit: what the vertical axis counts, above it.
-        floor: where the horizontal axis is, if not at the bottom of the plot.
+        facets: filter choices of each of its labels; may be empty.
+        unit: of the vertical axis.
+        floor: height of the horizontal axis, if not at the bottom of the plot.
     """
     parts = []
     low = plot.bottom if floor is None else floor
@@ -262,7 +257,6 @@ def axes(
 
 
 def _guide(plot: Plot, slot: int, value: float, facets: str) -> str:
-    """A short line across one category, where the value would be."""
     if not plot.low <= value <= plot.high:
         return ""
     half = 0.36 * (plot.right - plot.left) / plot.slots
@@ -272,9 +266,8 @@ def _guide(plot: Plot, slot: int, value: float, facets: str) -> str:
 
 
 def _series(series: Series, plot: Plot, count: int, place: int) -> str:
-    """The line through the medians, broken where a point is missing, with whiskers from least to most."""
     step = min(_DODGE_PX, 0.5 * (plot.right - plot.left) / plot.slots / count)
-    dodge = (place - (count - 1) / 2) * step  # side by side: equal values and their whiskers stay apart
+    dodge = (place - (count - 1) / 2) * step  # side by side, so that equal values and whiskers do not overlap
     path, pen_down = [], False
     for slot, mark in enumerate(series.marks):
         if mark is not None:
@@ -290,13 +283,13 @@ def _series(series: Series, plot: Plot, count: int, place: int) -> str:
 
 
 def grouped(series: Series, parts: Sequence[str]) -> str:
-    """A line and its marks, with what the style sheet and the script know them by."""
+    """A line and its marks as a group, with classes and data attributes."""
     shown = facets_attribute(series.facets)
     return f'<g class="series h{series.hue} d{series.dash}" data-series="{series.number}"{shown}>{"".join(parts)}</g>'
 
 
 def point(mark: Mark, shape: int, x: float, plot: Plot) -> str:
-    """One measured point: its whisker from least to most, its marker and its text."""
+    """One measured point: whisker, marker and text."""
     y = plot.y(mark.value)
     whisker = ""
     if mark.high > mark.low:
@@ -314,23 +307,21 @@ def point(mark: Mark, shape: int, x: float, plot: Plot) -> str:
 
 
 def _tag(text: str, x: float, y: float, plot: Plot) -> str:
-    """Below a mark to its right, or to its left where there is no room."""
     is_left = x > plot.right - _TAG_PX
     at = f'x="{x - 8:.1f}" text-anchor="end"' if is_left else f'x="{x + 8:.1f}"'
     return f'<text class="tag" {at} y="{y + 15:.1f}">{escape(text)}</text>'
 
 
 def _direct_labels(series: Sequence[Series], plot: Plot) -> list[str]:
-    """Names at the right end of the lines that reach it."""
     x = plot.x(plot.slots - 1)
     return names([(x, plot.y(mark.value), each) for each in series if (mark := each.marks[-1]) is not None], plot)
 
 
 def names(ends: Sequence[tuple[float, float, Series]], plot: Plot) -> list[str]:
-    """Names to the right of the lines' ends, moved apart until they do not touch, tied to their line by a hair.
+    """Names at the right ends of lines, moved apart and connected to their lines by hairlines.
 
     Args:
-        ends: where each line ends, and the line.
+        ends: the end of each line, and the line.
         plot: the rectangle.
     """
     ordered = sorted(ends, key=lambda end: end[1])
@@ -345,13 +336,13 @@ def names(ends: Sequence[tuple[float, float, Series]], plot: Plot) -> list[str]:
 
 
 def spread_out(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Places at least `gap` apart, in the same order, each as near as one sweep brings it to where it wants to be.
+    """Positions at least `gap` apart, in the same order, each near its wanted position.
 
     Args:
-        wanted: places in rising order.
+        wanted: positions in rising order.
         gap: least distance.
-        low: nothing goes above this edge.
-        high: nothing goes below this edge, as long as there is room.
+        low: upper edge.
+        high: lower edge, respected as long as there is room.
     """
     places: list[float] = []
     for place in wanted:

@@ -1,1 +1,1 @@
-"""`netstack-bench checkpoints`: what aligned, unaligned and timed checkpoints cost under backpressure."""
+"""`netstack-bench checkpoints`: the cost of aligned, unaligned and timed checkpoints under backpressure."""

@@ -1,8 +1,4 @@
-"""The command `netstack-bench checkpoints`.
-
-Takes: flags. Gives: a table (or one JSON document) on standard output, `checkpoints.html` and `checkpoints.json` in the
-output folder, an exit code.
-"""
+"""The command `netstack-bench checkpoints`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""From what was seen of one mode at one pressure to the figures of the result, and what they mean in words.
+"""The figures of one mode at one pressure, and the verdicts in words.
 
-Takes: ended checkpoints, and stretches of time with checkpoints and without. Gives: points, and the two verdicts.
-
-Rules: a checkpoint's duration is that of its coordinator, from the trigger to the stored manifest. Throughput lost is
-the median over neighbouring stretches of one run, so that a machine that becomes slower meanwhile costs nothing.
+A checkpoint's duration is that of its coordinator, from the trigger to the stored manifest. Lost throughput is the
+median over neighbouring stretches of one run, so that a slower machine does not matter.
 """
 
 from __future__ import annotations
@@ -19,22 +17,22 @@ from netstack.units import format_duration, three_digits
 from .spec import CheckpointsSpec
 
 GOAL_MS: Final = 50.0
-"""An unaligned checkpoint should take less than this and the time to write its state, at any pressure."""
+"""Goal for an unaligned checkpoint at any pressure, besides the time to write its state."""
 
 GOAL_LOST: Final = 0.03
-"""Of the throughput, with a barrier every 100 ms, is what checkpoints should cost at most."""
+"""Goal for the throughput lost with a barrier every 100 ms."""
 
 Point = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One complete checkpoint.
+    """One completed checkpoint.
 
     Attributes:
-        duration_s: from its trigger until it was complete.
-        start_delay_s: its age when the first barrier came to a sink, of the sink where it came last.
-        alignment_s: from the first to the last barrier at a sink, of the sink where it took longest.
+        duration_s: from its trigger to its completion.
+        start_delay_s: its age when the first barrier arrived at a sink; the greatest of all sinks.
+        alignment_s: from the first to the last barrier at a sink; the greatest of all sinks.
         write_s: of the slowest task's file, and of the manifest.
         channel_state_bytes: of all tasks.
     """
@@ -48,13 +46,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of a run.
-
-    Attributes:
-        checkpoints: whether there were any.
-        records: taken by the sink.
-        seconds: its length.
-    """
+    """A part of a run, with or without checkpoints; `records` were taken by the sinks."""
 
     checkpoints: bool
     records: int
@@ -62,12 +54,12 @@ class Stretch:
 
     @property
     def records_per_s(self) -> float:
-        """Its rate."""
+        """Throughput in the stretch."""
         return self.records / self.seconds
 
 
 def point(pressure: float, seen: Sequence[Seen], aborted: int, stretches: Sequence[Stretch]) -> Point:
-    """The figures of one mode at one pressure, plain JSON values; None where nothing was measured."""
+    """The figures of one mode at one pressure as JSON values; None where nothing was measured."""
     lost = _lost(stretches)
     return {
         "pressure": pressure,
@@ -82,7 +74,7 @@ def point(pressure: float, seen: Sequence[Seen], aborted: int, stretches: Sequen
 
 
 def times(seen: Sequence[Seen]) -> dict[str, dict[str, float] | None]:
-    """How long complete checkpoints took, and how many bytes they hold: median and maximum; None without any."""
+    """Duration and size of completed checkpoints: median and maximum; None without any."""
     return {
         "duration_ms": _of([each.duration_s * 1e3 for each in seen]),
         "start_delay_ms": _of([each.start_delay_s * 1e3 for each in seen]),
@@ -94,7 +86,7 @@ def times(seen: Sequence[Seen]) -> dict[str, dict[str, float] | None]:
 
 
 def verdicts(spec: CheckpointsSpec, modes: Mapping[str, Sequence[Point]]) -> list[str]:
-    """What the figures say, a sentence each: growth with the pressure, the time besides writing, the cost."""
+    """The findings, a sentence each: growth with the pressure, the time besides writing, the cost."""
     parts = []
     for mode, points in modes.items():
         measured = [each for each in points if each["duration_ms"] is not None]
@@ -144,7 +136,6 @@ def _rate(stretches: Sequence[Stretch], *, checkpoints: bool) -> float | None:
 
 
 def _lost(stretches: Sequence[Stretch]) -> list[float]:
-    """Of each stretch with checkpoints, against those without next to it."""
     shares = []
     for number, each in enumerate(stretches):
         if not each.checkpoints:
@@ -156,5 +147,4 @@ def _lost(stretches: Sequence[Stretch]) -> list[float]:
 
 
 def _error(values: Sequence[float]) -> float | None:
-    """Standard error of the median, as of a normal distribution."""
     return 1.2533 * statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None

@@ -1,8 +1,6 @@
 """Measures every mode at every pressure: one job each, one after the other, on a JobManager in this process.
 
-Takes: a `CheckpointsSpec`. Gives: the points of every mode, what the sinks take undisturbed, warnings.
-
-The sources run in one TaskManager, the sinks in another, each a process.
+The sources run in one TaskManager process, the sinks in another.
 """
 
 from __future__ import annotations
@@ -36,10 +34,10 @@ from .operators import SINK, SOURCE, TAKEN, job
 from .spec import SINKS, WARM_UP_S, CheckpointsSpec, Mode
 
 PATIENCE_S: Final = 60.0
-"""A job may take so much longer than expected; aligned checkpoints take their time under pressure."""
+"""How much longer than expected a job may take; aligned checkpoints are slow under pressure."""
 
 SHARED_BYTES: Final = 8 * MIB
-"""Of a TaskManager, beside those of the job: for the network that jobs share, which nobody uses here."""
+"""Memory of a TaskManager besides the job's: for the network that jobs share, unused here."""
 
 _START_S: Final = 1.0
 _END_S: Final = 0.3
@@ -48,19 +46,19 @@ _TELL_S: Final = 0.25
 _CLOSE_S: Final = 5.0
 
 Samples = list[tuple[int, int]]
-"""Times in ns and the records taken until then, both rising."""
+"""(time in ns, records taken until then), both rising."""
 
 Span = tuple[bool, int, int]
-"""With checkpoints or without, from when to when, in nanoseconds."""
+"""(with checkpoints, start, end) in nanoseconds."""
 
 
 def jobs(spec: CheckpointsSpec) -> list[tuple[float, Mode | None]]:
-    """What is measured, in order: pressure and mode; the first job finds out what the sinks can take."""
+    """The jobs in order: pressure and mode; the first job measures the undisturbed rate of the sinks."""
     return [(0.0, None), *((pressure, mode) for pressure in spec.pressures for mode in spec.modes)]
 
 
 def expected_s(spec: CheckpointsSpec) -> float:
-    """How long all of them take, if checkpoints are quick."""
+    """The expected length of all jobs, if checkpoints are quick."""
     return _START_S + len(jobs(spec)) * _job_s(spec)
 
 
@@ -148,15 +146,12 @@ class Runner:
         self._on_progress = on_progress
 
     async def run(self, pressure: float, mode: Mode | None, rate_per_s: float | None) -> tuple[Point, list[str]]:
-        """One job.
+        """Runs one job and returns its figures and warnings.
 
         Args:
-            pressure: at which.
+            pressure: for the name and the figures.
             mode: of its checkpoints; None takes none.
-            rate_per_s: what the sinks may take; None is all they can.
-
-        Returns:
-            Its figures, and what a reader should know.
+            rate_per_s: limit of the sinks; None is unlimited.
 
         Raises:
             MeasurementFailed: see `measure`.
@@ -176,7 +171,6 @@ class Runner:
     async def _stretches(
         self, name: str, graph: dict[str, Any], *, is_disturbed: bool
     ) -> tuple[list[Span], list[CheckpointReport]]:
-        """Warm-up, then stretches without and with checkpoints in turn."""
         spec, spans, reports = self._spec, list[Span](), list[CheckpointReport]()
         jobs = self._cluster.jobmanager.jobs
         first, second = (each.location.name for each in self._cluster.jobmanager.taskmanagers.all())
@@ -199,7 +193,6 @@ class Runner:
         return spans, reports
 
     async def _running(self, name: str, record: JobRecord) -> JobMaster:
-        """Waits until all tasks run."""
         while True:
             self._check(name, record)
             master = record.master
@@ -230,7 +223,7 @@ class Runner:
 def measured_point(
     name: str, pressure: float, samples: Samples, spans: Sequence[Span], reports: Sequence[CheckpointReport]
 ) -> tuple[Point, list[str]]:
-    """The figures of one job, and a remark for each reason that checkpoints were aborted for."""
+    """The figures of one job, and a remark for each reason of aborted checkpoints."""
     stretches = [
         Stretch(on, round(taken(samples, end) - taken(samples, start)), (end - start) / 1e9) for on, start, end in spans
     ]
@@ -241,7 +234,7 @@ def measured_point(
 
 
 def taken(samples: Sequence[tuple[int, int]], at_ns: int) -> float:
-    """Records taken until then, evenly between two samples; the first or last sample outside of them."""
+    """Records taken until a time, interpolated between samples; constant outside of them."""
     number = bisect.bisect_right(samples, at_ns, key=lambda sample: sample[0])
     if number == 0 or number == len(samples):
         return float(samples[min(number, len(samples) - 1)][1]) if samples else 0.0
@@ -256,7 +249,6 @@ async def _without(spec: CheckpointsSpec) -> Span:
 
 
 async def _with(spec: CheckpointsSpec, master: JobMaster, reports: list[CheckpointReport]) -> Span:
-    """A barrier every interval, or when the checkpoint before it has ended; whole checkpoints only."""
     due = began = trio.current_time()
     began_ns = clock_ns()
     while due < began + spec.stretch_s:

@@ -1,7 +1,4 @@
-"""The job of `checkpoints`: sources that never wait, a keyed exchange, sinks with state that can be held back.
-
-Takes: a `CheckpointsSpec`. Gives: the job, and its operators by name.
-"""
+"""The job of `checkpoints`: sources that never wait, a keyed exchange, throttled sinks with state."""
 
 from __future__ import annotations
 
@@ -28,24 +25,21 @@ SINK: Final = "sink"
 
 _KEY_BYTES: Final = 4
 _READ_RECORDS: Final = 128
-_READS: Final = 64  # after which a source begins again: making records is not what is measured
+_READS: Final = 64  # then a source repeats them: making records is not measured
 
 
 TAKEN: Final = "taken"
-"""Begins the lines that sinks print: `taken CLOCK_NS RECORDS`, of all in the process together."""
+"""First word of the lines that sinks print: `taken CLOCK_NS RECORDS`, the total of the process."""
 
 _TELL_NS: Final = 20_000_000
 
 
 class _Taken:
-    """What the sinks of this process have taken, and when they print it again."""
-
     records: int = 0
     due_ns: int = 0
 
     @classmethod
     def add(cls, records: int) -> None:
-        """Counts records."""
         cls.records += records
         now_ns = clock_ns()
         if now_ns >= cls.due_ns:
@@ -54,7 +48,7 @@ class _Taken:
 
 
 class Flood:
-    """A source as fast as it goes: the same few thousand records again and again."""
+    """An unlimited source that repeats a few thousand records."""
 
     def __init__(self, record_bytes: int, keys: int) -> None:
         self._rest = filler(record_bytes)[_KEY_BYTES:] + bytes(2 * _KEY_BYTES)
@@ -72,27 +66,27 @@ class Flood:
         )
 
     def read(self) -> list[bytes]:
-        """The next few records; there is no end."""
+        """Returns the next records; there is no end."""
         self._read += _READ_RECORDS
         return next(self._parts)
 
     def snapshot(self, unsent: int) -> int:
-        """How many were sent."""
+        """Returns the number of sent records."""
         return self._read - unsent
 
 
 class Tally:
-    """Counts by key."""
+    """A sink that counts by key."""
 
     def __init__(self, rate_per_s: float | None) -> None:
         self._throttle = None if rate_per_s is None else Throttle(rate_per_s)
 
     def open(self, context: OperatorContext) -> None:
-        """No counts yet."""
+        """Opens the keyed state."""
         self._counts = context.keyed_state("counts", 0)
 
     async def process_batch(self, records: Sequence[bytes], out: Output) -> None:
-        """Counts some records."""
+        """Counts records."""
         counts = self._counts
         for record in records:
             counts[key_of(record)] += 1
@@ -107,12 +101,12 @@ def key_of(record: bytes) -> int:
 
 
 def job(spec: CheckpointsSpec, mode: Mode | None, *, rate_per_s: float | None, folder: Path) -> StreamEnvironment:
-    """The job for one mode at one pressure. Checkpoints are taken on request, because there are times without.
+    """The job for one mode at one pressure. Checkpoints are triggered explicitly, because some stretches have none.
 
     Args:
         spec: the settings.
         mode: of the checkpoints; None takes none.
-        rate_per_s: what all sinks together may take; None is as much as they can.
+        rate_per_s: limit of all sinks together; None is unlimited.
         folder: of the checkpoints.
     """
     settings = CheckpointSettings(

@@ -1,9 +1,4 @@
-"""The page of `checkpoints`: one HTML file that needs nothing else, duration and channel state against the pressure.
-
-Takes: the result of the command. Gives: the text of `checkpoints.html`.
-
-Rules: as in `bench.report`: what came from outside is escaped, the page's own policy forbids it to load anything.
-"""
+"""The page of `checkpoints`: duration and channel state against the pressure. External text is escaped."""
 
 from __future__ import annotations
 
@@ -34,9 +29,9 @@ def build_page(spec: CheckpointsSpec, result: Mapping[str, Any], *, command: str
 
     Args:
         spec: the settings.
-        result: what `--json` prints.
-        command: how it was made.
-        made: when.
+        result: the document of the command.
+        command: the command line.
+        made: the date.
     """
     modes: _Points = result["modes"]
     return result_page(
@@ -116,7 +111,6 @@ def _goal(spec: CheckpointsSpec, modes: _Points) -> list[float | None]:
 
 
 def _look(mode: str) -> Look:
-    """(hue, dash, shape) of a mode's line, whichever modes are shown."""
     modes: tuple[str, ...] = MODES
     number = modes.index(mode)
     return number, number, number

@@ -1,7 +1,4 @@
-"""The settings of `checkpoints`.
-
-Takes: settings from the command line. Gives: `CheckpointsSpec` to the worker processes, the result and its picture.
-"""
+"""The settings of `checkpoints`."""
 
 from __future__ import annotations
 
@@ -19,10 +16,10 @@ Mode = Literal["aligned", "unaligned", "timed"]
 MODES: Final[tuple[Mode, ...]] = ("aligned", "unaligned", "timed")
 
 WARM_UP_S: Final = 0.5
-"""Until every buffer in front of the sinks is full."""
+"""Time until every buffer before the sinks is full."""
 
 SINKS: Final = 2
-"""Subtasks of the sink, so that records are really distributed by key."""
+"""Subtasks of the sink; more than one, so that records are distributed by key."""
 
 MOST_PRESSURE: Final = 0.99
 _LEAST_SECONDS: Final = 0.2
@@ -31,20 +28,9 @@ _LEAST_STRETCH_S: Final = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointsSpec(Settings):
-    """Settings of one comparison.
+    """Settings of one comparison; each field is a flag of the command.
 
-    Attributes:
-        seconds: how long a mode is measured at a pressure, and as long again without checkpoints.
-        interval_s: from one barrier to the next.
-        modes: what is compared.
-        aligned_timeout_s: of `timed`: how old a checkpoint may become before it turns unaligned.
-        pressures: how much the sink is held back: it takes (1 - pressure) of what it takes when it is not.
-        channels: source subtasks, each with a channel to every sink.
-        record_bytes: payload of a record, without its length prefix.
-        keys: how many keys the sink has state of.
-        exclusive_buffers: per channel.
-        floating_buffers: per gate.
-        segment_size_bytes: size of a network buffer.
+    At a pressure the sinks take (1 - pressure) of their undisturbed rate.
     """
 
     seconds: float = 3.0
@@ -60,7 +46,6 @@ class CheckpointsSpec(Settings):
     segment_size_bytes: int = 32 * 1024
 
     def __post_init__(self) -> None:
-        """Refuses settings that cannot work, naming the flag."""
         if not self.seconds >= _LEAST_SECONDS:
             raise ConfigError(f"--seconds {self.seconds:g}: the minimum is {_LEAST_SECONDS:g}")
         if not self.interval_s > 0:
@@ -89,15 +74,15 @@ class CheckpointsSpec(Settings):
 
     @property
     def stretch_s(self) -> float:
-        """How long at a time checkpoints are taken, and not taken: a few of them, and `seconds` at most."""
+        """Length of each stretch with or without checkpoints: a few checkpoints, and `seconds` at most."""
         return min(self.seconds, max(_LEAST_STRETCH_S, 2.5 * self.interval_s))
 
     @property
     def stretches(self) -> int:
-        """How often."""
+        """Number of stretches with checkpoints."""
         return round(self.seconds / self.stretch_s)
 
     def network(self) -> NetworkConfig:
-        """The settings of either TaskManager, with as much memory as its gate and partitions can use."""
+        """The settings of either TaskManager, with memory for its gates and partitions."""
         each = self.exclusive_buffers + self.floating_buffers + 2
         return network_of(self, SINKS * self.channels * each + self.floating_buffers)

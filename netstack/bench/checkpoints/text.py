@@ -1,7 +1,4 @@
-"""What `checkpoints` says on a terminal: the settings in a line, a table of all points, the verdicts.
-
-Takes: the spec and the modes' points. Gives: text.
-"""
+"""Terminal output of `checkpoints`: settings, a table of all points, verdicts."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ def settings_line(spec: CheckpointsSpec) -> str:
 
 
 def cells(point: Point) -> list[str]:
-    """The figures of a point, as text; medians where the head does not say otherwise."""
+    """The figures of a point as text; medians unless the head says otherwise."""
     return [
         f"{point['checkpoints']}" + (f" of {point['checkpoints'] + point['aborted']}" if point["aborted"] else ""),
         _digits(point["duration_ms"], "p50"),
@@ -68,7 +65,7 @@ def state_size(size_bytes: float) -> str:
 
 
 def print_result(spec: CheckpointsSpec, modes: Mapping[str, Sequence[Point]], out: Console) -> None:
-    """The table, pressure by pressure, so that modes stand below each other; then the verdicts."""
+    """Prints the table by pressure, so that modes are below each other, and the verdicts."""
     out.print(escape(settings_line(spec)), soft_wrap=True)
     table = console.table(("pressure", "mode"), COLUMNS)
     table.columns[0].justify = "right"

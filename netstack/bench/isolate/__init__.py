@@ -1,1 +1,1 @@
-"""`netstack-bench isolate`: what a subtask that stalls does to its sibling on the same connection."""
+"""`netstack-bench isolate`: the effect of a stalled subtask on its sibling on the same connection."""

@@ -1,9 +1,6 @@
-"""The course of one mode as SVG: records a second of both subtasks over time, and when their producers had to wait.
+"""The chart of one mode as SVG: records per second of both subtasks over time, and their producers' backpressure.
 
-Takes: a mode's document. Gives: one `<svg>` element, complete without a script, in the style of the report's charts.
-
-Rules: as `bench.charts.svg`: colours and dashes come from the style sheet by class, no meaning hangs on colour alone.
-Every bin has a column of its own for the pointer, with its figures in words.
+Every bin has a column for the pointer, with its figures in words.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ svg .pt .bin, svg .pt:hover .bin { fill: var(--ink); fill-opacity: 0; stroke: no
 svg .pt:hover .bin { fill-opacity: 0.08; }
 td .swatch { width: 34px; height: 16px; vertical-align: -3px; margin-right: 6px; }
 """
-"""What the report's style sheet has no word for."""
+"""CSS beyond the common style sheet."""
 
 _STRIP_PX: Final = 26.0
 _STRIP_GAP_PX: Final = 9.0
@@ -39,7 +36,6 @@ _CAPTION_PX: Final = 24.0
 
 
 def _x(plot: Plot, spec: IsolateSpec) -> Callable[[float], float]:
-    """Where a second is."""
     seconds = spec.ticks * TICK_S
     return lambda second: plot.left + (plot.right - plot.left) * second / seconds
 
@@ -53,10 +49,10 @@ def draw(
         name: of the mode.
         spec: the settings.
         mode: its document.
-        top: greatest rate of all charts that are compared; what is above is cut.
+        top: greatest rate of all compared charts; higher values are cut.
         width: in CSS pixels at which text has its designed size.
         height: likewise.
-        direct_labels: means nothing here; lines are named in the legend.
+        direct_labels: unused; lines are named in the legend.
     """
     ticks = nice_ticks("linear", 0, top)
     strips = len(SUBTASKS) * (_STRIP_PX + _STRIP_GAP_PX) + _CAPTION_PX
@@ -97,7 +93,6 @@ def _numbered() -> list[tuple[int, Subtask]]:
 
 
 def _phases(plot: Plot, x: Callable[[float], float], spec: IsolateSpec, floor: float) -> list[str]:
-    """The names of the phases, and the middle one shaded."""
     parts = []
     for number, (phase, name) in enumerate(zip(PHASES, ("before", middle_phase(spec), "after"), strict=True)):
         start, end = (x(spec.ticks * TICK_S * part / len(PHASES)) for part in (number, number + 1))
@@ -126,7 +121,6 @@ def _line(
     rates: Sequence[float],
     edges: Sequence[tuple[float, float]],
 ) -> str:
-    """Steps: a bin's rate is that of all of its time."""
     path = _steps(rates, edges, x, lambda rate: plot.y(min(rate, plot.high)))
     hue, dash, _ = LOOKS[subtask]
     return f'<g class="series h{hue} d{dash}" data-series="{number}"><path class="line" d="M{path}"/></g>'
@@ -140,7 +134,6 @@ def _strip(
     waits: Sequence[float],
     edges: Sequence[tuple[float, float]],
 ) -> str:
-    """A low area chart from 0 to 100 % of the time."""
     bottom = plot.bottom + _CAPTION_PX + number * (_STRIP_PX + _STRIP_GAP_PX) + _STRIP_PX
     path = _steps(waits, edges, x, lambda ms: bottom - _STRIP_PX * ms / 1000)
     hue, _, _ = LOOKS[subtask]
@@ -159,7 +152,6 @@ def _steps(
     x: Callable[[float], float],
     y: Callable[[float], float],
 ) -> str:
-    """The corners of a staircase, as a path goes on after its first letter."""
     return "L".join(
         f"{x(start):.1f} {y(value):.1f}L{x(end):.1f} {y(value):.1f}"
         for value, (start, end) in zip(values, edges, strict=True)
@@ -174,7 +166,6 @@ def _bin(
     edge: tuple[float, float],
     series: Mapping[str, Any],
 ) -> str:
-    """The column under the pointer."""
     start, end = edge
     parts = [f"{three_digits(round(start, 2))} to {three_digits(round(end, 2))} s"]
     for subtask in SUBTASKS:

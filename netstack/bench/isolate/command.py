@@ -1,8 +1,4 @@
-"""The command `netstack-bench isolate`.
-
-Takes: flags. Gives: tables and plots (or one JSON document) on standard output, `isolate.html` and `isolate.json` in
-the output folder, an exit code.
-"""
+"""The command `netstack-bench isolate`."""
 
 from __future__ import annotations
 
@@ -99,7 +95,6 @@ def _rate(text: str) -> float | None:
 
 
 def _measure(spec: IsolateSpec, keys: tuple[str, ...], run: Measure) -> tuple[dict[str, dict[str, Any]], bool]:
-    """The modes' documents, and whether Ctrl-C left some of them out."""
     documents: dict[str, dict[str, Any]] = {}
     with console.RunProgress(len(keys), len(keys) * (expected_s(spec) + _START_S), console.err()) as progress:
         try:

@@ -1,9 +1,7 @@
 """Measures one mode of `isolate`: both processes, three phases, one document.
 
-Takes: an `IsolateSpec`, credit on or off. Gives: rates and backpressure by subtask and phase, their course, the proof.
-
-Rules: figures by consuming subtask; what is backpressured is the producer of its partition. Rates are counted where
-records are taken.
+Figures are by consuming subtask; backpressure is that of the producer of its partition. Rates are counted at the
+consumer.
 """
 
 from __future__ import annotations
@@ -16,10 +14,10 @@ from ..processes import MeasurementFailed, PhaseLimits
 from .spec import BIN_TICKS, PHASES, PRODUCERS, SIBLING, STALLED, SUBTASKS, TICK_NS, TICK_S, IsolateSpec, Phase, Subtask
 
 RATE_KEPT: Final = 0.95
-"""A subtask that gets less than this of the asked rate while nothing stalls is worth a warning."""
+"""A subtask below this part of the requested rate causes a warning, if nothing stalls."""
 
 PAUSE_NS: Final = 100_000_000
-"""A process that runs this much later than it asked for was kept from running."""
+"""A process that runs this much later than requested was paused."""
 
 _WORKER: Final = "netstack.bench.isolate.worker"
 _DRAIN_S: Final = 0.5
@@ -38,16 +36,16 @@ def measure(
         spec: the settings.
         credit: with credit-based flow control, or without.
         on_progress: called a few times a second.
-        deadlines: how patient to be.
+        deadlines: time limits.
 
     Returns:
-        The mode's document, plain JSON values (`bench/METHOD.md` says what each key means).
+        The mode's document as JSON values (`bench/METHOD.md` describes each key).
 
     Raises:
-        MeasurementFailed: a worker died, fell silent or stalled, or the channels did not share one connection.
-        NetstackError: what a worker found wrong with the settings.
+        MeasurementFailed: a worker died, sent nothing or stalled, or the channels did not share one connection.
+        NetstackError: a worker reported an error.
     """
-    # Without credits nothing moves at all while B.4 stalls.
+    # Without credits no record moves while B.4 stalls.
     patience = deadlines or PhaseLimits(stalled_s=PhaseLimits().stalled_s + spec.seconds)
     summaries = run_pair(
         _WORKER,
@@ -61,12 +59,12 @@ def measure(
 
 
 def expected_s(spec: IsolateSpec) -> float:
-    """How long one mode takes from the start of its first phase."""
+    """Length of one mode from the start of its first phase."""
     return len(PHASES) * spec.seconds + _DRAIN_S
 
 
 def document(spec: IsolateSpec, found: Summaries) -> dict[str, Any]:
-    """One mode's document, from what both sides told.
+    """One mode's document, from the summaries of both sides.
 
     Raises:
         MeasurementFailed: the channels did not share one connection.
@@ -110,21 +108,17 @@ def document(spec: IsolateSpec, found: Summaries) -> dict[str, Any]:
 
 
 class _Waited:
-    """How long one writer had been backpressured, at any edge of a bin or window."""
-
     def __init__(self, spec: IsolateSpec, producer: Summary, subtask: Subtask) -> None:
         self._at_ns: dict[int, int] = dict(zip(spec.edges(), producer["edges_ns"], strict=True))
         self._total_s: dict[int, float] = dict(zip(spec.edges(), producer["backpressured_s"][subtask], strict=True))
 
     def seconds(self, ticks: tuple[int, int]) -> float:
-        """In this stretch of time."""
         first, end = ticks
         return self._total_s[end] - self._total_s[first]
 
     def ms_per_s(self, ticks: tuple[int, int]) -> float:
-        """In each second of it, in milliseconds: 0 to 1000."""
         first, end = ticks
-        elapsed_s = (self._at_ns[end] - self._at_ns[first]) / 1e9  # edges may be noted late: not quite the asked length
+        elapsed_s = (self._at_ns[end] - self._at_ns[first]) / 1e9  # edges may be recorded late
         return min(1000.0, 1000 * self.seconds(ticks) / elapsed_s) if elapsed_s > 0 else 0.0
 
 
@@ -147,7 +141,6 @@ def _rate_warnings(spec: IsolateSpec, rates: dict[Subtask, dict[Phase, float]]) 
 
 
 def _pause_warnings(spec: IsolateSpec, found: Summaries) -> list[str]:
-    """A process that stands still makes every rate wrong, and looks like what is measured here."""
     parts = []
     for role, summary in (("producer", found.producer), ("consumer", found.consumer)):
         late_ns = max(at - tick * TICK_NS for at, tick in zip(summary["edges_ns"], spec.edges(), strict=True))

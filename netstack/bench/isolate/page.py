@@ -1,9 +1,4 @@
-"""The page of `isolate`: one HTML file that needs nothing else, both modes side by side.
-
-Takes: the result of the command. Gives: the text of `isolate.html`.
-
-Rules: as in `bench.report`: what came from outside is escaped, the page's own policy forbids it to load anything.
-"""
+"""The page of `isolate`: both modes side by side. External text is escaped."""
 
 from __future__ import annotations
 
@@ -31,9 +26,9 @@ def build_page(spec: IsolateSpec, result: Mapping[str, Any], *, command: str, ma
 
     Args:
         spec: the settings.
-        result: what `--json` prints.
-        command: how it was made.
-        made: when.
+        result: the document of the command.
+        command: the command line.
+        made: the date.
     """
     modes = {name: result[key] for key, name in MODES.items() if key in result}
     return result_page(
@@ -76,7 +71,6 @@ def _warnings(modes: Mapping[str, Any]) -> str:
 
 
 def _charts(spec: IsolateSpec, modes: Mapping[str, Any]) -> str:
-    """One figure a mode, over one axis, below the legend they share."""
     top = nice_ticks("linear", 0, top_rate(modes.values()))[-1]
     label = legend(
         (number, LOOKS[subtask], f"{PRODUCERS[subtask]} to {subtask}", "") for number, subtask in enumerate(SUBTASKS)

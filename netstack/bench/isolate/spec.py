@@ -1,8 +1,6 @@
-"""The settings of `isolate`, and when its three phases are.
+"""The settings of `isolate`, and the times of its three phases.
 
-Takes: settings from the command line. Gives: `IsolateSpec` to both worker processes, the result and its picture.
-
-Rules: time is counted in ticks of 10 ms from the common start, so that phases, windows and bins have exact edges.
+Time is counted in ticks of 10 ms from the common start, so that phases, windows and bins have exact edges.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ BIN_TICKS: Final = 10
 """Ticks in a bin of the series: 100 ms."""
 
 BUFFER_TIMEOUT_S: Final = 0.01
-"""Shorter than a bin, or a slow rate would come in bursts of a buffer timeout."""
+"""Shorter than a bin, so that a slow rate does not arrive in bursts."""
 
 _LEAST_PHASE_TICKS: Final = 10
 _EDGE_TICKS: Final = 20
@@ -39,19 +37,7 @@ _EDGE_TICKS: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsolateSpec(Settings):
-    """Settings of one comparison.
-
-    Attributes:
-        seconds: length of each phase.
-        rate_per_s: records a second of each producer; None is as fast as it goes.
-        record_bytes: payload of a record, without its length prefix.
-        slow_rate_per_s: what B.4 takes in the middle phase; 0 is nothing.
-        exclusive_buffers: per channel.
-        floating_buffers: per gate.
-        segment_size_bytes: size of a network buffer.
-        transport: `tcp` on loopback, a `unix` socket, or shared memory (`shm`).
-        buffer_timeout_s: longest time a record waits for its buffer to fill.
-    """
+    """Settings of one comparison; each field but `buffer_timeout_s` is a flag of the command."""
 
     seconds: float = 2.0
     rate_per_s: float | None = 5000.0
@@ -64,7 +50,6 @@ class IsolateSpec(Settings):
     buffer_timeout_s: float = BUFFER_TIMEOUT_S
 
     def __post_init__(self) -> None:
-        """Refuses settings that cannot work, naming the flag."""
         if self.phase_ticks < _LEAST_PHASE_TICKS:
             raise ConfigError(f"--seconds {self.seconds:g}: a phase takes at least {_LEAST_PHASE_TICKS * TICK_S:g} s")
         if self.rate_per_s is not None and not self.rate_per_s > 0:
@@ -96,7 +81,7 @@ class IsolateSpec(Settings):
     def window(self, phase: Phase) -> tuple[int, int]:
         """First tick of a phase that counts, and the tick after the last.
 
-        Its first and last 0.2 s (or 10 % of it, if that is less) do not: buffers fill and drain there.
+        Its first and last 0.2 s (or 10 % of it, if that is less) do not count: buffers fill and drain there.
         """
         start = PHASES.index(phase) * self.phase_ticks
         edge = min(_EDGE_TICKS, math.ceil(self.phase_ticks / 10))
@@ -111,7 +96,7 @@ class IsolateSpec(Settings):
         return sorted({tick for stretch in (*self.bins(), *map(self.window, PHASES)) for tick in stretch})
 
     def network(self, *, credit: bool) -> NetworkConfig:
-        """The settings of either TaskManager, with as much memory as both gates and partitions can use."""
+        """The settings of either TaskManager, with memory for both gates and partitions."""
         segments = 2 * (self.exclusive_buffers + self.floating_buffers + 2)
         without: dict[str, Any] = {"credit_based": False, "heartbeat_interval_s": None}
         return network_of(self, segments, **({} if credit else without))

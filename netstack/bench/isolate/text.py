@@ -1,7 +1,4 @@
-"""What `isolate` says: names of modes and figures in words, and on a terminal tables and a small plot over time.
-
-Takes: the documents of modes. Gives: text.
-"""
+"""Texts of `isolate`: mode names and figures in words; on a terminal a table and a plot over time."""
 
 from __future__ import annotations
 
@@ -40,14 +37,14 @@ def settings_line(spec: IsolateSpec) -> str:
 
 
 def middle_phase(spec: IsolateSpec) -> str:
-    """What happens in the middle phase: `B.4 stalls`."""
+    """The middle phase in words: `B.4 stalls`."""
     if spec.slow_rate_per_s:
         return f"{STALLED} takes {three_digits(spec.slow_rate_per_s)}/s"
     return f"{STALLED} stalls"
 
 
 def verdict(spec: IsolateSpec, mode: Mapping[str, Any]) -> str:
-    """The one sentence: `B.3 kept 99 % of its rate while B.4 stalled`."""
+    """The finding: `B.3 kept 99 % of its rate while B.4 stalled`."""
     kept = mode["sibling_kept"]
     what = f"took {three_digits(spec.slow_rate_per_s)} records/s" if spec.slow_rate_per_s else "stalled"
     if kept is None:
@@ -61,14 +58,14 @@ def percent(ms_per_s: float) -> str:
 
 
 def top_rate(modes: Collection[Mapping[str, Any]]) -> float:
-    """Where plots end: above every rate but bursts of what was held up, which would press the rest down to the axis."""
+    """The top of plots: above every rate except bursts of blocked records, which would flatten the rest."""
     bins = [rate for mode in modes for each in SUBTASKS for rate in mode["series"]["records_per_s"][each]]
     steady = [rate for mode in modes for each in SUBTASKS for rate in mode["records_per_s"][each].values()]
     return min(max(bins), _BURST * max(steady)) or 1.0
 
 
 def print_mode(name: str, spec: IsolateSpec, mode: Mapping[str, Any], out: Console) -> None:
-    """One mode: the table, the plot, the sentence."""
+    """Prints the table, plot and verdict of one mode."""
     heads = [f"{unit}\n{phase}" for unit in ("records/s", "backpressured") for phase in PHASES]
     table = console.table((f"\n{name}",), heads)
     for subtask in SUBTASKS:
@@ -87,12 +84,12 @@ def print_mode(name: str, spec: IsolateSpec, mode: Mapping[str, Any], out: Conso
 
 
 def plot(spec: IsolateSpec, mode: Mapping[str, Any], *, plain: bool = False) -> list[str]:
-    """Records a second of each subtask over time, a line each, below a ruler of the phases; blank is nothing at all.
+    """Records per second of each subtask over time, a line each, below a ruler of the phases; blank is zero.
 
     Args:
         spec: the settings.
         mode: the mode's document.
-        plain: for terminals that know only ASCII.
+        plain: for terminals that have only ASCII.
     """
     series = mode["series"]["records_per_s"]
     rows = {subtask: _fit(series[subtask]) for subtask in SUBTASKS}
@@ -111,7 +108,6 @@ def plot(spec: IsolateSpec, mode: Mapping[str, Any], *, plain: bool = False) -> 
 
 
 def _fit(values: Sequence[float]) -> list[float]:
-    """Returns as many values as a line has room for: means of neighbours, or each several times."""
     if len(values) <= _MOST_COLUMNS:
         times = max(1, _MOST_COLUMNS // len(values))
         return [value for value in values for _ in range(times)]
@@ -121,6 +117,5 @@ def _fit(values: Sequence[float]) -> list[float]:
 
 
 def _level(levels: str, value: float, top: float) -> str:
-    """One character; anything above nothing is visible."""
     steps = len(levels) - 1
     return levels[0] if value <= 0 else levels[max(1, min(steps, round(value / top * steps)))]

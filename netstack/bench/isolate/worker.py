@@ -1,9 +1,6 @@
 """The two TaskManagers of `isolate`: A.1 and A.2 produce in one process, B.3 and B.4 consume in the other.
 
-Takes: an `IsolateSpec` and the mode, as a job. Gives: arrivals a tick of each subtask, how long each writer was
-backpressured, and the proof of the delivery.
-
-Rules: both sides know from the common start when the phases are; nothing is said between them meanwhile.
+Both sides compute the phases from the common start; they exchange no messages meanwhile.
 """
 
 from __future__ import annotations
@@ -25,29 +22,28 @@ from ..source import Source
 from .spec import STALLED, SUBTASKS, TICK_NS, IsolateSpec, Subtask
 
 SKIP_NS: Final = 50_000_000
-"""A producer that is later than this was kept from sending; what was due meanwhile is not made up for."""
+"""A producer that is later than this was blocked; records that were due meanwhile are skipped."""
 
 _SPAN_RECORDS: Final = 1024
 _SPAN_BYTES: Final = 256 * 1024
 
 
 class SlotPacer:
-    """Due times at a fixed rate, without catching up: who was held up goes on at the rate, not above it."""
+    """Due times at a fixed rate, without catching up after a block.
+
+    Args:
+        start_ns: when the first record is due.
+        rate_per_s: records per second.
+        most: maximum number of records at once.
+    """
 
     def __init__(self, *, start_ns: int, rate_per_s: float, most: int) -> None:
-        """A pacer.
-
-        Args:
-            start_ns: when the first record is due.
-            rate_per_s: records a second.
-            most: records due at once at most.
-        """
         self._next_ns = float(start_ns)
         self._interval_ns = 1e9 / rate_per_s
         self._most = most
 
     def take(self, now_ns: int) -> int:
-        """How many records are due now; each is handed out once."""
+        """The number of records due now; each is returned once."""
         late_ns = now_ns - self._next_ns
         if late_ns < 0:
             return 0
@@ -58,17 +54,12 @@ class SlotPacer:
         return count
 
     def wait_s(self, now_ns: int) -> float:
-        """How long until the next record is due."""
+        """Time until the next record is due."""
         return max(0.0, (self._next_ns - now_ns) / 1e9)
 
 
 class Arrivals:
-    """Counts what a subtask took, by tick.
-
-    Attributes:
-        records: taken so far, after the last tick too.
-        ticks: records taken in each tick.
-    """
+    """Counts the records that a subtask took, in all and by tick."""
 
     def __init__(self, *, start_ns: int, ticks: int) -> None:
         self.records = 0
@@ -85,21 +76,18 @@ class Arrivals:
 
 @dataclass(slots=True)
 class _Producing:
-    """One task of the producer process."""
-
     subtask: Subtask
     writer: RecordWriter
     source: Source
     sent: int = 0
 
     def backpressured_s(self, now_s: float) -> float:
-        """How long its writer has waited for buffers, between records and inside of them, the present wait included."""
         partition = self.writer.engine
         return partition.soft_backpressured.total_s(now_s) + partition.hard_backpressured.total_s(now_s)
 
 
 async def produce(io: PairIo) -> dict[str, Any]:
-    """A.1 writes for B.3, A.2 for B.4, each to a partition of its own, until the last phase is over."""
+    """A.1 writes for B.3, A.2 for B.4, each to its own partition, until the last phase ends."""
     spec, credit = _job(io)
     most = max(1, min(_SPAN_RECORDS, _SPAN_BYTES // spec.record_bytes))
     async with open_network(_address(spec, io, "producer"), spec.network(credit=credit)) as manager:
@@ -144,7 +132,7 @@ async def produce(io: PairIo) -> dict[str, Any]:
 
 
 async def consume(io: PairIo) -> dict[str, Any]:
-    """B.3 and B.4 read, each from a gate of its own; in the middle phase B.4 stalls, or reads slowly."""
+    """B.3 and B.4 read, each from its own gate; in the middle phase B.4 stalls, or reads slowly."""
     spec, credit = _job(io)
     async with open_network(_address(spec, io, "consumer"), spec.network(credit=credit)) as manager:
         producer = await io.peer_address()
@@ -192,7 +180,7 @@ class Brake:
         self._next_ns = self._from_ns + self._interval_ns
 
     def wait_s(self, now_ns: int) -> float:
-        """Takes the next slot: how long to wait before a record is taken; 0 outside of the phase."""
+        """Takes the next turn: time to wait before a record is taken; 0 outside of the phase."""
         if not self._from_ns <= now_ns < self._until_ns:
             return 0.0
         slot_ns = self._next_ns if now_ns - self._next_ns <= SKIP_NS else float(now_ns)
@@ -201,7 +189,6 @@ class Brake:
 
 
 async def _read(reader: RecordReader, arrivals: Arrivals, verifier: Verifier, brake: Brake | None) -> None:
-    """Takes records until the channel ends, the rest of a buffer at hand as slowly as all others."""
     async for record in reader:
         if brake is not None and (wait_s := brake.wait_s(clock_ns())):
             await trio.sleep(wait_s)
@@ -211,7 +198,6 @@ async def _read(reader: RecordReader, arrivals: Arrivals, verifier: Verifier, br
 
 
 async def _write(spec: IsolateSpec, start_ns: int, producing: _Producing) -> None:
-    """Emits until the last phase is over; a writer without a buffer waits, and skips what was due meanwhile."""
     writer, source = producing.writer, producing.source
     emit_nowait = writer.emit_nowait
     most = source.records_at_most
@@ -230,7 +216,6 @@ async def _write(spec: IsolateSpec, start_ns: int, producing: _Producing) -> Non
 
 
 async def _at_edges(spec: IsolateSpec, start_ns: int, note: Callable[[int], None]) -> None:
-    """Has the time since the start noted at the edges of all bins and windows; later, if this process does not run."""
     for tick in spec.edges():
         await _sleep_until(start_ns + tick * TICK_NS)
         note(clock_ns() - start_ns)

@@ -1,1 +1,1 @@
-"""What the runtime of jobs costs: until all tasks run, until a region runs again, and for each record of a chain."""
+"""`netstack-bench jobs`: the cost of starting jobs, of recovering a region, and of each record of a chain."""

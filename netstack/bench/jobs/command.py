@@ -1,7 +1,4 @@
-"""The command `netstack-bench jobs`.
-
-Takes: flags. Gives: tables, or one JSON document, on standard output; an exit code.
-"""
+"""The command `netstack-bench jobs`."""
 
 from __future__ import annotations
 
@@ -58,16 +55,14 @@ def jobs(as_json: bool, **settings: Any) -> int:
 
     settings["all_to_all"] = settings["all_to_all"] or ()
     spec = JobsSpec(**settings)
-    with (
-        console.err().status("starting") as status,
-        quieter("netstack.jobmanager", logging.ERROR),
-    ):  # it warns of every kill
+    # The JobManager logs a warning for every kill.
+    with console.err().status("starting") as status, quieter("netstack.jobmanager", logging.ERROR):
         result = trio.run(measure, spec, status.update)
     return console.finish(result, as_json, print_jobs)
 
 
 def print_jobs(result: Mapping[str, Any], out: Console) -> None:
-    """The figures as tables."""
+    """Prints the result as tables."""
     if result["deploy"]:
         waits = "until all run", "times the line above", "CPU time", "until all are cancelled"
         table = console.table((), ("tasks", *waits))

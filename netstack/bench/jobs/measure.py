@@ -1,9 +1,6 @@
-"""Starts jobs on local clusters and times them.
+"""Measures jobs on local clusters with real processes and connections.
 
-Takes: a `JobsSpec`. Gives: one document.
-
-Rules: every process is real, and so is every connection. How jobs are started is in `starts`. The ways of the
-chain take turns, so a disturbance meets all of them.
+The variants of the chain take turns, so that disturbances affect all of them.
 """
 
 from __future__ import annotations
@@ -36,10 +33,10 @@ async def measure(spec: JobsSpec, on_step: Told) -> dict[str, Any]:
 
     Args:
         spec: the settings.
-        on_step: told what comes next.
+        on_step: receives the name of each step.
 
     Raises:
-        MeasurementFailed: a job failed, or something stood still.
+        MeasurementFailed: a job failed, or made no progress.
         NetstackError: a process could not be started.
     """
     warnings: list[str] = []
@@ -62,9 +59,6 @@ async def measure(spec: JobsSpec, on_step: Told) -> dict[str, Any]:
     }
 
 
-# -------------------------------------------------------------------------------------------------- until it runs again
-
-
 async def _recover(spec: JobsSpec, on_step: Told, warnings: list[str]) -> dict[str, Any]:
     recovered_s: list[float] = []
     async with open_local_cluster(taskmanagers=len(PIPELINES) + 1, slots=1, memory_bytes=32 * MIB) as cluster:
@@ -73,7 +67,7 @@ async def _recover(spec: JobsSpec, on_step: Told, warnings: list[str]) -> dict[s
         await until(lambda: _runs(cluster, job_id), "the pipelines do not run")
         for number in range(spec.kills):
             on_step(f"kill {number + 1} of {spec.kills}")
-            await trio.sleep(_QUIET_S)  # some checkpoints later
+            await trio.sleep(_QUIET_S)  # for some checkpoints
             victim, other = PIPELINES if number % 2 else reversed(PIPELINES)
             job = await client.job(job_id)
             before = {name: _attempts(job, name) for name in PIPELINES}
@@ -115,7 +109,6 @@ async def _is_complete(cluster: LocalCluster) -> bool:
 
 
 async def _name_of(cluster: LocalCluster, taskmanager: str) -> str:
-    """What the process is called that a job knows as this TaskManager."""
     document = next(each for each in await cluster.client.taskmanagers() if each["name"] == taskmanager)
     return next(name for name, pid in cluster.taskmanagers.pids.items() if pid == document["pid"])
 
@@ -136,9 +129,6 @@ def _place(job: Document, pipeline: str) -> str:
 
 def _all_run(job: Document) -> bool:
     return all(subtask["state"] == "running" for vertex in job["vertices"] for subtask in vertex["subtasks"])
-
-
-# ------------------------------------------------------------------------------------------------------ for each record
 
 
 async def _chain(spec: JobsSpec, on_step: Told, warnings: list[str]) -> dict[str, Any]:

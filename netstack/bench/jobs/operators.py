@@ -1,7 +1,4 @@
-"""The jobs that are measured, and their functions, which TaskManagers import by name.
-
-Takes: sizes. Gives: `StreamEnvironment`s.
-"""
+"""The measured jobs and their functions, which TaskManagers import by name."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
 
 RESULT: Final = "count"
-"""The operator that says how many records came, and in how long."""
+"""The operator whose result is the number of records and their time."""
 
 PIPELINES: Final = ("left", "right")
 
@@ -26,21 +23,21 @@ class Idle:
     """A source without records."""
 
     async def read(self) -> None:
-        """Never returns."""
+        """Blocks forever."""
         await trio.sleep_forever()
 
     def snapshot(self, unsent: int) -> None:
-        """It has no position."""
+        """Returns no state."""
 
 
 class Once:
-    """A source of a given number of records, at once; then nothing."""
+    """A source of a given number of records in one batch."""
 
     def __init__(self, count: int) -> None:
         self._left = count
 
     async def read(self) -> list[int]:
-        """All of them, and then never again."""
+        """Returns all records in the first call, then blocks."""
         if not self._left:
             await trio.sleep_forever()
         await trio.lowlevel.checkpoint()
@@ -48,11 +45,11 @@ class Once:
         return [*range(count)]
 
     def snapshot(self, unsent: int) -> None:
-        """It has no position."""
+        """Returns no state."""
 
 
 class Slow:
-    """Counts, a hundred times a second."""
+    """A source of a hundred numbers per second."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -64,11 +61,11 @@ class Slow:
         return [self._next]
 
     def snapshot(self, unsent: int) -> int:
-        """Where it is."""
+        """Returns the position."""
         return self._next - unsent
 
     def restore(self, states: list[int]) -> None:
-        """Goes on from there."""
+        """Continues from a position."""
         self._next = max(states)
 
 
@@ -77,42 +74,42 @@ def ignore(record: Any) -> None:
 
 
 def numbers(count: int) -> Iterator[int]:
-    """So many."""
+    """The records of the chain."""
     return iter(range(count))
 
 
 def add(record: int) -> int:
-    """Work of an operator that is next to nothing, so that what is measured is what lies between operators."""
+    """An operator with almost no work, so that the cost between operators is measured."""
     return record + 1
 
 
 class Counted:
-    """Counts records from the first one on."""
+    """A sink that counts records from the first one on."""
 
     def __init__(self) -> None:
         self._records = 0
         self._began_s = 0.0
 
     def process(self, record: Any) -> None:
-        """One more."""
+        """Counts a record."""
         if not self._records:
             self._began_s = time.monotonic()
         self._records += 1
 
     def finish(self) -> dict[str, float]:
-        """How many, and how long they took."""
+        """Returns the number of records and their time."""
         return {"records": self._records, "seconds": time.monotonic() - self._began_s}
 
 
 def wide(tasks: int) -> StreamEnvironment:
-    """Half of the tasks are sources, each the only input of one of the other half; no records."""
+    """A job without records: half of the tasks are sources, each the only input of one sink."""
     job = StreamEnvironment(f"{tasks} tasks", parallelism=tasks // 2)
     job.source(Idle).rescale().sink(ignore)
     return job
 
 
 def all_to_all(parallelism: int) -> StreamEnvironment:
-    """Each source sends one record to each sink, in turn, and nothing more."""
+    """A job whose sources send one record to each sink, and nothing more."""
     name = f"{parallelism} x {parallelism} tasks"
     job = StreamEnvironment(name, parallelism=parallelism, max_parallelism=max(parallelism, 128))
     job.source(Once, parameters={"count": parallelism}).rebalance().sink(ignore)
@@ -120,7 +117,7 @@ def all_to_all(parallelism: int) -> StreamEnvironment:
 
 
 def two_pipelines(checkpoint_s: float) -> StreamEnvironment:
-    """Two pipelined regions of two tasks each, which never end; each takes one slot."""
+    """A job of two endless pipelined regions with two tasks and one slot each."""
     settings = StreamSettings(
         checkpoints=CheckpointSettings(interval_s=checkpoint_s),
         restart=RestartSettings(kind="fixed_delay", delay_s=0.0),
@@ -133,10 +130,10 @@ def two_pipelines(checkpoint_s: float) -> StreamEnvironment:
 
 
 def chain(records: int, operators: int, *, is_chained: bool, is_spread: bool) -> StreamEnvironment:
-    """A source, operators that do next to nothing, a sink that counts.
+    """A source, operators with almost no work, and a counting sink.
 
     Args:
-        records: that the source makes.
+        records: of the source.
         operators: between source and sink.
         is_chained: whether all of them are one task.
         is_spread: whether neighbours are in different slots.
@@ -152,7 +149,7 @@ def chain(records: int, operators: int, *, is_chained: bool, is_spread: bool) ->
 
 
 def in_one_process(records: int, operators: int) -> float:
-    """The same functions without any of netstack: a loop. Returns records per second."""
+    """Records per second of the same functions in a loop, without netstack."""
     stream: Iterable[int] = numbers(records)
     for _ in range(operators):
         stream = map(add, stream)

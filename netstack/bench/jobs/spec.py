@@ -1,7 +1,4 @@
-"""What `netstack-bench jobs` measures.
-
-Takes: values. Gives: frozen settings.
-"""
+"""The settings of `jobs`."""
 
 from __future__ import annotations
 
@@ -18,15 +15,15 @@ class JobsSpec:
 
     Attributes:
         tasks: sizes of the jobs whose start is timed; each even.
-        all_to_all: parallelisms of the jobs in which each source is an input of each sink.
-        taskmanagers: processes they are started on.
-        kills: of a TaskManager, to time how long its region takes to run again.
-        records: that go through the chain.
-        operators: of the chain, between its source and its sink.
-        rounds: of the chain's four ways, by turns; the median counts. 0 leaves the chain out.
+        all_to_all: parallelisms of the all-to-all jobs.
+        taskmanagers: processes that they start on.
+        kills: of a TaskManager, to time the recovery of its region.
+        records: through the chain.
+        operators: of the chain, between source and sink.
+        rounds: of the chain's four variants; the median counts. 0 leaves the chain out.
 
     Raises:
-        ConfigError: a number that cannot be.
+        ConfigError: a number is out of range.
     """
 
     tasks: tuple[int, ...] = (250, 500, 1000)
@@ -38,7 +35,6 @@ class JobsSpec:
     rounds: int = 3
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be."""
         for name in ("taskmanagers", "records", "operators"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"--{name} {getattr(self, name)}: give at least 1")

@@ -1,10 +1,8 @@
-"""Starts wide jobs on local clusters: until all tasks run, what it costs, and whether a heartbeat was lost over it.
+"""Starts wide jobs on local clusters: time until all tasks run, CPU time, memory, lost TaskManagers.
 
-Takes: a `JobsSpec`. Gives: a row for each size.
-
-Rules: every process is real, and so is every connection. Tasks of pointwise jobs have no records, so that what is timed
-is scheduling, descriptors, messages, and tasks that begin. All-to-all jobs send one record through every channel when
-all tasks run. CPU time is that of all processes together, so it says the same on a machine that is busy.
+Tasks of pointwise jobs have no records, so that scheduling, descriptors, messages and task starts are timed. All-to-all
+jobs send one record through every channel when all tasks run. CPU time is that of all processes together, so it is
+independent of other load.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from .spec import JobsSpec
 PATIENCE_S: Final = 300.0
 
 _LOOK_S: Final = 0.01
-_LOOKS_COST: Final = 0.05  # of the time, at most
+_LOOKS_COST: Final = 0.05  # part of the time
 _BYTES_PER_TASK: Final = 256 << 10  # a partition of one subpartition, or a gate of one channel, and some room
 _SEGMENT_BYTES: Final = 1024
 """Of all-to-all jobs: each channel holds one record, and a segment for it at either end."""
@@ -41,15 +39,15 @@ async def pointwise(spec: JobsSpec, on_step: Told) -> list[dict[str, Any]]:
     """Jobs of two vertices, each source the only input of one sink.
 
     Args:
-        spec: `tasks` and `taskmanagers` of it.
-        on_step: told what comes next.
+        spec: its `tasks` and `taskmanagers` are used.
+        on_step: receives the name of each step.
 
     Returns:
         For each size `tasks`, `running_s`, `cancel_s`, `cpu_s`, `memory_mib`, `lost` (TaskManagers), `spread` (the
         least and the most tasks of a TaskManager), `growth` and `cpu_growth` over the row before.
 
     Raises:
-        MeasurementFailed: a job failed, or something stood still.
+        MeasurementFailed: a job failed, or made no progress.
     """
     slots = -(-max(spec.tasks) // 2 // spec.taskmanagers) + 1
     rows: list[dict[str, Any]] = []
@@ -61,7 +59,7 @@ async def pointwise(spec: JobsSpec, on_step: Told) -> list[dict[str, Any]]:
         is_restarting=False,
         slots_in="loop",
     ) as cluster:
-        await _start(cluster, wide(2 * spec.taskmanagers), 2 * spec.taskmanagers)  # what is imported, and said, once
+        await _start(cluster, wide(2 * spec.taskmanagers), 2 * spec.taskmanagers)  # warms up imports and connections
         for tasks in sorted(spec.tasks):
             on_step(f"{tasks} tasks")
             row = await _start(cluster, wide(tasks), tasks)
@@ -76,14 +74,14 @@ async def exchanges(spec: JobsSpec, on_step: Told) -> list[dict[str, Any]]:
     """Jobs of two vertices, each source an input of every sink; a cluster for each size.
 
     Args:
-        spec: `all_to_all` and `taskmanagers` of it.
-        on_step: told what comes next.
+        spec: its `all_to_all` and `taskmanagers` are used.
+        on_step: receives the name of each step.
 
     Returns:
-        As `pointwise`, and `parallelism`, `channels`, `records` that came, `records_s` after all tasks ran.
+        As `pointwise`, and `parallelism`, `channels`, `records` that arrived, `records_s` after all tasks ran.
 
     Raises:
-        MeasurementFailed: a job failed, a record was lost, or something stood still.
+        MeasurementFailed: a job failed, a record was lost, or there was no progress.
     """
     rows: list[dict[str, Any]] = []
     for parallelism in sorted(spec.all_to_all):
@@ -105,13 +103,11 @@ async def exchanges(spec: JobsSpec, on_step: Told) -> list[dict[str, Any]]:
 
 
 def _segments(parallelism: int) -> int:
-    """What a source and a sink with so many channels are promised, and some room."""
     config = NetworkConfig()
     return parallelism * (2 + config.exclusive_buffers_per_channel) + config.floating_buffers_per_gate + 16
 
 
 async def _start(cluster: LocalCluster, job: StreamEnvironment, tasks: int, *, records: int = 0) -> dict[str, Any]:
-    """From the submission until all tasks run, and until so many records came; then how long cancelling takes."""
     client = cluster.client
     before = _used(cluster)
     began_s = time.monotonic()
@@ -157,19 +153,22 @@ async def _start(cluster: LocalCluster, job: StreamEnvironment, tasks: int, *, r
 
 
 def _used(cluster: LocalCluster) -> Usage:
-    """Of all processes of the cluster; the JobManager is in this one, whose memory does not count."""
     each = [usage_of(pid) for pid in cluster.taskmanagers.pids.values()]
     return Usage(cpu_seconds() + sum(used.cpu_s for used in each), sum(used.memory_bytes for used in each))
 
 
 def check_alive(job: Document) -> None:
-    """Raises MeasurementFailed if a job that should go on has ended."""
+    """Raises MeasurementFailed if a job has ended."""
     if job["state"] in ("failed", "canceled", "finished"):
         raise MeasurementFailed(f"job {job['name']!r} is {job['state']}: {job['reason']}")
 
 
 async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Looks until something is so, seldom enough that looking costs little. Raises MeasurementFailed if it never is."""
+    """Polls until a condition holds, rarely enough that polling is cheap.
+
+    Raises:
+        MeasurementFailed: it did not hold within `PATIENCE_S`.
+    """
     deadline_s = trio.current_time() + PATIENCE_S
     while True:
         began_s = trio.current_time()

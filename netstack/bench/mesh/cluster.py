@@ -1,9 +1,7 @@
-"""The cluster of one run over hosts: a JobManager in this process, and the daemons that it adopts.
+"""The cluster of one run over hosts: a JobManager in this process, and the daemons that it connects to.
 
-Takes: a `MeshSpec`, the secret that all daemons share. Gives: a `Mesh`, for as long as the block runs.
-
-The JobManager listens to nobody: it dials. A daemon gives as many slots as the run takes there, so that all slots there
-are belong to the run, and which subtask is where is the run's to say (`Matrix.placed`).
+The JobManager does not listen: it dials. A daemon offers exactly the slots of the run, so that all slots belong to the
+run, which decides where each subtask runs (`Matrix.placed`).
 """
 
 from __future__ import annotations
@@ -26,47 +24,37 @@ from .spec import MeshSpec
 
 CONNECT_TIMEOUT_S: Final = 10.0
 
-logging.getLogger("netstack.jobmanager").addHandler(logging.NullHandler())  # what it warns of is the run's error
+logging.getLogger("netstack.jobmanager").addHandler(logging.NullHandler())  # its warnings become the run's error
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """A daemon that works for this run.
-
-    Attributes:
-        address: `host:port` as it was dialled.
-        taskmanager: as the JobManager knows it.
-    """
+    """A daemon of this run: its dialled `host:port` address and its TaskManager in the JobManager."""
 
     address: str
     taskmanager: ConnectedTaskManager
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What it said of itself."""
+        """What the daemon reported about itself."""
         return self.taskmanager.facts
 
     @property
     def lost_because(self) -> str:
-        """Why it is not there any more; empty while it is."""
+        """Why the daemon was lost; empty while it is connected."""
         return self.taskmanager.lost_because
 
     @property
     def name(self) -> str:
-        """Among the TaskManagers of the JobManager."""
+        """Its name in the JobManager."""
         return self.taskmanager.location.name
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """Made by `open_mesh`.
-
-    Attributes:
-        jobmanager: of the run.
-        daemons: in the order of the hosts.
-    """
+    """The JobManager of a run and its daemons, in the order of the hosts."""
 
     jobmanager: JobManager
     daemons: tuple[Daemon, ...]
@@ -76,19 +64,19 @@ class Mesh:
 async def open_mesh(
     spec: MeshSpec, *, secret: Secret | None = None, name: str = "", connect_timeout_s: float = CONNECT_TIMEOUT_S
 ) -> AsyncIterator[Mesh]:
-    """Opens a JobManager and adopts the daemons of a run.
+    """Opens a JobManager and connects to the daemons of a run.
 
     Args:
-        spec: names the hosts, and how many slots each gives.
+        spec: names the hosts, and the slots of each.
         secret: shared by all daemons; None for daemons on loopback.
-        name: of this coordinator, for the daemons' logs; the host's if empty.
-        connect_timeout_s: for each daemon to answer.
+        name: of this coordinator, for the daemons' logs; the host's name if empty.
+        connect_timeout_s: limit for each daemon to answer.
 
     Raises:
-        ConnectionLost: a daemon cannot be reached, or works for somebody else; the text names it.
-        NetstackError: it refused, or has too few slots.
+        ConnectionLost: a daemon cannot be reached, or works for another JobManager; the text names it.
+        NetstackError: a daemon refused, or has too few slots.
 
-    Cancellation, and the end of the block: the daemons close whatever is left of the run, and are free for the next.
+    Cancellation, and the end of the block: the daemons close what remains of the run, and are free for the next.
     """
     matrix = Matrix(spec)
     config = JobManagerConfig(listen=f"memory://bench-{secrets.token_hex(8)}", name=name)
@@ -106,6 +94,5 @@ async def open_mesh(
 
 
 def _named(error: NetstackError, address: str) -> NetstackError:
-    """The same error, whose text names the daemon."""
     text = str(error)
     return type(error)(text if address in text else f"{address}: {text}")

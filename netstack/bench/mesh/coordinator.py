@@ -1,14 +1,11 @@
-"""Leads one run over daemons: submits its job, starts all tasks at one moment, hears them out, closes everything.
+"""The coordinator of one run over daemons: submits its job, starts all tasks at one moment, collects results.
 
-Takes: a `MeshSpec`, a `Mesh` of its hosts. Gives: the document of the run (`bench.mesh.result`), or `MeasurementFailed`
-with the host, the task and the cause.
+The run is an ordinary job: the JobManager in this process deploys it, finds the root cause of a failure, and collects
+its results. The coordinator decides which subtask runs where, and exchanges operator events with the tasks
+(`invokables`).
 
-The run is a job like any other: the JobManager in this process deploys it, finds the root of a failure, and has its
-results. The coordinator says which subtask runs where, and talks to the tasks by operator events (`invokables`).
-
-Rules:
-- Clocks are measured while the wires are idle: when everything is set up, and when everything has arrived.
-- The job is cancelled on every path out of here, Ctrl-C included.
+- Clocks are measured while the network is idle: after the set-up, and after the last record.
+- The job is always cancelled at the end, after Ctrl-C too.
 """
 
 from __future__ import annotations
@@ -43,22 +40,22 @@ from .result import Host, Outcome, crowded_hosts, document_of
 from .spec import MeshSpec
 from .timeline import Timeline
 
-_LEAD_NS: Final = 50_000_000  # from the go to the start, beside a round trip: all tasks have long read the message
-_CLOSE_S: Final = 5.0  # for daemons to release a run; one that does not answer releases it when it notices
+_LEAD_NS: Final = 50_000_000  # from the go to the start, besides a round trip: all tasks have read the message by then
+_CLOSE_S: Final = 5.0  # for daemons to release a run; a silent one releases it when it detects the lost connection
 _SAMPLES_AT_MOST: Final = 1 << 16  # in one message to a sink: 1 MiB
 _TASK: Final = re.compile(rf"({SOURCE}|{RELAY}|{SINK}) \((\d+)\) on ")
-_NO_RESTART: Final = " (the restart strategy is none)"  # no run has another
+_NO_RESTART: Final = " (the restart strategy is none)"  # of every run
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshDeadlines:
-    """How patient the coordinator is.
+    """Time limits of the coordinator.
 
     Attributes:
         setup_s: until all tasks are ready; likewise for their results.
-        stalled_s: no record arrived for this long, and the run is over (a slow rate makes it longer).
-        overall_s: beside twice the asked length, for all of a run; a run without a length may take as long as it moves.
+        stalled_s: limit without an arriving record (longer for a slow rate).
+        overall_s: of a run, besides twice its requested length; a run without a length has no limit while records move.
     """
 
     setup_s: float = 30.0
@@ -74,17 +71,14 @@ async def run_mesh(
     engine_kind: str = "hosts",
     deadlines: MeshDeadlines | None = None,
 ) -> dict[str, Any]:
-    """Measures once; see `measure_mesh`.
+    """Measures once and returns the document of the run (JSON values); see `measure_mesh`.
 
     Args:
         spec: the settings; a run without a length lasts 3 s.
         mesh: of its hosts.
         on_progress: called a few times a second.
-        engine_kind: what brought the daemons up, for the document.
-        deadlines: how patient to be.
-
-    Returns:
-        The document of the run, as plain JSON values.
+        engine_kind: what started the daemons, for the document.
+        deadlines: time limits.
     """
     return document_of(await measure_mesh(spec, mesh, on_progress, deadlines=deadlines), engine_kind)
 
@@ -96,19 +90,16 @@ async def measure_mesh(
     *,
     deadlines: MeshDeadlines | None = None,
 ) -> Outcome:
-    """Measures once.
+    """Measures once and returns the outcome.
 
     Args:
         spec: as in `run_mesh`, like the others.
-        mesh: as there.
-        on_progress: as there.
-        deadlines: as there.
-
-    Returns:
-        All that is known of the run.
+        mesh: see there.
+        on_progress: see there.
+        deadlines: see there.
 
     Raises:
-        MeasurementFailed: a task failed, a daemon is gone or refused the run, or no records move.
+        MeasurementFailed: a task failed, a daemon was lost or refused the run, or no records move.
 
     Cancellation: the run is closed on every daemon.
     """
@@ -132,18 +123,17 @@ async def measure_mesh(
     finally:
         with trio.move_on_after(_CLOSE_S, shield=True):
             master.cancel()
-            await master.ended.wait()  # at once, where the JobManager has been cancelled too
+            await master.ended.wait()  # returns at once if the JobManager was cancelled too
 
 
 async def _lead(conversation: _Conversation, record: JobRecord, master: JobMaster) -> Outcome:
-    """Watches the job while the conversation goes on."""
     failure: NetstackError | None = None
     outcome: Outcome | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(conversation.watch, record)
         try:
             outcome = await conversation.lead(master)
-        except NetstackError as error:  # leaves as it is, not inside this nursery's group
+        except NetstackError as error:  # raised as it is, not inside this nursery's group
             failure = error
         nursery.cancel_scope.cancel()
     if outcome is None:
@@ -152,7 +142,7 @@ async def _lead(conversation: _Conversation, record: JobRecord, master: JobMaste
 
 
 _News: TypeAlias = tuple[Placement, dict[str, Any]] | EndJob | str
-"""What a task says; how the job ended; why a daemon refuses it, or it broke."""
+"""An event of a task, the end of the job, or why a daemon refused it or the JobManager failed."""
 
 
 @final
@@ -181,25 +171,20 @@ class _Conversation:
     # From the JobManager (`JobCoordinator`).
 
     def event(self, vertex: str, subtask: int, event: dict[str, Any]) -> None:
-        """Implements `JobCoordinator`."""
         self._inbox.send_nowait((self._places[vertex, subtask], event))
 
     def refused(self, taskmanager: str, reason: str) -> None:
-        """Implements `JobCoordinator`."""
         self._inbox.send_nowait(f"{taskmanager}: {reason}")
 
     def ended(self, end: EndJob) -> None:
-        """Implements `JobCoordinator`."""
         self._inbox.send_nowait(end)
 
     async def watch(self, record: JobRecord) -> None:
-        """Passes on what no end of the job tells: that it broke in the JobManager."""
         await record.ended.wait()
         if record.end is not None:
             self._inbox.send_nowait(str(record.end.get("reason")))
 
     async def lead(self, master: JobMaster) -> Outcome:
-        """The whole conversation."""
         self._send_event = master.send_event
         sources, sinks = self._matrix.of_task(SOURCE), self._matrix.of_task(SINK)
         until_s = trio.current_time() + self._limits.setup_s
@@ -230,7 +215,6 @@ class _Conversation:
         )
 
     async def _read_clocks(self) -> list[Reading]:
-        """One host after the other: nothing else is to be on the wire."""
         clocks = []
         for daemon in self._mesh.daemons:
             sample = await measure_clock(daemon.taskmanager.link)
@@ -245,14 +229,13 @@ class _Conversation:
         slots = [self._matrix.slots(index) for index in range(len(clocks))]
         crowded = crowded_hosts([daemon.facts for daemon in self._mesh.daemons], slots)
         for each in self._matrix.placements:
-            # A source begins at the start in its own clock, which is this moment in everybody's.
+            # The start in each source's own clock.
             start_ns = self._start_ns + clocks[each.host].before.offset_ns
             groups = len(self._matrix.upstream()) if each.task == SINK else 0
             message = {"start_ns": start_ns, "starts": [start_ns] * groups, "spins": each.host not in crowded}
             self._send(each, {"event": "go", **message})
 
     def _finish(self, sinks: Sequence[Placement], clocks: Sequence[HostClock]) -> None:
-        """Tells every sink when sources stopped, and when the samples were emitted, in its own clock."""
         sources = self._matrix.of_task(SOURCE)
         stops = [(int(self._stopped[each.subtask]["stopped_ns"]), clocks[each.host]) for each in sources]
         keep = max(1, _SAMPLES_AT_MOST // len(self._matrix.upstream()))
@@ -271,14 +254,6 @@ class _Conversation:
         self._send_event(each.task, each.subtask, message)
 
     async def _until(self, is_done: Callable[[], bool], what: str, until_s: float, moving: bool = False) -> None:
-        """Takes news until a condition holds.
-
-        Args:
-            is_done: the condition.
-            what: what every task has to do for it, for the message of a timeout.
-            until_s: trio's time at which that takes too long.
-            moving: whether records have to arrive meanwhile.
-        """
         while not is_done():
             stalled_at_s = self._moved_at_s + self._patience_s() if moving else math.inf
             deadline_s = min(until_s, stalled_at_s)
@@ -318,13 +293,12 @@ class _Conversation:
             self._moved_at_s = trio.current_time()
 
     def _failed(self, text: str) -> MeasurementFailed:
-        for daemon in self._mesh.daemons:  # the user knows it by where its control port is
+        for daemon in self._mesh.daemons:  # the user names it by its control port
             text = text.replace(daemon.name, daemon.address)
         text = _TASK.sub(r"\1-\2 on ", text)
         return MeasurementFailed(f"measuring over {len(self._mesh.daemons)} hosts failed: {text}")
 
     def _waiting_for(self) -> str:
-        """Tasks that have not got as far as the others, and what has arrived, as far as it helps."""
         over = self._ended if len(self._ready) == len(self._matrix.placements) else self._ready
         silent = [each for each in self._matrix.placements if each not in over]
         named = [f"{each} on {self._mesh.daemons[each.host].address}" for each in silent]
@@ -338,7 +312,7 @@ class _Conversation:
         spec = self._spec
         rates = [spec.rate_per_s and spec.rate_per_s * spec.sources, spec.consume_rate_per_s]
         slowest = min((rate for rate in rates if rate), default=math.inf)
-        at_once = spec.effective_batch_records if spec.emit == "arrow" else 1  # a columnar batch arrives as a whole
+        at_once = spec.effective_batch_records if spec.emit == "arrow" else 1  # a columnar batch arrives at once
         return max(self._limits.stalled_s, 3 * at_once / slowest)
 
     def _end_s(self) -> float:

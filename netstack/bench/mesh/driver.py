@@ -1,7 +1,4 @@
-"""One run over hosts from an ordinary function: adopts the daemons, measures, lets them go.
-
-Takes: a `MeshSpec`, the file of the shared secret. Gives: the document of the run.
-"""
+"""One run over hosts from a synchronous function: connects to the daemons, measures, releases them."""
 
 from __future__ import annotations
 
@@ -21,15 +18,12 @@ from .spec import MeshSpec
 def run_over_hosts(
     spec: MeshSpec, *, secret_file: Path | None = None, on_progress: OnProgress | None = None
 ) -> dict[str, Any]:
-    """Measures once.
+    """Measures once and returns the document of the run (`coordinator.run_mesh`).
 
     Args:
         spec: the settings.
-        secret_file: what all daemons share; None for daemons on loopback.
+        secret_file: the secret of all daemons; None for daemons on loopback.
         on_progress: called a few times a second.
-
-    Returns:
-        The document of the run (`coordinator.run_mesh`).
 
     Raises:
         NetstackError: a daemon cannot be reached, refused, or the run failed; the text names the host.

@@ -1,10 +1,9 @@
-"""What daemons run for the benchmark: a source, a relay, a sink; only netstack's public calls in between.
+"""The benchmark's invokables on daemons: source, relay and sink, with only public calls of netstack in between.
 
-Takes: an `InvokableTask` (parameters: the settings). Gives: records, and each task's side of the conversation with the
-coordinator (its events):
+Their conversation with the coordinator (operator events):
 
-    task         ready                                  gate open, or partition there
-    coordinator  go      start_ns, starts, spins        start of the run and of each group's source, in its clock
+    task         ready                                  the gate is open, or the partition exists
+    coordinator  go      start_ns, starts, spins        start of the run and of each group's source, in the task's clock
     task         progress                               every 0.25 s at least
     source       stopped records, stopped_ns, samples   the last record is written; then it waits until all is consumed
     source,relay done                                   all of it has been consumed
@@ -12,7 +11,7 @@ coordinator (its events):
     coordinator  finish  stop_ns, samples               when the first source stopped, emit times, in the sink's clock
     task         returns its result
 
-Samples are pairs of int64 arrays, as bytes: indexes of records, and when they were emitted.
+Samples are pairs of int64 arrays, as bytes: indexes of records, and their emit times.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ from .spec import MeshSpec
 from .telling import Meter, telling
 from .verify import GroupVerifier, RowGroupVerifier, SinkVerifier
 
-_SPREAD: Final = 2_654_435_761  # of Knuth: its multiples modulo anything small come in no pattern
+_SPREAD: Final = 2_654_435_761  # Knuth's: its multiples modulo small numbers have no pattern
 
 
 async def source(task: InvokableTask) -> dict[str, Any]:
-    """Writes until the run is over, then waits until all of it has been consumed."""
+    """Writes until the run ends, then waits until everything has been consumed."""
     spec = _spec_of(task)
     (partition,) = task.partitions
     io = SourceIo(spec)
@@ -60,7 +59,7 @@ async def source(task: InvokableTask) -> dict[str, Any]:
     async with telling(task, meter):
         await emit_all(spec, io, writer)
     waits = meter.sample()
-    congestion_control = task.environment.tcp_facts().get("congestion_control")  # while the connections are there
+    congestion_control = task.environment.tcp_facts().get("congestion_control")  # before the connections close
     task.send(
         {
             "event": "stopped",
@@ -85,7 +84,7 @@ async def source(task: InvokableTask) -> dict[str, Any]:
 
 
 async def relay(task: InvokableTask) -> dict[str, Any]:
-    """Returns what it reads of each source to the sink beside that source, in the same order."""
+    """Returns the records of each source to the sink beside that source, in the same order."""
     spec = _spec_of(task)
     (partition,) = task.partitions
     gate = await task.open_gate()
@@ -106,7 +105,7 @@ async def relay(task: InvokableTask) -> dict[str, Any]:
 
 
 async def sink(task: InvokableTask) -> dict[str, Any]:
-    """Reads until every channel has ended, and proves what came."""
+    """Reads until every channel has ended, and verifies the records."""
     spec = _spec_of(task)
     matrix = Matrix(spec)
     verifier = SinkVerifier(spec, spec.lanes, matrix.lane_bases(task.subtask))
@@ -138,11 +137,11 @@ async def sink(task: InvokableTask) -> dict[str, Any]:
 
 
 class SourceIo:
-    """Hands a source its records: when they are due, and which of them are sampled.
+    """Decides which records of a source are due, and which of them are sampled.
 
     Attributes:
         source: makes the records.
-        sampler: emit times of sampled records, where records are not due at times of their own.
+        sampler: emit times of sampled records, if records have no due times.
     """
 
     def __init__(self, spec: MeshSpec) -> None:
@@ -158,7 +157,7 @@ class SourceIo:
         self._spans = 0
 
     def begin(self, start_ns: int, *, spins: bool) -> None:
-        """Sets when record 0 is due, and whether to spin on the clock until a record is."""
+        """Sets when record 0 is due, and whether to spin until a record is due."""
         spec = self._spec
         self._start_ns = start_ns
         self._pacer = Pacer(
@@ -172,18 +171,18 @@ class SourceIo:
 
     @property
     def sent_records(self) -> int:
-        """Handed out so far."""
+        """Records returned so far."""
         return self._pacer.sent_records if self._pacer else 0
 
     @property
     def stopped_ns(self) -> int:
-        """When the run was over; 0 before."""
+        """The end of the run; 0 before."""
         return self._pacer.stopped_ns if self._pacer else 0
 
     async def next_span_async(self) -> tuple[int, int] | None:
-        """Waits until records are due: (index of the first, how many); None when the run is over.
+        """Waits until records are due: (index of the first, count); None when the run is over.
 
-        Other tasks of the daemon run while it waits. Cancellation: nothing was handed out.
+        Other tasks of the daemon run meanwhile. Cancellation: no records were returned.
         """
         assert self._pacer is not None, "begin comes first"
         first = self._pacer.sent_records
@@ -193,30 +192,25 @@ class SourceIo:
         rate_per_s = self._spec.rate_per_s
         if rate_per_s is None:
             self.sampler.offer(first + self._sampled(count))
-        elif self._spec.rows_file is not None:  # rows carry no index that would tell when they were due
+        elif self._spec.rows_file is not None:  # rows carry no index, so there are no due times
             for index in range(first, first + count):
                 self.sampler.offer(index, due_ns(self._start_ns, rate_per_s, index))
         return first, count
 
     def samples(self) -> tuple[Int64s, Int64s]:
-        """(records, when they were emitted); of rows keys of lanes, because only the source knows which each took."""
+        """(records, emit times); for rows the keys of lanes, because only the source has the lane of each."""
         indexes, times = self.sampler.samples()
         return (self.source.sample_keys(indexes) if isinstance(self.source, RowSource) else indexes), times
 
     def _sampled(self, count: int) -> int:
-        """Which record of a span is sampled: all lanes have to be, and spans are often multiples of their number."""
-        if self._spec.emit == "arrow":  # all of a batch goes the same way
+        if self._spec.emit == "arrow":  # a batch goes to one lane
             return 0
         self._spans += 1
         return (self._spans * _SPREAD >> 16) % min(count, self._spec.lanes)
 
 
 class BackSelector(ChannelSelector):
-    """Whatever is written goes to the subpartition with the number of the channel it was read from.
-
-    Attributes:
-        target: that number.
-    """
+    """Writes to the subpartition `target`: the number of the channel that the record was read from."""
 
     target = 0
 
@@ -237,7 +231,6 @@ async def _relay_arrays(spec: MeshSpec, gate: InputGate, selector: BackSelector,
 
 
 async def _relay_records(gate: InputGate, selector: BackSelector, writer: RecordWriter) -> None:
-    """Copies records as bytes: a columnar batch is one record."""
     reader = RecordReader(gate)
     async for record in reader:
         selector.target = reader.channel_index
@@ -254,7 +247,6 @@ def _pairs(
     start_ns: int,
     finish: dict[str, Any],
 ) -> list[dict[str, Any]]:
-    """What came of each host: of its sources, or by way of its relays."""
     stop_ns = int(finish["stop_ns"])
     pairs: dict[int, dict[str, Any]] = {}
     latencies: dict[int, Histogram] = {}
@@ -279,12 +271,11 @@ def _latency(
     indexes, times = (np.frombuffer(values, dtype=np.int64) for values in samples)
     keys: Int64s = group.sample_keys(indexes)
     latency = group.arrivals.sampled_latency(keys, times, warm_ns(start_ns, stop_ns, spec.warmup_s))
-    # So short a run that its only samples were taken in the warm-up has those.
+    # A run so short that its only samples are in the warm-up uses those.
     return latency if latency.count else group.arrivals.sampled_latency(keys, times, 0)
 
 
 def _warm_from_ns(spec: MeshSpec, start_ns: int) -> int:
-    """From which due time on latencies count."""
     seconds = spec.seconds or 0.0
     if spec.records is not None and spec.rate_per_s is not None:
         seconds = spec.records / spec.rate_per_s
@@ -292,7 +283,6 @@ def _warm_from_ns(spec: MeshSpec, start_ns: int) -> int:
 
 
 async def _go(task: InvokableTask) -> dict[str, Any]:
-    """Says that this task is set up, and waits until shortly before the start."""
     task.send({"event": "ready"})
     message = await task.receive()
     await trio.sleep(max(0, int(message["start_ns"]) - EARLY_NS - clock_ns()) / 1e9)
@@ -300,7 +290,6 @@ async def _go(task: InvokableTask) -> dict[str, Any]:
 
 
 def _host_facts(task: InvokableTask, meter: Meter) -> dict[str, Any]:
-    """What all tasks of a process share; the last of them to end has the final figures."""
     statistics = task.environment.statistics()
     return {
         "pid": os.getpid(),

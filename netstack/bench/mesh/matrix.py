@@ -1,11 +1,8 @@
-"""Which subtask sits where, and what each of them reads and writes.
-
-Takes: a `MeshSpec`. Gives: `Placement`s; the job, and where its subtasks run; how much memory and how many slots a host
-needs.
+"""Placement of the subtasks of a run over hosts, and the channels between them.
 
 Sources, relays and sinks are numbered host by host, in the order of `--hosts`. Every source writes one partition with
 `channels` subpartitions for each sink; sink j reads subpartitions j x channels and following of every source's
-partition, its own host's included. With relays, a relay takes the place of each sink, and returns what it reads on
+partition, including its own host's. With relays, a relay takes the place of each sink, and returns what it reads on
 channel c of source s on subpartition s x channels + c; sink s reads those of every relay.
 """
 
@@ -40,13 +37,7 @@ _MODULE: Final = "netstack.bench.mesh.invokables"
 @final
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One subtask.
-
-    Attributes:
-        task: `source`, `relay` or `sink`.
-        subtask: its number among all of its task.
-        host: index of its host.
-    """
+    """One subtask: `task` is `source`, `relay` or `sink`, `host` the index of its host."""
 
     task: str
     subtask: int
@@ -58,12 +49,7 @@ class Placement:
 
 @final
 class Matrix:
-    """Where everything is.
-
-    Attributes:
-        spec: the settings.
-        placements: every subtask; task by task, in their order.
-    """
+    """All subtasks of a run, task by task."""
 
     __slots__ = ("_hosts", "placements", "spec")
 
@@ -76,7 +62,7 @@ class Matrix:
         self.placements: tuple[Placement, ...] = (*sources, *relays, *sinks)
 
     def of_task(self, task: str) -> list[Placement]:
-        """All subtasks of a task, in their order."""
+        """All subtasks of a task, in order."""
         return [each for each in self.placements if each.task == task]
 
     def on_host(self, host: int, task: str | None = None) -> list[Placement]:
@@ -84,30 +70,26 @@ class Matrix:
         return [each for each in self.placements if each.host == host and task in (None, each.task)]
 
     def upstream(self) -> list[Placement]:
-        """Whose partitions every sink reads, in the order of its gate: all sources, or all relays."""
+        """The subtasks whose partitions every sink reads, in the order of its gate: all sources, or all relays."""
         return self.of_task(RELAY if self.spec.relay else SOURCE)
 
     def sources_of(self, sink: int) -> list[int]:
-        """Whose records arrive in each group of a sink's channels: source subtasks, in the order of `upstream`."""
+        """The source subtask of each group of a sink's channels, in the order of `upstream`."""
         return [sink] * self.spec.sinks if self.spec.relay else list(range(self.spec.sources))
 
     def lane_bases(self, sink: int) -> list[int]:
-        """The first of a source's lanes that arrives in each group of a sink's channels."""
+        """The first lane of the source in each group of a sink's channels."""
         channels = self.spec.channels
         if self.spec.relay:
             return [relay * channels for relay in range(self.spec.sinks)]
         return [sink * channels] * self.spec.sources
 
     def slots(self, host: int) -> int:
-        """Slots a host gives: a source, a relay and a sink share one."""
+        """Slots of a host: a source, a relay and a sink share one."""
         return max(self._hosts[host].sources, self._hosts[host].sinks)
 
     def graph(self, name: str) -> StreamGraph:
-        """The job: invokables, and the channels between them. It never restarts: what was measured would be two runs.
-
-        Args:
-            name: of the job.
-        """
+        """The job: invokables, and the channels between them. It never restarts: figures of two attempts would mix."""
         tasks = [(SOURCE, self.spec.sources), (SINK, self.spec.sinks)]
         if self.spec.relay:
             tasks.insert(1, (RELAY, self.spec.sinks))
@@ -132,20 +114,16 @@ class Matrix:
         )
 
     def placed(self, taskmanagers: Sequence[str]) -> FixedPlacement:
-        """Where the job's subtasks run.
-
-        Args:
-            taskmanagers: the name of each host's, in the order of the hosts.
-        """
+        """Where the subtasks run; `taskmanagers` are the names of the TaskManagers in the order of the hosts."""
         taskmanagers_of: dict[str, list[str]] = {}
         for each in self.placements:
             taskmanagers_of.setdefault(each.task, []).append(taskmanagers[each.host])
         return FixedPlacement(taskmanagers_of)
 
     def network(self) -> NetworkConfig:
-        """Settings of the run's network on every host, with memory for every buffer that any host's subtasks may use.
+        """Network settings of the run on every host, with memory for every buffer that any host's subtasks may use.
 
-        What a source has in its own slot costs no credit; where all slots of a host share a process a little is spare.
+        Local channels use no credit. Where all slots of a host share a process, some memory is spare.
         """
         config = config_of(self.spec)
         most = max(self._segments(host, config) for host in range(len(self._hosts)))
@@ -166,11 +144,10 @@ class Matrix:
         return plan.maximum + SPARE_SEGMENTS
 
     def _slot(self, each: Placement) -> tuple[int, int]:
-        """The host and the slot of a subtask: the n-th of its kind there is in the n-th slot (`FixedPlacement`)."""
         return each.host, each.subtask - self.on_host(each.host, each.task)[0].subtask
 
     def as_rows(self) -> list[dict[str, Any]]:
-        """A row for each host, as plain JSON values."""
+        """A row for each host, as JSON values."""
         rows = []
         for index, host in enumerate(self._hosts):
             numbers = {
@@ -185,7 +162,6 @@ class Matrix:
         return (self.spec.sources if each.task == RELAY else self.spec.sinks) * self.spec.channels
 
     def _producers(self, each: Placement) -> list[Placement]:
-        """Whose partitions a subtask reads."""
         if each.task == SOURCE:
             return []
         return self.upstream() if each.task == SINK else self.of_task(SOURCE)

@@ -1,12 +1,9 @@
-"""The document of one run over hosts: what `bench.runner` tells of a run, and rows for hosts, pairs and time.
+"""The document of one run over hosts: the keys of `bench.runner`, and rows for hosts, pairs and time.
 
-Takes: the results of all tasks, clocks, the timeline (`Outcome`). Gives: plain JSON values.
-
-Rules:
-- Rates are counted where records arrive, between the end of the warm-up and the moment the first source stopped;
-  those of pairs add up to those of hosts, and these to the run's.
-- `latency_us` is one way, by clocks that were compared; `round_trip_latency_us` (with relays) is by one clock. A run
-  has one of them.
+- Rates are counted where records arrive, between the end of the warm-up and the moment the first source stopped; rates
+  of pairs add up to those of hosts, and these to the run's.
+- `latency_us` is one way, by clocks that were compared; `round_trip_latency_us` (with relays) uses one clock. A run has
+  one of them.
 """
 
 from __future__ import annotations
@@ -31,13 +28,7 @@ Rows = list[dict[str, Any]]
 @final
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One daemon, as it was found.
-
-    Attributes:
-        address: `host:port` of its control port.
-        facts: what it said of itself.
-        clock: its clock over the run.
-    """
+    """One daemon: address of its control port, reported facts, and its clock over the run."""
 
     address: str
     facts: Mapping[str, Any]
@@ -50,12 +41,12 @@ class Outcome:
     """Everything that is known after a run.
 
     Attributes:
-        matrix: where everything was.
+        matrix: placement of the subtasks.
         hosts: in the order of the settings.
         start_ns: of the run, in the coordinator's clock, as `stopped_ns`.
         stopped_ns: when each source stopped.
-        results: what every task returned (`bench.mesh.invokables`).
-        timeline: what all tasks told meanwhile.
+        results: of every task (`bench.mesh.invokables`).
+        timeline: progress messages of all tasks.
     """
 
     matrix: Matrix
@@ -77,7 +68,7 @@ class Outcome:
 
     @property
     def names(self) -> list[str]:
-        """A short name for each host: the one it has, where no two have the same."""
+        """A short name for each host: its own, if no two are equal."""
         names = [str(host.facts.get("name") or host.facts.get("hostname") or host.address) for host in self.hosts]
         return names if len(set(names)) == len(names) else [host.address for host in self.hosts]
 
@@ -85,8 +76,6 @@ class Outcome:
 @final
 @dataclass(slots=True)
 class _Pair:
-    """What came from one host to another, over all their subtasks."""
-
     records: int = 0
     records_per_s: float = 0.0
     seconds: float = 0.0
@@ -95,12 +84,7 @@ class _Pair:
 
 
 def document_of(outcome: Outcome, engine_kind: str) -> dict[str, Any]:
-    """The document.
-
-    Args:
-        outcome: of a run in which every task returned.
-        engine_kind: what brought the daemons up.
-    """
+    """The document of a run in which every task returned; `engine_kind` is what started the daemons."""
     spec = outcome.matrix.spec
     pairs = _pairs(outcome)
     records = sum(pair.records for pair in pairs.values())
@@ -159,7 +143,7 @@ def document_of(outcome: Outcome, engine_kind: str) -> dict[str, Any]:
             *(text for control in controls for text in connection_warnings(spec, control)),
             *_clock_warnings(outcome),
             *_crowd_warnings(outcome),
-            *([] if outcome.crowded else busy_warnings(timeline)),  # then they wait for each other
+            *([] if outcome.crowded else busy_warnings(timeline)),  # crowded processes wait for each other anyway
         ],
         "settings": spec.as_dict(),
         "host": host_facts(),
@@ -168,7 +152,7 @@ def document_of(outcome: Outcome, engine_kind: str) -> dict[str, Any]:
 
 
 def host_latencies(outcome: Outcome) -> list[Histogram]:
-    """What arrived at each host's sinks, from wherever, one way or, with relays, there and back."""
+    """Latencies at each host's sinks, from all sources; one way or, with relays, round trip."""
     latencies = [Histogram() for _ in outcome.hosts]
     for (source, sink), pair in _pairs(outcome).items():
         latencies[source if outcome.matrix.spec.relay else sink].merge(pair.latency)
@@ -176,11 +160,11 @@ def host_latencies(outcome: Outcome) -> list[Histogram]:
 
 
 def crowded_hosts(facts: Sequence[Mapping[str, Any]], slots: Sequence[int]) -> set[int]:
-    """Indexes of daemons with so many processes on their machine, theirs or others', that none may spin on the clock.
+    """Indexes of daemons whose machine has so many busy processes that none may spin on the clock.
 
     Args:
         facts: of all daemons.
-        slots: that each gives to the run; of one whose slots are processes each counts.
+        slots: of each in the run; if its slots are processes, each counts.
     """
     machines = [str(each.get("hostname") or index) for index, each in enumerate(facts)]
     together: Counter[str] = Counter()
@@ -194,7 +178,6 @@ def crowded_hosts(facts: Sequence[Mapping[str, Any]], slots: Sequence[int]) -> s
 
 
 def _pairs(outcome: Outcome) -> dict[tuple[int, int], _Pair]:
-    """By source host and sink host; with relays, by the host of both ends and that of the relay."""
     pairs: dict[tuple[int, int], _Pair] = {}
     spec = outcome.matrix.spec
     clocks = [host.clock for host in outcome.hosts]
@@ -208,14 +191,13 @@ def _pairs(outcome: Outcome) -> dict[tuple[int, int], _Pair]:
             pair.seconds = max(pair.seconds, report["window_s"])
             pair.steady = pair.steady and report["steady"]
             latency = Histogram.from_dict(report["latency"])
-            if spec.rate_per_s is not None and not spec.relay and spec.rows_file is None:  # else by translated samples
+            if spec.rate_per_s is not None and not spec.relay and spec.rows_file is None:  # otherwise samples are used
                 latency = latency.shifted(latency_correction_ns(clocks[key[0]], clocks[key[1]], middle_ns))
             pair.latency.merge(latency)
     return pairs
 
 
 def _window(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair], records: int) -> tuple[float, float]:
-    """Length of the measured window and the rate in it; a paced run counts whole, and so do its pairs."""
     rate_per_s = outcome.matrix.spec.rate_per_s
     if rate_per_s is None:
         return max(pair.seconds for pair in pairs.values()), sum(pair.records_per_s for pair in pairs.values())
@@ -232,7 +214,6 @@ def _window(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair], records: i
 
 
 def _problems(outcome: Outcome) -> list[str]:
-    """Everything wrong with the delivery, source by source."""
     matrix, spec = outcome.matrix, outcome.matrix.spec
     upstream = matrix.upstream()
     problems_found = []
@@ -302,7 +283,6 @@ def _pair_rows(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair]) -> Rows
 
 
 def _record_bytes(outcome: Outcome) -> float:
-    """Payload of a record; of rows their mean."""
     if outcome.matrix.spec.rows_file is None:
         return outcome.matrix.spec.record_bytes
     expected = [each["expected"] for each in outcome.of(SOURCE)]
@@ -311,7 +291,6 @@ def _record_bytes(outcome: Outcome) -> float:
 
 
 def _clock_rows(outcome: Outcome) -> Rows:
-    """What was measured of each clock."""
     return [
         {
             "host": name,
@@ -324,7 +303,6 @@ def _clock_rows(outcome: Outcome) -> Rows:
 
 
 def _cpu_s_per_gb(outcome: Outcome, gigabytes: float) -> dict[str, float | None]:
-    """Of all processes; of each role where every process has only one."""
     used: dict[tuple[Any, ...], tuple[bool, bool, float]] = {}
     for each, result in outcome.results.items():
         process = outcome.hosts[each.host].facts.get("hostname"), result["pid"]
@@ -341,7 +319,6 @@ def _cpu_s_per_gb(outcome: Outcome, gigabytes: float) -> dict[str, float | None]
 
 
 def _pace_warnings(outcome: Outcome, steady: bool) -> list[str]:
-    """Of the sources: those too short for a window once, those that did not keep their rate each."""
     spec = outcome.matrix.spec
     sent_s = [(stopped_ns - outcome.start_ns) / 1e9 for stopped_ns in outcome.stopped_ns]
     if spec.rate_per_s is None:
@@ -354,7 +331,6 @@ def _pace_warnings(outcome: Outcome, steady: bool) -> list[str]:
 
 
 def _clock_warnings(outcome: Outcome) -> list[str]:
-    """Clocks that ran apart by more than the measurements may be wrong."""
     warnings = []
     for host, name in zip(outcome.hosts, outcome.names, strict=True):
         clock = host.clock
@@ -368,7 +344,6 @@ def _clock_warnings(outcome: Outcome) -> list[str]:
 
 
 def _crowd_warnings(outcome: Outcome) -> list[str]:
-    """TaskManagers that take each other's processor."""
     crowded = outcome.crowded
     if not crowded:
         return []
@@ -381,7 +356,6 @@ def _crowd_warnings(outcome: Outcome) -> list[str]:
 
 
 def _of_host(outcome: Outcome, host: int, name: str) -> float:
-    """A figure of a host's processes together, of each from the last of its tasks that told it."""
     by_process: dict[int, float] = {}
     for each in outcome.matrix.on_host(host):
         result = outcome.results[each]
@@ -390,7 +364,6 @@ def _of_host(outcome: Outcome, host: int, name: str) -> float:
 
 
 def _ms_per_s(results: Iterable[Mapping[str, Any]], *names: str) -> float | None:
-    """Waits a second of the tasks' own work, their mean; None without tasks."""
     means = [
         1000 * sum(each["waits"][name] for name in names) / each["waits"]["t_s"]
         for each in results

@@ -1,7 +1,4 @@
-"""What is measured over which hosts: the settings of a run, and how many sources and sinks each host has.
-
-Takes: `--hosts` as text, the settings of a run. Gives: `HostSpec`, `MeshSpec`; `ConfigError` for what a mesh cannot do.
-"""
+"""Settings of a run over hosts, and the sources and sinks of each host (`--hosts`)."""
 
 from __future__ import annotations
 
@@ -16,19 +13,13 @@ from ..spec import RunSpec
 _EXAMPLE: Final = "write it like 10.0.0.1:6121, 10.0.0.1:6121=4 or 10.0.0.1:6121=2/1"
 _HOST: Final = re.compile(r"(?P<host>\[[0-9A-Za-z:.%_-]+\]|[^\s:=/\[\]]+):(?P<port>\d+)(?:=(?P<counts>[^=]*))?")
 _COUNTS: Final = re.compile(r"(\d+)(?:/(\d+))?")
-_MOST_SUBTASKS: Final = 1024  # of one kind on one host; beyond it is a slip of the keyboard
+_MOST_SUBTASKS: Final = 1024  # of one kind on one host; more is a typing error
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class HostSpec:
-    """One daemon and what runs there.
-
-    Attributes:
-        address: `host:port` of its control port.
-        sources: source subtasks.
-        sinks: sink subtasks.
-    """
+    """One daemon: address of its control port, and its numbers of source and sink subtasks."""
 
     address: str
     sources: int = 1
@@ -70,27 +61,26 @@ class HostSpec:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshSpec(RunSpec):
-    """Settings of one run over several hosts; `rate_per_s` and `records` are of each source.
+    """Settings of one run over several hosts; `rate_per_s` and `records` are per source.
 
     Attributes:
-        hosts: as given to `--hosts`, an element each.
+        hosts: elements of `--hosts`.
         relay: records make a round trip: source, relay (on every host), and back to a sink beside their source.
-        rows_file: under what name every host keeps the rows that `input_path` names (`bench.packed.keep`).
+        rows_file: name of the packed rows of `input_path` on every host (`bench.packed.keep`).
     """
 
     ENGINE_KIND: ClassVar[str] = "hosts"
 
     START_S: ClassVar[float] = 0.5
-    """Daemons are there already: connecting, clocks, and what is in flight at the end."""
+    """The daemons run already: this is the time to connect, measure clocks and drain."""
 
     hosts: tuple[str, ...]
     relay: bool = False
     rows_file: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what cannot work, naming the flag."""
         RunSpec.__post_init__(self)
-        object.__setattr__(self, "hosts", tuple(self.hosts))  # a list, when it comes from JSON
+        object.__setattr__(self, "hosts", tuple(self.hosts))  # JSON has a list
         for is_asked, flag, why in (
             (self.transport != "tcp", f"--transport {self.transport}", "hosts are reached by TCP; leave it out"),
             (
@@ -141,7 +131,7 @@ class MeshSpec(RunSpec):
 
     @property
     def lanes(self) -> int:
-        """Subpartitions that a source writes; its records go round all of them."""
+        """Subpartitions of a source; its records are distributed over all of them."""
         return self.sinks * self.channels
 
 

@@ -1,7 +1,4 @@
-"""What people see of a run over hosts: the matrix before it, a table of hosts and one of pairs after it.
-
-Takes: a `MeshSpec`, the document of a run. Gives: text on a console.
-"""
+"""Tables of a run over hosts: the matrix before it, hosts and pairs after it."""
 
 from __future__ import annotations
 
@@ -18,17 +15,17 @@ from .. import console
 from .matrix import Matrix
 from .spec import MeshSpec
 
-_MOST_PAIRS: Final = 36  # more than that nobody reads in a terminal
+_MOST_PAIRS: Final = 36  # more are not readable in a terminal
 _TASKS: Final = ("sources", "relays", "sinks")
 
 
 def print_matrix(spec: MeshSpec, out: Console, *, channels: bool = True) -> None:
-    """Which subtask sits where.
+    """Prints which subtask runs where.
 
     Args:
         spec: the settings.
         out: where to print.
-        channels: whether to tell how many each source has to each sink; in a sweep that changes from run to run.
+        channels: whether to print the channels from source to sink; in a sweep they differ between runs.
     """
     tasks = [task for task in _TASKS if task != "relays" or spec.relay]
     table = console.table(("host", *tasks), ())
@@ -42,7 +39,7 @@ def print_matrix(spec: MeshSpec, out: Console, *, channels: bool = True) -> None
 
 
 def print_hosts(result: Mapping[str, Any], out: Console) -> None:
-    """The rows of hosts and pairs."""
+    """Prints the tables of hosts and pairs."""
     hosts, pairs = result.get("hosts"), result.get("pairs")
     if not hosts or not pairs:
         return
@@ -97,7 +94,6 @@ def _pairs(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _numbers(subtasks: Sequence[int]) -> str:
-    """`1: #0`, `4: #0 to #3`: how many, and their numbers, which follow each other on a host."""
     if not subtasks:
         return "\u2013"
     first, last = subtasks[0], subtasks[-1]

@@ -1,8 +1,4 @@
-"""What a benchmark task tells its coordinator while it runs: how far it is, and what it waited for.
-
-Takes: a task, its partition or gate, a count of records. Gives: a progress message every `PERIOD_S`, the waits of the
-whole run at its end.
-"""
+"""Progress of a benchmark task: a message every `PERIOD_S`, and the waits of the whole run at its end."""
 
 from __future__ import annotations
 
@@ -21,21 +17,21 @@ from ..host import cpu_seconds
 from ..pacing import clock_ns
 
 PERIOD_S: Final = 0.25
-"""How often a task tells how far it is."""
+"""Time between progress messages."""
 
 _EARLY_S: Final = 0.05
-_COST: Final = 0.01  # of the time, at most, for looking at the statistics of many channels
+_COST: Final = 0.01  # part of the time for reading the statistics of many channels
 
 
 @final
 class Meter:
-    """How far one task is, and what it waited for since it was made.
+    """Records and waits of one task since the meter was created.
 
     Args:
         start_ns: of the run, in this host's clock.
         records: written or read so far.
-        partition: it writes.
-        gate: it reads.
+        partition: that it writes, if any.
+        gate: that it reads, if any.
     """
 
     def __init__(
@@ -54,9 +50,9 @@ class Meter:
         self._cpu_before_s = cpu_seconds()
 
     def sample(self) -> dict[str, Any]:
-        """Seconds since the start, records, seconds waited (of what it does not do, nothing), usage of its pool.
+        """Seconds since the start, records, seconds waited (0 for what the task does not do), usage of its pool.
 
-        Beside them what `bench.busy` tells of the process and the machine, as totals.
+        The figures of `bench.busy` are added as totals.
         """
         usage = 0.0
         if self._partition is not None:
@@ -73,7 +69,7 @@ class Meter:
         }
 
     def cpu_s(self) -> float:
-        """CPU seconds of this process since the meter was made, whatever it did besides."""
+        """CPU seconds of the whole process since the meter was created."""
         return cpu_seconds() - self._cpu_before_s
 
     def _waited(self) -> dict[str, float]:
@@ -89,10 +85,7 @@ class Meter:
 
 @asynccontextmanager
 async def telling(task: InvokableTask, meter: Meter) -> AsyncIterator[None]:
-    """Tells how far a task is while the block runs.
-
-    Cancellation: nothing is left behind.
-    """
+    """Sends progress messages while the block runs."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_report, task, meter)
         yield
@@ -104,5 +97,5 @@ async def _report(task: InvokableTask, meter: Meter) -> None:
         began = time.thread_time()
         sample = meter.sample()
         task.send({"event": "progress", **sample})
-        period_s = min(PERIOD_S, max(_EARLY_S, sample["t_s"] / 5))  # a short run has a course of events, too
+        period_s = min(PERIOD_S, max(_EARLY_S, sample["t_s"] / 5))  # a short run needs a timeline, too
         await trio.sleep(max(period_s, (time.thread_time() - began) / _COST))

@@ -1,7 +1,4 @@
-"""How a run went, over time: what every task told of itself, as rates.
-
-Takes: progress messages with running totals. Gives: a sample for each stretch between two of them.
-"""
+"""The course of a run: rates per stretch from the running totals in progress messages."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Any, Final, final
 from ..busy import QUEUED, STOLEN
 from .matrix import Placement
 
-_MOST: Final = 240  # samples of one task; a longer run keeps every second one, as often as it takes
+_MOST: Final = 240  # samples of one task; a longer run repeatedly drops every second one
 
 
 @final
@@ -25,24 +22,23 @@ class Timeline:
         self._every: dict[Placement, int] = {}
 
     def add(self, place: Placement, message: Mapping[str, Any]) -> None:
-        """A progress message of a task (`telling.Meter.sample`)."""
+        """Adds a progress message of a task (`telling.Meter.sample`)."""
         messages = self._messages.setdefault(place, [])
         number = self._counts.get(place, 0)
         self._counts[place] = number + 1
         if number % self._every.setdefault(place, 1) == 0:
             messages.append(message)
         if len(messages) > _MOST:
-            del messages[1::2]  # they are totals: what the others hold lacks nothing
+            del messages[1::2]  # the others hold running totals, so nothing is lost
             self._every[place] *= 2
 
     def samples(self, host_of: Callable[[int], str]) -> list[dict[str, Any]]:
-        """One for each stretch of each task, in the order of time.
+        """A sample for each stretch of each task, in the order of time.
 
-        Returns:
-            Each has `t_s` (its end, seconds from the start), `host`, `task`, `records` (so far), `pool_usage` (at that
-            moment, 0 to 1), and over the stretch, null where a task does not write, or not read:
-            `backpressured_ms_per_s`, `idle_ms_per_s`, `busy_ms_per_s`; null where its host does not tell:
-            `queued_ms_per_s` of its process, `stolen_ms_per_s` of its host.
+        Each has `t_s` (its end, seconds from the start), `host`, `task`, `records` (so far), `pool_usage` (at that
+        moment, 0 to 1), and over the stretch, null where a task does not write, or not read: `backpressured_ms_per_s`,
+        `idle_ms_per_s`, `busy_ms_per_s`; null where not reported: `queued_ms_per_s` of its process, `stolen_ms_per_s`
+        of its host.
         """
         rates = [
             {"t_s": round(after["t_s"], 4), "host": host_of(place.host), "task": str(place), **_stretch(before, after)}
@@ -54,7 +50,6 @@ class Timeline:
 
 
 def _stretch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """What happened from one message to the next; what was before the start does not count."""
     seconds = float(after["t_s"]) - max(float(before["t_s"]), 0.0)
 
     def ms_per_s(*names: str) -> float | None:

@@ -1,16 +1,12 @@
-"""Proof of delivery among many: a sink proves what it got of every source, the coordinator that nothing is missing.
+"""Proof of delivery among many tasks: each sink verifies each source's part, the coordinator that nothing is missing.
 
-Takes: what arrives at a sink, channel by channel; what every source has sent. Gives: a `Delivery` of each source to
-each sink, and problems in words; none is the proof.
+Single records and arrays: record i of a source goes to lane i mod (number of lanes), so each channel carries an exact
+arithmetic sequence, and the coordinator compares where each begins and ends. Columnar batches go to the lanes in turn:
+on each channel indexes grow strictly, and their number and the sums of their squares and cubes prove that together they
+are each index exactly once. The bytes are summed as in `bench.sink`.
 
-One by one and in arrays, record i of a source goes to lane i mod (number of its lanes): each channel carries an exact
-arithmetic sequence, and what is left to compare at the end is where each sequence begins and ends. Columnar batches
-go to the lanes in turn: on each channel indexes grow strictly, and that all of them together are each index exactly
-once is proven by their number and the sums of their squares and cubes, a few words however many batches there are. The
-bytes themselves are summed as `bench.sink` does.
-
-The user's rows carry no index: each lane is proven by its count and rolling hash (`bench.rows`), which the source knows
-for every lane; all records of a lane come to one sink.
+The user's rows carry no index: each lane is proven by its count and rolling hash (`bench.rows`), which the source has
+for every lane; all records of a lane go to one sink.
 """
 
 from __future__ import annotations
@@ -36,16 +32,16 @@ _PROBLEMS_IN_WORDS: Final = 5
 @final
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What one sink got of one source.
+    """What one sink received from one source.
 
     Attributes:
-        records: how many.
+        records: number of records.
         checksum: sum of their bytes as words, modulo 2**64.
-        lanes: round robin: (first index, index that would have come next) of each lane on which something came.
+        lanes: round robin: (first index, next expected index) of each lane with records.
         squares: blocks: sum of the squares of their indexes, modulo 2**64.
         cubes: blocks: likewise of the cubes.
-        problems: what was wrong at the sink, in words.
-        hashes: of rows: (lane, elements, their rolling hash) of each lane on which something came.
+        problems: found at the sink, in words.
+        hashes: of rows: (lane, elements, rolling hash) of each lane with records.
         payload_bytes: of rows.
     """
 
@@ -59,7 +55,7 @@ class Delivery:
     payload_bytes: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns plain data."""
+        """The delivery as plain data."""
         return {
             "records": self.records,
             "checksum": self.checksum,
@@ -88,16 +84,15 @@ class Delivery:
 
 @final
 class GroupVerifier(Verifier):
-    """Checks the records of one source, as far as they come to one sink."""
+    """Checks the records of one source that arrive at one sink."""
 
     def __init__(self, spec: RunSpec, lanes: int) -> None:
-        """Args: the settings; over how many lanes the source spreads its records, here and elsewhere."""
         self._order = order_of(spec)
         super().__init__(record_bytes=spec.record_bytes, channels=lanes, order=self._order, rate_per_s=spec.rate_per_s)
         self._squares = self._cubes = 0
 
     def delivery(self) -> Delivery:
-        """What has been proven, after `finish`."""
+        """The verified delivery, after `finish`."""
         hidden = self._problem_count - len(self._problems)
         more = [f"and {hidden} more of this kind"] if hidden else []
         return Delivery(
@@ -110,17 +105,16 @@ class GroupVerifier(Verifier):
         )
 
     def _melt(self, first: int, end: int) -> None:
-        """Blocks next to each other went to different sinks: there is nothing to melt, only sums."""
         self._squares += _squares(end) - _squares(first)
         self._cubes += _cubes(end) - _cubes(first)
 
 
 @final
 class RowGroupVerifier(RowVerifier):
-    """Hashes the rows of one source, as far as they come to one sink."""
+    """Hashes the rows of one source that arrive at one sink."""
 
     def delivery(self) -> Delivery:
-        """What came, after `finish`."""
+        """The delivery, after `finish`."""
         return Delivery(
             records=self.received_records,
             checksum=0,
@@ -131,19 +125,15 @@ class RowGroupVerifier(RowVerifier):
 
 @final
 class SinkVerifier:
-    """What a sink feeds: one verifier for each group of channels, which all carry one source's records.
-
-    Attributes:
-        groups: the verifiers.
-    """
+    """Verifies all channels of a sink: one verifier in `groups` for each source's group of channels."""
 
     def __init__(self, spec: RunSpec, lanes: int, lane_bases: Sequence[int]) -> None:
-        """Nothing has come.
+        """Creates the verifiers of a sink.
 
         Args:
             spec: the settings.
-            lanes: over which each source spreads its records.
-            lane_bases: for each group of `spec.channels` channels of the gate, which of its source's lanes comes first.
+            lanes: number of lanes of each source.
+            lane_bases: for each group of `spec.channels` channels of the gate, the first of its source's lanes.
         """
         self.groups: tuple[GroupVerifier | RowGroupVerifier, ...] = tuple(
             RowGroupVerifier(lanes) if spec.input_path is not None else GroupVerifier(spec, lanes) for _ in lane_bases
@@ -152,14 +142,14 @@ class SinkVerifier:
         whose = [
             (group, base + channel) for group, base in zip(self.groups, lane_bases, strict=True) for channel in channels
         ]
-        # Bound once: single records that are stamped one by one come through here.
+        # Bound once, because stamped records pass one by one.
         self._feed: list[tuple[Callable[..., None], int]] = [(group.feed, lane) for group, lane in whose]
         self._feed_array: list[tuple[Callable[..., None], int]] = [(group.feed_array, lane) for group, lane in whose]
         self._feed_arrow: list[tuple[Callable[..., None], int]] = [(group.feed_arrow, lane) for group, lane in whose]
 
     @property
     def received_records(self) -> int:
-        """Records fed so far."""
+        """Records received so far."""
         return sum(group.received_records for group in self.groups)
 
     def feed(self, channel: int, records: Sequence[bytes | memoryview], now_ns: int | None = None) -> None:
@@ -178,27 +168,27 @@ class SinkVerifier:
         feed(lane, batch, now_ns)
 
     def finish(self) -> None:
-        """Checks what is still staged; nothing may be fed afterwards."""
+        """Checks the staged records; no records may follow."""
         for group in self.groups:
             group.finish()
 
 
 def order_of(spec: RunSpec) -> Order:
-    """How a source spreads its records over its lanes."""
+    """How a source distributes its records over its lanes."""
     return Order.BLOCKS if spec.emit == "arrow" else Order.ROUND_ROBIN
 
 
 def problems(
     source: str, expected: Mapping[str, Any], deliveries: Mapping[str, Delivery], *, order: Order, lanes: int
 ) -> list[str]:
-    """Everything wrong with what one source sent; empty when each record arrived exactly once, whole and in order.
+    """Everything wrong with one source's records; empty if each arrived exactly once, complete and in order.
 
     Args:
         source: its name, for the texts.
-        expected: `Source.expected` of it.
-        deliveries: by the name of the sink (and relay) that got them; all there are.
-        order: how it spread its records.
-        lanes: over how many lanes.
+        expected: its `Source.expected`.
+        deliveries: all of them, by the name of the sink (and relay).
+        order: how it distributed records.
+        lanes: number of its lanes.
     """
     texts = [f"{source} to {sink}: {text}" for sink, each in deliveries.items() for text in each.problems]
     sent, came = int(expected["records"]), sum(each.records for each in deliveries.values())
@@ -216,7 +206,6 @@ def problems(
 
 
 def _hashes(expected: Mapping[str, Any], deliveries: Mapping[str, Delivery]) -> list[str]:
-    """Every lane's rows have to be there, in their order, at one sink."""
     texts = []
     payload_bytes = sum(each.payload_bytes for each in deliveries.values())
     if payload_bytes != expected["payload_bytes"]:
@@ -237,7 +226,6 @@ def _hashes(expected: Mapping[str, Any], deliveries: Mapping[str, Delivery]) -> 
 
 
 def _lanes(sent: int, deliveries: Mapping[str, Delivery], lanes: int) -> list[str]:
-    """Every lane's sequence has to be there once, up to its last record."""
     texts = []
     came: dict[int, tuple[str, int]] = {}
     for sink, each in deliveries.items():
@@ -258,7 +246,6 @@ def _lanes(sent: int, deliveries: Mapping[str, Delivery], lanes: int) -> list[st
 
 
 def _sums(sent: int, deliveries: Mapping[str, Delivery], lanes: int) -> list[str]:
-    """The power sums of all indexes have to be those of 0 to `sent` - 1."""
     squares = sum(each.squares for each in deliveries.values())
     cubes = sum(each.cubes for each in deliveries.values())
     if (squares - _squares(sent)) & MASK or (cubes - _cubes(sent)) & MASK:
@@ -267,10 +254,8 @@ def _sums(sent: int, deliveries: Mapping[str, Delivery], lanes: int) -> list[str
 
 
 def _squares(count: int) -> int:
-    """Sum of i**2 for i from 0 to count - 1."""
     return (count - 1) * count * (2 * count - 1) // 6
 
 
 def _cubes(count: int) -> int:
-    """Sum of i**3 for i from 0 to count - 1."""
     return ((count - 1) * count // 2) ** 2

@@ -1,1 +1,1 @@
-"""`netstack-bench scale`: what more channels, more connections and more TaskManagers cost, in time, CPU and memory."""
+"""`netstack-bench scale`: time, CPU and memory of more channels, connections and TaskManagers."""

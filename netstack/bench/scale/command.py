@@ -1,7 +1,4 @@
-"""The command `netstack-bench scale`.
-
-Takes: flags. Gives: tables, or one JSON document, on standard output; an exit code.
-"""
+"""The command `netstack-bench scale`."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ def scale(axes: tuple[str, ...], most: int | None, emits: tuple[Any, ...], secon
 
 
 def print_scale(result: Mapping[str, Any], out: Console) -> None:
-    """A table for each axis."""
+    """Prints a table for each axis."""
     for axis in (axis for axis in AXES if result.get(axis)):
         rows = result[axis]
         counts = [name for name in _COUNTS if name in rows[0]]

@@ -1,7 +1,4 @@
-"""Measures the same work over more and more channels, connections and TaskManagers.
-
-Takes: which axes, how far, how long. Gives: a row for each point: rate, CPU for each million records, memory.
-"""
+"""Measures the same work over increasing numbers of channels, connections and TaskManagers."""
 
 from __future__ import annotations
 
@@ -29,11 +26,11 @@ EMITS: Final[tuple[Emit, ...]] = ("record", "batch")
 AXES: Final = ("channels", "connections", "taskmanagers")
 
 SEGMENT_BYTES: Final = 4 * KIB
-"""Of channels and connections: 10,000 channels of 3 buffers each are then 120 MiB."""
+"""Of channels and connections: 10,000 channels of 3 buffers each then take 120 MiB."""
 
 MANY: Final = 10_000
 MANY_TIMES_LONGER: Final = 4
-"""So many channels take as long to open and to end as a short run, and the first record of each opens a buffer."""
+"""10,000 channels take as long to open and close as a short run, and the first record of each takes a buffer."""
 
 Told = Callable[[str], None]
 Rows = list[dict[str, Any]]
@@ -41,14 +38,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleSpec:
-    """What is measured.
-
-    Attributes:
-        axes: of `AXES`.
-        most: no more channels, connections or TaskManagers than so many; None is all of them.
-        emits: one call a record, batches, or both.
-        seconds: length of each run.
-    """
+    """What is measured; `most` limits the number of channels, connections and TaskManagers."""
 
     axes: tuple[str, ...] = AXES
     most: int | None = None
@@ -56,23 +46,18 @@ class ScaleSpec:
     seconds: float = 2.0
 
     def __post_init__(self) -> None:
-        """Refuses settings that cannot work, naming the flag."""
         if not self.seconds > 0:
             raise ConfigError(f"--seconds {self.seconds:g}: give more than 0")
         if self.most is not None and self.most < 1:
             raise ConfigError(f"--most {self.most}: the minimum is 1")
 
     def points(self, values: Sequence[int]) -> list[int]:
-        """Those that are measured."""
+        """The values within `most`."""
         return [value for value in values if self.most is None or value <= self.most]
 
 
 def measure(spec: ScaleSpec, on_step: Told) -> dict[str, Any]:
-    """Measures every point once; one that fails is a row with its error.
-
-    Returns:
-        The document of the command.
-    """
+    """Measures every point once and returns the document; a point that fails is a row with its error."""
     rows_by_axis: dict[str, Rows] = {}
     for axis in spec.axes:
         rows = rows_by_axis[axis] = []
@@ -100,7 +85,7 @@ def _points(spec: ScaleSpec, axis: str) -> list[dict[str, int]]:
     if axis == "channels":
         return [{"channels": count} for count in spec.points(CHANNELS)]
     if axis == "connections":
-        # The same channels at every point: what differs is how many share a connection.
+        # The same number of channels at every point; only the channels per connection differ.
         return [{"connections": count, "channels": CONNECTIONS[-1]} for count in spec.points(CONNECTIONS)]
     return [
         {"taskmanagers": count, "parallelism": parallelism}
@@ -110,7 +95,6 @@ def _points(spec: ScaleSpec, axis: str) -> list[dict[str, int]]:
 
 
 def _pair(spec: ScaleSpec, emit: Emit, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Two processes."""
     run = RunSpec(
         emit=emit,
         seconds=spec.seconds * (MANY_TIMES_LONGER if settings["channels"] >= MANY else 1),
@@ -125,7 +109,6 @@ def _pair(spec: ScaleSpec, emit: Emit, settings: Mapping[str, Any]) -> dict[str,
 
 
 def _all_to_all(spec: ScaleSpec, emit: Emit, *, taskmanagers: int, parallelism: int) -> dict[str, Any]:
-    """Sources to sinks among TaskManagers that are processes of this machine."""
     with local_taskmanagers(taskmanagers, slots=2 * parallelism, memory_bytes=64 * MIB) as running:
         hosts = running.hosts(parallelism)
         before, began = running.used(), time.monotonic()

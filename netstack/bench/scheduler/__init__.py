@@ -1,1 +1,1 @@
-"""`netstack-bench scheduler`: what scheduling a wide job costs, without any cluster."""
+"""`netstack-bench scheduler`: the cost of scheduling a wide job, without a cluster."""

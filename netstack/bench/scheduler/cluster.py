@@ -1,9 +1,7 @@
-"""A cluster that consists of events: what a scheduler says is carried out at once, and every step of it is timed.
+"""A simulated cluster that carries out a scheduler's instructions at once and times every step.
 
-Takes: a scheduler, and how many slots it gets. Gives: what happened, in numbers, and how long each step took.
-
-Rules: a step is one call of `handle` with what is done to carry out its instructions, so the time for which a
-scheduler's thread could hear nothing else; CPU time, for nothing waits. Time in the events stands still.
+A step is one call of `handle` and the work of its instructions: the time during which the scheduler's thread is
+blocked. It is CPU time, because nothing waits. The time in events is constant.
 """
 
 from __future__ import annotations
@@ -38,15 +36,15 @@ _NOW_S: Final = 0.0
 @final
 @dataclass(slots=True)
 class Done:
-    """What a scheduler had done so far.
+    """What the scheduler has done so far.
 
     Attributes:
-        deployed: descriptors that were made.
+        deployed: number of descriptors.
         deployed_bytes: their length.
-        canceled: tasks that got the order to stop.
-        released: partitions that were dropped.
-        releases: instructions to drop partitions.
-        step_ns: how long each step took.
+        canceled: tasks that were cancelled.
+        released: partitions that were released.
+        releases: instructions to release partitions.
+        step_ns: length of each step.
     """
 
     deployed: int = 0
@@ -59,19 +57,19 @@ class Done:
 
 @final
 class Cluster:
-    """Has as many TaskManagers as a job needs.
+    """A cluster with as many TaskManagers as a job needs.
 
     Args:
         scheduler: of the job.
         subtasks: of the job.
-        slots: in all.
+        slots: of the cluster.
     """
 
     def __init__(self, scheduler: Scheduler, subtasks: int, slots: int) -> None:
         self.scheduler = scheduler
         self.done = Done()
         self.keeps_deployments = False
-        """Whether descriptors are left for `make_descriptors`, to be timed alone."""
+        """Whether descriptors are deferred to `make_descriptors`, to be timed alone."""
         self._kept: list[Deploy] = []
         self._timers: list[int] = []
         self._attempts = np.zeros(subtasks, np.uint32)
@@ -84,27 +82,27 @@ class Cluster:
             self._handle(SlotsOffered(_NOW_S, location.name, tuple(here)))
 
     def start(self) -> None:
-        """The job begins, and everything is deployed that can be."""
+        """Starts the job and deploys all tasks that can be deployed."""
         self._handle(StartJob(_NOW_S))
 
     def report(self, what: ExecutionInput, subtasks: range) -> None:
-        """Tasks report, all at once."""
+        """Reports a state of tasks in one event."""
         numbers = np.arange(subtasks.start, subtasks.stop, dtype=np.int32)
         self._report(what, numbers)
 
     def run(self, subtasks: range) -> None:
-        """Tasks that were deployed begin to run."""
+        """Reports that deployed tasks run."""
         self.report(ExecutionInput.INITIALIZE, subtasks)
         self.report(ExecutionInput.RUN, subtasks)
 
     def fail_globally(self) -> None:
-        """Everything is canceled, and restarts when the delay is over."""
+        """Fails the job globally: all tasks are cancelled, and restart after the delay."""
         self._handle(GlobalFailure(_NOW_S, "the coordinator has failed"))
         while self._timers:
             self._handle(TimerDue(_NOW_S, self._timers.pop()))
 
     def make_descriptors(self) -> None:
-        """Makes and serialises the descriptors that were kept."""
+        """Makes and serialises the deferred descriptors."""
         for deploy in self._kept:
             self._make(deploy)
         self._kept.clear()
@@ -113,7 +111,6 @@ class Cluster:
         self._handle(TasksReported(_NOW_S, what, subtasks, self._attempts[subtasks]))
 
     def _handle(self, event: Event | None) -> None:
-        """Hands an event over, and goes on until the scheduler has nothing left to do."""
         canceled: list[IndexArray] = []
         while event is not None:
             began_ns = thread_time_ns()

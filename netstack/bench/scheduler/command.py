@@ -1,7 +1,4 @@
-"""The command `netstack-bench scheduler`.
-
-Takes: flags. Gives: tables, or one JSON document, on standard output; an exit code.
-"""
+"""The command `netstack-bench scheduler`."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ _HEADLINES: Final = (
     ("topology_bytes", "execution graph, peak", 4 << 20, 12 << 20),
     ("longest_step_ms", "longest single step, ms", 50, None),
 )
-"""Key, name, goal at 10,000, what Flink has published for 10,000."""
+"""Key, name, goal at 10,000, Flink's published figure for 10,000."""
 
 
 @click.command(short_help="What scheduling a wide job costs: time, memory and bytes of each step.")
@@ -53,7 +50,7 @@ def scheduler(parallelism: int, as_json: bool) -> int:
 
 
 def print_scheduler(result: Mapping[str, Any], out: Console) -> None:
-    """The figures as tables."""
+    """Prints the result as tables."""
     parallelism = result["parallelism"]
     out.print(f"source -> sink, all-to-all, {parallelism:,} subtasks each", soft_wrap=True)
     _print_headlines(result, out)

@@ -1,9 +1,7 @@
 """Times every step of scheduling at a parallelism and at half of it.
 
-Takes: the parallelism. Gives: one document.
-
-Rules: nothing here waits, so times are the thread's CPU time: others on the machine do not count. A step does the same
-work each time, so of several repeats the least counts. The two parallelisms take turns, so a disturbance meets both.
+Times are CPU time of the thread, because nothing waits. A step always does the same work, so the least of several
+repeats counts. The two parallelisms take turns, so that disturbances affect both.
 """
 
 from __future__ import annotations
@@ -31,10 +29,10 @@ class Timing:
     """One step at one parallelism.
 
     Attributes:
-        total_ns: all of it, in the repeat that took least.
-        longest_ns: its longest single piece, in the repeat where that was least; None where it was not cut.
-        facts: what came of it.
-        expected: what should have.
+        total_ns: in the fastest repeat.
+        longest_ns: its longest piece, in the repeat where that was least; None if it has no pieces.
+        facts: its result.
+        expected: the correct result.
     """
 
     total_ns: int
@@ -55,14 +53,14 @@ def measure(
     Args:
         parallelism: of source and sink each; even.
         steps: what is timed.
-        on_step: told the name of what comes next.
-        repeats: of each step; the least, and the most for quick ones.
+        on_step: receives the name of each step.
+        repeats: of each step: the minimum, and the maximum for quick ones.
 
     Returns:
-        The document of the command (`bench/METHOD.md` says what each key means).
+        The document of the command (`bench/METHOD.md` describes each key).
 
     Raises:
-        ConfigError: no such parallelism.
+        ConfigError: an invalid parallelism.
     """
     if not 2 <= parallelism <= MOST_PARALLELISM or parallelism % 2:
         raise ConfigError(f"--parallelism {parallelism}: give an even number from 2 to {MOST_PARALLELISM}")
@@ -128,8 +126,6 @@ def _least(one: Timing, other: Timing) -> Timing:
 
 
 def _headlines(wholes: Mapping[str, Timing]) -> dict[str, float]:
-    """The figures that Flink has published, of the slower kind of job each."""
-
     def slowest_ms(*names: str) -> float:
         return max((wholes[name].total_ns for name in names if name in wholes), default=0) / 1e6
 
@@ -142,7 +138,6 @@ def _headlines(wholes: Mapping[str, Timing]) -> dict[str, float]:
 
 
 def _work(wholes: Mapping[str, Timing]) -> dict[str, int]:
-    """What the headlines are about, of the batch job where the two differ."""
     facts: dict[str, int] = {}
     for name in ("build_execution_graph", "build_regions_batch", "restart_set_batch"):
         if name in wholes:
@@ -155,7 +150,6 @@ def _longest_ms(wholes: Mapping[str, Timing]) -> dict[str, float]:
 
 
 def _problems(*measured: Mapping[str, Timing]) -> list[str]:
-    """Steps that did not come to what they should."""
     return [
         f"{name}: {dict(timing.facts)}, expected {dict(timing.expected)}"
         for timings in measured

@@ -1,7 +1,4 @@
-"""What the structures of a scheduler take: memory, and bytes of descriptors.
-
-Takes: a parallelism. Gives: bytes.
-"""
+"""Memory of a scheduler's structures, and bytes of descriptors."""
 
 from __future__ import annotations
 
@@ -25,11 +22,11 @@ from .trials import BATCH, STREAMING, job_of, scheduler_of
 @final
 @dataclass(frozen=True, slots=True)
 class DescriptorSizes:
-    """What is sent for a streaming job.
+    """Bytes of the descriptors of a streaming job.
 
     Attributes:
         plain: the list of shuffle descriptors that all sinks share, serialised.
-        compressed: what is sent of it.
+        compressed: the same, compressed.
         tasks: the descriptors of all tasks.
     """
 
@@ -39,7 +36,7 @@ class DescriptorSizes:
 
 
 def descriptor_sizes(parallelism: int) -> DescriptorSizes:
-    """Deploys a streaming job and looks at what was sent."""
+    """Deploys a streaming job and returns the sizes of its descriptors."""
     cluster = Cluster(scheduler_of(parallelism, STREAMING), 2 * parallelism, parallelism)
     cluster.start()
     cache = cluster.scheduler.statistics().descriptors
@@ -47,7 +44,7 @@ def descriptor_sizes(parallelism: int) -> DescriptorSizes:
 
 
 def peak_bytes(parallelism: int) -> dict[str, int]:
-    """The most memory that was held while each structure was made, above what was held before.
+    """Peak memory of the construction of each structure.
 
     `topology` is Flink's execution graph: subtasks, partitions and groups, with states and attempts. `scheduler` is
     everything together.

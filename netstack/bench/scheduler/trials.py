@@ -1,9 +1,7 @@
-"""The steps of scheduling a source and a sink with an all-to-all edge between them, each ready to be timed.
+"""The timed steps of scheduling a source and a sink with an all-to-all edge.
 
-Takes: a parallelism. Gives: trials: work to do once, and what it must come to.
-
-Rules: the steps are those of Flink's scheduler benchmarks. What comes before a step is made before it is timed. Slots
-and TaskManagers are events; no step is without a result that is checked.
+The steps are those of Flink's scheduler benchmarks. Their preparation is not timed. Slots and TaskManagers are events.
+The result of every step is checked.
 """
 
 from __future__ import annotations
@@ -39,13 +37,13 @@ Facts: TypeAlias = Mapping[str, int]
 @final
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One step, ready.
+    """One prepared step.
 
     Attributes:
-        work: does it, once, and says what came of it.
-        expected: what must come of it.
-        cluster: whose steps are the pieces of it; None when a scheduler does it in one go.
-        is_many: whether it is many steps of a scheduler, done one after the other without it.
+        work: does it once and returns its result.
+        expected: the correct result.
+        cluster: its steps are the pieces of the work; None if a scheduler does it in one step.
+        is_many: whether it is many steps of a scheduler, without a cluster.
     """
 
     work: Callable[[], Facts]
@@ -58,7 +56,7 @@ Step: TypeAlias = Callable[[int], Trial]
 
 
 def job_of(parallelism: int, type: ResultPartitionType) -> JobGraph:
-    """Source and sink."""
+    """A source and a sink with an all-to-all edge."""
     vertices = tuple(
         JobVertex(name, parallelism, max_parallelism=parallelism, invokable=f"job:{name}", is_source=name == "source")
         for name in ("source", "sink")
@@ -96,7 +94,7 @@ def build_execution_graph(parallelism: int) -> Trial:
 
     def work() -> Facts:
         topology = Topology(job)
-        # The partitions of a group and its consumers are the two faces of one entry.
+        # An entry is both a group of partitions and a group of consumers.
         return {"subtasks": topology.subtask_count, "groups": 2 * len(topology.groups)}
 
     return Trial(work, {"subtasks": 2 * parallelism, "groups": 2})
@@ -114,7 +112,7 @@ def build_regions(type: ResultPartitionType) -> Step:
 
 
 def init_region_strategy(parallelism: int) -> Trial:
-    """What the region strategy keeps; it starts nothing but sources."""
+    """The state of the region strategy, which first starts only sources."""
     topology = Topology(job_of(parallelism, BATCH))
     regions = Regions(topology)
 
@@ -125,13 +123,13 @@ def init_region_strategy(parallelism: int) -> Trial:
 
 
 def init_vertexwise_strategy(parallelism: int) -> Trial:
-    """The same of the vertex-wise strategy."""
+    """The state of the vertex-wise strategy."""
     topology = Topology(job_of(parallelism, BATCH))
     return Trial(lambda: {"started": len(VertexwiseScheduling(topology).start())}, {"started": parallelism})
 
 
 def create_scheduler(type: ResultPartitionType) -> Step:
-    """The whole of it, from the job graph on: job initialization."""
+    """Job initialization: everything from the job graph on."""
 
     def step(parallelism: int) -> Trial:
         def work() -> Facts:
@@ -144,7 +142,7 @@ def create_scheduler(type: ResultPartitionType) -> Step:
 
 
 def schedule_and_deploy(type: ResultPartitionType) -> Step:
-    """From the start of the job until everything that can be deployed is, descriptors included."""
+    """From the start of the job until all possible tasks are deployed, descriptors included."""
 
     def step(parallelism: int) -> Trial:
         cluster = Cluster(scheduler_of(parallelism, type), 2 * parallelism, parallelism)
@@ -159,7 +157,7 @@ def schedule_and_deploy(type: ResultPartitionType) -> Step:
 
 
 def deploy_streaming(parallelism: int) -> Trial:
-    """Descriptors of all tasks, made and serialised; all have their slots."""
+    """Makes and serialises the descriptors of all tasks; all have slots."""
     cluster = Cluster(scheduler_of(parallelism, STREAMING), 2 * parallelism, parallelism)
     cluster.keeps_deployments = True
     cluster.start()
@@ -167,7 +165,7 @@ def deploy_streaming(parallelism: int) -> Trial:
 
 
 def deploy_downstream_batch(parallelism: int) -> Trial:
-    """Descriptors of the sinks; the sources have finished."""
+    """Descriptors of the sinks, after the sources have finished."""
     cluster = Cluster(scheduler_of(parallelism, BATCH), 2 * parallelism, parallelism)
     cluster.start()
     cluster.run(sources(parallelism))
@@ -202,7 +200,7 @@ def schedule_downstream(type: ResultPartitionType, hybrid: HybridConsumption) ->
 
         if not early:
             return Trial(work, {"sinks_scheduled": parallelism})
-        # Hybrid sinks start beside their sources, so this is what takes the time.
+        # Hybrid sinks start together with their sources, so the start takes the time.
         return Trial(
             lambda: {"sinks_scheduled": len(VertexwiseScheduling(topology, hybrid).start()) - parallelism},
             {"sinks_scheduled": parallelism},
@@ -212,7 +210,7 @@ def schedule_downstream(type: ResultPartitionType, hybrid: HybridConsumption) ->
 
 
 def restart_set(type: ResultPartitionType) -> Step:
-    """The closure of the first source's failure; batch: all sources have finished."""
+    """The subtasks to restart after the first source fails; batch: all sources have finished."""
 
     def step(parallelism: int) -> Trial:
         topology = Topology(job_of(parallelism, type))
@@ -228,7 +226,7 @@ def restart_set(type: ResultPartitionType) -> Step:
 
 
 def release_partitions(parallelism: int) -> Trial:
-    """Every sink finishes, and the last releases what all of them have read."""
+    """Every sink finishes, and the last releases the partitions that all of them have read."""
     topology = Topology(job_of(parallelism, BATCH))
     release = PartitionRelease(topology, Regions(topology))
     _finished(topology, parallelism)
@@ -257,7 +255,7 @@ def finish_sinks(parallelism: int) -> Trial:
 
 
 def restart_all(type: ResultPartitionType, mode: LoadBalanceMode) -> Step:
-    """A global failure: everything that runs is canceled and deployed again."""
+    """A global failure: every running task is cancelled and deployed again."""
 
     def step(parallelism: int) -> Trial:
         cluster = Cluster(scheduler_of(parallelism, type, mode), 2 * parallelism, parallelism)
@@ -302,4 +300,4 @@ STEPS: Final[Mapping[str, Step]] = {
     "restart_all_batch_evenly": restart_all(BATCH, _SLOTS),
     "restart_all_streaming_evenly": restart_all(STREAMING, _SLOTS),
 }
-"""Every step by its name, in the order of a job's life."""
+"""Every step by name, in the order of a job's life."""
