@@ -149,7 +149,7 @@ def test_hosts_are_daemons() -> None:
         ({"secret_file": Path("s")}, "name the hosts too"),
         ({"engine": "spark", "hosts": "10.0.0.1:6121"}, "--hosts with --engine spark"),
         ({"engine": "local", "hosts": "10.0.0.1:6121"}, "--hosts with --engine local"),
-        ({"master": "local"}, r"write local\[N\]"),
+        ({"master": "local"}, r"give local\[N\]"),
         ({"master": "local[2]", "nodes": 5}, r"--master local\[5\]"),
     ],
 )
