@@ -262,7 +262,8 @@ def _distribute_keyed_state(
                 LOGGER.warning("the state of %s has several values for NaN; the first one is used", snapshot.task)
             else:
                 raise CheckpointError(
-                    f"{snapshot.task}-{snapshot.subtask} and an earlier subtask both have a value for key {key!r}"
+                    f"subtask {snapshot.subtask} of {snapshot.task.replace(chr(0), ', state ')} and an earlier subtask"
+                    f" both have a value for key {key!r}"
                 )
     for subtask, state in zip(subtasks, states, strict=True):
         subtask.operator_states.append(state)

@@ -41,10 +41,11 @@ from netstack import (
     open_network,
 )
 from netstack.buffer.requirements import LANDING_SEGMENTS
+from netstack.errors import ProducerUnreachable
 
 pytestmark = pytest.mark.usefixtures("every_descriptor_back")
 
-Failure = TypeVar("Failure", ConnectionLost, RemoteProtocolError)
+Failure = TypeVar("Failure", ConnectionLost, ProducerUnreachable, RemoteProtocolError)
 
 
 async def fails_to_open(manager: NetworkEnvironment, address: str, kind: type[Failure]) -> Failure:
@@ -76,8 +77,6 @@ async def test_dialling_another_protocol(protocol: str) -> None:
     [
         (hello(version=9), ErrorCode.VERSION_MISMATCH, "run the same netstack release"),
         (hello(segment=512), ErrorCode.SEGMENT_SIZE_MISMATCH, "set segment_size_bytes"),
-        (b"", ErrorCode.TRUNCATED_STREAM, "in state greeting"),
-        (hello()[:30], ErrorCode.TRUNCATED_STREAM, "in the middle of a frame"),
         (
             hello() + frame(CONNECTION_ERROR, b"\x00\x13no room"),
             ErrorCode.INTERNAL,
@@ -98,6 +97,22 @@ async def test_dialling_who_does_not_fit(first: bytes, expected: ErrorCode, hint
         error = await fails_to_open(manager, hostile.address, RemoteProtocolError)
         assert error.code is expected
         assert hint in str(error)
+
+
+@pytest.mark.parametrize(
+    ("first", "hint"), [(b"", "in state greeting"), (hello()[:30], "in the middle of a frame")], ids=["nothing", "half"]
+)
+async def test_dialling_a_peer_that_ends_before_its_hello(first: bytes, hint: str) -> None:
+    async with victim() as manager, server() as hostile, trio.open_nursery() as nursery:
+
+        async def answer() -> None:
+            async with (await hostile.accept()).stream as stream:
+                await stream.send_all(first)
+                await stream.send_eof()
+                await Raw(stream).until_closed()
+
+        nursery.start_soon(answer)
+        assert hint in str(await fails_to_open(manager, hostile.address, ProducerUnreachable))
 
 
 @pytest.mark.parametrize("setting", ["connect_timeout_s", "handshake_timeout_s"])
@@ -162,7 +177,7 @@ async def test_a_gate_that_cannot_be_opened_leaves_nothing_behind() -> None:
         with pytest.raises(ConfigError, match="partition id '' has 0 bytes"):
             await manager.open_gate([ChannelDescriptor(other.address, "p"), ChannelDescriptor(other.address, "")])
         for number in (-1, 2**32):
-            with pytest.raises(ConfigError, match=f"partition 'p' has no 1 subpartitions from {number} on"):
+            with pytest.raises(ConfigError, match=f"partition 'p' cannot have 1 subpartitions from {number} on"):
                 await manager.open_gate([ChannelDescriptor(other.address, "p", number)])
         with pytest.raises(InsufficientBuffers):
             await manager.open_gate([ChannelDescriptor(other.address, "p")] * 200)

@@ -37,14 +37,14 @@ _TOLD: Final[Mapping[str, str]] = {
     "connections that go on and send bytes again": r"was resumed after .*; [1-9]\d* bytes are resent",
     "connections that are given up": r"the connection to .* is given up",
     "jobs that another JobManager takes up": r"taken up again$",
-    "jobs that wait for a full disk": r"cannot be taken up again now|cannot be stored|commit wait",
+    "jobs that wait for a full disk": r"cannot be taken up again now|storing its end|tasks wait to commit",
     "TaskManagers that are shut out for a lie": r"TaskManager .* lost: (MALFORMED|UNEXPECTED)_FRAME",
     "second attempts of slow tasks": r"^ *[\d.]+ speculation: ",
-    "tasks that are sent to no slow host": r"^ *[\d.]+ blocklist: nothing new is sent to tm",
+    "tasks that are sent to no slow host": r"^ *[\d.]+ blocklist: blocked TaskManagers: tm",
     "checkpoints that are not completed": r"checkpoint \d+ .*(declined|abort|time)",
 }
 _TOLD_AS: Final = {name: re.compile(pattern) for name, pattern in _TOLD.items()}
-_REGIONS: Final = re.compile(r"(\d+) of (\d+) tasks, those of the regions")
+_REGIONS: Final = re.compile(r"(\d+) of (\d+) tasks, in the regions")
 _ALONE: Final = "regions that restart alone"
 
 

@@ -64,7 +64,7 @@ def test_the_memory_is_what_the_channels_may_take() -> None:
         (
             ["consume", "tcp://127.0.0.1:1", "--partition", PARTITION, "--as", "rows", "--columns", "id LONG"],
             2,
-            "type LONG is not read",
+            "type LONG is not supported",
         ),
         (["consume", "tcp://127.0.0.1:1", "--partition", "00"], 2, "120 hex digits"),
         (
@@ -103,7 +103,7 @@ def test_an_address_nobody_answers_at_has_a_summary(capsys: pytest.CaptureFixtur
     document = json.loads(capsys.readouterr().out)
     assert (document["outcome"], document["error_class"], document["error_scope"]) == (
         "error",
-        "ConnectionLost",
+        "ProducerUnreachable",
         "connection",
     )
     assert [channel["subpartition"] for channel in document["channels"]] == [2, 3]

@@ -82,7 +82,9 @@ async def test_a_reader_refuses_what_a_writer_was_allowed(
         assert await reader.__anext__() == bytes(1024)
         await writer.emit(bytes(1025))
         await writer.flush()
-        with pytest.raises(RecordError, match="record 1 of the channel declares 1025 bytes, and max_record_bytes=1024"):
+        with pytest.raises(
+            RecordError, match="record 1 of the channel declares 1025 bytes, above max_record_bytes=1024"
+        ):
             await reader.__anext__()
         gate.close()
     partition.release()

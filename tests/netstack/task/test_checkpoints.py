@@ -208,7 +208,7 @@ async def test_in_flight_records_on_an_edge_that_is_chained_now_are_refused(
         if not is_chained:
             assert check(allow_missing=False) == ()
             continue
-        with pytest.raises(StateMismatch, match=r"source -> slow, and .* this edge is inside of a chain.*savepoint"):
+        with pytest.raises(StateMismatch, match=r"source -> slow, but .* this edge is inside a chain.*savepoint"):
             check(allow_missing=False)
         assert check(allow_missing=True) == ("source -> slow",)
 

@@ -296,7 +296,7 @@ def test_a_record_that_is_too_long_is_refused_by_its_length(gathers: bool, monke
     stage = Stage(takes_arrays=gathers, gathers=gathers)
     stage.put(frame(bytes(32 * 1024 + 1))[:10])
     with pytest.raises(
-        RecordError, match="'task' reads from 'p0': record 0 of the channel declares 32769 bytes, and max"
+        RecordError, match="'task' reads from 'p0': record 0 of the channel declares 32769 bytes, above max"
     ):
         stage.inputs.poll()
     assert stage.pool.statistics().used == 0

@@ -144,7 +144,9 @@ async def test_the_job_goes_on_as_if_nothing_had_been(
 
 
 async def test_an_operator_that_is_removed_is_left_behind(autojump_clock: MockClock, folder: Path) -> None:
-    with pytest.raises(StateMismatch, match="holds keyed state 'counts' of operator 'count', which job 'job' does not"):
+    with pytest.raises(
+        StateMismatch, match="has keyed state 'counts' of operator 'count', but job 'job' has no such operator"
+    ):
         await upgraded(folder / "1", counting(folder / "1"), counting(folder / "1", counts=False))
     run, left = await upgraded(folder / "2", counting(folder / "2"), counting(folder / "2", counts=False), allow=True)
     assert left == ("count",)
