@@ -24,7 +24,7 @@ import trio
 from ..errors import ConfigError, LocalProtocolError
 
 if TYPE_CHECKING:
-    from ..runtime.visits import Visits
+    from ..runtime.thread_visits import Visits
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -32,7 +32,7 @@ from .pump import Pump
 from .session_stream import SessionStream
 from .sessions import Sessions
 from .statistics import DialledStatistics, OpenConnection
-from .visits import Visits
+from .thread_visits import Visits
 
 _FIRST_PAUSE_S: Final = 0.02
 """The pause before the second attempt; it doubles for each further one."""

@@ -38,8 +38,8 @@ from .readiness import Readiness
 from .session_stream import SessionStream
 from .sessions import Sessions
 from .statistics import AcceptedStatistics, DialledStatistics, OpenConnection
+from .thread_visits import Visits
 from .turns import turns
-from .visits import Visits
 
 LOGGER: Final = logging.getLogger("netstack")
 CONNECTION_S: Final = 0.001

@@ -30,13 +30,13 @@ from .dialling import connect_stream
 from .endpoint import NetworkEndpoint
 from .gate_opening import GateOpener
 from .handles import InputGate, ResultPartition
-from .kept import KeptPartitions, KeptTogether
+from .kept_partitions import KeptPartitions, KeptTogether
 from .memory_watch import MemoryWatch
 from .parking import ThreadParking
 from .partitions import PartitionRegistry
 from .statistics import NetworkStatistics, OpenConnection
+from .thread_visits import Visits
 from .turns import turns
-from .visits import Visits
 
 if TYPE_CHECKING:
     from .prometheus import MetricsServer

@@ -25,7 +25,7 @@ from ..wakeup import Signal
 from .pump import Pump
 from .spin import Spinner, offer_processor
 from .staying import Stay
-from .visits import Visits
+from .thread_visits import Visits
 
 R = TypeVar("R")
 

@@ -37,8 +37,8 @@ from ..wire.outgoing_batch import OutgoingBatch
 from ..wire.states import State
 from .outgoing import OUTGOING_TRANSITIONS, OutgoingInput, OutgoingState
 from .session_stream import SessionStream
+from .thread_visits import Visits
 from .turns import TURN_S, WorkAccount, turns
-from .visits import Visits
 
 READS_A_TURN: Final = 8
 """Reads before the reader task lets others run: 8 x 256 KiB is about 300 us of work. `TURN_S` bounds it too."""

@@ -23,7 +23,7 @@ from ..errors import NetstackError, RequestRefused
 from ..runtime.authentication import Secret
 from ..runtime.causes import root_cause
 from ..runtime.dialling import connect_stream
-from ..runtime.kept import KeptTogether
+from ..runtime.kept_partitions import KeptTogether
 from ..runtime.network_environment import NetworkEnvironment, network_environment_on
 from ..safe_text import safe_error
 from ..transport import ByteStream

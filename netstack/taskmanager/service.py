@@ -38,7 +38,7 @@ from ..limited_log import LimitedLog
 from ..runtime.admission import Admission
 from ..runtime.control_port import ControlPort
 from ..runtime.dialling import connect_stream
-from ..runtime.kept import KeptTogether
+from ..runtime.kept_partitions import KeptTogether
 from ..runtime.statistics import NetworkStatistics, SlotStatistics
 from ..safe_text import safe_text
 from ..schedule.descriptors.shuffle import partition_place

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from ..config import MIB, NetworkConfig
 from ..control.codec import Plain
 from ..errors import ConfigError
-from ..runtime.kept import KeptTogether, folder_name
+from ..runtime.kept_partitions import KeptTogether, folder_name
 from ..safe_text import safe_repr
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from netstack.buffer.segment import Segment, allocate_segments
 from netstack.errors import ConnectionLost
 from netstack.events import DataType
 from netstack.runtime.pump import Pump
-from netstack.runtime.visits import Visits
+from netstack.runtime.thread_visits import Visits
 from netstack.transport import ByteStream, Piece
 from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
 from netstack.wire.connection import Connection

@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from netstack.errors import NetstackError
-from netstack.runtime.kept import DiskDriver
-from netstack.runtime.visits import Visits
+from netstack.runtime.kept_partitions import DiskDriver
+from netstack.runtime.thread_visits import Visits
 
 
 @pytest.mark.parametrize("stuck", ["prepare", "first"])

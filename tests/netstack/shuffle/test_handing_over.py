@@ -16,7 +16,7 @@ from trio.testing import trio_test
 from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter
 from netstack.errors import PartitionNotFound
 from netstack.ids import PartitionId, ResultPartitionType
-from netstack.runtime.kept import KeptTogether
+from netstack.runtime.kept_partitions import KeptTogether
 from netstack.runtime.network_environment import NetworkEnvironment, network_environment_on
 from netstack.shuffle.files import SealedFiles, ShuffleFolder, remove_files, remove_leftovers
 from netstack.transport import transport_for

@@ -11,7 +11,7 @@ import pytest
 
 from netstack.errors import LocalProtocolError, PoolDestroyed, RecordError
 from netstack.runtime.staying import Stay, staying_emitter
-from netstack.runtime.visits import Visits
+from netstack.runtime.thread_visits import Visits
 
 PATIENCE_S = 15.0
 RECORDS = 1_000

@@ -22,8 +22,8 @@ from ..errors import NetstackError, ShuffleStorageError
 from ..ids import PartitionId
 from ..shuffle.files import FOLDER_PREFIX, SealedFiles, ShuffleFolder
 from ..shuffle.partition import KeptPartitionFactory
+from .thread_visits import Visits
 from .threads import in_thread
-from .visits import Visits
 
 THREADS: Final = 8
 """The most threads at once: two reads, and writes of several partitions, each of which may compress on a processor."""
