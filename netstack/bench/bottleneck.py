@@ -31,9 +31,9 @@ def _held_up_by(row: Row) -> tuple[str, str]:
         return "", ""
     if sum(waits) < WAITING_MS_PER_S:
         if row.get("settings_rate_per_s") is not None:
-            return "none", ", the rate that was asked for is kept"
+            return "none", ", the requested rate is kept"
         if idle < WAITING_MS_PER_S:
-            return "none", ", both sides are at work most of the time"
+            return "none", ", both sides are busy most of the time"
         return "the producer", "; the consumer waits for it"
     if idle < WAITING_MS_PER_S:
         return "the consumer", "; the producer waits for it"

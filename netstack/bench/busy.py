@@ -64,7 +64,7 @@ def busy_warnings(timeline: Sequence[Mapping[str, Any]] | None) -> list[str]:
         for name in (QUEUED, STOLEN)
     }
     return [
-        f"the machine was busy in {busy} of {every} slices of the run: tasks were ready and had no processor for"
-        f" {mean[QUEUED]:.0f} ms of each second, and the host took {mean[STOLEN]:.0f} ms; figures would be better on a"
-        " quiet one"
+        f"the machine was busy in {busy} of {every} slices of the run: tasks were runnable without a processor for"
+        f" {mean[QUEUED]:.0f} ms of each second, and the host took {mean[STOLEN]:.0f} ms; measure again on a"
+        " quiet machine"
     ]

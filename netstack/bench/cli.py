@@ -1,9 +1,7 @@
 """The command line `netstack-bench`: run, sweep, report, compare, and the experiments.
 
-Takes: arguments. Gives: an exit code; results on standard output, everything else on standard error.
-
-Rules: `--json` prints exactly one JSON document on standard output, also when the command fails (then it has `error`).
-Exit code 0: success. 1: a run failed, did not deliver everything, or was stopped by Ctrl-C. 2: bad usage.
+`--json` prints exactly one JSON document on standard output, also if the command fails (then with `error`). Exit code
+0: success. 1: a run failed, did not deliver everything, or was stopped by Ctrl-C. 2: bad usage.
 """
 
 from __future__ import annotations
@@ -83,8 +81,6 @@ _RunOnce = Callable[..., Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class _App:
-    """The context shared by all commands."""
-
     runners: Runners
     arguments: tuple[str, ...]
 
@@ -235,7 +231,6 @@ def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> 
 
 
 def _run_grid(app: _App, place: Place, grid: Grid, output: Path | None, as_json: bool) -> int:
-    """Makes the runs of a grid, stores them in a results folder, and prints the findings."""
     errors = console.err()
     grid = place.on(grid)
     planned = grid.plan()
@@ -324,7 +319,6 @@ def report(folders: tuple[Path, ...], output: Path | None, as_json: bool) -> int
 
 @contextlib.contextmanager
 def _only_results(*paths: Path) -> Iterator[None]:
-    """Turns errors from malformed rows into usage errors."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -385,10 +379,6 @@ cli.add_command(simulate)
 
 
 def _where(runners: Runners, settings: dict[str, Any]) -> tuple[dict[str, Any] | None, _RunOnce]:
-    """What a run over hosts has of settings besides (None is on this machine), and what makes a run.
-
-    What only runs over hosts have is taken out of `settings`.
-    """
     hosts, secret_file, relay = (settings.pop(name) for name in ("hosts", "secret_file", "relay"))
     if hosts is not None:
         more = {"hosts": split_hosts(hosts), "relay": relay}
@@ -402,7 +392,6 @@ def _where(runners: Runners, settings: dict[str, Any]) -> tuple[dict[str, Any] |
 def _measure(
     runners: Runners, once: _RunOnce, spec: RunSpec, peers: list[str], repeats: int
 ) -> tuple[Mapping[str, Any], bool]:
-    """The result, and whether Ctrl-C cut the repeats short."""
     timed = spec.records is None and (spec.seconds is not None or spec.input_path is None)
     runs = repeats * (1 + len(peers))
     expected_s = runs * (spec.START_S + (spec.seconds or _DEFAULT_RUN_S)) if timed else None
@@ -428,7 +417,6 @@ def _write_hgrm(path: Path, result: Mapping[str, Any]) -> None:
 
 
 def _rows(path: Path) -> list[Row]:
-    """Reads the rows at a path of the user's; missing rows are a usage error."""
     try:
         return read_rows(path)
     except StoreError as error:
@@ -448,7 +436,6 @@ def _print_sweep(result: SweepResult, as_json: bool) -> None:
 
 
 def _failed(message: str, code: int, as_json: bool) -> int:
-    """Prints an error as one sentence and, with --json, as the JSON document."""
     click.echo(f"netstack-bench: {message}", err=True)
     if as_json:
         console.print_json({"error": message, "exit_code": code, "delivered": False})

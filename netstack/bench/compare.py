@@ -177,7 +177,7 @@ def _points(rows: Sequence[Row]) -> dict[_Point, list[Row]]:
 def _nothing_common(here: Mapping[_Point, object], there: Mapping[_Point, object]) -> str:
     for name, points in (("A", here), ("B", there)):
         if not points:
-            return f"nothing to compare: {name} has no run that succeeded"
+            return f"nothing to compare: {name} has no successful run"
     differing = []
     for index, name in enumerate(_DEFAULTS):
         values = [{point[index][1] for point in points} for points in (here, there)]
@@ -207,7 +207,7 @@ def _remarks(
         text = ", ".join(f"{value:.0%}" for value in thresholds)
         remarks.append(
             f"noise unknown for {len(unknown)} of {len(differences)} figures (fewer than {ENOUGH_REPEATS} repeats on a "
-            f"side): a change counts above {text}; measure with --repeats 5 to know it"
+            f"side): a change counts above {text}; measure with --repeats 5"
         )
     for name, rows, points, others in (("A", a, here, there), ("B", b, there, here)):
         alone = sum(point not in others for point in points)
@@ -222,7 +222,7 @@ def _remarks(
     ]
     if lengths[0] != lengths[1]:
         text = " against ".join("/".join(sorted(side)) for side in lengths)
-        remarks.append(f"the runs were not equally long (seconds {text})")
+        remarks.append(f"the runs had different lengths (seconds {text})")
     return remarks
 
 

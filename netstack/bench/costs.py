@@ -23,7 +23,7 @@ from .rows import RowSource, RowVerifier
 from .sink import Verifier
 from .source import Source
 
-ASLEEP: Final = "asleep: nothing to do, or not woken yet"
+ASLEEP: Final = "asleep: idle, or not yet woken"
 LOOP: Final = "scheduler of the event loop"
 OTHER: Final = "other tasks"
 WORK: Final = {"producer": "encode, copy into buffers", "consumer": "the application's loop"}

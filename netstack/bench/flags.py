@@ -1,8 +1,6 @@
-"""The flags of `run` and `sweep`, and the helpers with which the benchmark's other commands build theirs.
+"""The flags of `run` and `sweep`, and helpers for the flags of other commands.
 
-Takes: specifications, whose defaults become those of the flags. Gives: decorators of commands.
-
-Rules: a value that does not parse is one clear sentence that names the flag, and exit code 2.
+A value that does not parse is one sentence that names the flag, and exit code 2.
 """
 
 from __future__ import annotations
@@ -132,7 +130,6 @@ json_flag: Flag = click.option("--json", "as_json", is_flag=True, help="Print on
 
 
 def _buffers(count: Parsed, length: Parsed, more: str) -> Flag:
-    """The axes of a buffer curve: single values of a run, lists of a sweep."""
     round_trip = "round_trip_s" if length is LENGTH else "round_trips_s"
     longer = f"Add this much round-trip time to the connection, such as 10ms{more}."
     return flags(
@@ -143,7 +140,6 @@ def _buffers(count: Parsed, length: Parsed, more: str) -> Flag:
 
 
 def _checkpoints(size: Parsed, mode: Any, length: Parsed, more: str) -> Flag:
-    """Memory and checkpoints: single values of a run, lists of a sweep."""
     memory, interval = (
         ("memory_bytes", "checkpoint_interval_s") if length is LENGTH else ("memories_bytes", "checkpoint_intervals_s")
     )

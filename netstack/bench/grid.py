@@ -215,7 +215,7 @@ def with_rows(grid: Grid, name: str, key: str | None) -> Grid:
         ConfigError: record sizes were given as well.
     """
     if grid.record_sizes not in (DEFAULT_RECORD_SIZES, (_DEFAULT.record_bytes,)):
-        raise ConfigError("--record-sizes with --input: rows have the sizes that they have; leave one of them out")
+        raise ConfigError("--record-sizes with --input: the sizes of rows are given; leave one of them out")
     rows = {"input_path": name, "key_column": key}
     return replace(grid, record_sizes=(_DEFAULT.record_bytes,), common={**grid.common, **rows})
 

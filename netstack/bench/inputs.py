@@ -103,12 +103,14 @@ def read_rows(path: str, *, key_column: str | None = None, arrow_batch_records: 
             f"{path} cannot be read: {error.strerror or error}; check the path and its permissions"
         ) from error
     if size > MOST_BYTES:
-        raise InputError(f"{path} has {size} bytes; rows are held in memory, at most {MOST_BYTES}: give a part of it")
+        raise InputError(f"{path} has {size} bytes; the limit in memory is {MOST_BYTES}: give a part of it")
     if not size:
         raise InputError(f"{path} is empty; give a file with at least one row")
     if arrow_batch_records is not None:
         if key_column is not None:
-            raise InputError(f"--key {key_column} chooses a channel for each row, a batch has one; give --emit record")
+            raise InputError(
+                f"--key {key_column} selects a channel for each row, but a batch has one; use --emit record"
+            )
         return Rows([], None, _arrow_batches(path, kind, arrow_batch_records))
     if kind == "parquet":
         rows = _parquet_rows(path, key_column)
@@ -136,10 +138,12 @@ def table_rows(
         InputError: it has no rows, no such column, or is too large.
     """
     if table.nbytes > MOST_BYTES:
-        raise InputError(f"{name} has {table.nbytes} bytes; rows are held in memory, at most {MOST_BYTES}: give a part")
+        raise InputError(f"{name} has {table.nbytes} bytes; the limit in memory is {MOST_BYTES}: give a part")
     if arrow_batch_records is not None:
         if key_column is not None:
-            raise InputError(f"--key {key_column} chooses a channel for each row, a batch has one; give --emit record")
+            raise InputError(
+                f"--key {key_column} selects a channel for each row, but a batch has one; use --emit record"
+            )
         return Rows([], None, _batches_of(table, name, arrow_batch_records))
     rows = _rows_of(table, name, key_column)
     if not rows.records:
@@ -162,7 +166,7 @@ def _sniff(file: Path) -> str:
         return "jsonl"
     if not start:
         return "csv"  # the caller reports that it is empty
-    raise InputError(f"{file} has an unknown suffix {file.suffix!r}; name it by its format: {_FORMATS}")
+    raise InputError(f"{file} has an unknown suffix {file.suffix!r}; rename it by its format: {_FORMATS}")
 
 
 def _csv_rows(path: str, data: bytes, delimiter: str, key_column: str | None) -> Rows:
@@ -303,7 +307,7 @@ def _parquet_table(path: str) -> Any:
         groups = (file.metadata.row_group(at) for at in range(file.metadata.num_row_groups))
         size = sum(group.total_byte_size for group in groups)
         if size > MOST_BYTES:
-            raise InputError(f"{path} holds {size} bytes; rows are held in memory, at most {MOST_BYTES}: give a part")
+            raise InputError(f"{path} holds {size} bytes; the limit in memory is {MOST_BYTES}: give a part")
         return file.read()
     except (OSError, ValueError, OverflowError, MemoryError, arrow.ArrowException) as error:
         raise InputError(f"{path} is not a readable Parquet file: {safe_error(error)}") from error

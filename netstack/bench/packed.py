@@ -136,5 +136,5 @@ def kept(name: str) -> Rows:
     """
     rows = _kept.get(name)
     if rows is None:
-        raise LocalProtocolError(f"the rows {name} are not here: they are kept by whoever starts the run")
+        raise LocalProtocolError(f"the rows {name} are not kept in this process: call packed.keep before the run")
     return rows

@@ -121,7 +121,7 @@ class Process:
         try:
             code = self.process.wait(patience_s)
         except subprocess.TimeoutExpired:
-            return "closed its output and went on running"
+            return "closed its output but still runs"
         return f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
 
     def end(self) -> None:
@@ -252,7 +252,7 @@ class Workers:
             raise self._failure([])
         for worker in waiting:
             if now - worker.heard_at > self._deadlines.silent_s:
-                self._fail([worker], f"said nothing for {self._deadlines.silent_s:g} s")
+                self._fail([worker], f"sent nothing for {self._deadlines.silent_s:g} s")
         if self._setup_until is not None:
             if now > self._setup_until:
                 self._fail(waiting, "did not become ready in time")

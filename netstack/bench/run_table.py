@@ -44,7 +44,7 @@ def print_run(result: Mapping[str, Any], spec: RunSpec, console: Console) -> Non
     console.print(table)
     _print_ratios(result, console)
     if _is_overdrawn(result):
-        console.print("pool usage above 100%: buffers of the overdraft, so that a record that was begun is finished")
+        console.print("pool usage above 100%: overdraft buffers, which complete a record in progress")
     print_costs(result, console)
     sentence = bottleneck(result, spec)
     if sentence:

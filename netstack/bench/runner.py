@@ -259,7 +259,7 @@ def pace_warnings(spec: RunSpec, steady: bool, sent_records: int, sent_s: float)
     """Warnings for a run that was too short, or a producer that did not keep the requested rate."""
     warnings = []
     if not steady and spec.rate_per_s is None:
-        warnings.append(f"the run lasted {sent_s:.2f} s, too short to leave out a warm-up: figures include it")
+        warnings.append(f"the run lasted {sent_s:.2f} s, too short for a warm-up: the figures include the start")
     if spec.rate_per_s is not None and sent_records > 1:
         # The last record is due one interval before the end of its second, hence the one less.
         reached = (sent_records - 1) / sent_s if sent_s > 0 else math.inf
@@ -274,8 +274,8 @@ def connection_warnings(spec: RunSpec, control: str | None) -> list[str]:
     """Warnings about the congestion control of a connection."""
     if spec.rate_per_s is None and control == "bbr":
         return [
-            "the connection's TCP congestion control is bbr (the system's), which paces: on loopback about half of"
-            " cubic's throughput, and less steady (sysctl net.ipv4.tcp_congestion_control)"
+            "the connection's TCP congestion control is bbr (the system's default), which paces: on loopback it"
+            " has about half of cubic's throughput, and varies more (sysctl net.ipv4.tcp_congestion_control)"
         ]
     return []
 

@@ -151,7 +151,7 @@ class Verifier:
         size = self._record_bytes
         contiguous = array.flags.c_contiguous
         if array.nbytes != count * size or not (contiguous or array.strides[-1] == array.itemsize or array.ndim == 1):
-            self._problem(f"channel {channel}: {array.dtype}{array.shape} is no array of {size}-byte rows")
+            self._problem(f"channel {channel}: {array.dtype}{array.shape} is not an array of {size}-byte rows")
             return
         if contiguous and array.nbytes >= _DIRECT_BYTES and not size % 8:
             self._flush_arrays()
@@ -292,7 +292,9 @@ class Verifier:
             self._melt(first, end)
         elif awaited is None:
             if first >= self._channels or first in self._starts:
-                self._problem(f"channel {channel}: starts with record {first}, lost before or carried elsewhere")
+                self._problem(
+                    f"channel {channel}: starts with record {first}, earlier records were lost or on another channel"
+                )
             self._starts.setdefault(first % self._channels, channel)
         elif first != awaited:
             why = "lost or overtaken" if first > awaited else "repeated or late"

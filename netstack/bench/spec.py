@@ -185,9 +185,9 @@ class RunSpec(Settings):
         if self.transport == "tls" and self.is_impaired:
             raise ConfigError("--transport tls with --round-trip or --link-rate is not measured: leave one out")
         if self.verify == "sample" and (self.rate_per_s is not None or self.input_path is not None):
-            raise ConfigError("--verify sample with --rate or --input: there every record is looked at; leave one out")
+            raise ConfigError("--verify sample with --rate or --input: every record is verified there; leave one out")
         if self.verify == "sample" and self.ENGINE_KIND != "local":
-            raise ConfigError("--verify sample is for two processes on this machine: leave it, or the hosts, out")
+            raise ConfigError("--verify sample is for two processes on this machine: leave it or the hosts out")
         if self.read != "record" and (self.emit != "record" or self.ENGINE_KIND != "local"):
             raise ConfigError(f"--read {self.read} is for --emit record between two processes; leave it out")
         if self.write != "task" and (self.emit != "record" or self.connections > 1 or self.ENGINE_KIND != "local"):
@@ -199,18 +199,16 @@ class RunSpec(Settings):
         if self.connections > 1:
             if self.channels % self.connections:
                 raise ConfigError(
-                    f"--connections {self.connections} with --channels {self.channels}: each has as many, so give a"
-                    " multiple"
+                    f"--connections {self.connections} with --channels {self.channels}: give a multiple, so that each"
+                    " connection has the same number"
                 )
             if self.emit == "arrow" or self.input_path is not None or self.ENGINE_KIND != "local":
                 raise ConfigError("--connections is for generated records between two processes; leave it out")
         if self.profile and self.ENGINE_KIND != "local":
-            raise ConfigError(
-                "--profile looks into the two processes of a run on this machine: leave it, or the hosts, out"
-            )
+            raise ConfigError("--profile profiles two processes on this machine: leave it or the hosts out")
         if self.profile and (self.connections > 1 or "blocking" in (self.read, self.write)):
             raise ConfigError(
-                "--profile looks into one event loop a side: leave --connections, --read and --write blocking out"
+                "--profile profiles one event loop per side: leave --connections, --read and --write blocking out"
             )
         self._check_checkpoints()
         if not 0 <= self.spin_s <= 1:

@@ -243,8 +243,8 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> Path:
 
 def _not_written(folder: Path, name: str, error: OSError) -> StoreError:
     return StoreError(
-        f"cannot write {name} in {folder}: {reason(error)}; what was stored before is intact, "
-        f"make room there and start again with --output {folder}"
+        f"cannot write {name} in {folder}: {reason(error)}; stored rows are intact, "
+        f"free some space and start again with --output {folder}"
     )
 
 

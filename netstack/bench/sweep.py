@@ -226,7 +226,7 @@ def _measure(run: PlannedRun, run_once: RunOnce, started_at: str) -> tuple[Row, 
     if row.get("delivered") is not True:
         row["error"] = _undelivered(row.get("warnings") or ())
     elif row.get("records") == 0:
-        row["error"] = "not one record was sent in all the run: the machine stood still; measure again"
+        row["error"] = "no record was sent during the run: the machine was stalled; measure again"
     return row, False, latencies
 
 

@@ -49,7 +49,7 @@ def test_a_few_busy_slices_are_flagged_and_many_make_a_warning() -> None:
     assert (is_busy(few), busy_warnings(few)) == (False, [])
     (told,) = busy_warnings(many)
     assert told.startswith("the machine was busy in 2 of 5 slices of the run: ")
-    assert "had no processor for 244 ms of each second, and the host took 0 ms;" in told
+    assert "runnable without a processor for 244 ms of each second, and the host took 0 ms;" in told
 
 
 def test_time_that_the_host_takes_counts_too() -> None:

@@ -85,15 +85,15 @@ def test_a_roll_wants_one_record_of_each_channel_and_two_of_the_last() -> None:
     assert roll.records == 4
     roll.take(0, 1)
     assert roll.problems() == [
-        "the record of channel 1 came through channel 0",
-        "2 records came through channel 0, 1 were sent",
+        "the record of channel 1 arrived on channel 0",
+        "2 records arrived on channel 0, 1 were sent",
     ]
 
 
 def test_a_roll_does_not_list_everything() -> None:
     problems = Roll(100).problems()
     assert len(problems) == 6
-    assert problems[-1] == "and 95 channels more"
+    assert problems[-1] == "and 95 more channels"
 
 
 def test_memory_that_is_not_traced_is_not_known() -> None:
@@ -145,9 +145,9 @@ def test_channels_prints_a_table(
     assert asked == [SPEC]
     printed = capsys.readouterr().out
     assert "1,000 channels on one connection, 1 + 8 buffers of 4 KiB, idle for 0.5 s" in printed
-    assert re.search(r"bytes an idle channel +900 +1,100", printed)
+    assert re.search(r"bytes per idle channel +900 +1,100", printed)
     assert re.search(r"CPU while idle, ms/s +0\.125 +0\.25", printed)
-    assert "all open after 0.02 s, 20 us a channel" in printed
+    assert "all open after 0.02 s, 20 us per channel" in printed
     assert f"a record through each: {alive}" in printed
     assert main(["channels", "--channels", "1000", "--json"]) == code
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(result(**changed)))

@@ -83,12 +83,12 @@ def test_verdicts_tell_growth_goal_and_cost() -> None:
     aligned, unaligned, timed, cost = verdicts(SPEC, result()["modes"])
     assert aligned == "aligned: 22 ms at pressure 0, 418 ms at 0.9; besides writing the state, 565 ms at most"
     assert unaligned == (
-        "unaligned: 22 ms at pressure 0, 22 ms at 0.9; besides writing the state, 25 ms at most (aimed at: below 50 ms)"
+        "unaligned: 22 ms at pressure 0, 22 ms at 0.9; besides writing the state, 25 ms at most (goal: below 50 ms)"
     )
     assert timed.startswith("timed: ")
     assert cost.startswith("throughput that a barrier every 100 ms costs at pressure 0: aligned 2.0 % ± ")
-    assert cost.endswith("(aimed at: 3.0 % with one every 100 ms)")
-    assert verdicts(SPEC, {"aligned": [point(0.0, [], 1, [])]}) == ["aligned: no checkpoint was complete"]
+    assert cost.endswith("(goal: 3.0 % with one every 100 ms)")
+    assert verdicts(SPEC, {"aligned": [point(0.0, [], 1, [])]}) == ["aligned: no checkpoint completed"]
     assert len(verdicts(SPEC, {"aligned": points("aligned")[:1]})) == 2
 
 
@@ -138,7 +138,9 @@ class Balance(HTMLParser):
 
 
 def page_of(**changed: Any) -> str:
-    return build_page(SPEC, result(**changed), command="netstack-bench checkpoints '<b>'", made="2026-11-21 19:30")
+    document = result(**changed)
+    page = build_page(SPEC, document)
+    return page.html("checkpoints", SPEC, document, command="netstack-bench checkpoints '<b>'", made="2026-11-21 19:30")
 
 
 def test_the_page_is_whole_and_fetches_nothing() -> None:
@@ -175,5 +177,5 @@ def test_a_page_of_what_little_there_is() -> None:
     none = point(0.0, [], 3, stretches(1000, 990, 1000))
     page = page_of(modes={"timed": [none]}, warnings=[])
     assert len(charts(page)) == 4
-    assert "no checkpoint was complete" in page
+    assert "no checkpoint completed" in page
     assert 'class="callout"' not in page

@@ -84,7 +84,7 @@ def test_points_match_by_settings_and_not_by_length(fake_rows: Rows) -> None:
     told = "\n".join(found.remarks)
     assert "4 points only in A" in told
     assert "4 points only in B" in told
-    assert "not equally long (seconds 0.7 against 5)" in told
+    assert "had different lengths (seconds 0.7 against 5)" in told
 
 
 def test_a_setting_that_an_older_file_lacks_is_its_default(fake_rows: Rows) -> None:
@@ -122,7 +122,7 @@ def test_nothing_in_common_says_which_settings_differ(fake_rows: Rows) -> None:
         ConfigError, match=r"no point in common.*record_bytes \(8 against 64\).*emit \(record against batch\)"
     ):
         compare(a, b)
-    with pytest.raises(ConfigError, match="B has no run that succeeded"):
+    with pytest.raises(ConfigError, match="B has no successful run"):
         compare(a, [{**row, "error": "x"} for row in b])
 
 

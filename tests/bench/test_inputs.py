@@ -101,7 +101,7 @@ def test_columnar_batches_of_parquet_stand_alone(table: str) -> None:
         ("a.jsonl", '{"a": 1}\n{"b": 1}\n', {"key_column": "a"}, "line 2 has no column 'a'; it has 'b'"),
         ("a.jsonl", '{"a": {}}\n', {"key_column": "a"}, "line 1: 'a' is a dict, which cannot be a key"),
         ("a.parquet", "PAR1 and then nonsense", {}, "is not a readable Parquet file"),
-        ("a.bin", "\x00\x01", {}, "unknown suffix '.bin'; name it by its format"),
+        ("a.bin", "\x00\x01", {}, "unknown suffix '.bin'; rename it by its format"),
         ("a.csv", "a,b\n1\n", {"arrow_batch_records": 5}, "cannot be read as csv: CSV parse error: Expected 2 columns"),
         ("a.jsonl", '{"a": 1}\n{', {"arrow_batch_records": 5}, "cannot be read as jsonl: "),
         ("a.csv", "a,b\n", {"arrow_batch_records": 5}, "has no rows"),
@@ -153,7 +153,7 @@ def test_a_parquet_column_that_is_not_there(table: str) -> None:
 
 
 def test_a_batch_has_no_key_of_its_own(table: str) -> None:
-    with pytest.raises(InputError, match="give --emit record"):
+    with pytest.raises(InputError, match="use --emit record"):
         read_rows(table, key_column="id", arrow_batch_records=10)
 
 
@@ -161,5 +161,5 @@ def test_a_file_too_large_to_hold(tmp_path: Path) -> None:
     path = tmp_path / "large.csv"
     with path.open("wb") as file:
         file.truncate((1 << 30) + 1)  # sparse
-    with pytest.raises(InputError, match="held in memory"):
+    with pytest.raises(InputError, match="limit in memory"):
         read_rows(str(path))

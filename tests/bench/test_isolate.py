@@ -168,7 +168,7 @@ def test_backpressure_is_that_of_the_windows() -> None:
 def test_a_subtask_that_got_nothing_kept_nothing_to_speak_of() -> None:
     told = mode(ticks={subtask: [0] * SPEC.ticks for subtask in SUBTASKS})
     assert told["sibling_kept"] is None
-    assert verdict(SPEC, told) == "B.3 got nothing even before B.4 stalled"
+    assert verdict(SPEC, told) == "B.3 received nothing even before B.4 stalled"
     assert plot(SPEC, told)[1].strip() == "B.3"
 
 
@@ -186,14 +186,14 @@ def test_two_connections_measure_nothing() -> None:
 def test_a_rate_that_was_not_reached_is_a_warning() -> None:
     slow = IsolateSpec(seconds=1.0, rate_per_s=1100.0)
     told = document(slow, summaries(SPEC))["warnings"]
-    assert any("A.1 was asked for 1100 records/s, B.3 got 1000 before B.4 was held up" in text for text in told)
-    assert sum("was asked for" in text for text in told) == 4
+    assert any("A.1 was to send 1100 records/s, B.3 got 1000 before B.4 was slowed down" in text for text in told)
+    assert sum("was to send" in text for text in told) == 4
     assert document(IsolateSpec(seconds=1.0, rate_per_s=None), summaries(SPEC))["warnings"] == ["producer: a remark"]
 
 
 def test_a_process_that_stood_still_is_a_warning() -> None:
     told = mode(late_ns=300 * MS)["warnings"]
-    assert any("the producer process stood still for 0.3 s" in text for text in told)
+    assert any("the producer process was paused for 0.3 s" in text for text in told)
     assert not any("consumer process" in text for text in told)
 
 
@@ -226,7 +226,7 @@ def test_a_mode_in_the_terminal() -> None:
     assert re.search(r"A\.2 > B\.4 +1,000 +0 +1,000 +0 % +50 % +0 %", text)
     assert re.search(r"credit off: B\.3 kept 2\d % of its rate while B\.4 stalled", text)
     assert "1,000 records/s, 4 KiB records, 2 + 8 buffers of 32 KiB, tcp, phases of 1 s" in settings_line(SPEC)
-    assert "as fast as it goes" in settings_line(IsolateSpec(rate_per_s=None))
+    assert "full speed" in settings_line(IsolateSpec(rate_per_s=None))
 
 
 class Balance(HTMLParser):
@@ -252,7 +252,8 @@ class Balance(HTMLParser):
 def page_of(**modes: Mode) -> str:
     host = {"name": "lab-<7>", "cpu": "EPYC", "cores": 2, "kernel": None, "python": "3.11", "load_average": [0.5, 1, 1]}
     result = {**modes, "host": host, "version": "0.1.0"}
-    return build_page(SPEC, result, command="netstack-bench isolate --rate '<b>'", made="2026-11-21 09:30")
+    page = build_page(SPEC, result)
+    return page.html("isolate", SPEC, result, command="netstack-bench isolate --rate '<b>'", made="2026-11-21 09:30")
 
 
 def test_the_page_is_whole_and_fetches_nothing() -> None:

@@ -132,7 +132,7 @@ async def produce(spec, io):
 
 def test_a_worker_that_stops_is_noticed(engine: BrokenEngine) -> None:
     name = engine("consumer", "import os, signal\nio.ready()\nos.kill(os.getpid(), signal.SIGSTOP)")
-    with pytest.raises(MeasurementFailed, match=r"the consumer said nothing for 1\.5 s"):
+    with pytest.raises(MeasurementFailed, match=r"the consumer sent nothing for 1\.5 s"):
         run_once(TINY, engine=name, deadlines=PhaseLimits(silent_s=1.5))
 
 

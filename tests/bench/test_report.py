@@ -307,7 +307,7 @@ def test_a_long_name_of_an_axis_takes_two_lines_and_stays_inside() -> None:
     chart = Chart(
         title="t",
         categories=["a"],
-        axis="backpressure: part of their speed the sinks do not have",
+        axis="backpressure: reduction of the sinks' rate below full speed",
         series=[Series("s", 0, 0, 0, 0, (Mark(1.0, 1, 1, "a"),))],
         scale="linear",
         domain=(0.0, 1.0),

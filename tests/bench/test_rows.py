@@ -194,7 +194,7 @@ def test_packed_rows_are_the_same_rows(keyed: bool, tmp_path: Path) -> None:
     assert write_packed(again, tmp_path).name == packed.name
     keep(packed.name, tmp_path / packed.name)
     assert kept(packed.name) is kept(packed.name)
-    with pytest.raises(LocalProtocolError, match="are not here"):
+    with pytest.raises(LocalProtocolError, match="are not kept"):
         kept("others")
 
 

@@ -44,7 +44,7 @@ def test_more_than_a_whole_pool_is_explained(fake_result: FakeResult) -> None:
     result["metrics"]["producer"]["netstack_output_pool_usage_ratio"] = 1.36
     lines = printed(result)
     assert "pool usage out / in 136% / 50%" in lines
-    assert any(line.startswith("pool usage above 100%: buffers of the overdraft") for line in lines)
+    assert any(line.startswith("pool usage above 100%: overdraft buffers") for line in lines)
 
 
 def test_repeats_are_told_with_their_range_and_peers_by_pairs(fake_result: FakeResult) -> None:
@@ -90,8 +90,8 @@ def test_results_older_than_the_metrics_are_printed_too(fake_result: FakeResult)
             RunSpec(round_trip_s=0.01),
             "the link, or too few buffers for its round trip; both sides wait",
         ),
-        (waited(0, 30, 40), RunSpec(), "none, both sides are at work"),
-        (waited(0, 0, 970), RunSpec(rate_per_s=1000.0), "none, the rate that was asked for is kept"),
+        (waited(0, 30, 40), RunSpec(), "none, both sides are busy"),
+        (waited(0, 0, 970), RunSpec(rate_per_s=1000.0), "none, the requested rate is kept"),
         (waited(600, 300, 0), RunSpec(rate_per_s=1000.0), "the consumer"),
     ],
 )

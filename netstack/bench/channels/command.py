@@ -19,16 +19,16 @@ from .spec import MOST_CHANNELS, ChannelsSpec
 _DEFAULT: Final = ChannelsSpec()
 
 
-@click.command(short_help="What idle logical channels cost: time to open, memory, CPU.")
+@click.command(short_help="Cost of idle logical channels: time to open, memory, CPU.")
 @flags(
     flag_of(_DEFAULT, "--channels", COUNT, f"Logical channels on the one connection, {MOST_CHANNELS} at most."),
-    flag_of(_DEFAULT, "--idle-seconds", LENGTH, "How long they are left alone."),
+    flag_of(_DEFAULT, "--idle-seconds", LENGTH, "How long they are idle."),
     json_flag,
 )
 def channels(channels: int, idle_seconds: float, as_json: bool) -> int:
-    """Opens many logical channels on one connection, leaves them alone, then sends a record through each.
+    """Opens many logical channels on one connection, keeps them idle, then sends a record through each.
 
-    Exit code 1 when a record did not arrive.
+    Exit code 1 if a record did not arrive.
     """
     spec = ChannelsSpec(channels=channels, idle_seconds=idle_seconds)
     with console.RunProgress(PASSES, expected_s(spec), console.err()) as progress:
@@ -47,10 +47,10 @@ def print_channels(result: Mapping[str, Any], out: Console) -> None:
         soft_wrap=True,
     )
     table = console.table(("",), sides := ("producer", "consumer"))
-    table.add_row("bytes an idle channel", *(f"{memory[side]:,.0f}" for side in sides))
+    table.add_row("bytes per idle channel", *(f"{memory[side]:,.0f}" for side in sides))
     table.add_row("CPU while idle, ms/s", *(three_digits(idle[side]) for side in sides))
     out.print(table)
     each = format_latency(open_s * 1e6 / spec.channels)
-    out.print(f"all open after {three_digits(open_s)} s, {each} a channel", soft_wrap=True)
+    out.print(f"all open after {three_digits(open_s)} s, {each} per channel", soft_wrap=True)
     alive = "yes" if result["delivered"] else "[red]NO[/]"
     out.print(f"a record through each: {alive}")

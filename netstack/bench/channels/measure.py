@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
-from ..host import host_facts, version
+from ..experiment import with_facts
 from ..pair import OnProgress, Summaries, run_pair
 from ..processes import MeasurementFailed, PhaseLimits
 from .spec import ChannelsSpec
@@ -69,7 +69,7 @@ def document(spec: ChannelsSpec, timed: Summaries, traced: Summaries) -> dict[st
                 f"{spec.channels} channels should be open on one connection, but there were {channels} on {connections}"
             )
     problems = [f"delivery: {text}" for passed in (timed, traced) for text in passed.consumer["problems"]]
-    return {
+    figures = {
         "channels": spec.channels,
         "open_s": timed.consumer["open_s"],
         "bytes_per_idle_channel": {
@@ -83,7 +83,5 @@ def document(spec: ChannelsSpec, timed: Summaries, traced: Summaries) -> dict[st
         "delivered": not problems,
         "connections": 1,
         "warnings": [*problems, *timed.remarks, *traced.remarks],
-        "settings": spec.as_dict(),
-        "host": host_facts(),
-        "version": version(),
     }
+    return with_facts(spec, figures)

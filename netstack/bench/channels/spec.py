@@ -25,7 +25,7 @@ class ChannelsSpec(Settings):
 
     def __post_init__(self) -> None:
         if not 1 <= self.channels <= MOST_CHANNELS:
-            raise ConfigError(f"--channels {self.channels}: give 1 to {MOST_CHANNELS}, the most of one connection")
+            raise ConfigError(f"--channels {self.channels}: give 1 to {MOST_CHANNELS}, the limit of one connection")
         if not self.idle_seconds > 0:
             raise ConfigError(f"--idle-seconds {self.idle_seconds:g}: give more than 0")
 

@@ -59,18 +59,18 @@ class Roll:
         self.records += 1
         self._counts[channel] += 1
         if number != channel and len(self._strays) < _PROBLEMS_IN_WORDS:
-            self._strays.append(f"the record of channel {number} came through channel {channel}")
+            self._strays.append(f"the record of channel {number} arrived on channel {channel}")
 
     def problems(self) -> list[str]:
         """Channels with a wrong number of records, or with foreign records."""
         last = len(self._counts) - 1
         wrong = [
-            f"{count} records came through channel {channel}, {1 + (channel == last)} were sent"
+            f"{count} records arrived on channel {channel}, {1 + (channel == last)} were sent"
             for channel, count in enumerate(self._counts)
             if count != 1 + (channel == last)
         ]
         more = len(wrong) - _PROBLEMS_IN_WORDS
-        return [*self._strays, *wrong[:_PROBLEMS_IN_WORDS], *([f"and {more} channels more"] if more > 0 else [])]
+        return [*self._strays, *wrong[:_PROBLEMS_IN_WORDS], *([f"and {more} more channels"] if more > 0 else [])]
 
 
 async def produce(io: PairIo) -> dict[str, Any]:

@@ -91,14 +91,14 @@ def verdicts(spec: CheckpointsSpec, modes: Mapping[str, Sequence[Point]]) -> lis
     for mode, points in modes.items():
         measured = [each for each in points if each["duration_ms"] is not None]
         if not measured:
-            parts.append(f"{mode}: no checkpoint was complete")
+            parts.append(f"{mode}: no checkpoint completed")
             continue
         first, last = measured[0], measured[-1]
         grown = f"{_ms(first['duration_ms']['p50'])} at pressure {first['pressure']:g}"
         if last is not first:
             grown += f", {_ms(last['duration_ms']['p50'])} at {last['pressure']:g}"
         worst = max(each["besides_writing_ms"]["max"] for each in measured)
-        goal = f" (aimed at: below {GOAL_MS:g} ms)" if mode == "unaligned" else ""
+        goal = f" (goal: below {GOAL_MS:g} ms)" if mode == "unaligned" else ""
         parts.append(f"{mode}: {grown}; besides writing the state, {_ms(worst)} at most{goal}")
     costs = [
         f"{mode} {_percent(points[0]['throughput_lost'])} ± {_percent(points[0]['throughput_lost_error'])}"
@@ -109,7 +109,7 @@ def verdicts(spec: CheckpointsSpec, modes: Mapping[str, Sequence[Point]]) -> lis
         every = format_duration(spec.interval_s, space=" ")
         parts.append(
             f"throughput that a barrier every {every} costs at pressure {_least(modes)}: {', '.join(costs)}"
-            f" (aimed at: {_percent(GOAL_LOST)} with one every 100 ms)"
+            f" (goal: {_percent(GOAL_LOST)} with one every 100 ms)"
         )
     return parts
 

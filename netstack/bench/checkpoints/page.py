@@ -12,39 +12,32 @@ from netstack.units import format_duration, format_latency
 from ..charts.look import Look, legend, swatch
 from ..charts.page import both_sizes, callout, figure, heads, notes, table
 from ..charts.svg import Chart, Mark, Series, draw
-from ..result_folder import result_page
+from ..experiment import Page
 from .figures import GOAL_MS, Point, verdicts
 from .spec import MODES, SINKS, CheckpointsSpec
 from .text import COLUMNS, cells, settings_line, state_size
 
 _LEAST_MS: Final = 1.0
 _STYLE: Final = "td .swatch { width: 34px; height: 16px; vertical-align: -3px; margin-right: 6px; }"
-_AXIS: Final = "backpressure: part of their speed the sinks do not have"
+_AXIS: Final = "backpressure: reduction of the sinks' rate"
 
 _Points = Mapping[str, Sequence[Point]]
 
 
-def build_page(spec: CheckpointsSpec, result: Mapping[str, Any], *, command: str, made: str) -> str:
-    """The whole page.
-
-    Args:
-        spec: the settings.
-        result: the document of the command.
-        command: the command line.
-        made: the date.
-    """
+def build_page(spec: CheckpointsSpec, result: Mapping[str, Any]) -> Page:
+    """The page of the command's document."""
     modes: _Points = result["modes"]
-    return result_page(
-        "checkpoints",
-        "How long does a checkpoint take under backpressure?",
-        notes("Findings", [f"{text[:1].upper()}{text[1:].removesuffix('.')}." for text in verdicts(spec, modes)]),
-        [callout("Warnings", result["warnings"]), _charts(spec, modes), _table(spec, modes)],
-        _notes(spec, result),
-        spec=spec,
-        result=result,
+    findings = [f"{text[:1].upper()}{text[1:].removesuffix('.')}." for text in verdicts(spec, modes)]
+    return Page(
+        heading="How long does a checkpoint take under backpressure?",
         about=settings_line(spec),
-        command=command,
-        made=made,
+        parts=[
+            notes("Findings", findings),
+            callout("Warnings", result["warnings"]),
+            _charts(spec, modes),
+            _table(spec, modes),
+        ],
+        remarks=_notes(spec, result),
         style=_STYLE,
     )
 
@@ -56,12 +49,12 @@ def _charts(spec: CheckpointsSpec, modes: _Points) -> str:
             "Duration",
             both_sizes(partial(draw, _chart(spec, modes, "duration_ms", "log", _latency, guides=_goal(spec, modes)))),
             "From the trigger until the checkpoint is complete; median, whiskers to the longest. Grey dashes:"
-            f" {GOAL_MS:g} ms and the time to write the state, the goal of unaligned ones.",
+            f" {GOAL_MS:g} ms and the time to write the state, the goal for unaligned ones.",
         ),
         figure(
             "Channel state",
             both_sizes(partial(draw, _chart(spec, modes, "channel_state_bytes", "linear", state_size))),
-            "Data in flight that became part of the checkpoint; median, whiskers to the largest.",
+            "In-flight data in the checkpoint; median, whiskers to the largest.",
         ),
     ]
     return f'<section aria-label="Charts">{label}<div class="charts">{"".join(figures)}</div></section>'
@@ -131,15 +124,15 @@ def _table(spec: CheckpointsSpec, modes: _Points) -> str:
 def _notes(spec: CheckpointsSpec, result: Mapping[str, Any]) -> list[str]:
     full = result["undisturbed_records_per_s"]
     return [
-        f"{spec.channels} sources in one process write as fast as they can to {SINKS} sinks in another, by key group,"
+        f"{spec.channels} sources in one process write at full speed to {SINKS} sinks in another, by key group,"
         " over TCP. Sinks count by key.",
-        f"Undisturbed, the sinks took {full:,.0f} records/s. At pressure p they take (1 - p) times as many, so that"
-        " records wait in every buffer in front of them.",
+        f"Without a limit, the sinks took {full:,.0f} records/s. At pressure p they take (1 - p) times as many, so that"
+        " records fill every buffer in front of them.",
         "An aligned barrier waits behind them. An unaligned one overtakes them, and they become part of the checkpoint."
         f" A timed one is aligned until it is {format_duration(spec.aligned_timeout_s, space=' ')} old.",
-        "Reaching: the checkpoint's age when its first barrier comes to the slower sink. Aligning: from then to the"
-        " last barrier. What an aligned barrier waits for in the sink's own buffers is in neither.",
+        "Reaching: the checkpoint's age when its first barrier arrives at the slower sink. Aligning: from then to the"
+        " last barrier. Waiting in the sink's own buffers is in neither.",
         "Writing: of the slowest task's state file and of the manifest, synchronised to the disk. Besides: the rest of"
         " the duration.",
-        "Lost: throughput with checkpoints against that without, in alternating stretches of one run.",
+        "Lost: throughput with checkpoints compared with that without, in alternating stretches of one run.",
     ]

@@ -52,8 +52,8 @@ class CheckpointsSpec(Settings):
             raise ConfigError(f"--interval {format_duration(self.interval_s)}: give more than 0")
         if not self.aligned_timeout_s > 0:
             raise ConfigError(
-                f"--aligned-timeout {format_duration(self.aligned_timeout_s)}: give more than 0; without patience it is"
-                " the mode unaligned"
+                f"--aligned-timeout {format_duration(self.aligned_timeout_s)}: give more than 0, or use the mode"
+                " unaligned"
             )
         unknown = [mode for mode in self.modes if mode not in MODES]
         if unknown or not self.modes or len(set(self.modes)) < len(self.modes):
@@ -61,7 +61,7 @@ class CheckpointsSpec(Settings):
         wrong = [pressure for pressure in self.pressures if not 0 <= pressure <= MOST_PRESSURE]
         if wrong or not self.pressures or list(self.pressures) != sorted(set(self.pressures)):
             text = ",".join(f"{pressure:g}" for pressure in self.pressures)
-            raise ConfigError(f"--pressure {text}: give rising numbers from 0, not held back, to {MOST_PRESSURE:g}")
+            raise ConfigError(f"--pressure {text}: give rising numbers from 0 (no limit) to {MOST_PRESSURE:g}")
         refuse_below(
             ("--channels", self.channels, 1),
             ("--record-bytes", self.record_bytes, MIN_RECORD_BYTES),

@@ -72,8 +72,7 @@ def document(spec: IsolateSpec, found: Summaries) -> dict[str, Any]:
     connections = max(found.producer["connections"], found.consumer["connections"])
     if connections != 1:
         raise MeasurementFailed(
-            f"both channels should share one connection, but there were {connections}: nothing about isolation was"
-            " measured"
+            f"both channels should share one connection, but there were {connections}: isolation was not measured"
         )
     ticks = found.consumer["ticks"]
     waits = {subtask: _Waited(spec, found.producer, subtask) for subtask in SUBTASKS}
@@ -132,8 +131,8 @@ def _rate_warnings(spec: IsolateSpec, rates: dict[Subtask, dict[Phase, float]]) 
         return []
     phases: tuple[Phase, ...] = ("before", "after")
     return [
-        f"{PRODUCERS[subtask]} was asked for {spec.rate_per_s:g} records/s, {subtask} got {rates[subtask][phase]:.0f}"
-        f" {phase} {STALLED} was held up: give a lower --rate, or a quieter machine"
+        f"{PRODUCERS[subtask]} was to send {spec.rate_per_s:g} records/s, {subtask} got {rates[subtask][phase]:.0f}"
+        f" {phase} {STALLED} was slowed down: give a lower --rate, or a quieter machine"
         for subtask in SUBTASKS
         for phase in phases
         if rates[subtask][phase] < RATE_KEPT * spec.rate_per_s
@@ -146,7 +145,7 @@ def _pause_warnings(spec: IsolateSpec, found: Summaries) -> list[str]:
         late_ns = max(at - tick * TICK_NS for at, tick in zip(summary["edges_ns"], spec.edges(), strict=True))
         if late_ns > PAUSE_NS:
             parts.append(
-                f"the {role} process stood still for {late_ns / 1e9:.1f} s: something else on this machine disturbs"
+                f"the {role} process was paused for {late_ns / 1e9:.1f} s: something else on this machine disturbs"
                 " the figures"
             )
     return parts

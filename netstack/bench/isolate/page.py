@@ -12,7 +12,7 @@ from netstack.units import format_count
 from ..charts.look import legend, swatch
 from ..charts.page import both_sizes, callout, figure
 from ..charts.svg import nice_ticks
-from ..result_folder import result_page
+from ..experiment import Page
 from .chart import LOOKS, STYLE, draw
 from .spec import PHASES, PRODUCERS, SIBLING, STALLED, SUBTASKS, TICK_S, IsolateSpec
 from .text import MODES, middle_phase, percent, settings_line, top_rate, verdict
@@ -21,27 +21,14 @@ _WIDE_PX: Final = (580, 400)
 _NARROW_PX: Final = (340, 360)
 
 
-def build_page(spec: IsolateSpec, result: Mapping[str, Any], *, command: str, made: str) -> str:
-    """The whole page.
-
-    Args:
-        spec: the settings.
-        result: the document of the command.
-        command: the command line.
-        made: the date.
-    """
+def build_page(spec: IsolateSpec, result: Mapping[str, Any]) -> Page:
+    """The page of the command's document."""
     modes = {name: result[key] for key, name in MODES.items() if key in result}
-    return result_page(
-        "isolate",
-        "A consumer stalls: what becomes of its sibling on the same connection?",
-        _findings(spec, modes),
-        [_warnings(modes), _charts(spec, modes), _table(modes)],
-        _notes(spec),
-        spec=spec,
-        result=result,
+    return Page(
+        heading="A consumer stalls: what happens to its sibling on the same connection?",
         about=settings_line(spec),
-        command=command,
-        made=made,
+        parts=[_findings(spec, modes), _warnings(modes), _charts(spec, modes), _table(modes)],
+        remarks=_notes(spec),
         style=STYLE,
     )
 
@@ -65,7 +52,7 @@ def _warnings(modes: Mapping[str, Any]) -> str:
     if lost:
         parts.append(
             '<div class="callout bad" role="alert"><strong>Not everything was delivered</strong>'
-            f" with {escape(' and '.join(lost))}: the figures do not count.</div>"
+            f" with {escape(' and '.join(lost))}: the figures are invalid.</div>"
         )
     return "".join([*parts, callout("Warnings", items)])
 
@@ -78,9 +65,9 @@ def _charts(spec: IsolateSpec, modes: Mapping[str, Any]) -> str:
     figures = []
     for name, mode in modes.items():
         most = max(rate for each in SUBTASKS for rate in mode["series"]["records_per_s"][each])
-        note = "Records a second, counted where the subtask takes them."
+        note = "Records per second, counted at the subtask."
         if most > top:
-            note += f" Cut off: records that were held up arrive at once, at up to {format_count(most)}."
+            note += f" Cut off: blocked records arrive at once, at up to {format_count(most)}."
         drawn = both_sizes(partial(draw, name, spec, mode, top), _WIDE_PX, _NARROW_PX)
         figures.append(figure(_titled(name), drawn, note))
     return f'<section aria-label="Course">{label}<div class="charts">{"".join(figures)}</div></section>'
@@ -101,7 +88,7 @@ def _table(modes: Mapping[str, Any]) -> str:
     return (
         '<section class="card"><h2>By phase</h2><div class="scroll"><table><thead>'
         '<tr><th></th><th></th><th colspan="3" scope="colgroup">records/s of the consumer</th>'
-        '<th colspan="3" scope="colgroup">of its time the producer was backpressured</th></tr>'
+        '<th colspan="3" scope="colgroup">backpressure of the producer</th></tr>'
         f'<tr><th scope="col" class="l">mode</th><th scope="col" class="l">channel</th>{phases}{phases}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div></section>"
     )
@@ -109,17 +96,17 @@ def _table(modes: Mapping[str, Any]) -> str:
 
 def _notes(spec: IsolateSpec) -> list[str]:
     edge_s = spec.window("before")[0] * TICK_S
-    but_open = "" if spec.slow_rate_per_s else ": it does not read, but stays open"
+    but_open = "" if spec.slow_rate_per_s else ": it does not read, but its channel stays open"
     return [
         "A.1 and A.2 are tasks of one process, B.3 and B.4 of another; both logical channels share one connection."
         f" In the middle phase {middle_phase(spec)}{but_open}.",
-        f"With credit, what is sent always finds a buffer, so {STALLED}'s records wait at A.2. Without, they fill the"
-        f" buffers of {STALLED}'s gate; then nobody reads the connection any more, and {SIBLING} gets no more than"
+        f"With credit, a sent record always has a buffer, so {STALLED}'s records wait at A.2. Without, they fill the"
+        f" buffers of {STALLED}'s gate; then the connection is not read any more, and {SIBLING} gets no more than"
         f" {STALLED}.",
         f"Rates leave out the first and last {edge_s:g} s of each phase, where buffers fill and drain.",
-        "Producers do not catch up: what was due while they were held up is skipped, so that after compares with"
+        "Producers do not catch up: records due while they were blocked are skipped, so that after compares with"
         " before.",
-        "Every record's place in its channel, the count and a checksum were verified.",
+        "The position of every record in its channel, the count and a checksum were verified.",
     ]
 
 

@@ -58,7 +58,7 @@ class IsolateSpec(Settings):
             raise ConfigError(f"--slow-rate {self.slow_rate_per_s:g}: give 0 to stall, or more")
         if self.rate_per_s is not None and self.slow_rate_per_s >= self.rate_per_s:
             raise ConfigError(
-                f"--slow-rate {self.slow_rate_per_s:g} is not below --rate {self.rate_per_s:g}: nothing would be slow"
+                f"--slow-rate {self.slow_rate_per_s:g} is not below --rate {self.rate_per_s:g}: B.4 would not be slow"
             )
         refuse_below(
             ("--record-bytes", self.record_bytes, MIN_RECORD_BYTES),

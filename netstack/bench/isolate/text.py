@@ -24,7 +24,7 @@ _BURST: Final = 1.5  # times the steady rate
 
 def settings_line(spec: IsolateSpec) -> str:
     """The settings in a line."""
-    rate = "as fast as it goes" if spec.rate_per_s is None else f"{three_digits(spec.rate_per_s)} records/s"
+    rate = "full speed" if spec.rate_per_s is None else f"{three_digits(spec.rate_per_s)} records/s"
     segment = format_size(spec.segment_size_bytes, space=" ")
     parts = [
         f"{' and '.join(PRODUCERS.values())} each {rate}",
@@ -48,7 +48,7 @@ def verdict(spec: IsolateSpec, mode: Mapping[str, Any]) -> str:
     kept = mode["sibling_kept"]
     what = f"took {three_digits(spec.slow_rate_per_s)} records/s" if spec.slow_rate_per_s else "stalled"
     if kept is None:
-        return f"{SIBLING} got nothing even before {STALLED} {what}"
+        return f"{SIBLING} received nothing even before {STALLED} {what}"
     return f"{SIBLING} kept {kept:.0%} of its rate while {STALLED} {what}".replace("%", " %")
 
 
@@ -62,6 +62,13 @@ def top_rate(modes: Collection[Mapping[str, Any]]) -> float:
     bins = [rate for mode in modes for each in SUBTASKS for rate in mode["series"]["records_per_s"][each]]
     steady = [rate for mode in modes for each in SUBTASKS for rate in mode["records_per_s"][each].values()]
     return min(max(bins), _BURST * max(steady)) or 1.0
+
+
+def print_modes(spec: IsolateSpec, modes: Mapping[str, Mapping[str, Any]], out: Console) -> None:
+    """Prints the settings and each mode's table, plot and verdict."""
+    out.print(escape(settings_line(spec)), soft_wrap=True)
+    for key, mode in modes.items():
+        print_mode(MODES[key], spec, mode, out)
 
 
 def print_mode(name: str, spec: IsolateSpec, mode: Mapping[str, Any], out: Console) -> None:

@@ -27,29 +27,29 @@ _WAYS: Final = (
 )
 
 
-@click.command(short_help="Jobs on real processes: until all tasks run, until a region runs again, a chain's records.")
+@click.command(short_help="Jobs on real processes: time to start, time to recover, throughput of a chain.")
 @flags(
-    flag_of(_DEFAULT, "--tasks", COUNTS, "Sizes of jobs whose start is timed; even."),
+    flag_of(_DEFAULT, "--tasks", COUNTS, "Numbers of tasks of the timed jobs; even."),
     flag(
         "--all-to-all",
         COUNTS,
-        "Parallelisms of jobs whose every source sends to every sink; 1000 is a million channels.",
+        "Parallelisms of all-to-all jobs; 1000 is a million channels.",
     ),
-    flag_of(_DEFAULT, "--taskmanagers", COUNT, "They start on so many."),
-    flag_of(_DEFAULT, "--kills", COUNT, "Of TaskManagers; 0 leaves it out."),
-    flag_of(_DEFAULT, "--records", COUNT, "Through the chain."),
-    flag_of(_DEFAULT, "--operators", COUNT, "Between its source and its sink."),
-    flag_of(_DEFAULT, "--rounds", COUNT, "Of the chain's ways; 0 leaves it out."),
+    flag_of(_DEFAULT, "--taskmanagers", COUNT, "Number of TaskManagers."),
+    flag_of(_DEFAULT, "--kills", COUNT, "Number of TaskManager kills; 0 leaves recovery out."),
+    flag_of(_DEFAULT, "--records", COUNT, "Records through the chain."),
+    flag_of(_DEFAULT, "--operators", COUNT, "Operators of the chain, between source and sink."),
+    flag_of(_DEFAULT, "--rounds", COUNT, "Repeats of each variant of the chain; 0 leaves it out."),
     json_flag,
 )
 def jobs(as_json: bool, **settings: Any) -> int:
-    """Starts jobs on TaskManagers that are processes of this machine, and times three things.
+    """Starts jobs on TaskManagers that are processes of this machine, and measures three things.
 
-    From the submission of a job until all of its tasks run, for several sizes. From kill -9 of a TaskManager until the
-    region that ran there runs elsewhere. And how many records per second go through a chain of operators: in one task,
-    in one task each, between two TaskManagers, beside the same functions in a loop.
+    Time from the submission of a job until all of its tasks run, for several sizes. Time from kill -9 of a TaskManager
+    until its region runs elsewhere. Records per second through a chain of operators: in one task, in one task each,
+    between two TaskManagers, and the same functions in a loop.
 
-    Exit code 1 when a record was lost, or a region was restarted that had no part in the failure.
+    Exit code 1 if a record was lost, or a failure restarted an unrelated region.
     """
     from .measure import measure
 
@@ -90,7 +90,7 @@ def print_jobs(result: Mapping[str, Any], out: Console) -> None:
     if recover is not None:
         recovery_ms = recover["recovery_ms"]
         out.print(
-            f"kill -9 of a TaskManager, {recover['kills']} times: its region ran again after"
+            f"kill -9 of a TaskManager, {recover['kills']} times: its region recovered after"
             f" {_seconds(recovery_ms['p50'] / 1e3)}, {_seconds(recovery_ms['max'] / 1e3)} at most",
             soft_wrap=True,
         )

@@ -5,7 +5,6 @@ The variants of the chain take turns, so that disturbances affect all of them.
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from netstack.config import MIB
 from netstack.jobmanager.client import Document
 from netstack.jobmanager.local import LocalCluster, open_local_cluster
 
-from ..host import host_facts, version
+from ..experiment import with_facts
 from .operators import PIPELINES, RESULT, chain, in_one_process, two_pipelines
 from .spec import JobsSpec
 from .starts import check_alive, exchanges, pointwise, until
@@ -44,19 +43,17 @@ async def measure(spec: JobsSpec, on_step: Told) -> dict[str, Any]:
     exchange = await exchanges(spec, on_step) if spec.all_to_all else []
     for row in (*deploy, *exchange):
         if row["lost"]:
-            warnings.append(f"{row['tasks']} tasks: {row['lost']} TaskManagers were lost while they came up")
+            warnings.append(f"{row['tasks']} tasks: {row['lost']} TaskManagers were lost during the start")
     recover = await _recover(spec, on_step, warnings) if spec.kills else None
-    return {
+    figures = {
         "deploy": deploy,
         "all_to_all": exchange,
         "recover": recover,
         "chain": await _chain(spec, on_step, warnings) if spec.rounds else None,
         "delivered": not warnings,
-        "settings": dataclasses.asdict(spec),
-        "host": host_facts(),
-        "version": version(),
         "warnings": warnings,
     }
+    return with_facts(spec, figures)
 
 
 async def _recover(spec: JobsSpec, on_step: Told, warnings: list[str]) -> dict[str, Any]:
@@ -64,7 +61,7 @@ async def _recover(spec: JobsSpec, on_step: Told, warnings: list[str]) -> dict[s
     async with open_local_cluster(taskmanagers=len(PIPELINES) + 1, slots=1, memory_bytes=32 * MIB) as cluster:
         client = cluster.client
         job_id = await client.submit(two_pipelines(_CHECKPOINT_S))
-        await until(lambda: _runs(cluster, job_id), "the pipelines do not run")
+        await until(lambda: _runs(cluster, job_id), "the pipelines are not running")
         for number in range(spec.kills):
             on_step(f"kill {number + 1} of {spec.kills}")
             await trio.sleep(_QUIET_S)  # for some checkpoints
@@ -81,12 +78,12 @@ async def _recover(spec: JobsSpec, on_step: Told, warnings: list[str]) -> dict[s
                 again = all(now > then for now, then in zip(_attempts(job, victim), before[victim], strict=True))
                 return again and _all_run(job)
 
-            await until(runs_again, f"pipeline {victim} does not run again")
+            await until(runs_again, f"pipeline {victim} is not running again")
             recovered_s.append(time.monotonic() - killed_s)
             job = await client.job(job_id)
             if _attempts(job, other) != before[other]:
                 warnings.append(f"kill {number + 1}: pipeline {other} was restarted, too")
-            await until(lambda: _is_complete(cluster), "the killed TaskManager does not come back")
+            await until(lambda: _is_complete(cluster), "the killed TaskManager did not restart")
         job = await client.job(job_id)
         if job["restarts"] != spec.kills:
             warnings.append(f"{spec.kills} kills, and {job['restarts']} failures: {job['log'][-1]['text']}")
@@ -157,5 +154,5 @@ async def _chain_rate(cluster: LocalCluster, spec: JobsSpec, way: str, warnings:
     result = await cluster.wait(await cluster.client.submit(job))
     outcome = result.results[RESULT][0]
     if outcome["records"] != spec.records:
-        warnings.append(f"{way}: {outcome['records']} of {spec.records} records came")
+        warnings.append(f"{way}: {outcome['records']} of {spec.records} records arrived")
     return float(outcome["records"] / outcome["seconds"])

@@ -7,10 +7,12 @@ from typing import final
 
 from netstack.errors import ConfigError
 
+from ..spec import Settings, refuse_below
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobsSpec:
+class JobsSpec(Settings):
     """What is measured.
 
     Attributes:
@@ -35,15 +37,11 @@ class JobsSpec:
     rounds: int = 3
 
     def __post_init__(self) -> None:
-        for name in ("taskmanagers", "records", "operators"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"--{name} {getattr(self, name)}: give at least 1")
-        for name in ("kills", "rounds"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"--{name} {getattr(self, name)}: give 0 or more")
-        for parallelism in self.all_to_all:
-            if parallelism < 1:
-                raise ConfigError(f"--all-to-all {parallelism}: give at least 1")
+        refuse_below(
+            *((f"--{name}", getattr(self, name), 1) for name in ("taskmanagers", "records", "operators")),
+            *((f"--{name}", getattr(self, name), 0) for name in ("kills", "rounds")),
+            *(("--all-to-all", parallelism, 1) for parallelism in self.all_to_all),
+        )
         for tasks in self.tasks:
             if tasks < 2 or tasks % 2:
                 raise ConfigError(f"--tasks {tasks}: give even numbers, 2 or more")

@@ -137,7 +137,7 @@ async def _start(cluster: LocalCluster, job: StreamEnvironment, tasks: int, *, r
             row["records"] = result["vertices"][-1]["records_in"]
             return bool(row["records"] == records)
 
-        await until(all_came, f"{tasks} tasks: not every one of {records} records came")
+        await until(all_came, f"{tasks} tasks: not all of {records} records arrived")
         row["records_s"] = time.monotonic() - began_s
     details = await client.job(job_id)
     homes = [subtask["taskmanager"] for vertex in details["vertices"] for subtask in vertex["subtasks"]]

@@ -117,7 +117,7 @@ async def measure_mesh(
     )
     record = jobs.records[job_id]
     master = record.master
-    assert master is not None, "nothing waited since it began"
+    assert master is not None, "no time was measured"
     try:
         return await _lead(conversation, record, master)
     finally:
@@ -304,7 +304,7 @@ class _Conversation:
         named = [f"{each} on {self._mesh.daemons[each.host].address}" for each in silent]
         more = f" and {len(named) - 4} more" if len(named) > 4 else ""
         more += "".join(
-            f"; {each.address} is gone: {each.lost_because}" for each in self._mesh.daemons if each.lost_because
+            f"; {each.address} was lost: {each.lost_because}" for each in self._mesh.daemons if each.lost_because
         )
         return f"waiting for {', '.join(named[:4])}{more}; {sum(self._arrived.values())} records arrived"
 

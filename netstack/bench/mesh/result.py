@@ -349,9 +349,9 @@ def _crowd_warnings(outcome: Outcome) -> list[str]:
         return []
     cpus = outcome.hosts[min(crowded)].facts.get("cpus")
     who = "the slots of a TaskManager" if len(crowded) == 1 else f"{len(crowded)} TaskManagers"
-    warnings = [f"{who} share a machine of {cpus} CPUs: they wait for each other"]
+    warnings = [f"{who} share a machine of {cpus} CPUs: they compete for the processor"]
     if outcome.matrix.spec.rate_per_s is not None:
-        warnings.append("records leave some 0.1 ms late: nobody spins on the clock where processors are shared")
+        warnings.append("records leave some 0.1 ms late: tasks do not spin on the clock where processors are shared")
     return warnings
 
 

@@ -49,7 +49,7 @@ class HostSpec:
         sources = int(counts[1])
         sinks = sources if counts[2] is None else int(counts[2])
         if not sources + sinks:
-            raise ConfigError(f"--hosts {text.strip()!r}: nothing would run there; leave it out")
+            raise ConfigError(f"--hosts {text.strip()!r}: it has no subtasks; leave it out")
         if max(sources, sinks) > _MOST_SUBTASKS:
             raise ConfigError(f"--hosts {text.strip()!r}: at most {_MOST_SUBTASKS} sources and sinks a host")
         return cls(address, sources, sinks)
@@ -86,12 +86,12 @@ class MeshSpec(RunSpec):
             (
                 self.input_path is not None and self.rows_file is None,
                 "--input",
-                "the hosts do not have the file; generated records only",
+                "the hosts do not have the file; use generated records",
             ),
             (
                 self.is_impaired,
                 "--round-trip and --link-rate",
-                "a link between hosts is as it is; shape it there, or measure between two processes",
+                "the link between hosts is real; shape it there, or measure between two processes",
             ),
         ):
             if is_asked:
@@ -110,7 +110,7 @@ class MeshSpec(RunSpec):
             for host in hosts:
                 if host.sources != host.sinks:
                     raise ConfigError(
-                        f"--relay with {host}: records come back to a sink beside their source, so give as many sinks"
+                        f"--relay with {host}: records return to a sink beside their source, so give as many sinks"
                         f" as sources ({host.address}={host.sources or host.sinks})"
                     )
 

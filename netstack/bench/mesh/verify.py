@@ -231,7 +231,7 @@ def _lanes(sent: int, deliveries: Mapping[str, Delivery], lanes: int) -> list[st
     for sink, each in deliveries.items():
         for first, end in each.lanes:
             if first in came:
-                texts.append(f"record {first} came to {came[first][0]} and to {sink}")
+                texts.append(f"record {first} arrived at {came[first][0]} and at {sink}")
             came[first] = sink, end
     for first in range(min(lanes, sent)):
         sink, end = came.pop(first, ("", -1))

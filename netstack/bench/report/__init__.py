@@ -117,7 +117,6 @@ def build_combined_report(sweeps: Sequence[Sweep]) -> str:
 
 
 def _links(sections: Sequence[tuple[str, str]]) -> str:
-    """Links to the sections of the page."""
     items = "".join(f'<li><a href="#{name}">{label}</a></li>' for name, label in [*sections, ("method", "Method")])
     return f'<nav aria-label="Sections"><ul>{items}</ul></nav>'
 
@@ -127,7 +126,6 @@ def _found(analysis: Analysis) -> list[tuple[str, str, str]]:
 
 
 def _head(by_timeout: bool, by_buffers: bool) -> str:
-    """The page's title."""
     if not by_timeout:
         return "Throughput against the number of buffers"
     more = " and the number of buffers" if by_buffers else ""
@@ -149,7 +147,6 @@ def _subtitle(rows: Sequence[Row], sweeps: Sequence[Sweep]) -> str:
 
 
 def _workload(rows: Sequence[Row]) -> str:
-    """Such as `2,000 rows of events, 34 B each in the mean`; empty where records were generated."""
     found = {}
     for row in rows:
         name = row.get("input_name") or row.get("settings_input_path")
@@ -177,7 +174,6 @@ def _findings(analysis: Analysis) -> str:
 
 
 def _in_lines(sentence: str) -> str:
-    """A sentence as HTML, with a break at each newline and no break inside a percentage."""
     text = escape(f"{sentence[:1].upper()}{sentence[1:]}.")
     return text.replace(" \u00b1 ", "&nbsp;\u00b1&nbsp;").replace(" %", "&nbsp;%").replace("\n", "<br>")
 
@@ -223,14 +219,12 @@ def _every_run(analysis: Analysis, filters: Filters) -> str:
 
 
 def _below_payload(rows: Sequence[Row]) -> str:
-    """Explains why wire MB/s may be below payload MB/s."""
     if any((row.get("wire_mb_per_s") or math.inf) < (row.get("payload_mb_per_s") or 0.0) for row in rows):
         return " Wire MB/s are below the payload where a sink reads from its own host, which uses no wire."
     return ""
 
 
 def _machine(rows: Sequence[Row]) -> str:
-    """Facts about the hosts: every distinct value of each fact, and the range of the load."""
     values: dict[str, dict[str, None]] = {}
     loads: list[float] = []
     packages: dict[str, None] = {}
@@ -258,7 +252,6 @@ def _fact(name: str, value: Any) -> str:
 
 
 def _settings(rows: Sequence[Row], sweeps: Sequence[Sweep]) -> str:
-    """Every setting with its distinct values, then repeats, order and command of the sweep."""
     known = {}
     present = (name.removeprefix("settings_") for row in rows for name in row if name.startswith("settings_"))
     for name in dict.fromkeys((*RunSpec.__dataclass_fields__, *present)):

@@ -56,7 +56,6 @@ def answer_finding(analysis: Analysis) -> list[tuple[str, str, str]]:
 
 
 def _range(answers: list[Answer]) -> str:
-    """`1 ms`, or `0 to 10 ms` where the lines differ."""
     timeouts = sorted({each.point.timeout_s for each in answers}, key=timeout_order)
     first, last = timeout_label(timeouts[0]), timeout_label(timeouts[-1])
     return first if len(timeouts) == 1 else f"{first} to {last}"

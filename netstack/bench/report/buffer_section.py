@@ -68,7 +68,6 @@ def _exclusive_facets(exclusive: int, filters: Filters) -> str:
 
 
 def _facets(curve: BufferCurve, filters: Filters) -> str:
-    """The filter values of a whole curve."""
     link = curve.link
     names = {
         "record_bytes": link.record_bytes,
@@ -135,7 +134,6 @@ def _product(curve: BufferCurve) -> str:
 
 
 def _formula(curve: BufferCurve) -> str:
-    """The calculation of the bandwidth-delay product."""
     round_trip = timeout_label(curve.link.round_trip_s)
     return f"= {curve.rate_text} \u00d7 {round_trip} \u00f7 {format_size(curve.link.segment_bytes, space=' ')}"
 
@@ -163,7 +161,6 @@ def _sum(curve: BufferCurve, point: BufferPoint) -> str:
 
 
 def _table(curves: Sequence[BufferCurve], filters: Filters) -> str:
-    """A sortable table of all points, for readers who cannot see the curves."""
     links = [curve.link for curve in curves]
     several = len({(link.record_bytes, link.channels, link.timeout_s, link.extras) for link in links}) > 1
     words = ["round trip", "link rate", *(["work"] if several else [])]

@@ -205,7 +205,6 @@ def _finding(curve: BufferCurve) -> tuple[str, str, str]:
 
 
 def _told(curve: BufferCurve) -> str:
-    """The throughput with few buffers, and the number that sufficed."""
     enough = _enough(curve)
     few = _few(curve, enough)
     parts = [] if few is None else [f"with {few:,} buffers it reached {_best_at(curve, few):.0%}"]
@@ -275,7 +274,6 @@ def _points(link: Link, found: Mapping[tuple[int, int], list[Row]]) -> list[Buff
 
 
 def _best(link: Link, points: Mapping[Link, Sequence[BufferPoint]]) -> float:
-    """The best MB/s on the wire of this workload at any round trip."""
     return max(
         point.wire.median
         for other, found in points.items()

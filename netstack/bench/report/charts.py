@@ -129,7 +129,6 @@ def _drawings(
     unit: str,
     guides: list[float | None] | None = None,
 ) -> str:
-    """The chart for wide and for narrow screens; the style sheet shows one of them."""
     series = []
     for number, (line, (hue, dash, shape)) in enumerate(styles(analysis).items()):
         marks: list[Mark | None] = []

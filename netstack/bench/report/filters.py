@@ -116,5 +116,4 @@ def _has(row: Mapping[str, Any], name: str) -> bool:
 
 
 def _order(value: Any) -> tuple[bool, bool, Any]:
-    """Numbers by value, then text, `none` last."""
     return value is None, isinstance(value, str), "" if value is None else value

@@ -39,8 +39,6 @@ _KINDS: Final[tuple[Kind, ...]] = ("throughput", "latency")
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """One pair: its value, its uncertainty, and whether both ends are the same host."""
-
     value: float
     uncertainty: float | None
     is_local: bool
@@ -122,7 +120,6 @@ def _median_us(pair: Mapping[str, Any]) -> float | None:
 
 
 def _round_trips(rows: Sequence[Row]) -> str:
-    """Round-trip latency, which needs only one clock."""
     found = [(name, Figure.of(row.get(f"round_trip_latency_us_{name}") for row in rows)) for name in _ROUND_TRIP]
     told = ", ".join(f"{name} {micro(figure.median)}" for name, figure in found if figure)
     return f'<p class="note">Round trips, by one clock: {escape(told)}.</p>' if told else ""
@@ -142,7 +139,6 @@ def _percentile(of: str, name: str) -> Callable[[Mapping[str, Any]], float | Non
 
 
 def _pairs(rows: Sequence[Row], read: Callable[[Mapping[str, Any]], float | None]) -> _Map:
-    """The median of each pair over the repeats."""
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         for pair in row["pairs"]:
@@ -196,7 +192,6 @@ def _cell(cell: _Cell | None, high: float, write: Callable[[float], str], is_one
 
 
 def _host_table(rows: Sequence[Row]) -> str:
-    """The figures of each host, medians over the repeats, without empty columns."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         for host in row["hosts"]:
@@ -227,7 +222,6 @@ def _host_cell(hosts: Sequence[Mapping[str, Any]], name: str, write: Callable[[f
 
 
 def _offset(microseconds: float) -> str:
-    """A signed difference of clocks."""
     return ("\u2212" if microseconds < 0 else "+" if microseconds > 0 else "") + micro(abs(microseconds))
 
 

@@ -38,8 +38,6 @@ _NOTES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """One curve: a point of the sweep with its look and label."""
-
     line: Line
     timeout_s: float | None
     number: int
@@ -99,7 +97,6 @@ def _values(analysis: Analysis, kind: Kind, names: Sequence[str]) -> list[float]
 
 
 def _curves(analysis: Analysis, kind: Kind, filters: Filters) -> list[_Curve]:
-    """Every point with a latency: coloured by timeout, or as on the other charts where there is but one."""
     looks = styles(analysis)
     sweeps = sorted({line.sweep for line in analysis.lines})
     several = len(analysis.timeouts) > 1
@@ -127,7 +124,6 @@ def _timeout_words(timeout_s: float | None, sweep: str) -> str:
 
 
 def _groups(analysis: Analysis, kind: Kind, filters: Filters) -> list[tuple[str, Line | None, list[_Curve]]]:
-    """The charts: what each is of, and its curves."""
     curves = _curves(analysis, kind, filters)
     if len(analysis.timeouts) < 2:
         timeout = "".join(timeout_label(each) for each in analysis.timeouts)

@@ -278,18 +278,15 @@ def _by_sweep(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _decided(sweeps: Sequence[Sequence[Row]], name: str) -> bool:
-    """Whether a value is the same in all of a sweep, of which there are several."""
     return len(sweeps) > 1 and all(len({facet(row, name) for row in rows}) == 1 for rows in sweeps)
 
 
 def _line_order(line: Line) -> tuple[Any, ...]:
-    """By size, then channels, then the other settings, numbers in them by value."""
     parts = [(int(part) if part.isdigit() else 0, part) for _, text in line.extras for part in re.split(r"(\d+)", text)]
     return line.record_bytes, line.channels, parts
 
 
 def _distinct(rows: Iterable[Row], name: str) -> list[str]:
-    """The different values of one column, as text; rows that failed early may lack it."""
     return list(dict.fromkeys("none" if row[name] is None else plain(row[name]) for row in rows if name in row))
 
 

@@ -107,7 +107,6 @@ def compared_section(sweeps: Sequence[Sweep], filters: Filters) -> str:
 
 
 def _own_settings(sweep: Sweep, names: Sequence[str]) -> str:
-    """The settings in which all rows of this sweep differ from another one."""
     found = [f"{setting_name(name)} {setting_text(name, facet(sweep.rows[0], name))}" for name in names]
     return ", ".join(found) or "\u2013"
 
@@ -157,7 +156,6 @@ def _times(each: Difference) -> float:
 
 
 def _range(each: Difference) -> str:
-    """The 99 % confidence interval of the change; a dash with too few repeats."""
     return "\u2013" if each.low is None or each.high is None else f"{each.low:+.0%} to {each.high:+.0%}"
 
 

@@ -29,8 +29,6 @@ _OPEN_UP_TO: Final = 40  # rows: longer tables start folded
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column: header, shown text and, if different, sort value."""
-
     head: str
     show: Callable[[Row], str]
     sort: Callable[[Row], float | str | None] | None = None
@@ -77,7 +75,6 @@ def kept_table(analysis: Analysis, filters: Filters) -> str:
 
 
 def _kept(analysis: Analysis, line: Line, timeout_s: float | None) -> str:
-    """The fraction, with its range if there are enough repeats."""
     found = Interval.of_pairs(analysis.pairs(line, timeout_s))
     return f"{analysis.kept(line, timeout_s):.0%}" if found is None else found.percent()
 
@@ -153,8 +150,6 @@ def _figure(head: str, read: Callable[[Row], Any], write: Callable[[float], str]
 
 
 def _extras(analysis: Analysis) -> tuple[_Column, ...]:
-    """One column for each further setting in which the lines differ."""
-
     def column(name: str) -> _Column:
         return _Column(
             escape(setting_name(name)),

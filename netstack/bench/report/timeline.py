@@ -75,7 +75,6 @@ def timeline_section(analysis: Analysis, filters: Filters) -> str:
 
 
 def _run(analysis: Analysis, line: Line, timeout_s: float | None) -> Row | None:
-    """The run of a point that is shown."""
     kinds: tuple[Kind, ...] = ("throughput", "latency")
     for kind in kinds:
         rows = [row for row in analysis.runs(kind, line, timeout_s) if row.get("timeline")]
@@ -85,7 +84,6 @@ def _run(analysis: Analysis, line: Line, timeout_s: float | None) -> Row | None:
 
 
 def _waited(row: Row) -> float:
-    """The total back-pressure of a run."""
     return sum(float(sample.get("backpressured_ms_per_s") or 0.0) for sample in row["timeline"]) / len(row["timeline"])
 
 
@@ -104,13 +102,11 @@ def _task(sample: Mapping[str, Any]) -> _Task:
 
 
 def _name(task: _Task, alone: bool) -> str:
-    """The task, with its host where there are several."""
     host, name = task
     return name or host if alone else " / ".join(filter(None, task))
 
 
 def _view(row: Row, parts: Sequence[tuple[str, str, float]], numbers: Mapping[_Task, int], alone: bool) -> str:
-    """The panels of one run, each with its averages."""
     last_s = max(float(sample["t_s"]) for sample in row["timeline"])
     drawn = []
     looks = numbered(len(numbers))
@@ -160,7 +156,6 @@ def _view(row: Row, parts: Sequence[tuple[str, str, float]], numbers: Mapping[_T
 
 
 def _samples(row: Row, task: _Task, name: str, whole: float) -> list[tuple[float, float]]:
-    """(seconds, part) of one task, averaged where there are too many."""
     found = [
         (float(sample["t_s"]), float(sample[name]) / whole)
         for sample in row["timeline"]

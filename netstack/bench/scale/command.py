@@ -27,19 +27,19 @@ _COUNTS = ("taskmanagers", "parallelism", "connections", "channels")
 
 @click.command(short_help="More channels, connections, TaskManagers: rate, CPU and memory of each.")
 @flags(
-    flag("--axis", AXES, "Repeatable; all if not given.", "axes", multiple=True),
-    flag("--most", COUNT, "No more of them than so many."),
-    flag("--emit", EMITS, "Repeatable; both if not given.", "emits", multiple=True),
+    flag("--axis", AXES, "What to increase; repeatable, by default all.", "axes", multiple=True),
+    flag("--most", COUNT, "Limit of channels, connections and TaskManagers."),
+    flag("--emit", EMITS, "How records are emitted; repeatable, by default both.", "emits", multiple=True),
     flag_of(_DEFAULT, "--seconds", LENGTH, "Length of each run."),
     json_flag,
 )
 def scale(axes: tuple[str, ...], most: int | None, emits: tuple[Any, ...], seconds: float, as_json: bool) -> int:
-    """Sends records of 8 bytes as fast as it goes, over more and more channels, connections and TaskManagers.
+    """Sends records of 8 bytes at full speed over increasing numbers of channels, connections and TaskManagers.
 
-    CPU is that of all processes together. Memory is the most each process held, the interpreter included; of
-    TaskManagers the mean at the end. The default takes about two minutes.
+    CPU is that of all processes together. Memory is the peak of each process, interpreter included; for TaskManagers
+    the mean at the end. The default takes about two minutes.
 
-    Exit code 1 when something did not arrive whole, in order and once, or could not be measured.
+    Exit code 1 if a record did not arrive completely, in order and exactly once, or a point could not be measured.
     """
     spec = ScaleSpec(axes=axes or AXES, most=most, emits=emits or EMITS, seconds=seconds)
     errors = console.err()
@@ -58,7 +58,7 @@ def print_scale(result: Mapping[str, Any], out: Console) -> None:
         rows = result[axis]
         counts = [name for name in _COUNTS if name in rows[0]]
         memories = list(dict.fromkeys(name for row in rows for name in row.get("memory_bytes", {})))
-        heads = (*counts, "records/s", "us CPU a 1,000", "p50", *(f"MB {name}" for name in memories))
+        heads = (*counts, "records/s", "CPU us/1,000", "p50", *(f"MB {name}" for name in memories))
         table = console.table(("by",), heads, title=_TITLES[axis])
         for row in rows:
             parts = [str(row["emit"]), *(f"{row[name]:,}" if name in row else "" for name in counts)]

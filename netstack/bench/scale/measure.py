@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +10,11 @@ from typing import Any, Final
 from netstack.config import KIB, MIB
 from netstack.errors import ConfigError, NetstackError
 
-from ..host import Usage, host_facts, version
+from ..experiment import with_facts
 from ..mesh.driver import run_over_hosts
 from ..mesh.spec import MeshSpec
 from ..runner import run_once
-from ..spec import Emit, RunSpec
+from ..spec import Emit, RunSpec, Settings, refuse_below
 from ..taskmanagers import local_taskmanagers
 
 CHANNELS: Final = (1, 10, 100, 1_000, 10_000)
@@ -37,7 +36,7 @@ Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScaleSpec:
+class ScaleSpec(Settings):
     """What is measured; `most` limits the number of channels, connections and TaskManagers."""
 
     axes: tuple[str, ...] = AXES
@@ -48,8 +47,7 @@ class ScaleSpec:
     def __post_init__(self) -> None:
         if not self.seconds > 0:
             raise ConfigError(f"--seconds {self.seconds:g}: give more than 0")
-        if self.most is not None and self.most < 1:
-            raise ConfigError(f"--most {self.most}: the minimum is 1")
+        refuse_below(("--most", self.most, 1))
 
     def points(self, values: Sequence[int]) -> list[int]:
         """The values within `most`."""
@@ -72,13 +70,8 @@ def measure(spec: ScaleSpec, on_step: Told) -> dict[str, Any]:
                 except NetstackError as error:
                     row |= {"error": str(error), "delivered": False}
                 rows.append(row)
-    return {
-        **rows_by_axis,
-        "delivered": all(row["delivered"] for rows in rows_by_axis.values() for row in rows),
-        "settings": dataclasses.asdict(spec),
-        "host": host_facts(),
-        "version": version(),
-    }
+    delivered = all(row["delivered"] for rows in rows_by_axis.values() for row in rows)
+    return with_facts(spec, {**rows_by_axis, "delivered": delivered})
 
 
 def _points(spec: ScaleSpec, axis: str) -> list[dict[str, int]]:
@@ -115,12 +108,8 @@ def _all_to_all(spec: ScaleSpec, emit: Emit, *, taskmanagers: int, parallelism: 
         result = run_over_hosts(MeshSpec(emit=emit, seconds=spec.seconds, hosts=hosts))
         used = running.used()
         elapsed_s = time.monotonic() - began
-    row = _row(result, used.cpu_s - before.cpu_s, {"each": _of_each(used, taskmanagers)})
+    row = _row(result, used.cpu_s - before.cpu_s, {"each": used.memory_bytes // taskmanagers})
     return {**row, "channels": parallelism * parallelism, "elapsed_s": elapsed_s}
-
-
-def _of_each(used: Usage, count: int) -> int:
-    return used.memory_bytes // count
 
 
 def _row(result: Mapping[str, Any], cpu_s: float, memory_bytes: Mapping[str, int]) -> dict[str, Any]:

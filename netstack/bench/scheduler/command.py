@@ -26,12 +26,12 @@ _HEADLINES: Final = (
 """Key, name, goal at 10,000, Flink's published figure for 10,000."""
 
 
-@click.command(short_help="What scheduling a wide job costs: time, memory and bytes of each step.")
+@click.command(short_help="Cost of scheduling a wide job: time, memory and bytes of each step.")
 @flags(
     flag(
         "--parallelism",
         COUNT,
-        "Subtasks of the source and of the sink each; even, 32768 at most.",
+        "Parallelism of the source and of the sink; even, 32768 at most.",
         default=_PUBLISHED_PARALLELISM,
     ),
     json_flag,
@@ -39,8 +39,8 @@ _HEADLINES: Final = (
 def scheduler(parallelism: int, as_json: bool) -> int:
     """Schedules a source and a sink with an all-to-all edge, step by step, at a parallelism and at half of it.
 
-    No process is started and nothing is sent: slots and TaskManagers are events. Exit code 1 when a step did not come
-    to what it should.
+    No process is started and nothing is sent: slots and TaskManagers are events. Exit code 1 if a step had a wrong
+    result.
     """
     from .measure import measure
 

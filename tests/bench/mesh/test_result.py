@@ -185,6 +185,6 @@ def test_who_shares_a_processor_is_warned() -> None:
     spec = MeshSpec(hosts=("a:1", "a:2"), rate_per_s=200.0, seconds=3)
     document = document_of(outcome_of(spec, facts("a", "a", cpus=2), [clock(0, 0, 10)] * 2, 5000), "hosts")
     assert document["warnings"] == [
-        "2 TaskManagers share a machine of 2 CPUs: they wait for each other",
-        "records leave some 0.1 ms late: nobody spins on the clock where processors are shared",
+        "2 TaskManagers share a machine of 2 CPUs: they compete for the processor",
+        "records leave some 0.1 ms late: tasks do not spin on the clock where processors are shared",
     ]

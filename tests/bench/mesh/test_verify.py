@@ -78,7 +78,7 @@ def test_a_lane_that_never_came_and_one_that_came_twice() -> None:
     told = "; ".join(found(spec, {"sink-0": sinks["sink-0"]}, 40))
     assert "record 2 and those after it on its channel never arrived" in told
     told = "; ".join(found(spec, {**sinks, "sink-9": sinks["sink-1"]}, 40))
-    assert "record 2 came to sink-1 and to sink-9" in told
+    assert "record 2 arrived at sink-1 and at sink-9" in told
 
 
 def test_many_problems_are_summed_up() -> None:
