@@ -77,22 +77,16 @@ class Arrivals:
     def log(self, keys: Int64s, counts: Int64s, times_ns: Int64s) -> None:
         """Stores segments of records that arrived together, for `sampled_latency`.
 
-        Args:
-            keys: `lane_keys` of the first record of each segment.
-            counts: records in each segment; they are consecutive in their lane.
-            times_ns: arrival time of each segment.
+        `keys` are `lane_keys` of the first record of each segment, whose records are consecutive in their lane.
         """
         if self._log_entries < _LOG_AT_MOST:
             self._logs.append((keys, counts, times_ns))
             self._log_entries += len(keys)
 
     def sampled_latency(self, keys: Int64s, emitted_ns: Int64s, from_ns: int) -> Histogram:
-        """Latency of the producer's sampled records whose arrival was logged.
+        """Latency of the producer's sampled records (`lane_keys`) whose arrival was logged.
 
-        Args:
-            keys: `lane_keys` of the samples.
-            emitted_ns: when each was emitted.
-            from_ns: samples that were emitted earlier are ignored (warm-up).
+        Samples that were emitted before `from_ns` are ignored (warm-up).
         """
         latency = Histogram()
         if self._logs and len(keys):

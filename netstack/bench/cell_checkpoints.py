@@ -43,12 +43,7 @@ Feed = Callable[..., None]
 class Coordinator:
     """Triggers the checkpoints of a run, in the producer's process.
 
-    Args:
-        spec: interval and kind of the barriers.
-        scratch: the run's folder.
-        writer: of the producer; its blocking writes must go through `emit`.
-        partition: of the writer.
-        from_ns: checkpoints that begin earlier do not count.
+    Blocking writes of `writer` must go through `emit`. Checkpoints that begin before `from_ns` do not count.
     """
 
     def __init__(
@@ -139,14 +134,8 @@ async def take_between_barriers(
 ) -> None:
     """Reads a gate to its end like a task, with checkpoint work between two records.
 
-    Args:
-        spec: the settings.
-        feed: receives records of a channel, with the arrival time if the record is timed.
-        gate: read by a `TaskInput`, which owns it from here on.
-        manager: that opened the gate.
-        scratch: the run's folder.
-
-    Cancellation: records that were read but not passed to `feed` are lost.
+    `feed` receives records of a channel, with the arrival time if the record is timed. The gate is owned by its
+    `TaskInput`. Cancellation: records that were read but not passed to `feed` are lost.
     """
     mailbox, task = Mailbox(), _Answers()
     inputs = [InputInformation(_EDGE, format="bytes")]

@@ -56,17 +56,8 @@ _Point = tuple[tuple[str, Any], ...]
 class Difference:
     """One metric of one point on both sides.
 
-    Attributes:
-        point: its settings in words.
-        metric: the column that is compared.
-        a: median and range on the first side.
-        b: likewise on the second.
-        change: (B - A) / A.
-        low: lower end of the 99 % interval of the change; None with too few repeats.
-        high: upper end.
-        threshold: the change that counts where the noise is unknown.
-        verdict: what the change means for B; `same` within the noise.
-        settings: the settings of the point.
+    `change` is (B - A) / A and `low` to `high` its 99 % interval, None with too few repeats; then `threshold` is the
+    change that counts. `verdict` is what the change means for B: `same` within the noise.
     """
 
     point: str
@@ -119,10 +110,7 @@ class Comparison:
 def compare(a: Sequence[Row], b: Sequence[Row], *, threshold: float | None = None) -> Comparison:
     """Matches the points of two results and judges every difference.
 
-    Args:
-        a: flat rows of the first.
-        b: flat rows of the second.
-        threshold: relative change that counts where the noise is unknown; None is `DEFAULT_THRESHOLDS`.
+    `threshold` is the relative change that counts where the noise is unknown; None is `DEFAULT_THRESHOLDS`.
 
     Raises:
         ConfigError: the results have no point in common.

@@ -56,12 +56,7 @@ class _Bar:
 
 
 class SweepProgress(_Bar):
-    """The progress bar of a sweep. It moves with the clock, corrected by how long earlier runs took.
-
-    Args:
-        runs: all runs, in order.
-        console: where to draw.
-    """
+    """The progress bar of a sweep. It moves with the clock, corrected by how long earlier runs took."""
 
     def __init__(self, runs: Sequence[PlannedRun], console: Console) -> None:
         self._left_s = expected_seconds(runs)
@@ -153,10 +148,7 @@ class Heard(Protocol):
 class RunProgress(_Bar):
     """The progress bar of `run`; it is called with each `bench.pair.Progress`.
 
-    Args:
-        runs: number of measurements.
-        expected_s: length of all of them; None if only their records are known.
-        console: where to draw.
+    `expected_s` is the length of all measurements; None if only their records are known.
     """
 
     def __init__(self, runs: int, expected_s: float | None, console: Console) -> None:
@@ -239,11 +231,7 @@ def table(left: Sequence[str], right: Sequence[str], *, title: str | None = None
 
 
 def finish(result: Mapping[str, Any], as_json: bool, show: Callable[[Mapping[str, Any], Console], None]) -> int:
-    """Prints the result of an experiment, as JSON or with `show`, and its warnings.
-
-    Returns:
-        The exit code: 1 if something was not delivered.
-    """
+    """Prints the result of an experiment, as JSON or with `show`, and its warnings; returns the exit code."""
     if as_json:
         print_json(result)
     else:

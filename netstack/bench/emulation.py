@@ -54,13 +54,9 @@ _FREE: Final = ("records_per_buffer", "kept_throughput")
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """One figure of a cell on both sides.
+    """One figure (of `RATIOS` or `DIFFERENCES`) of a cell on both sides.
 
-    Attributes:
-        name: one of `RATIOS` or `DIFFERENCES`.
-        flink: median and range on Flink.
-        ours: median and range of netstack.
-        error: log2 of the ratio, or the difference; None where the ranges overlap.
+    `error` is log2 of the ratio, or the difference; None where the ranges overlap.
     """
 
     name: str

@@ -45,14 +45,9 @@ def output_flag(name: str) -> Callable[[_Command], _Command]:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """The contents of an experiment's page.
+    """The contents of an experiment's page; `parts` (findings, charts, tables) are HTML, `remarks` plain text.
 
-    Attributes:
-        heading: the question that it answers.
-        about: the settings in a line.
-        parts: findings, charts and tables, HTML.
-        remarks: notes on the method, plain text.
-        style: CSS beyond that of every page.
+    `heading` is the question that it answers, `about` the settings in a line.
     """
 
     heading: str

@@ -54,15 +54,10 @@ class Flag(Protocol):
 
 
 def flag(name: str, kind: Any, help: str | None = None, field: str = "", *, default: Any = None, **more: Any) -> Flag:
-    """A flag that takes a value.
+    """A flag that takes a value: of a click type, or one of a tuple of texts.
 
-    Args:
-        name: such as `--rate`.
-        kind: a parameter type of click, or the allowed texts.
-        help: one sentence.
-        field: the command's parameter, if it differs from the name without dashes.
-        default: shown in the help if given; a duration or size with its unit, as `field` tells.
-        more: further arguments of `click.option`.
+    `field` is the command's parameter, if it differs from the name without dashes. A default is shown in the help; a
+    duration or size with its unit.
     """
     field = field or name[2:].replace("-", "_")
     values = default if isinstance(default, tuple) else (default,)

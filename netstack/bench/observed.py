@@ -159,11 +159,7 @@ async def observing(
 ) -> AsyncIterator[Observation]:
     """Observes the block, which is entered shortly before the start of the run.
 
-    Args:
-        manager: whose metrics.
-        start_ns: CLOCK_MONOTONIC time.
-        pause: waits between samples.
-        is_paced: latencies are measured, so samples are rarer.
+    `is_paced` makes samples rarer, because latencies are measured.
     """
     await trio.sleep(max(0, start_ns - EARLY_NS - clock_ns()) / 1e9)
     observation = Observation(manager, is_paced=is_paced)

@@ -29,14 +29,7 @@ _kept: dict[str, Rows] = {}
 @final
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """A file of packed rows.
-
-    Attributes:
-        name: of the file; equal exactly if the content is.
-        rows: number of rows.
-        payload_bytes: of all rows.
-        sha256: of the file.
-    """
+    """A file of packed rows; its name is equal exactly if the content is."""
 
     name: str
     rows: int
@@ -63,12 +56,7 @@ def packed_batches(rows: Rows) -> list[Any]:
 
 
 def write_batches(batches: Iterable[Any], folder: Path, name: str = "the rows") -> PackedRows:
-    """Writes the file from `packed_batches`, one batch at a time in memory.
-
-    Args:
-        batches: all of one schema.
-        folder: where.
-        name: of the rows, for messages.
+    """Writes the file from `packed_batches` of one schema, one batch at a time in memory.
 
     Raises:
         InputError: there are no rows, or more than a process may hold.

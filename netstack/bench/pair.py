@@ -24,12 +24,7 @@ LEAD_NS: Final = 30_000_000
 class Progress:
     """Progress of a measurement.
 
-    Attributes:
-        engine: the measured engine.
-        phase: `starting`, `running` or `draining` (the producer is done).
-        records: arrived so far.
-        elapsed_s: since the start of the run; 0 before.
-        fraction: the finished part, 0 to 1; None if unknown.
+    `phase` is `starting`, `running` or `draining` (the producer is done); `fraction` (0 to 1) is None if unknown.
     """
 
     engine: str
@@ -121,20 +116,9 @@ def run_pair(
     on_progress: OnProgress | None = None,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Summaries:
-    """Starts both workers, leads them through one run, and ends them.
+    """Starts both workers of `module` (which calls `serve`), leads them through one run, and ends them.
 
-    Args:
-        module: what each process runs; it calls `serve`.
-        name: of the measurement, for messages.
-        settings: the job, as JSON values.
-        deadlines: time limits.
-        expected_s: expected time from the first go on.
-        on_progress: called a few times a second.
-        environment: additional environment variables.
-
-    Raises:
-        MeasurementFailed: a worker died, sent nothing or stalled.
-        NetstackError: a worker reported an error.
+    `name` is for messages, `expected_s` counts from the first go. Errors are those of `lead`.
     """
     with (
         scratch_folder() as scratch,

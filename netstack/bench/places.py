@@ -77,11 +77,7 @@ class Place(Protocol):
     def open(self, spec: RunSpec, store: Store, progress: Bar, console: Console) -> AbstractContextManager[Open]:
         """Opens the place while the block runs; returns the function that makes a run, and the progress to report to.
 
-        Args:
-            spec: of any run; only settings common to all runs are used.
-            store: the results folder.
-            progress: of the sweep.
-            console: for remarks.
+        Of `spec`, the settings of any run, only what all runs have in common is used.
 
         Raises:
             NetstackError: it cannot be opened.
@@ -176,13 +172,8 @@ class HostsPlace:
 class SparkPlace:
     """Nodes in the tasks of Spark's barrier stages.
 
-    Attributes:
-        runners: makes the session.
-        settings: of the session (`SparkSettings`).
-        parallelism: sources and sinks of each node.
-        relay: records make a round trip.
-        one_way: sources on half of the nodes, sinks on the others.
-        warehouse: URL of the tables of all sweeps; None is beside the results folder.
+    `parallelism` is the number of sources and of sinks of each node; with `one_way` half of the nodes have the sources.
+    `warehouse` is the URL of the tables of all sweeps; None is beside the results folder.
     """
 
     runners: Runners
@@ -229,10 +220,7 @@ class SparkPlace:
 def place_of(runners: Runners, settings: dict[str, Any], console: Console) -> Place:
     """The place that the flags select; removes them from `settings`.
 
-    Args:
-        runners: make runs.
-        settings: all flags of the command.
-        console: receives a remark if two processes replace Spark.
+    `console` receives a remark if two processes replace Spark.
 
     Raises:
         ConfigError: the flags exclude each other, or Spark was requested and cannot run here.

@@ -63,14 +63,7 @@ class PhaseLimits:
 
 
 class Process:
-    """One process in a session of its own, and its output so far.
-
-    Args:
-        name: for messages.
-        module: the module to run.
-        arguments: of the module.
-        environment: additional environment variables.
-    """
+    """One process in a session of its own, and the last lines of its stderr (`words`)."""
 
     def __init__(self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -144,13 +137,7 @@ class _Worker(Process):
 
 
 class Workers:
-    """Both workers of one measurement.
-
-    Attributes:
-        engine: the engine that they run.
-        module: started with the role and the engine as its arguments.
-        environment: additional environment variables.
-    """
+    """Both workers of one measurement: `module` started with the role and the engine as arguments."""
 
     def __init__(
         self,

@@ -99,13 +99,9 @@ def run_with_peers(
 ) -> dict[str, Any]:
     """Measures an engine and its peers in turn (A B A B ...), so that drift of the machine affects all alike.
 
-    Returns:
-        The engine's medians (`bench.sweep.median_result`), with `peer` (the same of the peer, by name if there are
-        several) and `ratio` (the engine's figure divided by the peer's; also within each peer's row).
-
-    Raises:
-        MeasurementFailed: see `run_once`.
-        NetstackError: see `run_once`.
+    Returns the engine's medians (`bench.sweep.median_result`), with `peer` (the same of the peer, by name if there are
+    several) and `ratio` (the engine's figure divided by the peer's; also within each peer's row). Errors are those of
+    `run_once`.
     """
     for peer in peers:
         peer_spec(peer, spec)  # checks what the peer supports before the measurement

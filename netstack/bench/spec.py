@@ -73,13 +73,7 @@ class _Buffers(Protocol):
 
 
 def network_of(spec: _Buffers, segments: int, **more: Any) -> NetworkConfig:
-    """TaskManager settings with memory for this many segments of an experiment, and some more.
-
-    Args:
-        spec: has the segment size, and the buffers of a channel and of a gate.
-        segments: that the experiment uses.
-        more: further fields of `NetworkConfig`.
-    """
+    """TaskManager settings with memory for this many segments of an experiment, and some more."""
     return NetworkConfig(
         segment_size_bytes=spec.segment_size_bytes,
         memory_bytes=(segments + LANDING_SEGMENTS + _SPARE_SEGMENTS) * spec.segment_size_bytes,

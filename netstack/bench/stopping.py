@@ -48,12 +48,6 @@ def scratch_folder(parent: str | None = None) -> Iterator[str]:
     """A new folder that is removed at the end of the block, whenever a signal arrives.
 
     `tempfile.TemporaryDirectory` leaks its folder if a signal arrives between its creation and its registration.
-
-    Args:
-        parent: of the folder; None is the system's temporary folder.
-
-    Raises:
-        OSError: it cannot be created.
     """
     path = os.path.join(parent or tempfile.gettempdir(), f"netstack-bench-{secrets.token_hex(8)}")
     try:

@@ -204,12 +204,7 @@ def read_sweep(folder: Path) -> dict[str, Any]:
 
 
 def write_file(folder: Path, name: str, write: Callable[[Path], object]) -> Path:
-    """Writes a file of a results folder, completely or not at all.
-
-    Args:
-        folder: must exist.
-        name: of the file.
-        write: writes to the path that it receives.
+    """Writes a file of a results folder, completely or not at all; `write` receives the path to write to.
 
     Raises:
         StoreError: no space, or not permitted.

@@ -60,16 +60,8 @@ class Progress(Protocol):
 class SweepResult:
     """The outcome of a sweep.
 
-    Attributes:
-        folder: of all results.
-        report: the HTML file; None without rows.
-        rows: all rows of the store.
-        planned: runs of the grid.
-        skipped: runs that were already stored.
-        made: runs made now.
-        failed: stored runs that failed.
-        interrupted: whether Ctrl-C ended it.
-        hopeless: why the missing runs were not tried; empty when all were.
+    `report` is None without rows. `failed` counts stored runs. `hopeless` is why the missing runs were not tried; empty
+    when all were.
     """
 
     folder: Path
@@ -116,13 +108,7 @@ def run_sweep(
 ) -> SweepResult:
     """Makes every missing run and writes the results.
 
-    Args:
-        grid: what to measure.
-        store: the results folder, open.
-        run_once: makes one run; its netstack and system errors become the row's error.
-        command: the command line, for `sweep.json`.
-        progress: receives the start and end of every run.
-        now: the time of day, for the rows.
+    Netstack and system errors of `run_once` become the row's error. `command` is stored in `sweep.json`.
 
     Raises:
         StoreError: the folder cannot be written; stored rows are intact.
@@ -190,11 +176,7 @@ def write_report(folder: Path, rows: Sequence[Row]) -> Path:
 
 
 def write_combined_report(path: Path, sweeps: Mapping[Path, Sequence[Row]]) -> Path:
-    """Writes one page of several results folders.
-
-    Args:
-        path: of the page.
-        sweeps: the rows of each folder, in the order of their letters.
+    """Writes one page of several results folders, whose order decides their letters.
 
     Raises:
         StoreError: it could not be written.
@@ -233,8 +215,7 @@ def _measure(run: PlannedRun, run_once: RunOnce, started_at: str) -> tuple[Row, 
 def median_result(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One document from runs of the same settings: medians, with `repeats`, `spread` and every run's figures.
 
-    Args:
-        results: documents of runs, at least one; a single one is returned unchanged.
+    A single document is returned unchanged.
     """
     if len(results) == 1:
         return dict(results[0])

@@ -58,13 +58,7 @@ def local_taskmanagers(
     memory_bytes: int = 256 * MIB,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[TaskManagers]:
-    """Starts TaskManagers, and ends them with the block.
-
-    Args:
-        count: number of TaskManagers.
-        slots: of each.
-        memory_bytes: network memory of each.
-        environment: additional environment variables.
+    """Starts TaskManagers with these slots and this network memory each, and ends them with the block.
 
     Raises:
         MeasurementFailed: one did not start; its last words are quoted.

@@ -93,13 +93,7 @@ class Link:
     """The connection to the runner; a thread reads messages and sends heartbeats."""
 
     def __init__(self, read_fd: int, write_fd: int, on_gone: Callable[[], None] = _exit) -> None:
-        """Starts the thread.
-
-        Args:
-            read_fd: messages of the runner.
-            write_fd: messages to the runner.
-            on_gone: called when the runner has exited: no worker outlives it, whatever the engine waits for.
-        """
+        """Starts the thread. `on_gone` is called when the runner has exited: no worker outlives it."""
         self._read_fd = read_fd
         self._write_fd = write_fd
         self._on_gone = on_gone

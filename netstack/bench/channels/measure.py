@@ -29,15 +29,9 @@ def measure(
     on_progress: OnProgress | None = None,
     deadlines: PhaseLimits | None = None,
 ) -> dict[str, Any]:
-    """Runs both passes; memory is traced in a pass of its own, because that slows everything else down.
+    """Runs both passes and returns the document of the command (`bench/METHOD.md` describes each key).
 
-    Args:
-        spec: the settings.
-        on_progress: called a few times a second.
-        deadlines: time limits.
-
-    Returns:
-        The document of the command (`bench/METHOD.md` describes each key).
+    Memory is traced in a pass of its own, because that slows everything else down.
 
     Raises:
         MeasurementFailed: a worker died, sent nothing or stalled, or not all channels were open.
@@ -57,11 +51,7 @@ def measure(
 
 
 def document(spec: ChannelsSpec, timed: Summaries, traced: Summaries) -> dict[str, Any]:
-    """The document, from the summaries of both passes.
-
-    Raises:
-        MeasurementFailed: not all channels were open, or not on one connection.
-    """
+    """The document, from the summaries of both passes; raises MeasurementFailed if not all channels were open."""
     for passed in (timed, traced):
         connections, channels = passed.producer["connections"], passed.producer["open_channels"]
         if (connections, channels) != (1, spec.channels):

@@ -30,16 +30,8 @@ class Upright:
 class CurveChart:
     """What to draw.
 
-    Attributes:
-        title: for screen readers.
-        axis: name of the horizontal axis.
-        places: the count of each mark of a series, rising, at least 1.
-        series: the lines; a mark that is None is skipped and the line continues.
-        highest: greatest value to show.
-        tick: formats a value of the vertical axis.
-        unit: of the vertical axis.
-        upright: one line across.
-        expected: (count, value) of the corners of a thin dashed line, rising.
+    `places` are the rising counts (at least 1) at which the marks of each series are. A mark that is None is skipped
+    and the line continues. `expected` has the (count, value) corners of a thin dashed line.
     """
 
     title: str

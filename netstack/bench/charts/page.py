@@ -23,14 +23,7 @@ _WATCH: Final = "window.onerror=(m)=>{const e=document.documentElement;e.dataset
 
 
 def document(title: str, body: Iterable[str], *, styles: Sequence[str] = (), scripts: Sequence[str] = ()) -> str:
-    """The whole file.
-
-    Args:
-        title: plain text.
-        body: HTML.
-        styles: CSS beyond the common style sheet.
-        scripts: beyond the common script, after it.
-    """
+    """The whole file, from a plain title and HTML; styles and scripts go beyond the common ones."""
     code = (asset(_HERE, "page.js"), *scripts, asset(_HERE, "export.js"))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -30,12 +30,7 @@ class Track:
 class Frontier:
     """The staircase that no mark of a group beats: most to the right, least in height.
 
-    Attributes:
-        group: of the marks.
-        label: at its end.
-        corners: (position, value) of its marks, from left to right.
-        dash: of its stroke.
-        facets: filter choices that it belongs to.
+    `corners` are (position, value) from left to right, with the label at their end; `facets` are its filter choices.
     """
 
     group: str
@@ -49,18 +44,8 @@ class Frontier:
 class Plane:
     """What to draw.
 
-    Attributes:
-        title: for screen readers.
-        axis: name of the horizontal axis.
-        span: its two ends.
-        below: (position, label) of its ticks.
-        tracks: the series.
-        scale: of the vertical axis; `log` needs values above 0.
-        domain: least and greatest value, before rounding to ticks.
-        tick: formats a value of the vertical axis.
-        unit: of the vertical axis.
-        frontiers: staircases.
-        bare: lines without marks; the script shows the values at the pointer.
+    `span` has the ends of the horizontal axis, `below` its (position, label) ticks, `domain` the least and greatest
+    value before rounding. With `bare`, lines have no marks and the script shows the values at the pointer.
     """
 
     title: str

@@ -18,17 +18,10 @@ from .facets import facets_attribute
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One measured point.
+    """One measured point with the range of its repeats and its tooltip (`told`, lines separated by newlines).
 
-    Attributes:
-        value: its position.
-        low: least of the repeats.
-        high: greatest of the repeats.
-        told: text of the tooltip; lines are separated by newlines.
-        hollow: drawn empty, for a value that is only a bound.
-        facets: filter choices that it belongs to.
-        group: its frontier; empty for none.
-        tag: text beside it while it is on its frontier.
+    `hollow` is drawn empty, for a value that is only a bound. `facets` are its filter choices. `tag` is shown while it
+    is on the frontier of its `group`.
     """
 
     value: float
@@ -58,17 +51,8 @@ class Series:
 class Chart:
     """What to draw.
 
-    Attributes:
-        title: for screen readers.
-        categories: labels of the horizontal axis.
-        axis: name of the horizontal axis.
-        series: the lines.
-        scale: `log` needs values above 0.
-        domain: least and greatest value, before rounding to ticks.
-        tick: formats a value of the vertical axis.
-        unit: of the vertical axis.
-        guides: for each category a value to mark with a short line, or None.
-        facets: for each category its filter choices.
+    `domain` is the least and greatest value before rounding. `guides` and `facets` have for each category a value to
+    mark with a short line, or None, and the filter choices.
     """
 
     title: str
@@ -97,13 +81,9 @@ UNIT_PX: Final = 18.0
 
 
 def draw(chart: Chart, *, width: int, height: int, direct_labels: bool) -> str:
-    """The chart as one SVG element of this size; it scales with its container.
+    """The chart as one SVG element of this size in CSS pixels; it scales with its container.
 
-    Args:
-        chart: what to draw.
-        width: in CSS pixels at which text has its designed size.
-        height: likewise.
-        direct_labels: name the lines at their right end.
+    With `direct_labels` the lines are named at their right end, where there is room.
     """
     longest = max((len(series.label) for series in chart.series), default=0)
     direct = direct_labels and 0 < len(chart.series) <= _MOST_DIRECT_LABELS and longest <= _LONGEST_DIRECT_LABEL
@@ -153,10 +133,7 @@ def marker(shape: int, x: float, y: float, size: float = _MARKER_PX) -> str:
 def nice_ticks(scale: Literal["linear", "log"], low: float, high: float) -> list[float]:
     """Round values that enclose the domain: from 0 in even steps, or powers of ten (1-2-5 when there are few).
 
-    Args:
-        scale: `linear` starts at 0 whatever `low` is; `log` needs both above 0.
-        low: least value to show.
-        high: greatest value to show.
+    `linear` starts at 0 whatever `low` is; `log` needs both above 0.
     """
     if scale == "linear":
         high = high if high > 0 else 1.0
@@ -221,15 +198,8 @@ def axes(
 ) -> list[str]:
     """Lines and labels of both axes.
 
-    Args:
-        plot: the rectangle.
-        ticks: of the vertical axis.
-        write: formats them.
-        below: positions and labels of the horizontal axis.
-        name: of the horizontal axis.
-        facets: filter choices of each of its labels; may be empty.
-        unit: of the vertical axis.
-        floor: height of the horizontal axis, if not at the bottom of the plot.
+    `below` has (position, label) of the horizontal axis at the height `floor` (the bottom of the plot by default),
+    `facets` the filter choices of its labels.
     """
     parts = []
     low = plot.bottom if floor is None else floor
@@ -318,12 +288,7 @@ def _direct_labels(series: Sequence[Series], plot: Plot) -> list[str]:
 
 
 def names(ends: Sequence[tuple[float, float, Series]], plot: Plot) -> list[str]:
-    """Names at the right ends of lines, moved apart and connected to their lines by hairlines.
-
-    Args:
-        ends: the end of each line, and the line.
-        plot: the rectangle.
-    """
+    """Names at the right ends of lines, moved apart and connected to their lines by hairlines."""
     ordered = sorted(ends, key=lambda end: end[1])
     heights = spread_out([at for _, at, _ in ordered], _LABEL_GAP_PX, plot.top, plot.bottom)
     x = plot.right + 10
@@ -336,13 +301,9 @@ def names(ends: Sequence[tuple[float, float, Series]], plot: Plot) -> list[str]:
 
 
 def spread_out(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions at least `gap` apart, in the same order, each near its wanted position.
+    """Positions at least `gap` apart, in the same order, each near its wanted position (in rising order).
 
-    Args:
-        wanted: positions in rising order.
-        gap: least distance.
-        low: upper edge.
-        high: lower edge, respected as long as there is room.
+    None is above `low`, and none below `high` as long as there is room.
     """
     places: list[float] = []
     for place in wanted:

@@ -65,10 +65,6 @@ def expected_s(spec: CheckpointsSpec) -> float:
 def measure(spec: CheckpointsSpec, *, on_progress: OnProgress | None = None) -> tuple[dict[str, Any], bool]:
     """Makes all measurements.
 
-    Args:
-        spec: the settings.
-        on_progress: called a few times a second.
-
     Returns:
         `modes`, `undisturbed_records_per_s` and `warnings` of the command's document, and whether Ctrl-C left some
         points out.
@@ -123,12 +119,8 @@ async def _measure(
 class Runner:
     """Runs one job after the other.
 
-    Args:
-        spec: the settings.
-        cluster: of two TaskManagers: the first gets the sources, the second the sinks.
-        scratch: for folders of checkpoints.
-        samples: grows as the sinks take records.
-        on_progress: called a few times a second.
+    The first TaskManager of `cluster` gets the sources, the second the sinks. `samples` grows as the sinks take
+    records.
     """
 
     def __init__(
@@ -148,13 +140,8 @@ class Runner:
     async def run(self, pressure: float, mode: Mode | None, rate_per_s: float | None) -> tuple[Point, list[str]]:
         """Runs one job and returns its figures and warnings.
 
-        Args:
-            pressure: for the name and the figures.
-            mode: of its checkpoints; None takes none.
-            rate_per_s: limit of the sinks; None is unlimited.
-
-        Raises:
-            MeasurementFailed: see `measure`.
+        Without a mode it takes no checkpoints. `rate_per_s` limits the sinks. Raises MeasurementFailed if the job
+        fails.
         """
         self._samples.clear()
         name = f"{mode or 'undisturbed'}, pressure {pressure:g}"

@@ -101,13 +101,9 @@ def key_of(record: bytes) -> int:
 
 
 def job(spec: CheckpointsSpec, mode: Mode | None, *, rate_per_s: float | None, folder: Path) -> StreamEnvironment:
-    """The job for one mode at one pressure. Checkpoints are triggered explicitly, because some stretches have none.
+    """The job for one mode (None takes no checkpoints); `rate_per_s` limits all sinks together.
 
-    Args:
-        spec: the settings.
-        mode: of the checkpoints; None takes none.
-        rate_per_s: limit of all sinks together; None is unlimited.
-        folder: of the checkpoints.
+    Checkpoints are triggered explicitly, because some stretches have none.
     """
     settings = CheckpointSettings(
         unaligned=mode in ("unaligned", "timed"), aligned_timeout_s=spec.aligned_timeout_s if mode == "timed" else 0.0

@@ -43,16 +43,9 @@ def _x(plot: Plot, spec: IsolateSpec) -> Callable[[float], float]:
 def draw(
     name: str, spec: IsolateSpec, mode: Mapping[str, Any], top: float, *, width: int, height: int, direct_labels: bool
 ) -> str:
-    """The chart as one SVG element of this size; it scales with its container.
+    """The chart as one SVG element of this size in CSS pixels; it scales with its container.
 
-    Args:
-        name: of the mode.
-        spec: the settings.
-        mode: its document.
-        top: greatest rate of all compared charts; higher values are cut.
-        width: in CSS pixels at which text has its designed size.
-        height: likewise.
-        direct_labels: unused; lines are named in the legend.
+    Rates above `top`, the greatest of all compared charts, are cut. Lines are named in the legend, not directly.
     """
     ticks = nice_ticks("linear", 0, top)
     strips = len(SUBTASKS) * (_STRIP_PX + _STRIP_GAP_PX) + _CAPTION_PX

@@ -30,16 +30,7 @@ def measure(
     on_progress: OnProgress | None = None,
     deadlines: PhaseLimits | None = None,
 ) -> dict[str, Any]:
-    """Runs one mode.
-
-    Args:
-        spec: the settings.
-        credit: with credit-based flow control, or without.
-        on_progress: called a few times a second.
-        deadlines: time limits.
-
-    Returns:
-        The mode's document as JSON values (`bench/METHOD.md` describes each key).
+    """Runs one mode and returns its document (`bench/METHOD.md` describes each key).
 
     Raises:
         MeasurementFailed: a worker died, sent nothing or stalled, or the channels did not share one connection.
@@ -64,11 +55,7 @@ def expected_s(spec: IsolateSpec) -> float:
 
 
 def document(spec: IsolateSpec, found: Summaries) -> dict[str, Any]:
-    """One mode's document, from the summaries of both sides.
-
-    Raises:
-        MeasurementFailed: the channels did not share one connection.
-    """
+    """One mode's document, from both summaries; raises MeasurementFailed if there were several connections."""
     connections = max(found.producer["connections"], found.consumer["connections"])
     if connections != 1:
         raise MeasurementFailed(

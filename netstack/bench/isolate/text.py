@@ -93,10 +93,7 @@ def print_mode(name: str, spec: IsolateSpec, mode: Mapping[str, Any], out: Conso
 def plot(spec: IsolateSpec, mode: Mapping[str, Any], *, plain: bool = False) -> list[str]:
     """Records per second of each subtask over time, a line each, below a ruler of the phases; blank is zero.
 
-    Args:
-        spec: the settings.
-        mode: the mode's document.
-        plain: for terminals that have only ASCII.
+    `plain` is for terminals that have only ASCII.
     """
     series = mode["series"]["records_per_s"]
     rows = {subtask: _fit(series[subtask]) for subtask in SUBTASKS}

@@ -29,13 +29,7 @@ _SPAN_BYTES: Final = 256 * 1024
 
 
 class SlotPacer:
-    """Due times at a fixed rate, without catching up after a block.
-
-    Args:
-        start_ns: when the first record is due.
-        rate_per_s: records per second.
-        most: maximum number of records at once.
-    """
+    """Due times at a fixed rate, at most `most` at once, without catching up after a block."""
 
     def __init__(self, *, start_ns: int, rate_per_s: float, most: int) -> None:
         self._next_ns = float(start_ns)

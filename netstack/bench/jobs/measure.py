@@ -28,11 +28,7 @@ Told = Callable[[str], None]
 
 
 async def measure(spec: JobsSpec, on_step: Told) -> dict[str, Any]:
-    """Measures everything.
-
-    Args:
-        spec: the settings.
-        on_step: receives the name of each step.
+    """Measures everything and returns the document.
 
     Raises:
         MeasurementFailed: a job failed, or made no progress.

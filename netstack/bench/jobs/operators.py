@@ -132,11 +132,7 @@ def two_pipelines(checkpoint_s: float) -> StreamEnvironment:
 def chain(records: int, operators: int, *, is_chained: bool, is_spread: bool) -> StreamEnvironment:
     """A source, operators with almost no work, and a counting sink.
 
-    Args:
-        records: of the source.
-        operators: between source and sink.
-        is_chained: whether all of them are one task.
-        is_spread: whether neighbours are in different slots.
+    With `is_chained` all are one task; with `is_spread` neighbours are in different slots.
     """
     job = StreamEnvironment("chain", settings=StreamSettings(is_chaining_enabled=is_chained))
     stream = job.source(numbers, parameters={"count": records})

@@ -38,10 +38,6 @@ Told = Callable[[str], None]
 async def pointwise(spec: JobsSpec, on_step: Told) -> list[dict[str, Any]]:
     """Jobs of two vertices, each source the only input of one sink.
 
-    Args:
-        spec: its `tasks` and `taskmanagers` are used.
-        on_step: receives the name of each step.
-
     Returns:
         For each size `tasks`, `running_s`, `cancel_s`, `cpu_s`, `memory_mib`, `lost` (TaskManagers), `spread` (the
         least and the most tasks of a TaskManager), `growth` and `cpu_growth` over the row before.
@@ -72,10 +68,6 @@ async def pointwise(spec: JobsSpec, on_step: Told) -> list[dict[str, Any]]:
 
 async def exchanges(spec: JobsSpec, on_step: Told) -> list[dict[str, Any]]:
     """Jobs of two vertices, each source an input of every sink; a cluster for each size.
-
-    Args:
-        spec: its `all_to_all` and `taskmanagers` are used.
-        on_step: receives the name of each step.
 
     Returns:
         As `pointwise`, and `parallelism`, `channels`, `records` that arrived, `records_s` after all tasks ran.
@@ -164,11 +156,7 @@ def check_alive(job: Document) -> None:
 
 
 async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Polls until a condition holds, rarely enough that polling is cheap.
-
-    Raises:
-        MeasurementFailed: it did not hold within `PATIENCE_S`.
-    """
+    """Polls until a condition holds, rarely enough to be cheap; raises MeasurementFailed after `PATIENCE_S`."""
     deadline_s = trio.current_time() + PATIENCE_S
     while True:
         began_s = trio.current_time()

@@ -71,14 +71,9 @@ async def run_mesh(
     engine_kind: str = "hosts",
     deadlines: MeshDeadlines | None = None,
 ) -> dict[str, Any]:
-    """Measures once and returns the document of the run (JSON values); see `measure_mesh`.
+    """Measures once and returns the document of the run (JSON values).
 
-    Args:
-        spec: the settings; a run without a length lasts 3 s.
-        mesh: of its hosts.
-        on_progress: called a few times a second.
-        engine_kind: what started the daemons, for the document.
-        deadlines: time limits.
+    A run without a length lasts 3 s. `engine_kind` is what started the daemons. Errors are those of `measure_mesh`.
     """
     return document_of(await measure_mesh(spec, mesh, on_progress, deadlines=deadlines), engine_kind)
 
@@ -90,18 +85,10 @@ async def measure_mesh(
     *,
     deadlines: MeshDeadlines | None = None,
 ) -> Outcome:
-    """Measures once and returns the outcome.
-
-    Args:
-        spec: as in `run_mesh`, like the others.
-        mesh: see there.
-        on_progress: see there.
-        deadlines: see there.
+    """Measures once and returns the outcome. Cancellation: the run is closed on every daemon.
 
     Raises:
         MeasurementFailed: a task failed, a daemon was lost or refused the run, or no records move.
-
-    Cancellation: the run is closed on every daemon.
     """
     if len(mesh.daemons) != len(spec.hosts):
         raise LocalProtocolError(f"{len(mesh.daemons)} daemons for {len(spec.hosts)} hosts; open one for each")

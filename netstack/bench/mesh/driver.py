@@ -20,11 +20,6 @@ def run_over_hosts(
 ) -> dict[str, Any]:
     """Measures once and returns the document of the run (`coordinator.run_mesh`).
 
-    Args:
-        spec: the settings.
-        secret_file: the secret of all daemons; None for daemons on loopback.
-        on_progress: called a few times a second.
-
     Raises:
         NetstackError: a daemon cannot be reached, refused, or the run failed; the text names the host.
         ConfigError: the secret file cannot be used.

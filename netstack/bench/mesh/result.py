@@ -40,13 +40,7 @@ class Host:
 class Outcome:
     """Everything that is known after a run.
 
-    Attributes:
-        matrix: placement of the subtasks.
-        hosts: in the order of the settings.
-        start_ns: of the run, in the coordinator's clock, as `stopped_ns`.
-        stopped_ns: when each source stopped.
-        results: of every task (`bench.mesh.invokables`).
-        timeline: progress messages of all tasks.
+    Times are in the coordinator's clock; `stopped_ns` has the time at which each source stopped.
     """
 
     matrix: Matrix
@@ -162,9 +156,7 @@ def host_latencies(outcome: Outcome) -> list[Histogram]:
 def crowded_hosts(facts: Sequence[Mapping[str, Any]], slots: Sequence[int]) -> set[int]:
     """Indexes of daemons whose machine has so many busy processes that none may spin on the clock.
 
-    Args:
-        facts: of all daemons.
-        slots: of each in the run; if its slots are processes, each counts.
+    If the slots of a daemon are processes, each counts.
     """
     machines = [str(each.get("hostname") or index) for index, each in enumerate(facts)]
     together: Counter[str] = Counter()

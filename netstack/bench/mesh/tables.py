@@ -22,10 +22,7 @@ _TASKS: Final = ("sources", "relays", "sinks")
 def print_matrix(spec: MeshSpec, out: Console, *, channels: bool = True) -> None:
     """Prints which subtask runs where.
 
-    Args:
-        spec: the settings.
-        out: where to print.
-        channels: whether to print the channels from source to sink; in a sweep they differ between runs.
+    Without `channels` it omits the channels from source to sink, which differ between the runs of a sweep.
     """
     tasks = [task for task in _TASKS if task != "relays" or spec.relay]
     table = console.table(("host", *tasks), ())

@@ -27,11 +27,7 @@ _COST: Final = 0.01  # part of the time for reading the statistics of many chann
 class Meter:
     """Records and waits of one task since the meter was created.
 
-    Args:
-        start_ns: of the run, in this host's clock.
-        records: written or read so far.
-        partition: that it writes, if any.
-        gate: that it reads, if any.
+    `start_ns` is the start of the run in this host's clock.
     """
 
     def __init__(

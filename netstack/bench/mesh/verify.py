@@ -183,12 +183,7 @@ def problems(
 ) -> list[str]:
     """Everything wrong with one source's records; empty if each arrived exactly once, complete and in order.
 
-    Args:
-        source: its name, for the texts.
-        expected: its `Source.expected`.
-        deliveries: all of them, by the name of the sink (and relay).
-        order: how it distributed records.
-        lanes: number of its lanes.
+    `expected` is its `Source.expected`, `deliveries` are all of its deliveries by the name of the sink (and relay).
     """
     texts = [f"{source} to {sink}: {text}" for sink, each in deliveries.items() for text in each.problems]
     sent, came = int(expected["records"]), sum(each.records for each in deliveries.values())

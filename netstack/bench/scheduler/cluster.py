@@ -36,16 +36,7 @@ _NOW_S: Final = 0.0
 @final
 @dataclass(slots=True)
 class Done:
-    """What the scheduler has done so far.
-
-    Attributes:
-        deployed: number of descriptors.
-        deployed_bytes: their length.
-        canceled: tasks that were cancelled.
-        released: partitions that were released.
-        releases: instructions to release partitions.
-        step_ns: length of each step.
-    """
+    """What the scheduler has done so far: tasks, partitions, bytes of descriptors, and the length of each step."""
 
     deployed: int = 0
     deployed_bytes: int = 0
@@ -57,13 +48,7 @@ class Done:
 
 @final
 class Cluster:
-    """A cluster with as many TaskManagers as a job needs.
-
-    Args:
-        scheduler: of the job.
-        subtasks: of the job.
-        slots: of the cluster.
-    """
+    """A cluster with as many TaskManagers as the job of a scheduler needs."""
 
     def __init__(self, scheduler: Scheduler, subtasks: int, slots: int) -> None:
         self.scheduler = scheduler

@@ -26,13 +26,9 @@ _ENOUGH_NS: Final = 700_000_000
 @final
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One step at one parallelism.
+    """One step at one parallelism: its fastest repeat, and its longest piece where that was least.
 
-    Attributes:
-        total_ns: in the fastest repeat.
-        longest_ns: its longest piece, in the repeat where that was least; None if it has no pieces.
-        facts: its result.
-        expected: the correct result.
+    `longest_ns` is None if the step has no pieces; `facts` should equal `expected`.
     """
 
     total_ns: int
@@ -48,19 +44,12 @@ def measure(
     on_step: Callable[[str], None] | None = None,
     repeats: tuple[int, int] = _REPEATS,
 ) -> dict[str, Any]:
-    """Times everything.
+    """Times every step and returns the document of the command (`bench/METHOD.md` describes each key).
 
-    Args:
-        parallelism: of source and sink each; even.
-        steps: what is timed.
-        on_step: receives the name of each step.
-        repeats: of each step: the minimum, and the maximum for quick ones.
-
-    Returns:
-        The document of the command (`bench/METHOD.md` describes each key).
+    `repeats` are the minimum for each step, and the maximum for quick ones.
 
     Raises:
-        ConfigError: an invalid parallelism.
+        ConfigError: the parallelism is not even or out of range.
     """
     if not 2 <= parallelism <= MOST_PARALLELISM or parallelism % 2:
         raise ConfigError(f"--parallelism {parallelism}: give an even number from 2 to {MOST_PARALLELISM}")

@@ -24,10 +24,8 @@ from .trials import BATCH, STREAMING, job_of, scheduler_of
 class DescriptorSizes:
     """Bytes of the descriptors of a streaming job.
 
-    Attributes:
-        plain: the list of shuffle descriptors that all sinks share, serialised.
-        compressed: the same, compressed.
-        tasks: the descriptors of all tasks.
+    `plain` and `compressed` are the list of shuffle descriptors that all sinks share, `tasks` the descriptors of all
+    tasks.
     """
 
     plain: int
