@@ -26,7 +26,7 @@ from netstack.schedule.descriptors.information import EdgeId, InputInformation
 from netstack.task.input import TaskInput
 from netstack.task.mailbox import Mailbox
 
-from .checkpoints.figures import Seen, times
+from .checkpoints.figures import Completed, times
 from .pacing import clock_ns
 from .spec import RunSpec
 from .throttle import Throttle
@@ -55,7 +55,7 @@ class Coordinator:
         self._from_ns = from_ns
         self._between = trio.Lock()
         self._overtaken: list[bytes] = []
-        self._seen: list[Seen] = []
+        self._seen: list[Completed] = []
         writer.overdraw()  # a partly written record is completed, so that a barrier need not wait for it
         partition.engine.on_barrier = self._on_barrier
 
@@ -90,7 +90,7 @@ class Coordinator:
                 self._seen.append(seen)
             due = max(due + self._spec.checkpoint_interval_s, trio.current_time())
 
-    async def _checkpoint(self, number: int, answers: trio.socket.SocketType) -> Seen:
+    async def _checkpoint(self, number: int, answers: trio.socket.SocketType) -> Completed:
         began_ns = clock_ns()
         alignment = Alignment.UNALIGNED if self._spec.checkpoints == "unaligned" else Alignment.ALIGNED
         self._overtaken.clear()
@@ -99,7 +99,7 @@ class Coordinator:
         state = b"".join(self._overtaken)
         write_s = await _write(self._scratch / f"producer-{number}", state)
         answer: dict[str, Any] = json.loads(await answers.recv(_MOST_BYTES))
-        return Seen(
+        return Completed(
             duration_s=(clock_ns() - began_ns) / 1e9,
             start_delay_s=(answer["first_ns"] - began_ns) / 1e9,
             alignment_s=answer["alignment_s"],

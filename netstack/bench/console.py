@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -19,6 +19,7 @@ from rich.text import Text
 from netstack.cli.json_document import print_document
 from netstack.units import format_count, format_latency, three_digits
 
+from . import pair
 from .compare import Comparison, Difference
 from .grid import PlannedRun, expected_seconds
 from .store import Row
@@ -125,26 +126,6 @@ class SweepProgress(_Bar):
         return time.monotonic() - self._began if self._began is not None else 0.0
 
 
-class Heard(Protocol):
-    """What `bench.pair.Progress` reports while a run is measured."""
-
-    @property
-    def engine(self) -> str:
-        """The measured engine."""
-
-    @property
-    def phase(self) -> str:
-        """`starting`, `running` or `draining`."""
-
-    @property
-    def records(self) -> int:
-        """Records that have arrived."""
-
-    @property
-    def fraction(self) -> float | None:
-        """The finished part, 0 to 1; None if unknown."""
-
-
 class RunProgress(_Bar):
     """The progress bar of `run`; it is called with each `bench.pair.Progress`.
 
@@ -162,14 +143,14 @@ class RunProgress(_Bar):
         self._bar = self._drawn(console, TextColumn("{task.description}"), *live)
         self._task = self._bar.add_task("starting", total=1.0)
 
-    def __call__(self, heard: Heard) -> None:
+    def __call__(self, state: pair.Progress) -> None:
         """Updates the bar."""
-        if heard.phase == "starting" and self._phase != "starting":
+        if state.phase == "starting" and self._phase != "starting":
             self._started += 1
-        self._phase, self._fraction = heard.phase, heard.fraction or 0.0
+        self._phase, self._fraction = state.phase, state.fraction or 0.0
         place = f" {self._started}/{self._runs}" if self._runs > 1 else ""
-        text = heard.phase if heard.phase == "starting" else f"{format_count(heard.records)} records"
-        self._bar.update(self._task, description=escape(f"{heard.engine}{place}: {text}"))
+        text = state.phase if state.phase == "starting" else f"{format_count(state.records)} records"
+        self._bar.update(self._task, description=escape(f"{state.engine}{place}: {text}"))
 
     def part(self) -> float:
         """The finished part, 0 to 1: by time if the length is known, else by records."""

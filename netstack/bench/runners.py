@@ -7,11 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from . import console
 from .mesh.spec import MeshSpec
+from .pair import OnProgress
 from .spec import RunSpec
-
-OnProgress = Callable[[console.Heard], None]
 
 
 class Runners:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from netstack.bench.checkpoints.figures import Seen, Stretch, point
+from netstack.bench.checkpoints.figures import Completed, Stretch, point
 from netstack.bench.checkpoints.spec import MODES, CheckpointsSpec
 
 SPEC = CheckpointsSpec(pressures=(0.0, 0.9))
@@ -22,8 +22,8 @@ CONTRACT = {
 Result = dict[str, Any]
 
 
-def seen(duration_ms: float, *, write_ms: float = 5.0, state: int = 0) -> Seen:
-    return Seen(duration_ms / 1e3, duration_ms / 4e3, duration_ms / 2e3, write_ms / 1e3, state)
+def seen(duration_ms: float, *, write_ms: float = 5.0, state: int = 0) -> Completed:
+    return Completed(duration_ms / 1e3, duration_ms / 4e3, duration_ms / 2e3, write_ms / 1e3, state)
 
 
 def stretches(*rates: float) -> list[Stretch]:

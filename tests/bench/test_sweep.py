@@ -132,7 +132,7 @@ def test_what_was_not_delivered_is_a_failure(tmp_path: Path, fake_result: FakeRe
 def test_a_run_in_which_nothing_moved_measured_nothing(tmp_path: Path, fake_result: FakeResult) -> None:
     result = sweep(tmp_path, Runner(fake_result, {2: {"records": 0, "records_per_s": 0.0}}))
     assert result.failed == 1
-    assert "not one record was sent" in result.rows[1]["error"]
+    assert "no record was sent" in result.rows[1]["error"]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ Point = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Completed:
     """One completed checkpoint.
 
     Attributes:
@@ -58,14 +58,14 @@ class Stretch:
         return self.records / self.seconds
 
 
-def point(pressure: float, seen: Sequence[Seen], aborted: int, stretches: Sequence[Stretch]) -> Point:
+def point(pressure: float, completed: Sequence[Completed], aborted: int, stretches: Sequence[Stretch]) -> Point:
     """The figures of one mode at one pressure as JSON values; None where nothing was measured."""
     lost = _lost(stretches)
     return {
         "pressure": pressure,
-        "checkpoints": len(seen),
+        "checkpoints": len(completed),
         "aborted": aborted,
-        **times(seen),
+        **times(completed),
         "records_per_s": _rate(stretches, checkpoints=True),
         "records_per_s_without": _rate(stretches, checkpoints=False),
         "throughput_lost": statistics.median(lost) if lost else None,
@@ -73,15 +73,15 @@ def point(pressure: float, seen: Sequence[Seen], aborted: int, stretches: Sequen
     }
 
 
-def times(seen: Sequence[Seen]) -> dict[str, dict[str, float] | None]:
+def times(completed: Sequence[Completed]) -> dict[str, dict[str, float] | None]:
     """Duration and size of completed checkpoints: median and maximum; None without any."""
     return {
-        "duration_ms": _of([each.duration_s * 1e3 for each in seen]),
-        "start_delay_ms": _of([each.start_delay_s * 1e3 for each in seen]),
-        "alignment_ms": _of([each.alignment_s * 1e3 for each in seen]),
-        "state_write_ms": _of([each.write_s * 1e3 for each in seen]),
-        "besides_writing_ms": _of([(each.duration_s - each.write_s) * 1e3 for each in seen]),
-        "channel_state_bytes": _of([each.channel_state_bytes for each in seen]),
+        "duration_ms": _of([each.duration_s * 1e3 for each in completed]),
+        "start_delay_ms": _of([each.start_delay_s * 1e3 for each in completed]),
+        "alignment_ms": _of([each.alignment_s * 1e3 for each in completed]),
+        "state_write_ms": _of([each.write_s * 1e3 for each in completed]),
+        "besides_writing_ms": _of([(each.duration_s - each.write_s) * 1e3 for each in completed]),
+        "channel_state_bytes": _of([each.channel_state_bytes for each in completed]),
     }
 
 

@@ -29,7 +29,7 @@ from ..pair import OnProgress, Progress
 from ..processes import MeasurementFailed
 from ..stopping import scratch_folder
 from ..sweep import unwrapped_interrupt
-from .figures import Point, Seen, Stretch, point
+from .figures import Completed, Point, Stretch, point
 from .operators import SINK, SOURCE, TAKEN, job
 from .spec import SINKS, WARM_UP_S, CheckpointsSpec, Mode
 
@@ -214,10 +214,10 @@ def measured_point(
     stretches = [
         Stretch(on, round(taken(samples, end) - taken(samples, start)), (end - start) / 1e9) for on, start, end in spans
     ]
-    seen = [_seen(report) for report in reports if report.is_complete]
+    completed = [_completed(report) for report in reports if report.is_complete]
     reasons = dict.fromkeys(report.reason for report in reports if not report.is_complete)
     problems = [f"{name}: a checkpoint was aborted: {reason}" for reason in reasons]
-    return point(pressure, seen, len(reports) - len(seen), stretches), problems
+    return point(pressure, completed, len(reports) - len(completed), stretches), problems
 
 
 def taken(samples: Sequence[tuple[int, int]], at_ns: int) -> float:
@@ -246,9 +246,9 @@ async def _with(spec: CheckpointsSpec, master: JobMaster, reports: list[Checkpoi
     return True, began_ns, clock_ns()
 
 
-def _seen(report: CheckpointReport) -> Seen:
+def _completed(report: CheckpointReport) -> Completed:
     sinks = [each for each in report.subtasks if each["task"] == SINK]
-    return Seen(
+    return Completed(
         duration_s=report.duration_s,
         start_delay_s=max((each["start_delay_s"] for each in sinks), default=0.0),
         alignment_s=max((each["alignment_s"] for each in sinks), default=0.0),

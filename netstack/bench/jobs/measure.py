@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 import trio
@@ -19,15 +18,13 @@ from netstack.jobmanager.local import LocalCluster, open_local_cluster
 from ..experiment import with_facts
 from .operators import PIPELINES, RESULT, chain, in_one_process, two_pipelines
 from .spec import JobsSpec
-from .starts import check_alive, exchanges, pointwise, until
+from .starts import OnStep, check_alive, exchanges, pointwise, until
 
 _CHECKPOINT_S: Final = 0.5
 _QUIET_S: Final = 1.0
 
-Told = Callable[[str], None]
 
-
-async def measure(spec: JobsSpec, on_step: Told) -> dict[str, Any]:
+async def measure(spec: JobsSpec, on_step: OnStep) -> dict[str, Any]:
     """Measures everything and returns the document.
 
     Raises:
@@ -52,7 +49,7 @@ async def measure(spec: JobsSpec, on_step: Told) -> dict[str, Any]:
     return with_facts(spec, figures)
 
 
-async def _recover(spec: JobsSpec, on_step: Told, warnings: list[str]) -> dict[str, Any]:
+async def _recover(spec: JobsSpec, on_step: OnStep, warnings: list[str]) -> dict[str, Any]:
     recovered_s: list[float] = []
     async with open_local_cluster(taskmanagers=len(PIPELINES) + 1, slots=1, memory_bytes=32 * MIB) as cluster:
         client = cluster.client
@@ -124,7 +121,7 @@ def _all_run(job: Document) -> bool:
     return all(subtask["state"] == "running" for vertex in job["vertices"] for subtask in vertex["subtasks"])
 
 
-async def _chain(spec: JobsSpec, on_step: Told, warnings: list[str]) -> dict[str, Any]:
+async def _chain(spec: JobsSpec, on_step: OnStep, warnings: list[str]) -> dict[str, Any]:
     ways: dict[str, list[float]] = {"one_process": [], "chained": [], "unchained": [], "unchained_tcp": []}
     async with open_local_cluster(taskmanagers=2, slots=1, is_restarting=False) as cluster:
         for number in range(spec.rounds):

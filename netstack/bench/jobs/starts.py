@@ -32,10 +32,10 @@ _BYTES_PER_TASK: Final = 256 << 10  # a partition of one subpartition, or a gate
 _SEGMENT_BYTES: Final = 1024
 """Of all-to-all jobs: each channel holds one record, and a segment for it at either end."""
 
-Told = Callable[[str], None]
+OnStep = Callable[[str], None]
 
 
-async def pointwise(spec: JobsSpec, on_step: Told) -> list[dict[str, Any]]:
+async def pointwise(spec: JobsSpec, on_step: OnStep) -> list[dict[str, Any]]:
     """Jobs of two vertices, each source the only input of one sink.
 
     Returns:
@@ -66,7 +66,7 @@ async def pointwise(spec: JobsSpec, on_step: Told) -> list[dict[str, Any]]:
     return rows
 
 
-async def exchanges(spec: JobsSpec, on_step: Told) -> list[dict[str, Any]]:
+async def exchanges(spec: JobsSpec, on_step: OnStep) -> list[dict[str, Any]]:
     """Jobs of two vertices, each source an input of every sink; a cluster for each size.
 
     Returns:

@@ -31,7 +31,7 @@ MANY: Final = 10_000
 MANY_TIMES_LONGER: Final = 4
 """10,000 channels take as long to open and close as a short run, and the first record of each takes a buffer."""
 
-Told = Callable[[str], None]
+OnStep = Callable[[str], None]
 Rows = list[dict[str, Any]]
 
 
@@ -54,7 +54,7 @@ class ScaleSpec(Settings):
         return [value for value in values if self.most is None or value <= self.most]
 
 
-def measure(spec: ScaleSpec, on_step: Told) -> dict[str, Any]:
+def measure(spec: ScaleSpec, on_step: OnStep) -> dict[str, Any]:
     """Measures every point once and returns the document; a point that fails is a row with its error."""
     rows_by_axis: dict[str, Rows] = {}
     for axis in spec.axes:

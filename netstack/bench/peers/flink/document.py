@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ...checkpoints.figures import Seen, times
+from ...checkpoints.figures import Completed, times
 from ...histogram import Histogram
 from ...host import congestion_control, host_facts, version
 from ...runner import pace_warnings, paced_window
@@ -158,7 +158,7 @@ def _checkpoints(spec: FlinkSpec, checkpoints: Sequence[Mapping[str, Any]]) -> d
     if spec.checkpoints == "none":
         return {}
     seen = [
-        Seen(
+        Completed(
             duration_s=each["duration_ms"] / 1e3,
             start_delay_s=each["start_delay_ms"] / 1e3,
             alignment_s=each["alignment_ms"] / 1e3,
