@@ -44,6 +44,7 @@ from ..runtime.threads import InThread
 from ..schedule import events, instructions
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.execution import ExecutionInput, ExecutionState, JobState
+from ..schedule.plan.words import counted
 from ..schedule.scheduler import NO_SLOT, Scheduler
 from ..task.checkpoints import checked_subtask_report
 from .checkpoints import CheckpointReport, JobCheckpoints
@@ -429,7 +430,7 @@ class JobMaster:
                 self.end = self._explained(instruction)
 
     async def _deploy(self, deploy: instructions.Deploy) -> None:
-        self._note("deploy", f"{deploy.subtasks.size} tasks sent to their TaskManagers")
+        self._note("deploy", f"{counted(deploy.subtasks.size, 'task')} sent for deployment")
         self.tasks.sent(deploy)
         try:
             await self._sender.deploy(deploy)
@@ -445,7 +446,7 @@ class JobMaster:
             self._commit_waits = why
 
         await until_stored(partial(self._cluster.put_committing, self.job_id), waits)
-        self._note("commit", f"{instruction.subtasks.size} tasks commit their prepared output and finish")
+        self._note("commit", f"{counted(instruction.subtasks.size, 'task')} to commit prepared output and finish")
         self._sender.send(instruction)
 
     def _restarting(self) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 from ..errors import ConfigError
 from ..runtime.control_port import Answers
 from ..safe_text import safe_repr
+from ..schedule.plan.words import counted
 from .blobs import Upload
 from .log import audit, fatal_traceback
 from .view import job_document, summary, taskmanagers_document
@@ -121,8 +122,8 @@ class ClientQueries:
         missing = self._manager.slots.missing(record.stored.job_id)
         if missing:
             raise ConfigError(
-                f"job {record.stored.job_id} ({record.name}) waits for {missing} more slots; a savepoint needs all of"
-                f" its tasks running: {self._manager.slots.describe()}"
+                f"job {record.stored.job_id} ({record.name}) waits for {counted(missing, 'more slot')}; a"
+                f" savepoint needs all of its tasks running: {self._manager.slots.describe()}"
             )
         stop = _want(document, "stop", bool)
         audit("savepoint and stop" if stop else "savepoint", record, self._client)

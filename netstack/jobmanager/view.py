@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ..schedule.execution import ExecutionState, JobState
+from ..schedule.plan.words import counted
 from ..schedule.topology.topology import Topology
 from ..task.latency import merged_rows, summary_us
 from .checkpoints import CheckpointReport
@@ -104,7 +105,7 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
             operator: {str(subtask): value for subtask, value in sorted(values.items())}
             for operator, values in master.tasks.results.items()
         },
-        "waits_for": f"{missing} more slots; {manager.slots.describe()}" if missing else master.waits_for,
+        "waits_for": f"{counted(missing, 'more slot')}; {manager.slots.describe()}" if missing else master.waits_for,
         "speculation": _speculation(master),
         "blocked": [
             {

@@ -32,7 +32,7 @@ def load(name: Named) -> Callable[..., Any]:
             target = getattr(target, attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"{name!r} cannot be imported: {error}; install its package, and put it on the path of every process"
+            f"{name!r} cannot be imported: {error}; install its package, and put it on the Python path of every process"
         ) from error
     if not callable(target):
         raise ConfigError(f"{name!r} is a {type(target).__name__}; give a function or a class")

@@ -92,8 +92,8 @@ def test_what_was_decided_is_told_beside_the_plan() -> None:
 
 
 def test_a_job_that_waits_and_one_that_failed_say_why() -> None:
-    waits = job(waits_for="1 more slots; 29 slots are there", missing_slots=1)
-    assert "waits for 1 more slots; 29 slots are there" in shown(*job_lines(waits))
+    waits = job(waits_for="1 more slot; 29 slots are there", missing_slots=1)
+    assert "waits for 1 more slot; 29 slots are there" in shown(*job_lines(waits))
     failed = job(state="failed", reason="map (0) on tm1: ValueError: no", vertices=[], last_checkpoint=None, log=[])
     assert "map (0) on tm1: ValueError: no" in shown(*job_lines(failed))
     newest, oldest = shown(jobs_table([waits, failed])).splitlines()[1:]

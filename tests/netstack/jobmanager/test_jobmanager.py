@@ -80,7 +80,7 @@ async def test_tasks_wait_for_slots_and_say_so(autojump_clock: MockClock) -> Non
         found = await user.ask("job", job_id=job_id)
         assert found["missing_slots"] == 1
         assert "0 of 1 registered slots free" in found["waits_for"]
-        with pytest.raises(AssertionError, match="waits for 1 more slots; a savepoint needs all of its tasks running"):
+        with pytest.raises(AssertionError, match="waits for 1 more slot; a savepoint needs all of its tasks running"):
             await user.ask("savepoint", job_id=job_id, stop=False)
         async with taskmanager(manager, slots=1) as second:
             first.finishes = second.finishes = True
