@@ -128,9 +128,9 @@ def compare(a: Sequence[Row], b: Sequence[Row], *, threshold: float | None = Non
     return Comparison(differences, tuple(_remarks(a, b, here, there, differences)))
 
 
-def _guessed(found: Sequence[Difference]) -> str:
-    unknown = sum(not difference.noise_known for difference in found)
-    return f" (the noise of {'all' if unknown == len(found) else unknown} is unknown)" if unknown else ""
+def _guessed(differences: Sequence[Difference]) -> str:
+    unknown = sum(not difference.noise_known for difference in differences)
+    return f" (the noise of {'all' if unknown == len(differences) else unknown} is unknown)" if unknown else ""
 
 
 def _judge(point: _Point, metric: str, a: list[Row], b: list[Row], threshold: float | None) -> Difference | None:

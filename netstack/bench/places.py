@@ -225,24 +225,24 @@ def place_of(runners: Runners, settings: dict[str, Any], console: Console) -> Pl
     Raises:
         ConfigError: the flags exclude each other, or Spark was requested and cannot run here.
     """
-    asked = {name: settings.pop(name) for name in ("engine", "hosts", "secret_file", "relay", "peers", *_SPARKS)}
-    beside_flink = bool(asked["peers"])
-    if beside_flink and (asked["engine"] not in ("auto", "local") or asked["hosts"] is not None):
+    options = {name: settings.pop(name) for name in ("engine", "hosts", "secret_file", "relay", "peers", *_SPARKS)}
+    beside_flink = bool(options["peers"])
+    if beside_flink and (options["engine"] not in ("auto", "local") or options["hosts"] is not None):
         raise ConfigError("--peer flink is measured beside two processes of this machine; leave the other place out")
-    engine = "local" if beside_flink else asked["engine"]
-    sparks = [flag for flag, default in _SPARKS.items() if asked[flag] != default]
-    if asked["hosts"] is not None:
+    engine = "local" if beside_flink else options["engine"]
+    sparks = [flag for flag, default in _SPARKS.items() if options[flag] != default]
+    if options["hosts"] is not None:
         if engine not in ("auto", "hosts"):
             raise ConfigError(f"--hosts with --engine {engine}: leave one of them out")
         _refuse(sparks, "--engine spark, not with --hosts")
-        return HostsPlace(runners, split_hosts(asked["hosts"]), asked["secret_file"], asked["relay"])
-    if engine == "hosts" or asked["secret_file"] is not None:
+        return HostsPlace(runners, split_hosts(options["hosts"]), options["secret_file"], options["relay"])
+    if engine == "hosts" or options["secret_file"] is not None:
         raise ConfigError("--engine hosts and --secret-file go with --hosts; name the hosts too")
-    wants = [*sparks, *(["relay"] if asked["relay"] else [])]
+    wants = [*sparks, *(["relay"] if options["relay"] else [])]
     if engine == "local":
         _refuse(wants, "--engine spark, not with two processes of this machine")
         return LocalPlace(runners, beside_flink)
-    spark = _spark(runners, asked)
+    spark = _spark(runners, options)
     if engine == "spark":
         runners.check_spark()
         return spark
@@ -265,14 +265,16 @@ def _refuse(flags: Sequence[str], goes_with: str) -> None:
         raise ConfigError(f"--{flags[0].replace('_', '-')} goes with {goes_with}; leave it out")
 
 
-def _spark(runners: Runners, asked: Mapping[str, Any]) -> SparkPlace:
+def _spark(runners: Runners, options: Mapping[str, Any]) -> SparkPlace:
     chosen = {
-        "master": asked["master"] or SparkSettings().master,
-        "nodes": asked["nodes"],
-        "shared_hosts": asked["shared_hosts"],
-        "node_ports": asked["node_ports"],
-        "wait_for_executors_s": asked["executors_timeout_s"],
-        "tables_timeout_s": asked["tables_timeout_s"],
+        "master": options["master"] or SparkSettings().master,
+        "nodes": options["nodes"],
+        "shared_hosts": options["shared_hosts"],
+        "node_ports": options["node_ports"],
+        "wait_for_executors_s": options["executors_timeout_s"],
+        "tables_timeout_s": options["tables_timeout_s"],
     }
     SparkSettings(**chosen)  # checks the settings before anything starts
-    return SparkPlace(runners, chosen, asked["parallelism"], asked["relay"], asked["one_way"], asked["warehouse"])
+    return SparkPlace(
+        runners, chosen, options["parallelism"], options["relay"], options["one_way"], options["warehouse"]
+    )

@@ -70,22 +70,22 @@ def run_once(
         MeasurementFailed: a worker died, sent nothing or stalled.
         NetstackError: a worker reported an error: an input file, a setting, a missing package.
     """
-    asked = with_length(peer_spec(engine, spec))
+    run = with_length(peer_spec(engine, spec))
     with (
         scratch_folder() as scratch,
         Workers(engine, deadlines or PhaseLimits(), environment=environment) as workers,
     ):
-        prepare(asked, Path(scratch))
+        prepare(run, Path(scratch))
         summaries = lead(
             workers,
             Path(scratch),
-            spec=asked.as_dict(),
-            steps_per_s=_steps_per_s(asked),
-            reads_input=asked.input_path is not None,
-            fraction=partial(_fraction, asked),
+            spec=run.as_dict(),
+            steps_per_s=_steps_per_s(run),
+            reads_input=run.input_path is not None,
+            fraction=partial(_fraction, run),
             on_progress=on_progress,
         )
-    return _result(asked, engine, summaries)
+    return _result(run, engine, summaries)
 
 
 def run_with_peers(
@@ -167,8 +167,8 @@ def _fraction(spec: RunSpec, records: int, elapsed_s: float) -> float | None:
     return None
 
 
-def _result(spec: RunSpec, engine: str, found: Summaries) -> dict[str, Any]:
-    producer, consumer, start_ns = found.producer, found.consumer, found.start_ns
+def _result(spec: RunSpec, engine: str, summaries: Summaries) -> dict[str, Any]:
+    producer, consumer, start_ns = summaries.producer, summaries.consumer, summaries.start_ns
     window, records, payload_bytes = consumer["window"], consumer["records"], consumer["payload_bytes"]
     if spec.rate_per_s is not None:
         window = paced_window(spec.rate_per_s, records, start_ns, producer["stopped_ns"], consumer["last_ns"])
@@ -223,7 +223,7 @@ def _result(spec: RunSpec, engine: str, found: Summaries) -> dict[str, Any]:
             *busy_warnings(timeline),
             *producer["facts"]["warnings"],
             *consumer["facts"]["warnings"],
-            *found.remarks,
+            *summaries.remarks,
         ],
         "settings": spec.as_dict(),
         "host": {**host_facts(), "netstack_build": consumer["netstack_build"]},

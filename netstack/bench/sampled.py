@@ -87,10 +87,10 @@ class SampledVerifier(Verifier):
         return self._deliveries % EVERY == 1
 
     def _look(self, feed: Any, channel: int, rows: Any, first: int, now_ns: int | None) -> None:
-        before, came = self._checksum, self.received_records
+        before, records_before = self._checksum, self.received_records
         feed(channel, rows, now_ns)
         super().finish()
-        count = self.received_records - came
+        count = self.received_records - records_before
         wanted = count * first + self._step * count * (count - 1) // 2 + count * self._filler_sum
         if (self._checksum - before - wanted) & MASK:
             self._problem(f"channel {channel}: bytes of the {count} records from {first} on differ from those sent")

@@ -25,7 +25,7 @@ from .processes import MeasurementFailed
 from .report import Sweep, build_combined_report
 from .spec import RunSpec
 from .store import Row, Store, StoreError, flatten, read_sweep, require_pyarrow, write_file
-from .words import told_once
+from .words import distinct_warnings
 
 REPORT: Final = "report.html"
 COMPARISON: Final = "comparison.html"
@@ -222,7 +222,7 @@ def median_result(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     merged = _medians(results)
     merged["latency_histogram"] = merged_histogram(results)
     merged["delivered"] = all(result.get("delivered") is True for result in results)
-    merged["warnings"] = [text for text, _ in told_once(results)]
+    merged["warnings"] = [text for text, _ in distinct_warnings(results)]
     merged["settings"] = results[0].get("settings")
     merged["repeats"] = len(results)
     rates = [result["records_per_s"] for result in results]

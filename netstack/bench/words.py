@@ -60,7 +60,7 @@ def plain(value: Any) -> str:
     return "yes" if value is True else "no" if value is False else str(value)
 
 
-def told_once(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
+def distinct_warnings(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
     """Warnings of runs, each with the number of runs; those that differ only in numbers and units are one."""
     counts: dict[str, list[str]] = {}
     for row in rows:

@@ -145,8 +145,8 @@ def _consumer_summary(io: ConsumerIo, facts: Facts, link: Link) -> dict[str, Any
 
 
 def _counted(verifier: AnyVerifier, expected: dict[str, Any]) -> list[str]:
-    sent, came = expected["records"], verifier.received_records
-    return [] if sent == came else [f"{sent} records were sent, {came} arrived"]
+    sent, arrived = expected["records"], verifier.received_records
+    return [] if sent == arrived else [f"{sent} records were sent, {arrived} arrived"]
 
 
 def _failed(link: Link, error: BaseException) -> int:

@@ -13,7 +13,7 @@ import pytest
 from netstack.bench.bottleneck import bottleneck
 from netstack.bench.busy import QUEUED, STOLEN, busy_times, busy_warnings, is_busy, lost_s
 from netstack.bench.spec import RunSpec
-from netstack.bench.words import told_once
+from netstack.bench.words import distinct_warnings
 
 
 def timeline(queued: list[float], stolen: float = 0.0) -> list[dict[str, Any]]:
@@ -71,4 +71,4 @@ def test_the_link_is_not_blamed_for_a_busy_machine() -> None:
 
 def test_runs_with_and_without_a_host_that_took_some_have_one_warning_in_a_report() -> None:
     rows = [{"warnings": busy_warnings(timeline([900, 900], stolen=stolen))} for stolen in (0.0, 8.0)]
-    assert [count for _, count in told_once(rows)] == [2]
+    assert [count for _, count in distinct_warnings(rows)] == [2]

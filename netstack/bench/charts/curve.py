@@ -71,13 +71,13 @@ def draw_curves(chart: CurveChart, *, width: int, height: int, direct_labels: bo
     ends = []
     drawn = []
     for series in chart.series:
-        found = [(at, mark) for at, mark in zip(chart.places, series.marks, strict=True) if mark is not None]
-        if found:
-            marks = [point(mark, series.shape, place(at), plot) for at, mark in found]
+        positions = [(at, mark) for at, mark in zip(chart.places, series.marks, strict=True) if mark is not None]
+        if positions:
+            marks = [point(mark, series.shape, place(at), plot) for at, mark in positions]
             # Straight from mark to mark, because nothing was measured in between.
-            line = "L".join(f"{place(at):.1f} {plot.y(mark.value):.1f}" for at, mark in found)
+            line = "L".join(f"{place(at):.1f} {plot.y(mark.value):.1f}" for at, mark in positions)
             drawn.append(grouped(series, [f'<path class="line" d="M{line}"/>', *marks]))
-            ends.append((place(found[-1][0]), plot.y(found[-1][1].value), series))
+            ends.append((place(positions[-1][0]), plot.y(positions[-1][1].value), series))
     return "".join(
         (
             f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(chart.title)}"'

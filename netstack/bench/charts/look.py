@@ -29,15 +29,15 @@ def distinct(wanted: Iterable[tuple[int, int, int]]) -> list[Look]:
             `LOOKS` they repeat.
     """
     taken: set[Look] = set()
-    found = []
+    unique = []
     for hue, dash, shape in wanted:
         # Marks and strokes change first: the colour is the most visible part.
         turns = itertools.product(range(HUES), range(DASHES), range(SHAPES))
         looks = (((hue + a) % HUES, (dash + hue // HUES + b) % DASHES, (shape + c) % SHAPES) for a, b, c in turns)
         look = next((each for each in looks if each not in taken), (hue % HUES, dash % DASHES, shape % SHAPES))
         taken.add(look)
-        found.append(look)
-    return found
+        unique.append(look)
+    return unique
 
 
 def numbered(count: int) -> list[Look]:

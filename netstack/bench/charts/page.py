@@ -73,9 +73,9 @@ def table(head: str, rows: Iterable[str], kind: str = "", caption: str = "", *, 
 
     Its caption is plain text; by default only screen readers see it.
     """
-    told = f'<caption class="{caption_kind}">{escape(caption)}</caption>' if caption else ""
+    caption_html = f'<caption class="{caption_kind}">{escape(caption)}</caption>' if caption else ""
     return (
-        f'<div class="scroll" tabindex="0"><table{_class(kind)}>{told}<thead><tr>{head}</tr></thead>'
+        f'<div class="scroll" tabindex="0"><table{_class(kind)}>{caption_html}<thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 
@@ -84,9 +84,9 @@ def _class(names: str) -> str:
     return f' class="{names}"' if names else ""
 
 
-def facts(title: str, found: Iterable[tuple[str, str]]) -> str:
+def facts(title: str, entries: Iterable[tuple[str, str]]) -> str:
     """A card of names and values, plain text."""
-    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in found)
+    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in entries)
     return f'<div class="card"><h2>{title}</h2><dl class="facts">{items}</dl></div>'
 
 

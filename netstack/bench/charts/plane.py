@@ -83,17 +83,17 @@ def draw_plane(plane: Plane, *, width: int, height: int, direct_labels: bool) ->
 
     drawn, ends = [], []
     for track in plane.tracks:
-        found = [
+        positions = [
             (place(at), mark)
             for at, mark in zip(track.places, track.series.marks, strict=True)
             if mark is not None and (plane.scale == "linear" or mark.value > 0)
         ]
-        parts = [] if plane.bare else [point(mark, track.series.shape, x, plot) for x, mark in found]
-        if track.joined and found:
-            line = "L".join(f"{x:.1f} {plot.y(mark.value):.1f}" for x, mark in found)
+        parts = [] if plane.bare else [point(mark, track.series.shape, x, plot) for x, mark in positions]
+        if track.joined and positions:
+            line = "L".join(f"{x:.1f} {plot.y(mark.value):.1f}" for x, mark in positions)
             parts.insert(0, f'<path class="line" d="M{line}"/>')
-        if found:
-            ends.append((found[-1][0], plot.y(found[-1][1].value), track.series))
+        if positions:
+            ends.append((positions[-1][0], plot.y(positions[-1][1].value), track.series))
             drawn.append(grouped(track.series, parts))
     stairs = [_frontier(frontier, place, plot, row % _LABEL_ROWS) for row, frontier in enumerate(plane.frontiers)]
     facts = _plot_facts(plot, first, last, plane) if plane.bare else ""
@@ -115,11 +115,11 @@ def draw_plane(plane: Plane, *, width: int, height: int, direct_labels: bool) ->
 
 def pareto(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
     """The points with no lower point to their right, from left to right."""
-    found: list[tuple[float, float]] = []
+    best: list[tuple[float, float]] = []
     for at, value in sorted(points, key=lambda each: (-each[0], each[1])):
-        if not found or value < found[-1][1]:
-            found.append((at, value))
-    return tuple(reversed(found))
+        if not best or value < best[-1][1]:
+            best.append((at, value))
+    return tuple(reversed(best))
 
 
 def _frontier(frontier: Frontier, place: Callable[[float], float], plot: Plot, row: int) -> str:

@@ -54,19 +54,21 @@ def expected_s(spec: IsolateSpec) -> float:
     return len(PHASES) * spec.seconds + _DRAIN_S
 
 
-def document(spec: IsolateSpec, found: Summaries) -> dict[str, Any]:
+def document(spec: IsolateSpec, summaries: Summaries) -> dict[str, Any]:
     """One mode's document, from both summaries; raises MeasurementFailed if there were several connections."""
-    connections = max(found.producer["connections"], found.consumer["connections"])
+    connections = max(summaries.producer["connections"], summaries.consumer["connections"])
     if connections != 1:
         raise MeasurementFailed(
             f"both channels should share one connection, but there were {connections}: isolation was not measured"
         )
-    ticks = found.consumer["ticks"]
-    waits = {subtask: _Waited(spec, found.producer, subtask) for subtask in SUBTASKS}
+    ticks = summaries.consumer["ticks"]
+    waits = {subtask: _Waited(spec, summaries.producer, subtask) for subtask in SUBTASKS}
     windows = {phase: spec.window(phase) for phase in PHASES}
     rates = {subtask: {phase: _rate(ticks[subtask], windows[phase]) for phase in PHASES} for subtask in SUBTASKS}
     problems = [
-        f"delivery to {subtask}: {problem}" for subtask in SUBTASKS for problem in found.consumer["problems"][subtask]
+        f"delivery to {subtask}: {problem}"
+        for subtask in SUBTASKS
+        for problem in summaries.consumer["problems"][subtask]
     ]
     before = rates[SIBLING]["before"]
     return {
@@ -78,7 +80,7 @@ def document(spec: IsolateSpec, found: Summaries) -> dict[str, Any]:
         "backpressured_ms_per_s": {
             subtask: {phase: waits[subtask].ms_per_s(windows[phase]) for phase in PHASES} for subtask in SUBTASKS
         },
-        "records": found.consumer["records"],
+        "records": summaries.consumer["records"],
         "delivered": not problems,
         "connections": connections,
         "windows_s": {phase: [round(tick * TICK_S, 2) for tick in window] for phase, window in windows.items()},
@@ -89,7 +91,7 @@ def document(spec: IsolateSpec, found: Summaries) -> dict[str, Any]:
                 subtask: [waits[subtask].ms_per_s(each) for each in spec.bins()] for subtask in SUBTASKS
             },
         },
-        "warnings": [*problems, *_rate_warnings(spec, rates), *_pause_warnings(spec, found), *found.remarks],
+        "warnings": [*problems, *_rate_warnings(spec, rates), *_pause_warnings(spec, summaries), *summaries.remarks],
     }
 
 
@@ -126,9 +128,9 @@ def _rate_warnings(spec: IsolateSpec, rates: dict[Subtask, dict[Phase, float]]) 
     ]
 
 
-def _pause_warnings(spec: IsolateSpec, found: Summaries) -> list[str]:
+def _pause_warnings(spec: IsolateSpec, summaries: Summaries) -> list[str]:
     parts = []
-    for role, summary in (("producer", found.producer), ("consumer", found.consumer)):
+    for role, summary in (("producer", summaries.producer), ("consumer", summaries.consumer)):
         late_ns = max(at - tick * TICK_NS for at, tick in zip(summary["edges_ns"], spec.edges(), strict=True))
         if late_ns > PAUSE_NS:
             parts.append(

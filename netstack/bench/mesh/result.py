@@ -210,15 +210,15 @@ def _problems(outcome: Outcome) -> list[str]:
     upstream = matrix.upstream()
     problems_found = []
     for source in matrix.of_task(SOURCE):
-        came = {}
+        deliveries = {}
         for sink in matrix.of_task(SINK):
             report = outcome.results[sink]["deliveries"]
             for group, whose in enumerate(matrix.sources_of(sink.subtask)):
                 if whose == source.subtask:
                     name = f"{sink} by way of {upstream[group]}" if spec.relay else str(sink)
-                    came[name] = Delivery.from_dict(report[group])
+                    deliveries[name] = Delivery.from_dict(report[group])
         expected = outcome.results[source]["expected"]
-        problems_found += problems(str(source), expected, came, order=order_of(spec), lanes=spec.lanes)
+        problems_found += problems(str(source), expected, deliveries, order=order_of(spec), lanes=spec.lanes)
     return problems_found
 
 

@@ -186,9 +186,9 @@ def problems(
     `expected` is its `Source.expected`, `deliveries` are all of its deliveries by the name of the sink (and relay).
     """
     texts = [f"{source} to {sink}: {text}" for sink, each in deliveries.items() for text in each.problems]
-    sent, came = int(expected["records"]), sum(each.records for each in deliveries.values())
-    if sent != came:
-        texts.append(f"{source} sent {sent} records, {came} arrived")
+    sent, arrived = int(expected["records"]), sum(each.records for each in deliveries.values())
+    if sent != arrived:
+        texts.append(f"{source} sent {sent} records, {arrived} arrived")
     if "lanes" in expected:
         return [*texts, *(f"{source}: {text}" for text in _hashes(expected, deliveries))]
     checksum = sum(each.checksum for each in deliveries.values()) & MASK
@@ -205,14 +205,14 @@ def _hashes(expected: Mapping[str, Any], deliveries: Mapping[str, Delivery]) -> 
     payload_bytes = sum(each.payload_bytes for each in deliveries.values())
     if payload_bytes != expected["payload_bytes"]:
         texts.append(f"{expected['payload_bytes']} bytes were sent, {payload_bytes} arrived")
-    came: dict[int, tuple[int, int]] = {}
+    by_lane: dict[int, tuple[int, int]] = {}
     for sink, each in deliveries.items():
         for lane, count, value in each.hashes:
-            if lane in came:
-                texts.append(f"rows of lane {lane} came to {sink} and to another")
-            came[lane] = count, value
+            if lane in by_lane:
+                texts.append(f"rows of lane {lane} arrived at {sink} and at another sink")
+            by_lane[lane] = count, value
     for lane, (count, value) in enumerate(expected["lanes"]):
-        arrived, hashed = came.get(lane, (0, 0))
+        arrived, hashed = by_lane.get(lane, (0, 0))
         if arrived != count:
             texts.append(f"lane {lane}: {count} elements were sent, {arrived} arrived")
         elif hashed != value:
@@ -222,20 +222,20 @@ def _hashes(expected: Mapping[str, Any], deliveries: Mapping[str, Delivery]) -> 
 
 def _lanes(sent: int, deliveries: Mapping[str, Delivery], lanes: int) -> list[str]:
     texts = []
-    came: dict[int, tuple[str, int]] = {}
+    starts: dict[int, tuple[str, int]] = {}
     for sink, each in deliveries.items():
         for first, end in each.lanes:
-            if first in came:
-                texts.append(f"record {first} arrived at {came[first][0]} and at {sink}")
-            came[first] = sink, end
+            if first in starts:
+                texts.append(f"record {first} arrived at {starts[first][0]} and at {sink}")
+            starts[first] = sink, end
     for first in range(min(lanes, sent)):
-        sink, end = came.pop(first, ("", -1))
+        sink, end = starts.pop(first, ("", -1))
         due = first + math.ceil((sent - first) / lanes) * lanes
         if end < 0:
             texts.append(f"record {first} and those after it on its channel never arrived")
         elif end != due:
             texts.append(f"record {due - lanes} was the last sent on a channel to {sink}, {end - lanes} the last there")
-    texts.extend(f"record {first} came to {sink}, and was never sent" for first, (sink, _) in sorted(came.items()))
+    texts.extend(f"record {first} arrived at {sink}, but was never sent" for first, (sink, _) in sorted(starts.items()))
     more = len(texts) - _PROBLEMS_IN_WORDS
     return texts[:_PROBLEMS_IN_WORDS] + ([f"and {more} more of this kind"] if more > 0 else [])
 

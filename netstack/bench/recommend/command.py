@@ -31,7 +31,7 @@ from ..report.points import Analysis
 from ..runners import Runners
 from ..spec import RunSpec, constants_of
 from ..store import StoreError, read_rows
-from ..words import told_once
+from ..words import distinct_warnings
 from .answer import Answer, Goal
 from .lines import lines, memory_bytes, settings_of, spec_of
 from .measure import Measurer, RunOnce
@@ -174,7 +174,7 @@ def _measured(runners: Runners, goal: Goal, settings: dict[str, Any]) -> list[di
     if result is None:
         raise ConfigError("--budget: there is no time for one repeat; give a longer one")
     words = f"{spec.rows}, {spec.channels:,} channel{'s' if spec.channels > 1 else ''}"
-    warned = [f"{text} ({count} of {len(measurer.rows)} runs)" for text, count in told_once(measurer.rows)]
+    warned = [f"{text} ({count} of {len(measurer.rows)} runs)" for text, count in distinct_warnings(measurer.rows)]
     return [_document(result, words, measurer.spec, warned)]
 
 

@@ -20,7 +20,7 @@ from ..figure import Figure
 from ..grid import Kind, run_kind
 from ..spec import constants_of
 from ..store import Row
-from ..words import plain, setting, setting_name, setting_text, told_once
+from ..words import distinct_warnings, plain, setting, setting_name, setting_text
 
 REFERENCE_TIMEOUT_S: Final = 0.1  # the field's default; what shorter timeouts cost is told against it
 PREFIX_BYTES: Final = 4  # length prefix of a record on the wire
@@ -179,7 +179,7 @@ class Analysis:
 
     def warnings(self) -> list[tuple[str, int]]:
         """The warnings of the counted runs with their frequency; warnings that differ only in numbers are merged."""
-        return told_once(self.good)
+        return distinct_warnings(self.good)
 
     def _fastest(self) -> tuple[str, str, str] | None:
         points = [(figure, line, timeout) for line, timeout, figure in self._each(self.throughput)]
