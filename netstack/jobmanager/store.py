@@ -4,6 +4,7 @@ Takes: documents of jobs. Gives: the same documents after a restart.
 
     FOLDER/lock                       held and touched every second by the running JobManager
     FOLDER/life.json                  number of earlier JobManagers on the folder
+    FOLDER/known.json                 the jobs that the newest JobManager found without an end when it started
     FOLDER/jobs/ID/job.json           the job as submitted; written once
     FOLDER/jobs/ID/committing.json    written before a job without checkpoints commits its prepared output
     FOLDER/jobs/ID/end.json           how the job ended; missing while it runs
@@ -18,7 +19,8 @@ succeeds.
 A JobManager that was stopped but not killed keeps its lock. Another one then takes the folder (`steal`): it replaces
 the lock, then increments `life.json`. A writer checks after each write that it is still the newest; the next JobManager
 increments first and reads afterwards. So an old JobManager publishes nothing that the new one does not know, and its
-later writes about jobs that were taken up again are ignored.
+later writes about jobs that were taken up again are ignored. A job that it stores after the new one has read the folder
+is missing in `known.json`; its submission was refused, so the next JobManager removes it.
 """
 
 from __future__ import annotations
@@ -66,6 +68,7 @@ class StoredJob:
         end: how it ended; None while it runs.
         is_committing: whether it takes no checkpoints and has begun to commit; it cannot restart.
         not_restored: operators in `restore` whose state was dropped because the job does not have them.
+        life: number of the JobManager that stored it.
     """
 
     job_id: str
@@ -78,6 +81,7 @@ class StoredJob:
     is_committing: bool = False
     not_restored: tuple[str, ...] = ()
     owner: str = ""
+    life: int = field(default=0, compare=False)
 
 
 @final
@@ -170,17 +174,32 @@ class JobStore:
         self._write(self._job(job_id) / "end.json", document)
 
     def jobs(self) -> tuple[list[StoredJob], list[str]]:
-        """Returns all jobs, oldest first, and an error text for each unreadable one."""
+        """Returns all jobs, oldest first, and an error text for each unreadable one.
+
+        Jobs that a superseded JobManager stored after its successor had read the folder are removed.
+        """
         result, damaged = [], []
+        known: dict[str, Any] = {}
+        try:
+            known = read_document(self.folder / "known.json") or {}
+        except JobStoreError as error:
+            damaged.append(str(error))
         with contextlib.suppress(FileNotFoundError):
             for name in sorted(os.listdir(self.folder / "jobs")):
                 try:
                     job = self._read_job(name)
                 except JobStoreError as error:
                     damaged.append(str(error))
+                    continue
+                if job is None:
+                    continue
+                if job.end is None and job.life < known.get("life", 0) and name not in known.get("jobs", ()):
+                    self.forget(name)
                 else:
-                    if job is not None:
-                        result.append(job)
+                    result.append(job)
+        with contextlib.suppress(OSError, JobStoreError):  # a full disk: then none of them is removed later
+            unended = [job.job_id for job in result if job.end is None]
+            self._write(self.folder / "known.json", {"format": FORMAT, "jobs": unended})
         return sorted(result, key=lambda job: (job.submitted_at, job.job_id)), damaged
 
     def forget(self, job_id: str) -> None:
@@ -312,6 +331,7 @@ class JobStore:
                 self._newest(name, "committing.json") is not None,
                 tuple(document.get("not_restored", ())),
                 str(document.get("owner", "")),
+                int(document.get("life", self.life)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise JobStoreError(f"{path} does not describe a job: {error!r}") from error

@@ -158,6 +158,30 @@ def test_who_was_replaced_writes_nothing_that_counts(tmp_path: Path) -> None:
         assert found.end["state"] == "failed"
 
 
+def test_a_job_stored_by_a_replaced_jobmanager_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    """Its submission was refused, and the user submitted it again: it ran, and committed, twice."""
+    with open_job_store(tmp_path) as first, open_job_store(tmp_path, steal=True) as second:
+        assert second.jobs() == ([], [])
+        with pytest.raises(JobStoreFenced):
+            first.put(JOB)
+        second.put(replace(JOB, job_id="fedcba9876543210"))
+    with open_job_store(tmp_path) as third:
+        ((job,), damaged) = third.jobs()
+        assert (job.job_id, damaged) == ("fedcba9876543210", [])
+        assert not (tmp_path / "jobs" / JOB.job_id).exists()
+
+
+def test_jobs_stay_when_the_next_jobmanager_did_not_get_as_far_as_reading_them(tmp_path: Path) -> None:
+    with open_job_store(tmp_path) as first:
+        first.put(JOB)
+        assert first.jobs() == ([JOB], [])
+    for _ in range(2):
+        with open_job_store(tmp_path):
+            pass
+    with open_job_store(tmp_path) as fourth:
+        assert fourth.jobs() == ([JOB], [])
+
+
 def test_what_was_there_before_the_folder_was_taken_counts(tmp_path: Path) -> None:
     with open_job_store(tmp_path) as first:
         first.put(JOB)
