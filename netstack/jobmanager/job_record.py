@@ -1,20 +1,33 @@
-"""The JobManager's record of one job."""
+"""The JobManager's record of one job, and its creation from the stored job."""
 
 from __future__ import annotations
 
+import dataclasses
+import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, final
 
 import trio
 
 from ..checkpoint.storage import CheckpointStorage
-from ..schedule.graph.job_generator import GeneratedJob
-from ..schedule.scheduler import Scheduler
+from ..errors import ConfigError
+from ..schedule.descriptors.blob_store import CODE_KEY
+from ..schedule.descriptors.information import JobInformation
+from ..schedule.failover.restart import restart_strategy
+from ..schedule.graph.job_file import job_of
+from ..schedule.graph.job_generator import GeneratedJob, generate_job
+from ..schedule.graph.stream_graph import StreamGraph
+from ..schedule.scheduler import Scheduler, SchedulerSettings
+from ..schedule.slots.slot_pool import SlotPoolSettings
 from ..schedule.slots.slot_sharing import FixedPlacement
+from ..schedule.strategies.scheduling_types import InputConstraint, SchedulingType, check_scheduling
 from .job_master import JobMaster
 from .job_tasks import JobCoordinator
 from .store import StoredJob
+
+if TYPE_CHECKING:
+    from .service import JobManager
 
 
 @final
@@ -58,3 +71,73 @@ class JobRecord:
     is_taken_up: bool = False
     is_canceled: bool = False
     ended: trio.Event = field(default_factory=trio.Event)
+
+
+def read_job(
+    stored: StoredJob,
+    manager: JobManager,
+    placement: FixedPlacement | None = None,
+    coordinator: JobCoordinator | None = None,
+) -> JobRecord:
+    """Creates the record of a stored job.
+
+    Raises:
+        ConfigError: the job cannot run.
+    """
+    graph = job_of(stored.document)
+    generated = generate_job(graph)
+    settings = graph.settings
+    folder = None
+    if settings.checkpoints is not None:
+        folder = settings.checkpoint_folder or manager.store.checkpoint_folder(stored.job_id)
+    generated = replace(generated, job=replace(generated.job, checkpoint_folder=folder))
+    missing = next((node.name for node in graph.nodes if not node.function), None)
+    if missing is not None:
+        raise ConfigError(
+            f"job {graph.name!r}: operator {missing!r} has no function and cannot run; only `netstack plan` accepts"
+            " such a job"
+        )
+    record = JobRecord(
+        stored,
+        graph.name,
+        generated,
+        None if settings.network is None else dataclasses.asdict(settings.network),
+        JobInformation.of(stored.job_id, generated.job, builds=stored.builds, code=_code_of(stored)).pack(),
+        None if folder is None else CheckpointStorage(folder, keep=generated.job.keep),
+        None if settings.checkpoints is None else settings.checkpoint_folder,
+        placement,
+        coordinator,
+    )
+    if graph.settings.scheduling is not None:
+        check_scheduling(generated.job, SchedulingType(graph.settings.scheduling))
+    record.scheduler = _scheduler(record, graph, manager)  # raises if the job cannot be scheduled
+    return record
+
+
+def _scheduler(record: JobRecord, graph: StreamGraph, manager: JobManager) -> Scheduler:
+    assert record.generated is not None
+    config = manager.config
+    return Scheduler(
+        record.generated.job,
+        record.stored.job_id,
+        restart=restart_strategy(graph.settings.restart_settings, lambda: random.uniform(-1, 1)),
+        store=manager.blobs,
+        settings=SchedulerSettings(
+            mode=config.load_balance,
+            placement=record.placement,
+            slots=SlotPoolSettings(request_timeout_s=config.slot_timeout_s, idle_timeout_s=config.slot_idle_timeout_s),
+            offload=config.offload,
+            builds=record.stored.builds,
+            code=_code_of(record.stored),
+            life=manager.store.life,
+            adaptive=graph.settings.adaptive or config.adaptive,
+            speculation=graph.settings.speculation,
+            scheduling=None if graph.settings.scheduling is None else SchedulingType(graph.settings.scheduling),
+            constraint=InputConstraint(graph.settings.input_constraint),
+        ),
+    )
+
+
+def _code_of(stored: StoredJob) -> tuple[tuple[str, str], ...]:
+    """Returns the shipped packages of a job with the keys of their blobs."""
+    return tuple((package, f"{CODE_KEY}{digest}") for package, digest in stored.code.items())

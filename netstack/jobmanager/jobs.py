@@ -9,9 +9,7 @@ record of a job that cannot be taken up again contains the reason; the other job
 from __future__ import annotations
 
 import copy
-import dataclasses
 import logging
-import random
 import secrets
 import time
 from collections.abc import Mapping
@@ -22,26 +20,17 @@ from typing import TYPE_CHECKING, Any, Final, final
 import trio
 
 from ..checkpoint.coordinator import CheckpointCoordinator
-from ..checkpoint.storage import CheckpointStorage
 from ..errors import ConfigError, NetstackError
 from ..runtime.causes import cause_text, root_cause
 from ..runtime.threads import InThread
 from ..schedule.commit_phase import COMMITTED
-from ..schedule.descriptors.blob_store import CODE_KEY
-from ..schedule.descriptors.information import JobInformation
 from ..schedule.execution import JobState
-from ..schedule.failover.restart import restart_strategy
 from ..schedule.graph.job_file import job_of
-from ..schedule.graph.job_generator import generate_job
-from ..schedule.graph.stream_graph import StreamGraph
-from ..schedule.scheduler import Scheduler, SchedulerSettings
-from ..schedule.slots.slot_pool import SlotPoolSettings
 from ..schedule.slots.slot_sharing import FixedPlacement
-from ..schedule.strategies.scheduling_types import InputConstraint, SchedulingType, check_scheduling
 from .checkpoints import CheckpointOwners
 from .datasets import readers_of
 from .job_master import JobMaster
-from .job_record import JobRecord
+from .job_record import JobRecord, read_job
 from .job_tasks import JobCoordinator
 from .log import FailureHistory, failure_documents
 from .savepoints import adopt_savepoint
@@ -115,7 +104,7 @@ class Jobs:
             operator["source_size"] = {"bytes": dataset.bytes, "splits": pieces}
             parameters |= {"format": dataset.format, "partitions": [asdict(each) for each in dataset.partitions]}
         stored = StoredJob(job_id, document, time.time(), None, dict(code or {}), dict(builds or {}), owner=owner)
-        record = self._read(stored, placement, coordinator)
+        record = read_job(stored, self._manager, placement, coordinator)
         for digest in record.stored.code.values():
             await self._in_thread(partial(self._manager.store.code_bytes, digest))
         if from_savepoint is not None:
@@ -174,7 +163,7 @@ class Jobs:
             try:
                 if stored.is_committing:
                     raise ConfigError(f"the JobManager ended while {COMMITTED}")
-                record = self._read(stored)
+                record = read_job(stored, self._manager)
                 record.is_taken_up = True
                 self.records[stored.job_id] = record
                 await self._take_up(record)
@@ -255,71 +244,6 @@ class Jobs:
             what = f"{len(matches)} jobs have an id that begins with" if matches else "there is no job"
             raise ConfigError(f"{what} {job_id[:40]!r}; `netstack jobs` lists them")
         return self.records[matches[0]]
-
-    def _read(
-        self,
-        stored: StoredJob,
-        placement: FixedPlacement | None = None,
-        coordinator: JobCoordinator | None = None,
-    ) -> JobRecord:
-        """Creates the record of a stored job.
-
-        Raises:
-            ConfigError: the job cannot run.
-        """
-        graph = job_of(stored.document)
-        generated = generate_job(graph)
-        settings = graph.settings
-        folder = None
-        if settings.checkpoints is not None:
-            folder = settings.checkpoint_folder or self._manager.store.checkpoint_folder(stored.job_id)
-        generated = replace(generated, job=replace(generated.job, checkpoint_folder=folder))
-        missing = next((node.name for node in graph.nodes if not node.function), None)
-        if missing is not None:
-            raise ConfigError(
-                f"job {graph.name!r}: operator {missing!r} has no function and cannot run; only `netstack plan` accepts"
-                " such a job"
-            )
-        record = JobRecord(
-            stored,
-            graph.name,
-            generated,
-            None if settings.network is None else dataclasses.asdict(settings.network),
-            JobInformation.of(stored.job_id, generated.job, builds=stored.builds, code=_code_of(stored)).pack(),
-            None if folder is None else CheckpointStorage(folder, keep=generated.job.keep),
-            None if settings.checkpoints is None else settings.checkpoint_folder,
-            placement,
-            coordinator,
-        )
-        if graph.settings.scheduling is not None:
-            check_scheduling(generated.job, SchedulingType(graph.settings.scheduling))
-        record.scheduler = self._scheduler(record, graph)  # raises if the job cannot be scheduled
-        return record
-
-    def _scheduler(self, record: JobRecord, graph: StreamGraph) -> Scheduler:
-        assert record.generated is not None
-        config = self._manager.config
-        return Scheduler(
-            record.generated.job,
-            record.stored.job_id,
-            restart=restart_strategy(graph.settings.restart_settings, lambda: random.uniform(-1, 1)),
-            store=self._manager.blobs,
-            settings=SchedulerSettings(
-                mode=config.load_balance,
-                placement=record.placement,
-                slots=SlotPoolSettings(
-                    request_timeout_s=config.slot_timeout_s, idle_timeout_s=config.slot_idle_timeout_s
-                ),
-                offload=config.offload,
-                builds=record.stored.builds,
-                code=_code_of(record.stored),
-                life=self._manager.store.life,
-                adaptive=graph.settings.adaptive or config.adaptive,
-                speculation=graph.settings.speculation,
-                scheduling=None if graph.settings.scheduling is None else SchedulingType(graph.settings.scheduling),
-                constraint=InputConstraint(graph.settings.input_constraint),
-            ),
-        )
 
     async def _own(self, record: JobRecord) -> None:
         """Claims the checkpoint folder for the job.
@@ -445,11 +369,6 @@ class Jobs:
         for job_id in ended[: max(0, len(ended) - self._manager.config.max_ended_jobs)]:
             del self.records[job_id]
             self._nursery.start_soon(self._in_thread, partial(self._manager.store.forget, job_id))
-
-
-def _code_of(stored: StoredJob) -> tuple[tuple[str, str], ...]:
-    """Returns the shipped packages of a job with the keys of their blobs."""
-    return tuple((package, f"{CODE_KEY}{digest}") for package, digest in stored.code.items())
 
 
 def _by_text(values: Mapping[int, Any]) -> dict[str, Any]:
