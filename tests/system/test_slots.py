@@ -93,7 +93,7 @@ def test_a_process_that_user_code_forks_never_goes_on_as_the_slot(
     assert (tmp_path / f"done-forked_child_{what}").exists(), "it never did it"
     assert happenings(cluster.job(ended["job_id"]), "failure") == []
     if what != "stays":
-        assert "came back to netstack, and ends" in cluster.log()
+        assert "returned to netstack and is ended" in cluster.log()
     (server,) = children_of(cluster.taskmanagers[0].pid)
     cluster.wait_until(lambda: not any(children_of(slot) for slot in children_of(server)))
 

@@ -67,7 +67,7 @@ def test_a_savepoint_is_compared_with_the_job_when_it_is_submitted(
 
     assert main([*words, "name=tally"]) == 1
     said = capsys.readouterr().err
-    assert "keyed state 'counts' of operator 'count', which job 'keys' does not have" in said
+    assert "keyed state 'counts' of operator 'count', but job 'keys' has no such operator" in said
     assert "if it was renamed, give 'tally' .uid('count')" in said
     assert len(command(capsys, "jobs")["jobs"]) == jobs  # it was never accepted
 
