@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from netstack.blocking import RecordReader, RecordWriter, open_network
 
-from .ends import PARTITION, address_of, config_of, descriptors_of
+from .endpoints import PARTITION, address_of, config_of, descriptors_of
 from .pacing import clock_ns
 from .spec import RunSpec
 from .worker_io import ConsumerIo, Facts, ProducerIo

@@ -41,7 +41,7 @@ from .jobs.command import jobs
 from .mesh.spec import MeshSpec, split_hosts
 from .mesh.tables import print_hosts, print_matrix
 from .peers import PEERS
-from .places import LocalPlace, Place, place_of
+from .placements import LocalPlace, Place, place_of
 from .recommend.command import recommend
 from .report import Sweep, findings, together
 from .run_table import peer_rows, print_run

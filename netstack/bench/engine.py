@@ -23,7 +23,7 @@ from .arrivals import warm_ns
 from .blocking_engine import consume_blocking, produce_blocking
 from .cell_checkpoints import Coordinator, take_between_barriers
 from .costs import profiled
-from .ends import PARTITION, address_of, config_of, descriptors_of
+from .endpoints import PARTITION, address_of, config_of, descriptors_of
 from .observed import Observation, observing
 from .pacing import clock_ns
 from .rows import RowSource

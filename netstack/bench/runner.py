@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .busy import busy_warnings
 from .emulation import emulation_cells
-from .ends import prepare
+from .endpoints import prepare
 from .histogram import Histogram
 from .host import host_facts, version
 from .pair import OnProgress as OnProgress

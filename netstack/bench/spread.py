@@ -13,7 +13,7 @@ import trio
 
 from netstack import RecordWriter, open_network
 
-from .ends import PARTITION, address_of, config_of
+from .endpoints import PARTITION, address_of, config_of
 from .source import Source
 from .spec import RunSpec
 from .worker_io import Facts, ProducerIo

@@ -15,7 +15,7 @@ from trio_runs import run_virtual
 from netstack import ChannelDescriptor, RecordWriter, open_network
 from netstack.bench import cell_checkpoints
 from netstack.bench.cell_checkpoints import Coordinator, take_between_barriers
-from netstack.bench.ends import PARTITION, config_of
+from netstack.bench.endpoints import PARTITION, config_of
 from netstack.bench.grid import Grid
 from netstack.bench.peers import peer_spec
 from netstack.bench.spec import RunSpec, constants_of

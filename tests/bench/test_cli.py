@@ -18,7 +18,7 @@ import pytest
 
 import netstack.bench.cli
 from netstack.bench.cli import Runners, main
-from netstack.bench.ends import config_of
+from netstack.bench.endpoints import config_of
 from netstack.bench.spec import RunSpec
 from netstack.bench.store import PARQUET, read_rows
 from netstack.errors import ConfigError, ConnectionLost, NetstackError
@@ -416,7 +416,7 @@ def test_help_is_exit_code_0(words: list[str], capsys: pytest.CaptureFixture[str
 SLOW_SWEEP = """
 import sys, threading
 from netstack.bench.cli import Runners, main
-from netstack.bench.ends import config_of
+from netstack.bench.endpoints import config_of
 
 class Slow(Runners):
     def run_once(self, spec, on_progress=None):

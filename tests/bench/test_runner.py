@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from netstack.bench.columns import COLUMNS
-from netstack.bench.ends import address_of, config_of
+from netstack.bench.endpoints import address_of, config_of
 from netstack.bench.host import congestion_control
 from netstack.bench.runner import (
     Progress,

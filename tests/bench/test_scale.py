@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from netstack.bench.cli import main
-from netstack.bench.ends import PARTITION, config_of, descriptors_of
+from netstack.bench.endpoints import PARTITION, config_of, descriptors_of
 from netstack.bench.scale.command import print_scale
 from netstack.bench.scale.measure import CHANNELS, CONNECTIONS, ScaleSpec
 from netstack.bench.spec import RunSpec

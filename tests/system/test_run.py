@@ -372,7 +372,9 @@ def test_taskmanagers_that_are_not_let_in_say_why() -> None:
                     await trio.sleep(0.05)
             await wait_registered(children, lambda: len([*jobmanager.taskmanagers.all()]), 1, 0.1)
 
-    with pytest.raises(NetstackError, match=r"only 0 of 1 TaskManager processes registered within 0.1 s; last log line of 1: .*secret"):
+    with pytest.raises(
+        NetstackError, match=r"only 0 of 1 TaskManager processes registered within 0.1 s; last log line of 1: .*secret"
+    ):
         trio.run(main)
 
 

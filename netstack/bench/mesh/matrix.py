@@ -25,7 +25,7 @@ from netstack.schedule.graph.stream_graph import (
 )
 from netstack.schedule.slots.slot_sharing import FixedPlacement
 
-from ..ends import SPARE_SEGMENTS, config_of
+from ..endpoints import SPARE_SEGMENTS, config_of
 from .spec import MeshSpec
 
 SOURCE: Final = "source"

@@ -18,7 +18,7 @@ from netstack.spark.session import open_session
 from netstack.spark.settings import SparkSettings
 
 from ..inputs import Rows
-from ..places import Bar
+from ..placements import Bar
 from ..spec import RunSpec
 from ..store import Store, read_sweep
 from ..sweep import Progress, RunOnce

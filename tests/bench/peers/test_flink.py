@@ -20,7 +20,7 @@ from netstack.bench.peers import peer_spec
 from netstack.bench.peers.flink import FlinkSession, FlinkSpec, jar
 from netstack.bench.peers.flink.cells import CELLS
 from netstack.bench.peers.flink.document import SINK, SOURCE, document_of, metrics_of
-from netstack.bench.places import LocalPlace
+from netstack.bench.placements import LocalPlace
 from netstack.bench.processes import MeasurementFailed
 from netstack.bench.recommend.lines import lines, memory_bytes
 from netstack.bench.runners import Runners

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from netstack.bench.grid import Grid, with_rows
 from netstack.bench.mesh.spec import MeshSpec
-from netstack.bench.places import HostsPlace, LocalPlace, SparkPlace, place_of
+from netstack.bench.placements import HostsPlace, LocalPlace, SparkPlace, place_of
 from netstack.bench.runners import Runners
 from netstack.bench.spark.spec import SparkSpec
 from netstack.bench.spec import RunSpec
