@@ -7,7 +7,7 @@ Rules:
 - Every event for the scheduler passes through one inbox (`job_inbox`). All messages of a step are sent before the next
   event is handled.
 - Checkpoints pause while not all tasks run, and resume automatically.
-- Messages about superseded attempts are dropped: reports by the scheduler, checkpoint messages in this module.
+- Messages about superseded attempts are dropped: reports by the scheduler, checkpoint messages by `task_reports`.
 """
 
 from __future__ import annotations
@@ -23,21 +23,13 @@ import trio
 
 from ..checkpoint.coordinator import CheckpointCoordinator, JobTask
 from ..checkpoint.finals import FinalStates
-from ..checkpoint.snapshot import TaskFile
 from ..checkpoint.storage import CheckpointStorage
-from ..control.codec import Attempt, Message, Plain, check_plain
+from ..control.codec import Message, Plain, check_plain
 from ..control.messages import CloseJob, OperatorEvent, attempts_of
 from ..control.reports import (
-    CheckpointAcknowledged,
-    CheckpointDeclined,
     JobClosed,
     JobProgress,
-    PartitionConsumable,
     SlotBlocked,
-    SlotEnded,
-    TaskFailed,
-    TaskFinished,
-    TaskStates,
 )
 from ..errors import CheckpointError, ErrorCode, LocalProtocolError, NetstackError, RemoteProtocolError
 from ..runtime.threads import InThread
@@ -46,7 +38,6 @@ from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.execution import ExecutionInput, ExecutionState, JobState
 from ..schedule.plan.words import counted
 from ..schedule.scheduler import NO_SLOT, Scheduler
-from ..task.checkpoints import checked_subtask_report
 from .checkpoints import CheckpointReport, JobCheckpoints
 from .datasets import JobDatasets
 from .driver import JobDriver
@@ -56,12 +47,9 @@ from .log import ENDED, Failed, FailureHistory, JobLog
 from .slots import slots_needed
 from .stacks import blocked_text
 from .stored_files import until_stored
+from .task_reports import TaskReports
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
-
-_STOPPING: Final = frozenset({ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED})
-_NAMED: Final = 8
-"""Number of restarting tasks that the log names."""
 
 CLOSE_PATIENCE_S: Final = 10.0
 """How long an ended job waits for the `JobClosed` of its TaskManagers."""
@@ -138,8 +126,9 @@ class JobMaster:
         self._clock = clock
         self._taskmanagers: dict[str, TaskManagerLocation] = {}
         self._inbox = JobInbox(HeldFailures(cluster.heard_s, patience_s), self._taskmanagers, scheduler.next_deadline)
-        self._reported: dict[tuple[int, int], Failed] = {}
-        """Failures that the scheduler has not handled yet, by subtask and attempt."""
+        self._reports = TaskReports(
+            scheduler, self.tasks, self._driver, self._inbox, cluster, self._taskmanagers, coordinator
+        )
         self._open: set[str] = set()
         self._slots_missing = 0
         self._slots_under_way = 0  # offered, but the scheduler has not handled the offer yet
@@ -147,7 +136,6 @@ class JobMaster:
         self._commit_waits = ""
         self._nursery: trio.Nursery | None = None
         self._checkpoints: JobCheckpoints | None = None
-        self._commands: TaskCommands | None = None
 
     # ------------------------------------------------------------------------------------------ from the JobManager
 
@@ -188,63 +176,18 @@ class JobMaster:
             RemoteProtocolError: the message is invalid.
         """
         for attempt in attempts_of(message):
-            self._check_place(taskmanager, attempt, message)
-        now_s = trio.current_time()
+            self._reports.check_place(taskmanager, attempt, message)
         match message:
-            case TaskStates(state="waiting"):
-                self._waiting(message, now_s)
-            case TaskStates():
-                self._inbox.post(self._driver.states(message, now_s))
-            case TaskFinished():
-                self._finished(message, now_s)
-            case TaskFailed():
-                self._failed(taskmanager, message, now_s)
-            case CheckpointAcknowledged():
-                self._acknowledged(message)
-            case CheckpointDeclined():
-                if self._checkpoints is not None and self._driver.is_current(message.attempt):
-                    subtask = self.tasks.named(message.attempt)
-                    self._checkpoints.declined(message.checkpoint_id, *subtask, message.reason)
-            case PartitionConsumable():
-                self._inbox.post(self._driver.consumable(message, now_s))
             case JobProgress():
                 self.progress[taskmanager] = message.vertices
-            case SlotEnded():
-                self._inbox.post(self._driver.lost(taskmanager, message, now_s))
-                self._inbox.post_held()
             case SlotBlocked():
                 self._slot_blocked(taskmanager, message)
             case JobClosed():
                 if self.end is None:
                     self.lost(taskmanager, f"it closed the job: {message.reason}")
                 self._closed(taskmanager)
-            case OperatorEvent():
-                if self._driver.is_current(message.attempt) and self._coordinator is not None:
-                    self._coordinator.event(*self.tasks.named(message.attempt), message.event)
             case _:
-                raise RemoteProtocolError(
-                    ErrorCode.UNEXPECTED_FRAME,
-                    f"{taskmanager} sent {type(message).__name__}, which TaskManagers do not send",
-                )
-
-    def _check_place(self, taskmanager: str, attempt: Attempt, message: Message) -> None:
-        """Checks that a message about an attempt comes from the attempt's TaskManager; late ones pass.
-
-        Raises:
-            RemoteProtocolError: the attempt was not sent there.
-        """
-        number = self._driver.subtask(attempt)
-        place = self.tasks.place_of(number, attempt[2])
-        if place is None:
-            is_wrong = attempt[2] >= self.scheduler.attempt(number)
-        else:
-            is_wrong = place.location.taskmanager != taskmanager
-            is_wrong |= isinstance(message, SlotEnded) and message.slot != place.index
-        if is_wrong:
-            raise RemoteProtocolError(
-                ErrorCode.UNEXPECTED_FRAME,
-                f"{taskmanager} sent {type(message).__name__} of attempt {attempt}, which was not deployed there",
-            )
+                self._reports.on_message(taskmanager, message)
 
     def send_event(self, vertex: str, subtask: int, event: Plain) -> None:
         """Sends an event to the `receive` of a task; drops it if the task is not deployed.
@@ -313,7 +256,7 @@ class JobMaster:
     @property
     def last_checkpoint(self) -> tuple[int, str] | None:
         """Id and folder of the newest completed checkpoint of this run; None before the first."""
-        return None if self._commands is None else self._commands.last_stored
+        return None if self._reports.commands is None else self._reports.commands.last_stored
 
     def path_of(self, checkpoint_id: int) -> str:
         """Returns the folder of a checkpoint.
@@ -363,7 +306,7 @@ class JobMaster:
         first_id = await self._in_thread(storage.next_id)
         finals = FinalStates(storage.folder)
         await self._in_thread(finals.clear)
-        self._commands = TaskCommands(
+        commands = TaskCommands(
             self.job_id,
             self.name,
             self.tasks,
@@ -377,12 +320,13 @@ class JobMaster:
             self._make_coordinator(self.tasks.checkpointed(), first_id),
             storage,
             finals,
-            self._commands,
+            commands,
             nursery,
             self._in_thread,
             self.history,
         )
         self._checkpoints.pause("the job starts")
+        self._reports.take_checkpoints(self._checkpoints, commands)
 
     async def _loop(self) -> instructions.EndJob:
         while self.end is None:
@@ -413,7 +357,10 @@ class JobMaster:
                 self._nursery.start_soon(self._commit, instruction)
             case instructions.StartTimer():
                 self._inbox.start_timer(instruction.timer, instruction.delay_s)
-                self._note("restart", f"{self._restarting()} {instruction.delay_s:g} s after all of them have stopped")
+                self._note(
+                    "restart",
+                    f"{self.tasks.describe_restart()} {instruction.delay_s:g} s after all of them have stopped",
+                )
             case instructions.RequireSlots():
                 if instruction.missing:
                     self._note("slots", f"missing slots: {instruction.missing}; {self._cluster.describe_slots()}")
@@ -449,18 +396,6 @@ class JobMaster:
         self._note("commit", f"{counted(instruction.subtasks.size, 'task')} to commit prepared output and finish")
         self._sender.send(instruction)
 
-    def _restarting(self) -> str:
-        """Describes the tasks that a failure restarts."""
-        topology = self.scheduler.topology
-        names = []
-        for subtask in range(topology.subtask_count):
-            if self.scheduler.execution_state(subtask) in _STOPPING:
-                vertex, index = topology.place_of(subtask)
-                names.append(f"{topology.job.vertices[vertex].name} {index}")
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        tasks = f"{len(names)} of {topology.subtask_count} tasks"
-        return f"{tasks}, in the regions that the failure affects, restart ({', '.join(names[:_NAMED])}{more})"
-
     def _look(self, before: JobState, event: events.Event) -> None:
         """Logs the changes of the last step, and pauses or resumes checkpoints."""
         after = self.scheduler.state
@@ -489,7 +424,7 @@ class JobMaster:
         """Logs each root failure with its decision in one line; attaches secondary failures to it."""
         reported = None
         if isinstance(event, events.TaskFailed):
-            reported = self._reported.pop((event.subtask, event.attempt), None)
+            reported = self._reports.failures.pop((event.subtask, event.attempt), None)
         roots = self.scheduler.take_failures()
         for root in roots:
             led_to = ENDED if root.decision.delay_s is None else str(root.decision)
@@ -533,37 +468,7 @@ class JobMaster:
             return replace(end, reason=f"{end.reason}; {needed}; {self._cluster.describe_slots()}")
         return end
 
-    # ------------------------------------------------------------------------------------------------------- reports
-
-    def _finished(self, message: TaskFinished, now_s: float) -> None:
-        report = self._driver.finished(message, now_s)
-        self.tasks.returned(message.attempt, message.results, message.kept)
-        if message.final is not None and self._commands is not None and self._driver.is_current(message.attempt):
-            self._commands.left(self.tasks.named(message.attempt), message.final)
-        self._inbox.post(report)
-
-    def _waiting(self, message: TaskStates, now_s: float) -> None:
-        """Handles tasks that wait for a checkpoint, or for the commit phase, before they finish."""
-        if self._checkpoints is None:
-            self._inbox.post(self._driver.waiting(message, now_s))
-            return
-        for attempt in message.attempts:
-            if self._driver.is_current(attempt):
-                subtask = self.tasks.waits(attempt)
-                if not self._checkpoints.has_ended(subtask):
-                    self._checkpoints.task_waits(*subtask)
-
-    def _failed(self, taskmanager: str, message: TaskFailed, now_s: float) -> None:
-        where = self._taskmanagers.get(taskmanager) or TaskManagerLocation(taskmanager, "")
-        failure, reported = self._driver.failed(where, message, now_s)
-        self._reported[failure.subtask, failure.attempt] = reported
-        if message.is_secondary and self._driver.is_current(message.attempt):
-            self._inbox.hold(failure)
-            self._cluster.ask_for_life(self._taskmanagers)
-            return
-        self._inbox.post(failure)
-        if not message.is_secondary:
-            self._inbox.post_held()
+    # ------------------------------------------------------------------------------------------------- bookkeeping
 
     def _slot_blocked(self, taskmanager: str, message: SlotBlocked) -> None:
         """Logs the begin and the end of a blocked slot once."""
@@ -583,16 +488,6 @@ class JobMaster:
             text = blocked_text(message) if message.blocked_s else "its event loop is no longer blocked"
             self._note("blocked", f"{taskmanager}, slot {message.slot}: {text}")
             LOGGER.warning("job %s (%s): %s, slot %d: %s", self.job_id, self.name, taskmanager, message.slot, text)
-
-    def _acknowledged(self, message: CheckpointAcknowledged) -> None:
-        if self._checkpoints is None or not self._driver.is_current(message.attempt):
-            return
-        try:
-            report = checked_subtask_report(message.report)
-        except ValueError as error:
-            raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"attempt {message.attempt}: {error}") from error
-        file = TaskFile(*self.tasks.named(message.attempt), message.size_bytes, message.crc32)
-        self._checkpoints.acknowledged(message.checkpoint_id, file, report)
 
     def _closed(self, taskmanager: str) -> None:
         self._open.discard(taskmanager)

@@ -31,6 +31,10 @@ from ..schedule.slots.slots import PhysicalSlot
 from .datasets import DatasetRecord
 from .driver import JobDriver
 
+_STOPPING: Final = frozenset({ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED})
+_NAMED: Final = 8
+"""Number of restarting tasks that the log names."""
+
 
 class JobCoordinator(Protocol):
     """User code of a job that runs in the JobManager's process."""
@@ -192,6 +196,18 @@ class JobTasks:
                     self.results.setdefault(operator, {})[index] = value
                 if kept is not None:
                     self.kept[number] = kept
+
+    def describe_restart(self) -> str:
+        """Returns a sentence about the tasks that a failure restarts, for the log."""
+        topology = self._scheduler.topology
+        names = []
+        for subtask in range(topology.subtask_count):
+            if self._scheduler.execution_state(subtask) in _STOPPING:
+                vertex, index = topology.place_of(subtask)
+                names.append(f"{topology.job.vertices[vertex].name} {index}")
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        tasks = f"{len(names)} of {topology.subtask_count} tasks"
+        return f"{tasks}, in the regions that the failure affects, restart ({', '.join(names[:_NAMED])}{more})"
 
     def _number(self, subtask: Subtask) -> int:
         return self._scheduler.topology.subtask(self._vertices[subtask[0]], subtask[1])

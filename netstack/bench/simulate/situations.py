@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from netstack.buffer.local_pool import LocalBufferPool
 from netstack.jobmanager.checkpoints import JobCheckpoints
-from netstack.jobmanager.job_master import JobMaster
+from netstack.jobmanager.task_reports import TaskReports
 from netstack.outbound import subpartition
 from netstack.shuffle.store import PartitionStore
 
@@ -80,8 +80,8 @@ def _viewed(_: object, store: Any, first: int, *__: object, **___: object) -> st
 _VIEWED: Final[dict[int, tuple[Any, set[int]]]] = {}
 
 
-def _placed(_: object, master: JobMaster, taskmanager: str, attempt: Any, *__: object) -> str:
-    is_old = master.scheduler.attempt(master._driver.subtask(attempt)) > attempt[2]
+def _placed(_: object, reports: TaskReports, taskmanager: str, attempt: Any, *__: object) -> str:
+    is_old = reports._scheduler.attempt(reports._driver.subtask(attempt)) > attempt[2]
     return "reports of attempts that are over" if is_old else ""
 
 
@@ -93,7 +93,7 @@ _CALLS: Final[tuple[tuple[Any, str, Callable[..., str], tuple[str, ...]], ...]] 
     (LocalBufferPool, "try_acquire", _acquired, ("buffers beyond a full pool",)),
     (subpartition, "copy_data", _copied, ("barriers that overtake data",)),
     (PartitionStore, "create_view", _viewed, ("kept subpartitions that are read again",)),
-    (JobMaster, "_check_place", _placed, ("reports of attempts that are over",)),
+    (TaskReports, "check_place", _placed, ("reports of attempts that are over",)),
     (JobCheckpoints, "_store_finals", _stored_finals, ("checkpoints of jobs with tasks that have ended",)),
 )
 
