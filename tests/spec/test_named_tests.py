@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-HEADS = ("| may ", "| number ", "| Flink |")
+HEADS = ("| can | cannot ", "| number ", "| Flink |")
 
 
 def rows_of(page: str) -> list[list[str]]:
