@@ -48,7 +48,7 @@ from netstack.events import (
 from netstack.ids import ResultPartitionType
 from netstack.outbound.selector import BroadcastSelector
 from netstack.record.flink import LongFormat, StreamElement, StreamElementFormat, StreamRecord, value_format_named
-from netstack.runtime import kept
+from netstack.runtime import kept_partitions
 from netstack.runtime.network_environment import open_network
 from netstack.runtime.record_writer import RecordWriter
 from netstack.transport import transport_for
@@ -394,7 +394,7 @@ async def produce_by_command(vector: Vector, address: str, serving: list[Serving
 @pytest.mark.parametrize("cuts", list(CUTS))
 @pytest.mark.parametrize("case", PRODUCED)
 async def test_our_producer(autojump_clock: MockClock, case: str, cuts: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "in_thread", at_once)  # virtual time would not wait for a thread
+    monkeypatch.setattr(kept_partitions, "in_thread", at_once)  # virtual time would not wait for a thread
     vector = vector_of(case)
     address = url()
     serving: list[Serving] = []

@@ -1,9 +1,8 @@
-"""A job whose operators write their history down, for `history.check`: sources, a key, sinks; nothing else.
+"""A keyed job of sources and sinks that record their history for `history.check`.
 
-Takes: a scenario, or settings. Gives: the job, and what its sinks saw.
+Takes: a scenario, or settings. Gives: the job, and its history.
 
-In one process the history is a list (`REMEMBERED`); with a folder it is a file for each attempt, which outlives its
-process.
+In one process the history is a list (`REMEMBERED`); with a folder it is a file per attempt, which outlives its process.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def remembered() -> Iterator[list[Event]]:
 
 
 class _Historian:
-    """What both operators have: a life, and where its history goes."""
+    """The common part of both operators: a life, and the destination of its history."""
 
     operator = ""
 
@@ -91,7 +90,7 @@ class _Historian:
             self._file.close()
 
     def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """Told to be complete."""
+        """Records a completed checkpoint."""
         self._tell(COMPLETE, number=checkpoint_id)
 
     def _took(self, number: int = -1) -> str:
@@ -109,7 +108,7 @@ class _Historian:
 
 
 class Source(_Historian):
-    """Makes the records of one split: `[split, number, who made it]`."""
+    """Creates the records of one split: `[split, number, life of the source]`."""
 
     operator = SOURCE
 
@@ -122,7 +121,7 @@ class Source(_Historian):
         self._due_s: float | None = None
 
     def restore(self, states: list[Any]) -> None:
-        """Goes on where the checkpoint was."""
+        """Continues at the position of the checkpoint."""
         (state,) = states
         self._next = state["next"]
         self._tell(RESTORED, token=state["token"], number=self._next)
@@ -141,12 +140,12 @@ class Source(_Historian):
         return [[self._subtask, number, self._life] for number in range(first, self._next)]
 
     def snapshot(self, unsent: int) -> dict[str, Any]:
-        """How far it is."""
+        """Returns the position."""
         return {"next": self._next - unsent, "token": self._took(self._next - unsent)}
 
 
 class Sink(_Historian):
-    """Counts, and tells which record it counts."""
+    """Counts a record and records the event."""
 
     operator = SINK
 
@@ -156,7 +155,7 @@ class Sink(_Historian):
         self._uncommitted: list[list[int]] = []
 
     def restore(self, states: list[Any]) -> None:
-        """Goes on with the counts of the checkpoint."""
+        """Continues with the counts of the checkpoint."""
         (state,) = states
         self._count = state["count"]
         self._tell(RESTORED, token=state["token"])
@@ -169,12 +168,12 @@ class Sink(_Historian):
         self._uncommitted.append([split, number])
 
     def prepare_commit(self) -> dict[str, Any] | None:
-        """The records since the last time."""
+        """Returns the records since the last call."""
         rows, self._uncommitted = self._uncommitted, []
         return {"token": f"{self._life}/{self._taken}", "rows": rows} if rows else None
 
     def commit(self, committables: list[dict[str, Any]]) -> None:
-        """They are visible outside."""
+        """Records the committed records."""
         for each in committables:
             for split, number in each["rows"]:
                 self._tell(COMMITTED, split=split, number=number, token=each["token"])
@@ -184,13 +183,13 @@ class Sink(_Historian):
         return {"count": self._count, "token": self._took()}
 
     def finish(self, out: Output) -> list[Any]:
-        """Which life counts, and what it has counted."""
+        """Returns the life of this attempt and its counts."""
         self._tell(FINISHED)
         return [self._life, self._count]
 
 
 def key_of(record: Record) -> int:
-    """By it sinks share the records."""
+    """The key of a record."""
     return int(record[0] * 31 + record[1] * 7) % 40
 
 
@@ -206,18 +205,18 @@ def checked_job(
     network: NetworkConfig | None = None,
     history: str = "",
 ) -> StreamEnvironment:
-    """The job.
+    """Builds the job.
 
     Args:
-        name: of it.
-        sources: subtasks, and splits.
-        sinks: subtasks.
-        records: of each split.
+        name: name of the job.
+        sources: number of source subtasks and splits.
+        sinks: number of sink subtasks.
+        records: records of each split.
         pace_s: between reads of up to `batch` records.
-        batch: see there.
-        checkpoints: when they are taken, and how.
-        network: of its own.
-        history: a folder; empty: in memory.
+        batch: records per read.
+        checkpoints: checkpoint settings.
+        network: network settings of the job.
+        history: folder of the history; empty: in memory.
     """
     settings = StreamSettings(
         checkpoints=checkpoints, restart=RestartSettings(kind="fixed_delay", delay_s=0.2), network=network
@@ -232,7 +231,7 @@ def checked_job(
 
 
 def job(history: str, records: int = 1_600, sources: int = 2, mode: str = "aligned") -> StreamEnvironment:
-    """As a command line names it: at a pace of 120 records/s of each source, its history in a folder."""
+    """Builds the job from command line arguments: 120 records/s per source, history in a folder."""
     return checked_job(
         "checked",
         sources=sources,
@@ -248,6 +247,6 @@ def job(history: str, records: int = 1_600, sources: int = 2, mode: str = "align
 def verdict(
     events: Sequence[Event], results: Mapping[str, Any], *, sources: int, records: int, aligned: bool, settled_s: float
 ) -> list[Anomaly]:
-    """What is wrong with a job that has finished, by its history and what its sinks returned."""
+    """Returns the anomalies of a finished job, from its history and the results of its sinks."""
     final = {int(subtask): life for subtask, (life, _) in results[SINK].items()}
     return check(events, dict.fromkeys(range(sources), records), final, aligned=aligned, settled_s=settled_s)

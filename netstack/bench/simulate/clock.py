@@ -1,8 +1,7 @@
-"""The clock of a simulation: it stands still while a task can run, and jumps to the next deadline when none can.
+"""The virtual clock of a simulation: it stands still while a task can run and jumps to the next deadline otherwise.
 
-It does what `trio.testing.MockClock` does with `autojump_threshold=0`, in one round of trio's loop for each jump, not
-two. Jumps end at whole ticks: everything that is due within one tick happens in one round, in the order that the seed
-picks.
+It behaves like `trio.testing.MockClock` with `autojump_threshold=0`, but needs one round of trio's loop per jump
+instead of two. Jumps end at whole ticks: everything due within a tick happens in one round, in the seed's order.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import trio
 
 TICK_S: Final = 0.000_25
 READS_AT_MOST: Final = 1_000_000
-"""Of the clock, by all tasks together. Trio reads it in each round: a simulation that makes no progress is stopped."""
+"""Limit of clock reads. Trio reads the clock in each round, so this stops a simulation without progress."""
 
 _NEVER_S: Final = 999_999_999.0
 
@@ -28,14 +27,14 @@ class JumpingClock(trio.abc.Clock):
     """A clock for `trio.run`, if no task waits for sockets or threads.
 
     Args:
-        give_up: is called with a reason when the clock was read `READS_AT_MOST` times.
+        give_up: called with a reason after `READS_AT_MOST` reads.
     """
 
     def __init__(self, give_up: Callable[[str], None]) -> None:
         self._now_s = 0.0
         self._give_up = give_up
         self._reads = 0
-        self._due: list[list[Any]] = []  # heap of [due_s, order, callback]; a callback that was taken back is None
+        self._due: list[list[Any]] = []  # heap of [due_s, order, callback]; a cancelled callback is None
         self._order = itertools.count()
 
     def start_clock(self) -> None:
@@ -49,17 +48,17 @@ class JumpingClock(trio.abc.Clock):
         return self._now_s
 
     def call_at(self, due_s: float, callback: Callable[[], object]) -> list[Any]:
-        """Calls back at a moment, for half of what a cancel scope with a deadline costs; the callback must not raise.
+        """Schedules a callback, at half the cost of a cancel scope with a deadline; it must not raise.
 
         Returns:
-            The entry; if its last item is set to None, nothing is called.
+            The entry; set its last item to None to cancel the callback.
         """
         entry = [due_s, next(self._order), callback]
         heapq.heappush(self._due, entry)
         return entry
 
     async def sleep_until(self, due_s: float) -> None:
-        """As `trio.sleep_until`, without a cancel scope."""
+        """Sleeps like `trio.sleep_until`, without a cancel scope."""
         if due_s <= self._now_s:
             await trio.lowlevel.checkpoint()
             return
@@ -72,11 +71,11 @@ class JumpingClock(trio.abc.Clock):
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     async def sleep(self, seconds: float) -> None:
-        """As `trio.sleep`, without a cancel scope."""
+        """Sleeps like `trio.sleep`, without a cancel scope."""
         await self.sleep_until(self._now_s + seconds)
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Jumps to the deadline, or to the first callback that is due before it: trio calls it when no task can run."""
+        """Jumps to the deadline or to an earlier callback; trio calls it when no task can run."""
         due = self._due
         while due and due[0][2] is None:
             heapq.heappop(due)

@@ -1,11 +1,11 @@
-"""One simulation: a cluster lives, its job runs, faults happen, and what must hold is looked at all the time.
+"""One simulation: a cluster runs jobs under faults while invariants are checked.
 
-Takes: a `Scenario`. Gives: an `Outcome`: one line that says how it went, and the events before it.
+Takes: a `Scenario`. Gives: an `Outcome` with a one-line verdict and the events before it.
 
-What must hold:
-- at every look: segments and credit of every connection, as `netstack.testing.ledger` has them;
-- the job ends, with the only right result, whatever went wrong;
-- afterwards nothing is left: no task, no slot, no segment, no blob, no partition, no half-written file, no connection.
+Invariants:
+- at every check: segments and credit of every connection (`netstack.testing.ledger`);
+- every job ends with its exact result, whatever fails;
+- afterwards nothing is left: no task, slot, segment, blob, partition, partial file or connection.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from .user import LONGEST_S, User
 from .written import network
 
 REMEMBERED: Final = 100
-"""Events that are told of a simulation that fails."""
+"""Number of events that a failed simulation prints."""
 
 _HEARTBEAT_S: Final = 5.0
 _LOOK_S: Final = 0.25
@@ -67,17 +67,17 @@ _JOBMANAGER: Final = f"{SCHEME}://{JOBMANAGER}:6120"
 @final
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a scenario.
+    """The result of a scenario.
 
     Attributes:
-        scenario: which.
-        failure: what was wrong, in one line; empty: nothing.
+        scenario: the scenario.
+        failure: the failure in one line; empty on success.
         digest: equal for equal runs.
-        events: the last of them, with their times.
-        clock_s: how long it took, by its own clock.
-        deaths: lives that hosts lost.
+        events: the last events with their times.
+        clock_s: duration in virtual seconds.
+        deaths: number of ended host lives.
         detail: traceback of the failure.
-        situations: how often each came about.
+        situations: count of each situation.
     """
 
     scenario: Scenario
@@ -91,18 +91,18 @@ class Outcome:
 
     @property
     def line(self) -> str:
-        """All of it, on one line; a replay gives the same."""
+        """The result on one line; a replay prints the same."""
         how = f"FAILED: {self.failure}" if self.failure else "ok"
         return f"seed {self.scenario.seed} [{self.digest}] {self.clock_s:.3f} s: {how}"
 
 
 def scratch() -> str | None:
-    """Where files go: TMPDIR, or where they are fast; None: nowhere in particular."""
+    """The folder for files: TMPDIR, or a fast one; None: the default."""
     return os.environ.get("TMPDIR") or ("/dev/shm" if Path("/dev/shm").is_dir() else None)
 
 
 def simulate(scenario: Scenario) -> Outcome:
-    """Plays a scenario to its end; never raises for what it finds."""
+    """Plays a scenario to its end; failures are part of the outcome."""
     with scratch_folder(scratch()) as folder:
         return _played(Cluster(scenario, Path(folder)))
 
@@ -145,14 +145,14 @@ def _played(cluster: Cluster) -> Outcome:
 
 @final
 class Cluster:
-    """All of one simulation; see the module.
+    """One simulation, as described in the module.
 
     Attributes:
-        clock: of its run.
-        network: between its hosts.
-        events: the last ones.
-        clock_s: how long it has taken.
-        history: what the operators of a checked job have told.
+        clock: virtual clock.
+        network: network between the hosts.
+        events: the last events.
+        clock_s: virtual seconds so far.
+        history: history of a checked job.
     """
 
     def __init__(self, scenario: Scenario, folder: Path) -> None:
@@ -219,7 +219,7 @@ class Cluster:
         self.network.digest.update(line.encode())
 
     def begin(self, world: Outside) -> None:
-        """The users, and what is outside."""
+        """Creates the users and the external system."""
         scenario = self.scenario
         scenarios = [scenario, second_of(scenario)] if scenario.has_second else [scenario]
         self._users = [
@@ -228,13 +228,13 @@ class Cluster:
         ]
 
     def give_up(self, why: str) -> None:
-        """Ends it in the middle, as a failure."""
+        """Ends the simulation as failed."""
         self._given_up = why
         self._scope.cancel()
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """What the services log are events."""
+        """Turns log records of the services into events."""
         logger = logging.getLogger("netstack")
         handler = _Handler(self.tell)
         level, propagate = logger.level, logger.propagate
@@ -249,10 +249,10 @@ class Cluster:
             logger.propagate = propagate
 
     async def run(self) -> None:
-        """Plays all of it.
+        """Plays the scenario.
 
         Raises:
-            AssertionError: something does not hold; the text says what.
+            AssertionError: an invariant is violated.
         """
         self._began_s = trio.current_time()
         measure_with(trio.current_time)
@@ -280,11 +280,11 @@ class Cluster:
             self.clock_s = trio.current_time() - self._began_s
 
     def let_go(self) -> None:
-        """What the kernel does for the dead: their files are closed, and stay."""
+        """Closes the files of dead processes, as the kernel does; the files stay."""
         for environment in self._environments:
             environment.kept._folder.close()
 
-    # What must hold.
+    # Invariants.
 
     async def _look(self, faults: Faults) -> None:
         while True:
@@ -303,12 +303,12 @@ class Cluster:
             found = [scope.environment for scope in service.scopes]
             for environment in dict.fromkeys((service.environments.shared, *found)):
                 if environment is not None:
-                    with host.asked() as process:  # a look may begin to read what is kept
+                    with host.asked() as process:  # a check may start reading kept partitions
                         self._environments.setdefault(environment, process)
                         check_environment(environment)
 
     async def _check_nothing_left(self) -> None:
-        """Of the job; some of it needs a moment, and a host that is just coming back more than that."""
+        """Waits until nothing of the jobs is left; hosts that are starting need more time."""
         left = ["?"]
         with trio.move_on_after(LONGEST_S):
             while left:
@@ -345,9 +345,9 @@ class Cluster:
     def _check_all_closed(self) -> None:
         for environment, process in self._environments.items():
             lent = environment._pool.statistics().lent_segments
-            assert lent == 0 or not process.is_alive, f"{lent} segments of {process.host} never came home"
+            assert lent == 0 or not process.is_alive, f"{lent} segments of {process.host} were not returned"
             left = os.path.exists(environment.kept.folder) or environment.kept._folder.open_files
-            assert not left or not process.is_alive, f"{process.host} ended in order and left its shuffle files"
+            assert not left or not process.is_alive, f"{process.host} stopped in order but left shuffle files"
         open_streams = [stream for stream in self.network.streams if stream.process.is_alive]
         assert not open_streams, f"{len(open_streams)} connections are open: {open_streams[0].peer}"
 

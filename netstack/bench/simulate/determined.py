@@ -1,10 +1,10 @@
-"""Nothing is left to chance but the seed: what else decides in a process is held still while a simulation runs.
+"""Determinism: fixes every source of chance in a process while a simulation runs.
 
-Takes: a seed. Gives: a block in which two runs of the same thing are the same run.
+Takes: a seed. Gives: a block in which two runs of the same code are identical.
 
-Trio picks the order of tasks that are ready by a random generator of its own; identifiers are random; files are
-synchronised, which takes long and changes nothing here. Sets of texts have an order of their own in each process: a
-command that replays a seed runs with PYTHONHASHSEED=0 (`hash_is_fixed`).
+Trio orders ready tasks by its own random generator; identifiers are random; synchronising files takes long and has no
+effect here. Sets of strings have another order in each process: a command that replays a seed runs with
+PYTHONHASHSEED=0 (`hash_is_fixed`).
 """
 
 from __future__ import annotations
@@ -30,16 +30,13 @@ _ROUNDS_A_POLL: Final = 100
 
 
 def hash_is_fixed() -> bool:
-    """Whether sets of texts have the same order in every such process."""
+    """Whether sets of strings have the same order in every process."""
     return os.environ.get("PYTHONHASHSEED") == "0"
 
 
 @final
 class _Registered:
-    """A scope of trio is entered or left, which may change the deadlines that its run waits for.
-
-    It does what trio's own method does, which is a generator, and takes a twentieth of a simulation.
-    """
+    """Replaces trio's method that registers deadlines, a generator that takes a twentieth of the time."""
 
     __slots__ = ("_scope",)
 
@@ -64,11 +61,11 @@ class _Registered:
 
 @contextlib.contextmanager
 def determined(seed: int, clock: JumpingClock | None = None) -> Iterator[None]:
-    """See the module; restores everything.
+    """Makes the block deterministic, and restores everything afterwards.
 
     Args:
-        seed: decides.
-        clock: of the run, which then gives the time without a look for the run; None: trio looks for it.
+        seed: seed of all random choices.
+        clock: clock of the run, read directly; None: through trio.
     """
     chance = random.Random(seed)
     with contextlib.ExitStack() as stack:
@@ -78,7 +75,7 @@ def determined(seed: int, clock: JumpingClock | None = None) -> Iterator[None]:
         _RUN._r.seed(seed)
         for holder, name, instead in (
             (_RUN, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
-            (_RUN, "Instruments", dict),  # nobody watches; trio asks several times for each step of each task
+            (_RUN, "Instruments", dict),  # no instruments; trio checks them several times per step of each task
             (trio.CancelScope, "_might_change_registered_deadline", lambda scope: _Registered(scope)),
             *(() if clock is None else _of_clock(clock)),
             (secrets, "token_hex", lambda size: chance.randbytes(size).hex()),
@@ -89,7 +86,7 @@ def determined(seed: int, clock: JumpingClock | None = None) -> Iterator[None]:
         ):
             stack.callback(setattr, holder, name, getattr(holder, name))
             setattr(holder, name, instead)
-        if gc.isenabled():  # what a collection finishes would be finished at another moment next time
+        if gc.isenabled():  # a collection would run finalizers at another moment in a replay
             gc.disable()
             stack.callback(gc.enable)
         yield
@@ -97,7 +94,7 @@ def determined(seed: int, clock: JumpingClock | None = None) -> Iterator[None]:
 
 @final
 class _NoSockets(_RUN.TheIOManager):  # type: ignore[misc]
-    """Polls sockets rarely: no task waits for one; only a signal arrives there."""
+    """Polls sockets rarely: no task waits for one, and only signals arrive there."""
 
     _rounds = 0
 
@@ -115,9 +112,9 @@ def _of_clock(clock: JumpingClock) -> Iterator[tuple[Any, str, Any]]:
 
 
 def _nothing(_descriptor: int) -> None:
-    """No power fails here."""
+    """Skips synchronising: power never fails here."""
 
 
 async def _no_thread(function: Any, *_: Any, **__: Any) -> None:
-    """A clock that jumps waits for no thread."""
+    """Rejects threads: a virtual clock does not wait for them."""
     raise AssertionError(f"{function} would run in a thread, not on the disk of a simulated host")

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulation, when its time has come; and what is heard, to be said again.
+"""Faults of a simulation at their times, and recorded messages that lying TaskManagers repeat.
 
 Takes: faults, the hosts and the network. Gives: nothing.
 """
@@ -29,13 +29,13 @@ _REPEATED: Final = (CheckpointAcknowledged, PartitionConsumable, TaskFailed, Tas
 
 @final
 class Faults:
-    """Of one simulation.
+    """The faults of one simulation.
 
     Args:
-        hosts: by name.
-        network: between them.
-        tell: is told what happens.
-        check: looks at what must hold, before and after.
+        hosts: hosts by name.
+        network: network between them.
+        tell: logs an event.
+        check: checks the invariants, before and after each fault.
     """
 
     def __init__(self, hosts: Mapping[str, Host], network: Network, tell: Tell, check: Callable[[], None]) -> None:
@@ -109,7 +109,7 @@ class Faults:
         self._check()
 
     def _link_of(self, fault: Fault) -> tuple[str, ...]:
-        """Between which hosts a link is cut: if between TaskManagers, then one over which data move."""
+        """Returns the hosts between which a link is cut; between TaskManagers, one that carries data."""
         if JOBMANAGER in (fault.host, fault.other):
             return fault.host, fault.other
         return tuple(host.name for host in self._taskmanagers)
@@ -130,7 +130,7 @@ class Faults:
                 scope._send(message)
 
     def overhear(self, master: JobMaster) -> None:
-        """What is said to a JobMaster is kept, to be repeated."""
+        """Records messages to a JobMaster, to be repeated."""
         if "on_message" not in vars(master):
             hear = master.on_message
 

@@ -1,22 +1,21 @@
-"""A checker in the manner of Jepsen: what every operator of a keyed exactly-once job saw, in; a verdict, out.
+"""A history checker in the manner of Jepsen for keyed exactly-once jobs.
 
-Takes: the history of a job: sources and sinks that tell what they did, each attempt by itself. Gives: what is wrong
-with it, each with the few events that show it (`Anomaly.witness`); nothing if all is well.
+Takes: the history of a job: events that its sources and sinks recorded, per attempt. Gives: anomalies, each with the
+few events that show it (`Anomaly.witness`).
 
-The checker believes nobody but the operators: not the JobManager's counts, not the job's result alone. Each snapshot
-has a token that is part of the state, so a restore tells which one it is of; that gives the lineage of each sink: what
-its last attempt did; before it what the attempt did whose snapshot it was restored from, up to that snapshot; and so
-on.
+The checker trusts only the operators, not the JobManager's counts or the job's result alone. Each snapshot has a token
+that is part of the state, so a restore shows its snapshot. This gives the lineage of each sink: the events of its last
+attempt, before them the events of the attempt whose snapshot it restored, up to that snapshot, and so on.
 
 Laws:
 - lost, repeated: in the lineages of all sinks together every record is exactly once.
-- committed: every record is in exactly one of the committables that sinks were told to commit.
-- state too old: who is restored gets its snapshot of the newest checkpoint that any operator was told to be complete.
-- overtaken: in a complete checkpoint a sink has nothing that its sources sent behind the barrier; and everything
-  that they sent before it, if the checkpoint is an aligned one (else the rest is in the channel's state).
-- stale: an attempt of a sink reads from one attempt of each source; unless checkpoints are aligned, first what was in
-  flight and is of older ones, to which it never comes back.
-- disorder: in each lineage the records of a source are in the order in which it made them.
+- committed: every record is in exactly one committable that a sink committed.
+- state too old: a restored operator gets its snapshot of the newest checkpoint whose completion any operator saw.
+- overtaken: in a complete checkpoint a sink has no record that its sources sent after the barrier; and every record
+  that they sent before it, if the checkpoint is aligned (else the rest is in the channel state).
+- stale: an attempt of a sink reads from one attempt of each source; with unaligned checkpoints first in-flight records
+  of older attempts, but never again afterwards.
+- disorder: in each lineage the records of a source are in the order in which it created them.
 """
 
 from __future__ import annotations
@@ -46,19 +45,19 @@ _SHOWN_AT_MOST: Final = 5
 @final
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that an operator did, or was told.
+    """One event of an operator.
 
     Attributes:
-        at_s: when, by one clock of all.
+        at_s: time by a common clock.
         what: `BEGUN`, `SENT`, `APPLIED` or `COMMITTED` (a record), `SNAPSHOT`, `RESTORED` (a token), `COMPLETE`
             (a checkpoint), `FINISHED`.
         operator: `SOURCE` or `SINK`.
-        subtask: which of its subtasks; of a source also the number of its split.
-        life: unique for each attempt of each subtask, in any process.
-        split: of a record: of which source.
-        number: of a record in its split; of a checkpoint its id; of a snapshot of a source how many it had sent.
-        token: of a snapshot, or of what was committed.
-        of_life: of a record: which life of its source made it.
+        subtask: index of the subtask; for a source also its split.
+        life: unique per attempt of a subtask, in any process.
+        split: split of a record.
+        number: number of a record in its split, id of a checkpoint, or sent records at a source's snapshot.
+        token: token of a snapshot or committable.
+        of_life: life of the source that created a record.
     """
 
     at_s: float
@@ -84,12 +83,12 @@ class Event:
 @final
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """Something that must not be.
+    """A violated law.
 
     Attributes:
         kind: `lost`, `repeated`, `committed`, `state too old`, `overtaken`, `stale`, `disorder` or `unfinished`.
-        text: what, in one sentence.
-        witness: the events that show it, in order, and no others.
+        text: one sentence.
+        witness: the events that show it, in order.
     """
 
     kind: str
@@ -112,7 +111,7 @@ class _Life:
         return next((event for event in self.events if event.what == RESTORED), None)
 
     def until(self, token: str) -> list[Event]:
-        """What it did before a snapshot; all of it if there is none."""
+        """Returns the events before a snapshot; all events without one."""
         found = []
         for event in self.events:
             if token and event.what == SNAPSHOT and event.token == token:
@@ -129,17 +128,17 @@ def check(
     aligned: bool,
     settled_s: float = 0.0,
 ) -> list[Anomaly]:
-    """The verdict.
+    """Checks a history.
 
     Args:
-        history: of a job that has finished; in any order across lives, in order within each.
-        records: how many there are in each split.
-        final: for each subtask of the sink the life whose result counts: that of others is nobody's.
-        aligned: whether no checkpoint of the job has data in flight.
-        settled_s: who begins within so long after a checkpoint was complete may have been sent off before that.
+        history: history of a finished job; ordered within each life.
+        records: records of each split.
+        final: the life whose result counts, for each subtask of the sink.
+        aligned: whether no checkpoint has in-flight data.
+        settled_s: an operator that starts within this time after a checkpoint may have been deployed before it.
 
     Returns:
-        What is wrong, the first few of each kind.
+        The first few anomalies of each kind.
     """
     return [*_Checker(history, records, final, aligned, settled_s).anomalies()]
 
@@ -159,8 +158,8 @@ class _Checker:
         self._aligned = aligned
         self._settled_s = settled_s
         self._lives: dict[str, _Life] = {}
-        self._taken: dict[str, tuple[_Life, Event]] = {}  # token -> who took it
-        self._completed: dict[int, Event] = {}  # checkpoint -> who was told first
+        self._taken: dict[str, tuple[_Life, Event]] = {}  # token -> the life that took it
+        self._completed: dict[int, Event] = {}  # checkpoint -> the first life that saw its completion
         for event in history:
             if event.what == BEGUN:
                 self._lives[event.life] = _Life(event)
@@ -204,10 +203,10 @@ class _Checker:
                         break
 
     def _checkpoints_of(self, life: _Life) -> Iterator[tuple[int, Event, Event]]:
-        """(checkpoint, its snapshot, who told), where it is certain.
+        """Yields (checkpoint, its snapshot, life) where they are certain.
 
-        Operators are not told which checkpoint they take a snapshot for. One at a time is under way, so a single one
-        since the last that was complete is of the next that is.
+        Operators do not know the checkpoint of a snapshot. Only one is pending at a time, so a single snapshot since
+        the last completion belongs to the next completion.
         """
         taken: list[Event] = []
         for event in life.events:
@@ -239,7 +238,7 @@ class _Checker:
             if taken is None or taken[1].at_s < snapshot.at_s:
                 yield Anomaly(
                     "state too old",
-                    f"{life.begun.operator}-{life.begun.subtask} goes on from"
+                    f"{life.begun.operator}-{life.begun.subtask} continues from"
                     f" {'nothing' if restored is None else restored.token}, and checkpoint {newest} was complete",
                     tuple(filter(None, (snapshot, self._completed[newest], life.begun, restored))),
                 )
@@ -267,9 +266,9 @@ class _Checker:
                 continue
             is_sent_before = event.number < source.number
             if is_before and not is_sent_before:
-                text = f"was sent behind the barrier of checkpoint {checkpoint}, and is in the snapshot"
+                text = f"was sent after the barrier of checkpoint {checkpoint} but is in the snapshot"
             elif self._aligned and not is_before and is_sent_before:
-                text = f"was sent before the barrier of checkpoint {checkpoint}, and is not in the snapshot"
+                text = f"was sent before the barrier of checkpoint {checkpoint} but is not in the snapshot"
             else:
                 continue
             witness = (source, event, snapshot) if is_before else (source, snapshot, event)
@@ -281,14 +280,14 @@ class _Checker:
         for subtask, name in self._final.items():
             life = self._lives[name]
             if not any(event.what == FINISHED for event in life.events):
-                yield Anomaly("unfinished", f"{name} of sink-{subtask} counts, and has not finished", (life.begun,))
+                yield Anomaly("unfinished", f"{name} of sink-{subtask} counts but has not finished", (life.begun,))
                 continue
             numbers: dict[int, Event] = {}
             for event in self._lineage(life):
                 applied[event.split, event.number].append(event)
                 before = numbers.get(event.split)
                 if before is not None and before.number > event.number:
-                    yield Anomaly("disorder", f"record {event.number} came behind {before.number}", (before, event))
+                    yield Anomaly("disorder", f"record {event.number} came after {before.number}", (before, event))
                 numbers[event.split] = event
         for split, count in self._records.items():
             for number in range(count):
@@ -314,7 +313,7 @@ class _Checker:
                     yield Anomaly("committed", text, (*found.values(), *self._about(split, number)))
 
     def _lineage(self, life: _Life) -> list[Event]:
-        """What led to the state of an attempt, in order."""
+        """Returns the lineage of an attempt, in order."""
         parts = [life.until("")]
         restored = life.restored()
         while restored is not None and restored.token:
@@ -324,7 +323,7 @@ class _Checker:
         return [event for part in reversed(parts) for event in part if event.what == APPLIED]
 
     def _about(self, split: int, number: int) -> tuple[Event, ...]:
-        """Where a record was, and between which restores."""
+        """Returns the events of a record, and the restores between them."""
         lives = {
             event.life: life
             for life in self._lives.values()
@@ -346,14 +345,14 @@ class _Checker:
 
 
 def write_event(file: Any, event: Event) -> None:
-    """A line of a history file."""
+    """Returns an event as a line of a history file."""
     values = [getattr(event, name) for name in Event.__dataclass_fields__]
     file.write(json.dumps(values) + "\n")
     file.flush()
 
 
 def read_history(folder: Path) -> list[Event]:
-    """Every event in the files of a folder; the last line of one whose writer was killed may be torn."""
+    """Reads the events of all files of a folder; the last line of a killed writer may be torn."""
     found = []
     for path in sorted(folder.iterdir()):
         for line in path.read_text().splitlines():

@@ -1,10 +1,8 @@
-"""The hosts of a simulation: each lives, dies and is born again with a JobManager or a TaskManager in it.
+"""The hosts of a simulation, which start, die and restart with a JobManager or a TaskManager.
 
-Takes: the network, settings. Gives: the real services, opened as anywhere else; only threads, sockets and clocks are
-played.
+Takes: the network, settings. Gives: the real services; only threads, sockets and clocks are simulated.
 
-Rules: whoever dies does nothing any more: not a byte leaves it, not a file is written by it. What it still runs to come
-to its end has no effect.
+Rules: a dead host sends no byte and writes no file. Code that still runs to finish has no effect.
 """
 
 from __future__ import annotations
@@ -36,11 +34,11 @@ _LONGEST_END_S: Final = 120.0
 
 @final
 class Disk:
-    """What a host has instead of threads that write files.
+    """The disk of a host, which replaces threads that write files.
 
     Attributes:
-        delay_s: of everything.
-        room_bytes: a file may grow to so many bytes, as if the disk was full then; None: there is room.
+        delay_s: delay of every operation.
+        room_bytes: maximum file size, as on a full disk; None: unlimited.
     """
 
     def __init__(self) -> None:
@@ -48,10 +46,10 @@ class Disk:
         self.room_bytes: int | None = None
 
     async def run(self, process: Process, function: Callable[[], _Result]) -> _Result:
-        """Runs something that blocks, for a process; its clock goes on meanwhile if the disk is slow.
+        """Runs a blocking call of a process; virtual time passes if the disk is slow.
 
         Raises:
-            OSError: the process is dead: whatever it wanted to do does not happen.
+            OSError: the process is dead; the call has no effect.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         if self.delay_s:
@@ -69,7 +67,7 @@ class Disk:
 
 @contextlib.contextmanager
 def _full_at(room_bytes: int) -> Iterator[None]:
-    """The system itself refuses what goes beyond: no file of this process may become larger."""
+    """Makes the system refuse larger files of this process."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, before[1]))
     try:
@@ -83,11 +81,11 @@ class Host:
     """One host: `live` until cancelled.
 
     Attributes:
-        name: of it.
-        disk: of it.
-        service: what runs there; None between two lives.
-        process: the life it has now.
-        births: how many there were.
+        name: name of the host.
+        disk: its disk.
+        service: the running service; None between two lives.
+        process: its current life.
+        births: number of lives so far.
     """
 
     def __init__(self, name: str, network: Network, give_birth: GiveBirth, tell: Tell) -> None:
@@ -109,7 +107,7 @@ class Host:
 
     @contextlib.contextmanager
     def asked(self) -> Iterator[Process]:
-        """Within the block, and in tasks begun there, what is asked from outside happens at this host, on its disk."""
+        """Makes calls within the block, and in tasks started there, happen on this host and its disk."""
         process = self.process
         before = THIS_HOST.set(process)
         try:
@@ -119,7 +117,7 @@ class Host:
             THIS_HOST.reset(before)
 
     async def live(self) -> None:
-        """Life after life. Cancellation: the service is closed as a service is that is stopped."""
+        """Runs life after life. Cancellation: the service is stopped in order."""
         while True:
             slowness = self.process.slowness
             self.process = process = Process(self.name)
@@ -138,7 +136,7 @@ class Host:
                     raise
                 if process.is_alive:
                     self._network.died(process, silently=False)
-                    self._tell(f"{self.name} cannot live: {error!r}")
+                    self._tell(f"{self.name} cannot start: {error!r}")
                     if not isinstance(error, Exception) or not is_of_the_system(error):
                         raise
                     self._reborn_s = trio.current_time() + 1.0
@@ -147,21 +145,21 @@ class Host:
             await trio.sleep_until(self._reborn_s)
 
     def die(self, *, silently: bool, for_s: float) -> None:
-        """Ends its life in the middle of whatever it does; the next one begins later."""
+        """Kills the host at once; its next life starts later."""
         if self.process.is_alive:
             self._network.died(self.process, silently=silently)
             self._reborn_s = trio.current_time() + for_s
             self._scope.cancel()
 
     def stop(self, *, for_s: float) -> None:
-        """Ends its service in order, as SIGTERM does; the next one begins later."""
+        """Stops the service in order, as SIGTERM does; the next life starts later."""
         if self.is_up:
             self._reborn_s = trio.current_time() + for_s
             self._scope.cancel()
 
 
 def is_of_the_system(error: BaseException) -> bool:
-    """Whether a service could not live for want of disk or address."""
+    """Whether a service could not start because of its disk or address."""
     if isinstance(error, BaseExceptionGroup):
         return all(is_of_the_system(each) for each in error.exceptions)
     found: BaseException | None = error

@@ -1,10 +1,9 @@
-"""A TaskManager that lies: what it says of a job is false, and nothing may come of it.
+"""A lying TaskManager: sends false reports about a job, which must have no effect.
 
-Takes: a `JobMaster`; the TaskManager's name, without the number that it has when it comes again. Gives: messages to be
-sent over its own link.
+Takes: a `JobMaster`; the TaskManager's name without its registration number. Gives: messages for its own link.
 
-It tells of attempts that were never sent to it, of attempts that do not exist yet, of those that are over, and with
-values of the wrong kinds. What it says of its own attempts nobody could check, so it does not lie there.
+It reports attempts that were never sent to it, that do not exist yet, or that are over, and values of wrong types.
+Reports about its own attempts cannot be checked, so it does not lie there.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _FORGED = {SINK: [[0, 1_000_000, 1, 0]], NUMBERER: "forged"}
 
 
 def attempts_over(master: JobMaster) -> list[Attempt]:
-    """Those of tasks that have a later one, which runs."""
+    """Returns superseded attempts of tasks whose newer attempt runs."""
     scheduler = master.scheduler
     return [
         (*scheduler.topology.place_of(number), attempt)
@@ -40,7 +39,7 @@ def attempts_over(master: JobMaster) -> list[Attempt]:
 
 
 def lies(master: JobMaster, taskmanager: str, chance: random.Random) -> Iterator[Message]:
-    """A few; harmless ones (of attempts that are over, which may come late from anybody) before those that are seen."""
+    """Yields a few lies; harmless ones (about ended attempts) before those that are detected."""
     scheduler = master.scheduler
     over = attempts_over(master)
     foreign: list[Attempt] = []

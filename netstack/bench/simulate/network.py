@@ -1,10 +1,10 @@
-"""A network of hosts that exist in one process: bytes take their time, links are cut, stall in one direction, and heal.
+"""A simulated network of hosts in one process, with delays, cuts, stalls in one direction, and healing.
 
-Takes: which host a task belongs to (`THIS_HOST`), addresses `simulated://HOST:PORT`. Gives: streams like those of TCP.
+Takes: the host of each task (`THIS_HOST`), addresses `simulated://HOST:PORT`. Gives: streams like TCP's.
 
-Rules: bytes keep their order and are never changed. A killed process resets its connections, as the kernel does; a host
-without power says nothing ever, and its peers learn of it by its silence alone. A stalled link loses nothing: what was
-sent arrives when it heals. Whether bytes come in one piece or in many is chance.
+Rules: bytes keep their order and value. A killed process resets its connections, as the kernel does; a host without
+power just becomes silent. A stalled link loses nothing: sent bytes arrive when it heals. The seed decides how bytes are
+split into pieces.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from netstack.transport import ByteStream, Listener, Piece, Transport, url_parts
 
 SCHEME: Final = "simulated"
 CAPACITY_BYTES: Final = 64 * 1024
-"""Under way in one direction of a connection."""
+"""Limit of bytes in flight in one direction of a connection."""
 
 DELAY_S: Final = 0.000_2
-"""One way, where nothing is wrong."""
+"""One-way delay without faults."""
 
 _PIECES: Final = 0.2
 _SENDS: Final = 40
@@ -40,10 +40,10 @@ class Process:
     """One life of a host.
 
     Attributes:
-        host: its name.
-        is_alive: until it is killed, or loses its power.
-        is_silent: it lost its power: nobody is told.
-        slowness: how much longer its work takes.
+        host: name of the host.
+        is_alive: whether it was neither killed nor lost its power.
+        is_silent: whether it lost its power, which peers cannot see.
+        slowness: factor by which its work takes longer.
     """
 
     def __init__(self, host: str) -> None:
@@ -56,12 +56,12 @@ class Process:
 CallAt = Callable[[float, Callable[[], object]], object]
 
 THIS_HOST: Final[ContextVar[Process]] = ContextVar("this_host")
-"""Whose task this is."""
+"""The process to which the current task belongs."""
 
 
 @final
 class _Route:
-    """From one host to another."""
+    """The link from one host to another."""
 
     def __init__(self) -> None:
         self.delay_s = DELAY_S
@@ -85,12 +85,12 @@ class _Direction:
         self.size = 0
         self.ends_at = math.inf
         self.is_reset = False
-        """Its reader is gone, and its writer may know."""
+        """Closes the reading end; the writer may learn of it."""
         self.changed = trio.lowlevel.ParkingLot()
         route.directions[self] = None
 
     def arrival_s(self) -> float:
-        """When there is something to read."""
+        """The time at which data can be read."""
         if self.route.stalls:
             return math.inf
         return self.flight[0][0] if self.flight else self.ends_at
@@ -109,7 +109,7 @@ class _Direction:
             self._wake_at(self.ends_at)
 
     def _wake_at(self, arrival_s: float) -> None:
-        """The reader is woken then."""
+        """Wakes the reader at that time."""
         if arrival_s > self._woken_s:
             self._woken_s = arrival_s
             self._call_at(arrival_s, self.changed.unpark_all)
@@ -117,7 +117,7 @@ class _Direction:
 
 @final
 class _Wish:
-    """For a link between two of some hosts, at the moment when bytes are sent over it."""
+    """A wait for the moment when bytes are sent over a link between two of some hosts."""
 
     def __init__(self, hosts: Collection[str], sends_left: int) -> None:
         self.hosts = hosts
@@ -128,16 +128,16 @@ class _Wish:
 
 @final
 class Network(Transport):
-    """All hosts and what is between them.
+    """All hosts and the links between them.
 
     Args:
-        chance: decides about pieces.
-        call_at: has something called at a moment of the run's clock.
+        chance: decides how bytes are split.
+        call_at: schedules a callback on the run's clock.
 
     Attributes:
-        digest: of every byte count that was ever handed over, and when: two runs that are equal here were equal.
-        streams: ends that are not closed.
-        deaths: of processes.
+        digest: digest of all delivered byte counts and times; equal for equal runs.
+        streams: open stream ends.
+        deaths: number of processes that died.
     """
 
     def __init__(self, chance: random.Random, call_at: CallAt) -> None:
@@ -150,26 +150,26 @@ class Network(Transport):
         self._listeners: dict[str, _SimulatedListener] = {}
         self._wishes: list[_Wish] = []
 
-    # What goes wrong.
+    # Faults.
 
     def set_delay(self, source: str, target: str, delay_s: float) -> None:
-        """From now on bytes take so long; those under way keep their time, and order stays."""
+        """Sets the delay of new bytes; bytes in flight keep theirs, and order stays."""
         self._route(source, target).delay_s = delay_s
 
     def stall(self, source: str, target: str) -> None:
-        """Nothing arrives any more; stalls add up."""
+        """Stalls the link; stalls add up."""
         self._route(source, target).stalls += 1
 
     def heal(self, source: str, target: str) -> None:
-        """Ends one stall: what was sent arrives."""
+        """Ends one stall; sent bytes arrive."""
         route = self._route(source, target)
         route.stalls -= 1
         route.look()
 
     async def link_in_use(self, hosts: Collection[str], longest_s: float) -> tuple[str, str] | None:
-        """Two of these hosts between which bytes are under way just now; None if there are none for so long.
+        """Waits for bytes in flight between two of these hosts; None if there are none within the time.
 
-        Not the first that are sent: a new connection has something to lose only behind its greetings.
+        The first bytes of a connection do not count: it has data to lose only after its greetings.
         """
         wish = _Wish(hosts, self.chance.randint(0, _SENDS))
         self._wishes.append(wish)
@@ -179,13 +179,13 @@ class Network(Transport):
         return wish.link
 
     def cut(self, one: str, other: str) -> None:
-        """Every connection between two hosts breaks; what was under way is lost."""
+        """Breaks all connections between two hosts; bytes in flight are lost."""
         for stream in [*self.streams]:
             if {stream.process.host, stream.far.process.host} == {one, other}:
                 stream.reset()
 
     def died(self, process: Process, *, silently: bool) -> None:
-        """A process is no more: nobody listens at its address; its peers are told unless it was the power."""
+        """Ends a process: its listeners close, and its connections are reset unless the power failed."""
         process.is_alive = False
         process.is_silent = silently
         self.deaths += 1
@@ -199,7 +199,7 @@ class Network(Transport):
     # The transport.
 
     async def listen(self, url: str) -> Listener:
-        """Takes an address of this host's."""
+        """Listens at an address of this host."""
         await trio.lowlevel.checkpoint()
         if url in self._listeners:
             raise OSError(errno.EADDRINUSE, f"cannot listen at {url}: the address is in use")
@@ -207,7 +207,7 @@ class Network(Transport):
         return listener
 
     async def connect(self, url: str) -> ByteStream:
-        """Dials: refused where nobody listens, unanswered where nothing goes through."""
+        """Dials: refused without a listener, unanswered on a stalled link."""
         process = THIS_HOST.get()
         host = url_parts(url).hostname or ""
         there, back = self._route(process.host, host), self._route(host, process.host)
@@ -225,7 +225,7 @@ class Network(Transport):
         return near
 
     def sent(self, source: str, target: str) -> None:
-        """Bytes are under way."""
+        """Records bytes in flight."""
         for wish in self._wishes:
             if wish.link is None and source in wish.hosts and target in wish.hosts:
                 wish.sends_left -= 1
@@ -340,7 +340,7 @@ class _SimulatedStream(ByteStream):
             self._out.end()
 
     def endpoints(self) -> tuple[str, str]:
-        """No names: the proof is for the address that was dialled."""
+        """Returns no names: the proof is bound to the dialled address."""
         return "", ""
 
     def close(self) -> None:
@@ -356,14 +356,14 @@ class _SimulatedStream(ByteStream):
                     direction.route.directions.pop(direction, None)
 
     def reset(self) -> None:
-        """Both ends break at once."""
+        """Breaks both ends."""
         for end in (self, self.far):
             end._lost = True
             end._out.changed.unpark_all()
             end._in.changed.unpark_all()
 
     def abandon(self, *, silently: bool) -> None:
-        """Its process is dead."""
+        """Handles the death of its process."""
         if not silently:
             self._out.flight.clear()
             self._out.size = 0

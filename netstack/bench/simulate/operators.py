@@ -1,10 +1,10 @@
-"""The operators of a simulated job: records that can be told apart, counted twice; what is wrong with one shows.
+"""The operators of a simulated job, whose results show any lost, repeated or damaged record.
 
-Takes: parameters of a job. Gives: the operators, which `written` puts together; `oracle` knows the only right result.
+Takes: parameters of a job. Gives: the operators, which `written` combines; `oracle` knows the exact result.
 
-A source makes records `[key, split, number, filler]`. `Numberer` gives each record of a key its number; `Sink` adds
-those numbers up, and commits them. So a record that is lost or repeated anywhere changes the sum of its key, also when
-another one makes up for the count.
+A source creates records `[key, split, number, filler]`. `Numberer` numbers the records of each key; `Sink` adds these
+numbers and commits them. A lost or repeated record changes the sum of its key, even if another record compensates the
+count.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ NUMBERER: Final = "numberer"
 Record = list[Any]
 
 Committed = dict[str, list[list[int]]]
-"""What a sink has made visible: `[key, number]` of records, by a token."""
+"""The committed `[key, number]` of records, by token."""
 
 MISTAKE: Final = "a mistake of the user's"
 FAILED_COMMIT: Final = "a commit that fails"
 
 _LONGEST_PAUSE_S: Final = 3.0
-"""Of a source on a slow host: longer ones teach nothing, and outlast the slowness."""
+"""Maximum pause of a source on a slow host: longer ones would outlast the slowness."""
 
 _FILLER: Final = bytes(number % 251 for number in range(251 + 3000))
 
 
 @final
 class Outside:
-    """What there is outside of jobs, and outlives their tasks.
+    """The external system, which outlives tasks.
 
     Attributes:
-        committed: of each job, by its name.
-        failures: of users' code, by what failed.
-        tokens: that were given out.
+        committed: committed records of each job, by its name.
+        failures: remaining failures of user code, by kind.
+        tokens: number of issued tokens.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Outside:
         self.tokens = 0
 
     def fails(self, what: str, times: int) -> bool:
-        """Whether it is to fail once more."""
+        """Whether to fail once more."""
         self.failures[what] += 1
         return self.failures[what] <= times
 
@@ -65,7 +65,7 @@ _OUTSIDE: Final[list[Outside]] = [Outside()]
 
 @contextmanager
 def outside() -> Iterator[Outside]:
-    """A world of its own for the block."""
+    """A new external system for the block."""
     _OUTSIDE.append(Outside())
     try:
         yield _OUTSIDE[-1]
@@ -74,7 +74,7 @@ def outside() -> Iterator[Outside]:
 
 
 class Source:
-    """Makes the records of some splits, the same ones whenever it starts again."""
+    """Creates the records of some splits, the same ones after every restart."""
 
     can_be_interrupted = True
 
@@ -89,15 +89,15 @@ class Source:
         self._due_s: float | None = None
 
     def open(self, context: OperatorContext) -> None:
-        """Its part of the splits."""
+        """Takes its share of the splits."""
         self._next = dict.fromkeys(self._splits[context.subtask :: context.parallelism], 0)
 
     def restore(self, states: list[list[list[int]]]) -> None:
-        """Goes on where the checkpoint was."""
+        """Continues at the position of the checkpoint."""
         self._next = {split: number for state in states for split, number in state}
 
     async def read(self) -> list[Record] | None:
-        """The next few of the split that is behind."""
+        """Returns the next records of the split that is furthest behind."""
         left = [(number, split) for split, number in self._next.items() if number < self._end]
         if not left:
             return None
@@ -112,7 +112,7 @@ class Source:
         return [made(split, number, self._keys) for number in range(first, last)]
 
     def snapshot(self, unsent: int) -> list[list[int]]:
-        """Of each split the number of the first record that is not in the checkpoint."""
+        """Returns for each split the first record that is not in the checkpoint."""
         return [[split, number - (unsent if split == self._read else 0)] for split, number in self._next.items()]
 
 
@@ -127,7 +127,7 @@ def _filler(split: int, number: int) -> bytes:
 
 
 def is_whole(record: Record) -> bool:
-    """Whether every byte is as it was made."""
+    """Whether every byte of a record is unchanged."""
     return bool(record[3] == _filler(record[1], record[2]))
 
 
@@ -152,7 +152,7 @@ def twice(record: Record) -> Iterable[Record]:
 
 
 class Both:
-    """The operator with two inputs. Of one that is broadcast each subtask takes its part."""
+    """The operator with two inputs. Each subtask takes its share of a broadcast input."""
 
     def __init__(self, is_broadcast: bool) -> None:
         self._is_broadcast = is_broadcast
@@ -162,20 +162,20 @@ class Both:
         self._context = context
 
     def process1(self, record: Record, out: Output) -> None:
-        """A record of the first."""
+        """Handles a record of the first input."""
         out.collect(record)
 
     def process2(self, record: Record, out: Output) -> None:
-        """A record of the second."""
+        """Handles a record of the second input."""
         if not self._is_broadcast or part_of(record, self._context.parallelism) == self._context.subtask:
             out.collect(record)
 
 
 class Part:
-    """Behind a broadcast, or a partitioner of the user's: every record is in one subtask's part.
+    """Follows a broadcast or a custom partitioner: keeps the records of its own share.
 
     Args:
-        must: whether no other records may come.
+        must: whether records of other shares are an error.
     """
 
     def __init__(self, must: bool) -> None:
@@ -207,7 +207,7 @@ def halves(record: Record, out: Output) -> None:
 
 
 class Mistake:
-    """Fails at a record, a few times."""
+    """Fails at one record, a few times."""
 
     def __init__(self, what: str, number: int, times: int) -> None:
         self._what = what
@@ -242,7 +242,7 @@ class Numberer:
 
 
 class Sink:
-    """Counts the records of each key, adds up their numbers, and commits them."""
+    """Counts the records of each key, adds their numbers, and commits them."""
 
     def __init__(self, job: str, bad_commits: int) -> None:
         self._job = job
@@ -265,18 +265,18 @@ class Sink:
             await trio.sleep(0.001 * slowness)
 
     def finish(self, out: Output) -> list[list[int]]:
-        """All sums are the result."""
+        """Returns all sums."""
         self._has_finished = True
         return [[key, *found] for key, found in sorted(self._sums.items())]
 
     def prepare_commit(self) -> dict[str, Any] | None:
-        """What has come since the last time."""
+        """Returns the records since the last call."""
         rows, self._rows = self._rows, []
         _OUTSIDE[-1].tokens += 1
         return {"token": str(_OUTSIDE[-1].tokens), "rows": rows} if rows else None
 
     def commit(self, committables: list[dict[str, Any]]) -> None:
-        """It is visible outside."""
+        """Makes committables visible."""
         if _OUTSIDE[-1].fails(f"commit of {self._job}", self._bad_commits):
             happened("commits that fail")
             raise OSError(FAILED_COMMIT)

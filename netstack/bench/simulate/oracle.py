@@ -1,6 +1,6 @@
-"""The only right end of the job of a simulation.
+"""The expected end of the job of a simulation.
 
-Takes: a `Scenario`, what its job has returned and committed, and its history. Gives: what is wrong, in one line.
+Takes: a `Scenario`, the results and commits of its job, and its history. Gives: the first violation in one line.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .operators import SINK, Committed, made, two_thirds
 from .scenario import CHECKED, TWO_SOURCES, Scenario
 
 _SETTLED_S: Final = 10.0
-"""A slow link or disk may hold up so long who is sent off, or reads a state."""
+"""How long a slow link or disk may delay a deployment or a restore."""
 
 
 def problems(scenario: Scenario, results: Mapping[str, Any], committed: Committed, history: Sequence[Event]) -> str:
-    """What is wrong with the results of a job that has finished, and with its history if it has one; empty: nothing."""
+    """Returns what is wrong with the results and the history of a finished job; empty if nothing is."""
     if scenario.movement == CHECKED:
         found = verdict(
             history,
@@ -48,7 +48,7 @@ def problems(scenario: Scenario, results: Mapping[str, Any], committed: Committe
 
 
 def wrong_commits(scenario: Scenario, committed: Committed, *, is_finished: bool = True) -> str:
-    """What is wrong with what sinks have committed: each record once; of a job that has not finished, at most."""
+    """Returns what is wrong with the commits: each record once, or at most once for an unfinished job."""
     if scenario.movement == CHECKED:
         return ""
     counts = Counter((key, number) for rows in committed.values() for key, number in rows)
@@ -58,7 +58,7 @@ def wrong_commits(scenario: Scenario, committed: Committed, *, is_finished: bool
 
 
 def expected(scenario: Scenario) -> dict[int, int]:
-    """By key: how many records there are."""
+    """Returns the number of records by key."""
     streams = [
         made(split, number, scenario.keys)
         for split in range(scenario.parallelism[0])

@@ -1,11 +1,11 @@
-"""The checked job on real processes that are killed, stopped and unplugged, their disk full; its history is judged.
+"""The checked job on real processes that are killed, stopped, disconnected, or whose disk is full.
 
-Takes: hosts (`tools/hosts.py`: network namespaces), a seed. Gives: what was done to them, and what is wrong with the
-history, each with its witness.
+Takes: hosts (`tools/hosts.py`: network namespaces), a seed. Gives: the faults, and the anomalies of the history with
+their witnesses.
 
-Host 0 has the JobManager and the user, each other host a TaskManager of one slot. All of them share a small disk of
-their own (a tmpfs), with the JobManager's folder and the checkpoints; the history is written elsewhere, a file for each
-attempt, so that it outlives whoever wrote it. What goes wrong is undone after a while, and the job has to finish then.
+Host 0 has the JobManager and the user, each other host a TaskManager of one slot. They share a small tmpfs with the
+JobManager's folder and the checkpoints; the history is elsewhere, a file per attempt, so that it outlives its writer.
+Faults are undone after a while, and then the job has to finish.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ JOBMANAGER: Final = 0
 
 SOURCES: Final = 2
 RECORDS: Final = 1_600
-"""Of each source: some 13 s of them."""
+"""Records of each source: about 13 s."""
 
 _DISK_BYTES: Final = 8 << 20
 _HEARTBEAT_S: Final = 2.0
 _STORM_S: Final = 10.0
 _LEAST_S, _MOST_S = 0.3, 5.0
-"""How long something is wrong: shorter and longer than the heartbeat's timeout."""
+"""Durations of faults: shorter and longer than the heartbeat timeout."""
 
 _SETTLED_S: Final = 10.0
-"""So long a process that was stopped may hold up who is sent off, or reads a state."""
+"""How long a stopped process may delay a deployment or a restore."""
 
 _PATIENCE_S: Final = 120.0
 _ANSWER_S: Final = 60.0
@@ -62,10 +62,10 @@ class Hosts(Protocol):
         """IPv4 address of a host."""
 
     def start(self, host: int, words: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-        """Starts a process there."""
+        """Starts a process on a host."""
 
     def run(self, host: int, words: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        """Runs a command there."""
+        """Runs a command on a host."""
 
     def cut(self, host: int) -> None:
         """Unplugs it."""
@@ -77,13 +77,13 @@ class Hosts(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that goes wrong.
+    """One fault.
 
     Attributes:
-        at_s: since the job runs.
+        at_s: seconds since the job runs.
         kind: one of `KINDS`.
-        host: whom it happens to; a full disk is everybody's.
-        for_s: how long; of a kill, until it is started again.
+        host: the affected host; a full disk affects all.
+        for_s: duration; after a kill, until the restart.
     """
 
     at_s: float
@@ -98,14 +98,14 @@ class Fault:
 @final
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How it came out.
+    """The result of a run.
 
     Attributes:
-        faults: that were made.
-        lives: attempts of sources and sinks that have begun; without a restart there is one of each.
+        faults: executed faults.
+        lives: started attempts of sources and sinks; one of each without a restart.
         events: the history.
-        results: of the job.
-        anomalies: what is wrong with it; empty is all well.
+        results: results of the job.
+        anomalies: violations; empty on success.
     """
 
     faults: tuple[Fault, ...]
@@ -116,7 +116,7 @@ class Verdict:
 
 
 def planned(seed: int, hosts: int, count: int = 6) -> tuple[Fault, ...]:
-    """What goes wrong, by a seed: first each kind once, then any; one after the other begins, and they overlap."""
+    """Plans faults by a seed: first each kind once, then any; they start one after the other and overlap."""
     chance = random.Random(seed)
     kinds = [*chance.sample(KINDS, len(KINDS)), *chance.choices(KINDS, k=count)][:count]
     times = sorted(chance.uniform(0.5, _STORM_S) for _ in kinds)
@@ -129,14 +129,14 @@ def planned(seed: int, hosts: int, count: int = 6) -> tuple[Fault, ...]:
 def torment(
     hosts: Hosts, seed: int, folder: Path, *, mode: str = "aligned", tell: Callable[[str], None] = lambda _: None
 ) -> Verdict:
-    """Runs the job once, with what the seed has planned.
+    """Runs the job once with the faults of a seed.
 
     Args:
-        hosts: up, with nothing on them; processes stay until the caller ends them.
-        seed: of the faults.
-        folder: empty, for everything that is written.
-        mode: of its checkpoints, `aligned` or `unaligned`.
-        tell: is told what is done.
+        hosts: running empty hosts; processes stay until the caller ends them.
+        seed: seed of the faults.
+        folder: empty folder for all files.
+        mode: checkpoint mode, `aligned` or `unaligned`.
+        tell: logs an event.
 
     Raises:
         MeasurementFailed: the job did not end, or failed.
@@ -161,14 +161,14 @@ def torment(
 
 
 def judged(events: Sequence[Event], results: dict[str, Any], mode: str) -> list[Anomaly]:
-    """The verdict on a history of `torment`'s job."""
+    """Checks a history of `torment`'s job."""
     aligned = mode == "aligned"
     return verdict(events, results, sources=SOURCES, records=RECORDS, aligned=aligned, settled_s=_SETTLED_S)
 
 
 @contextlib.contextmanager
 def small_disk(path: Path) -> Iterator[Path]:
-    """A file system of a few MiB, in memory.
+    """Mounts a file system of a few MiB in memory.
 
     Raises:
         OSError: it cannot be mounted.
@@ -214,7 +214,7 @@ class _Cluster:
         raise MeasurementFailed(f"the job cannot be submitted: {self._refusal} {self._last_words(JOBMANAGER)}")
 
     def until(self, job_id: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Asks until something holds; a JobManager that is away is asked again."""
+        """Queries until a condition holds; an unreachable JobManager is queried again."""
         end_s = time.monotonic() + _PATIENCE_S
         found = None
         while time.monotonic() < end_s:
@@ -223,10 +223,10 @@ class _Cluster:
                 return found
             time.sleep(0.2)
         log = [] if found is None else found["log"][-10:]
-        raise MeasurementFailed(f"the job stood still for {_PATIENCE_S:g} s: {json.dumps(log)}")
+        raise MeasurementFailed(f"the job made no progress for {_PATIENCE_S:g} s: {json.dumps(log)}")
 
     def play(self, faults: Sequence[Fault], tell: Callable[[str], None]) -> None:
-        """Makes what is planned and undoes it, each at its time; then everything is as it was."""
+        """Executes the planned faults and undoes them, each at its time."""
         acts = [(fault.at_s, True, fault) for fault in faults]
         acts += [(fault.at_s + fault.for_s, False, fault) for fault in faults]
         began_s = time.monotonic()
@@ -283,7 +283,7 @@ class _Cluster:
             self._processes[host] = self._hosts.start(host, command, stdout=log, stderr=log)
 
     def _wait_up(self, host: int) -> None:
-        """A process that could not live, for want of disk, is started again."""
+        """Restarts a process that failed because of the full disk."""
         end_s = time.monotonic() + _PATIENCE_S
         while self._processes[host].poll() is not None:
             if time.monotonic() > end_s:
@@ -297,9 +297,9 @@ class _Cluster:
         asked = [sys.executable, "-m", "netstack.cli", command, *words, *flags]
         try:
             done = self._hosts.run(JOBMANAGER, asked, timeout=_ANSWER_S)
-        except subprocess.TimeoutExpired:  # of a JobManager that is stopped, or a machine that is busy
+        except subprocess.TimeoutExpired:  # the JobManager is stopped, or the machine is busy
             self._refusal = f"{command} had no answer within {_ANSWER_S:g} s"
-            if command == "submit":  # it may have been heard
+            if command == "submit":  # it may have been executed
                 raise MeasurementFailed(self._refusal) from None
             return None
         if done.returncode:

@@ -1,6 +1,6 @@
-"""What a simulation plays: a cluster, a job, and what goes wrong when; all of it data, made from a seed.
+"""Scenarios of simulations: a cluster, jobs and faults as data, generated from a seed.
 
-Takes: a seed. Gives: a `Scenario`; smaller ones of it, to find the smallest that still fails; JSON of it and back.
+Takes: a seed. Gives: a `Scenario`, simpler variants of it for shrinking, and its JSON form.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final, final
 
 JOBMANAGER: Final = "jobmanager"
 PORT: Final = 6121
-"""Of every TaskManager; it is part of its name."""
+"""Port of every TaskManager; part of its name."""
 
 CUT = "cut"
 DELAY = "delay"
@@ -29,7 +29,7 @@ STOP = "stop"
 UNPLUG = "unplug"
 
 KINDS: Final = (CUT, CUT, DELAY, DISK_FULL, DISK_SLOW, HALF, KILL, KILL, KILL, LIE, POWER, REPEAT, SLOW, STOP, UNPLUG)
-"""As often as they stand here."""
+"""Drawn as often as they are listed here."""
 
 SAVEPOINT = "savepoint"
 RESCALE = "rescale"
@@ -41,9 +41,9 @@ BLOCKING: Final = "blocking"
 HYBRID: Final = "hybrid"
 SELECTIVE: Final = "hybrid selective"
 ADAPTIVE: Final = "adaptive"
-"""Kept partitions, and what counts gets its parallelism when its input is there."""
+"""Kept partitions; the parallelism of the counter is decided when its input exists."""
 CHECKED: Final = "checked"
-"""Streams too, of a job whose operators write a history that is checked (`history`)."""
+"""Streaming, with operators that record a history for `history`."""
 
 STAGES: Final = (
     "map",
@@ -71,19 +71,17 @@ _LONGEST_FAULT_S: Final = 9.0
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing that goes wrong.
+    """One fault.
 
     Attributes:
-        at_s: when, by the clock of the simulation; of one at the end from when a task first waits to hear that its end
-            is safe.
+        at_s: virtual time; for a fault at the end, counted from when a task first waits for its final checkpoint.
         kind: one of `KINDS`.
-        host: whom it happens to; of links where bytes come from.
-        other: of links the other end.
-        for_s: how long; of a death or a stop, until the next process is there; of a cut, how long it waits for bytes to
-            be under way; of a lie, for an attempt that is over.
-        amount: seconds of a delay, bytes that a full disk takes first, how much slower a host is, how often in a row a
-            link is cut.
-        is_at_end: whether it strikes while the job ends.
+        host: the affected host; for links, the sending end.
+        other: the other end of a link.
+        for_s: duration; after a death or stop, until the next process; for a cut, the wait for bytes in flight; for a
+            lie, the wait for an ended attempt.
+        amount: seconds of a delay, bytes that a full disk still takes, slowness of a host, or repeated cuts of a link.
+        is_at_end: whether it happens while the job ends.
     """
 
     at_s: float
@@ -104,13 +102,13 @@ class Fault:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """What the user of a job with checkpoints does.
+    """An action of the user of a job with checkpoints.
 
     Attributes:
-        at_s: when.
-        kind: `SAVEPOINT`; `RESCALE`, which stops the job with one and has it go on with another parallelism; `CANCEL`,
-            after which the job begins again from the newest checkpoint that was left.
-        widths: the parallelism of a job that goes on after `RESCALE`, as `Scenario.parallelism`.
+        at_s: virtual time.
+        kind: `SAVEPOINT`; `RESCALE`: stop with a savepoint and continue with another parallelism; `CANCEL`: cancel,
+            then start again from the newest retained checkpoint.
+        widths: parallelism after `RESCALE`, as `Scenario.parallelism`.
     """
 
     at_s: float
@@ -124,31 +122,31 @@ class Scenario:
     """One simulation.
 
     Attributes:
-        seed: of the order of tasks, the pieces in which bytes come, and everything else that is left to chance.
-        taskmanagers: hosts `tm-0`, `tm-1`, ...
-        slots: of each.
-        movement: `STREAMING` and `CHECKED` take checkpoints; the others keep what was written and restart regions.
-        mode: of the checkpoints.
-        interval_s: from one checkpoint to the next.
-        stages: between the sources and what counts, one of `STAGES` each.
-        parallelism: of sources, stages, counters and sinks.
-        records: of each source subtask.
-        keys: how many there are.
-        pace_s: a source's pause between reads of up to `batch` records.
-        batch: see there.
-        segment_bytes: of a network buffer.
-        own_network: whether the job has a network of its own.
-        debloats: whether its buffers are made smaller.
-        restart: kind of its restarts.
-        resume_grace_s: how long a cut connection may be dialled again; 0: it has failed.
-        faults: in order of time.
-        acts: in order of time.
-        is_placed: whether somebody has decided where its subtasks run: as far apart as can be.
-        load_balance: how tasks are spread otherwise.
-        speculates: whether slow tasks get a second attempt.
-        bad_commits: so many commits fail.
-        has_second: whether another job comes meanwhile.
-        has_prompt: whether some of its edges are prompt: of streams.
+        seed: seed of task order, pieces of bytes and all other chance.
+        taskmanagers: number of hosts `tm-0`, `tm-1`, ...
+        slots: slots of each.
+        movement: `STREAMING` and `CHECKED` take checkpoints; the others keep partitions and restart regions.
+        mode: checkpoint mode.
+        interval_s: checkpoint interval.
+        stages: stages between sources and counters, each one of `STAGES`.
+        parallelism: parallelism of sources, stages, counters and sinks.
+        records: records of each source subtask.
+        keys: number of keys.
+        pace_s: pause of a source between reads of up to `batch` records.
+        batch: records per read.
+        segment_bytes: size of a network buffer.
+        own_network: whether the job has its own network settings.
+        debloats: whether buffer debloating is on.
+        restart: kind of restart strategy.
+        resume_grace_s: `resume_grace_s` of the network.
+        faults: faults in order of time.
+        acts: user actions in order of time.
+        is_placed: whether subtasks have fixed, spread places.
+        load_balance: load balance mode otherwise.
+        speculates: whether slow tasks get second attempts.
+        bad_commits: number of commits that fail.
+        has_second: whether a second job is submitted.
+        has_prompt: whether some streaming edges are prompt.
     """
 
     seed: int
@@ -185,7 +183,7 @@ class Scenario:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Returns the scenario as plain JSON values."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -198,22 +196,22 @@ class Scenario:
 
 
 def takes_checkpoints(scenario: Scenario) -> bool:
-    """Whether its job does."""
+    """Whether its job takes checkpoints."""
     return scenario.movement in (STREAMING, CHECKED)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """From what the sizes of scenarios are drawn, each as often as it stands there.
+    """Values from which sizes of scenarios are drawn, each as often as it is listed.
 
     Attributes:
-        taskmanagers: how many there are.
-        slots: of each.
-        width: the largest parallelism.
-        stages: how many a job has.
-        records: of each source subtask.
-        lasts_s: for how long a source has records.
+        taskmanagers: number of TaskManagers.
+        slots: slots of each.
+        width: largest parallelism.
+        stages: number of stages.
+        records: records of each source subtask.
+        lasts_s: duration of a source.
     """
 
     taskmanagers: tuple[int, ...]
@@ -246,7 +244,7 @@ that takes many buffers or hosts is found by big ones alone."""
 
 
 def random_scenario(seed: int) -> Scenario:
-    """The scenario of a seed; the same one in every process."""
+    """Returns the scenario of a seed, the same in every process."""
     chance = random.Random(seed)
     size = BIG if chance.random() < BIG_SHARE else SMALL
     records = chance.choice(size.records)
@@ -318,7 +316,7 @@ def random_scenario(seed: int) -> Scenario:
 
 
 def second_of(scenario: Scenario) -> Scenario:
-    """The other job: a small one, that runs in what slots there are."""
+    """The second job: a small one that uses free slots."""
     return Scenario(
         seed=scenario.seed,
         taskmanagers=scenario.taskmanagers,
@@ -363,7 +361,7 @@ def _random_fault(chance: random.Random, hosts: list[str], storm_s: float) -> Fa
 
 
 def smaller(scenario: Scenario) -> Iterator[Scenario]:
-    """Simpler scenarios, the boldest cuts first; whoever finds that one still fails asks again with that one."""
+    """Yields simpler scenarios, the largest cuts first; call again with one that still fails."""
     faults = scenario.faults
     size = len(faults)
     while size > 0:

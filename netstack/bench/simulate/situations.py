@@ -29,7 +29,7 @@ def happened(what: str) -> None:
     _SEEN[-1][what] += 1
 
 
-# ------------------------------------------------------------------------------------------------- by what is told
+# ------------------------------------------------------------------------------------------------- by log lines
 
 _TOLD: Final[Mapping[str, str]] = {
     "connections that go on after a cut": r"was resumed after ",
@@ -58,7 +58,7 @@ def told(line: str) -> None:
         happened(_ALONE)
 
 
-# ---------------------------------------------------------------------------------------------------- by what is called
+# ---------------------------------------------------------------------------------------------------- by calls
 
 
 def _acquired(found: object, pool: LocalBufferPool, *_: object) -> str:

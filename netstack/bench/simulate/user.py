@@ -1,9 +1,9 @@
-"""The user of one job of a simulation: submits it, takes savepoints, rescales it, cancels it, and judges its end.
+"""The user of one job of a simulation: submits it, takes savepoints, rescales and cancels it, and checks its end.
 
-Takes: a scenario, the JobManager's host. Gives: nothing; an error says what is wrong with the job.
+Takes: a scenario, the JobManager's host. Gives: an error if the job ends wrongly.
 
-A user asks as a client does whose question was carried to the JobManager: what has to be stored goes to that host's
-disk, and who hears no answer, because the host has died, looks, and asks again.
+A user acts like a client: requests are executed at the JobManager's host and its disk. Without an answer, because the
+host died, the user queries the jobs and tries again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .situations import happened
 from .written import job
 
 LONGEST_S: Final = 1_000.0
-"""A job that has not ended after so long, by its own clock, never will."""
+"""Virtual seconds after which a job counts as hanging."""
 
 _LOOK_S: Final = 0.25
 _CANCELED: Final = "canceled"
@@ -44,24 +44,24 @@ _Answer = TypeVar("_Answer")
 
 @final
 class User:
-    """See the module.
+    """The user of one job.
 
     Attributes:
-        jobs: ids of the jobs that were submitted, the present one last; empty before it is known.
+        jobs: ids of the submitted jobs, the current one last; empty before it is known.
     """
 
     def __init__(
         self, scenario: Scenario, name: str, jobmanager: Host, folder: Path, world: Outside, tell: Tell
     ) -> None:
-        """Of one job, and those that go on for it.
+        """Creates the user of one job and of the jobs that continue it.
 
         Args:
-            scenario: of the job.
-            name: of the job.
-            jobmanager: the host.
-            folder: of that JobManager.
-            world: what is outside.
-            tell: is told what happens.
+            scenario: scenario of the job.
+            name: name of the job.
+            jobmanager: host of the JobManager.
+            folder: folder of the JobManager.
+            world: the external system.
+            tell: logs an event.
         """
         self.jobs: list[str] = []
         self._scenario = scenario
@@ -71,15 +71,15 @@ class User:
         self._world = world
         self._tell = tell
         self._widths = scenario.parallelism
-        self._stopped_for: tuple[int, ...] = ()  # with which parallelism it is to go on when it has stopped
+        self._stopped_for: tuple[int, ...] = ()  # the parallelism with which the job continues after a stop
         self._savepoint: str | None = None
-        self._is_known = False  # whether the last of `jobs` is the present one
+        self._is_known = False  # whether the last of `jobs` is the current one
 
     async def play(self, history: list[Event]) -> None:
-        """Until the job has ended.
+        """Plays until the job has ended.
 
         Raises:
-            AssertionError: it never ends, or not as it must.
+            AssertionError: it does not end, or ends wrongly.
         """
         began_s = trio.current_time()
         for act in self._scenario.acts:
@@ -93,7 +93,7 @@ class User:
             raise AssertionError(f"the job has not ended after {LONGEST_S:g} s: {self._state()}")
         self._check(record, history)
 
-    # What a user does.
+    # Actions.
 
     async def _do(self, act: Act) -> None:
         record = (await self._manager()).jobs.records.get(self._job_id)
@@ -114,7 +114,7 @@ class User:
         return None if master is None else await master.savepoint(stop=stop)
 
     async def _cancel(self) -> None:
-        """And the job begins again from the newest checkpoint that it has left."""
+        """Cancels the job and starts it again from its newest retained checkpoint."""
         while True:
             manager = await self._manager()
             record = manager.jobs.records[self._job_id]
@@ -129,12 +129,12 @@ class User:
         self._is_known = False
 
     async def _go_on(self, widths: tuple[int, ...], patience_s: float) -> bool:
-        """Whether a job has stopped with a savepoint: then it goes on from there."""
+        """Continues a job that stopped with a savepoint; returns whether it did."""
         record = await self._follow(trio.current_time() + patience_s)
         if record is None or record.end is None or record.end["state"] != "finished" or record.end["results"].get(SINK):
             return False
         found = CheckpointStorage(self._checkpoints).newest()
-        assert found is not None, "the job has stopped, and its savepoint is not there"
+        assert found is not None, "the job has stopped, but its savepoint is missing"
         self._savepoint = found.path
         self._widths = widths
         self._is_known = False
@@ -149,10 +149,10 @@ class User:
     def _checkpoints(self) -> Path:
         return self._folder / "checkpoints" / self._job_id
 
-    # Following it.
+    # Waiting.
 
     async def _follow(self, until_s: float) -> JobRecord | None:
-        """Submits the job if nobody has it, and waits. Returns its record if it has ended."""
+        """Submits the job if the JobManager lacks it, and waits. Returns its record if it has ended."""
         while trio.current_time() < until_s:
             manager = await self._manager()
             record = manager.jobs.records.get(self._job_id)
@@ -182,7 +182,7 @@ class User:
         self._is_known = True
 
     async def _ask(self, question: Callable[[JobManager], Awaitable[_Answer]]) -> _Answer | None:
-        """The answer; None where there is none, or it is no."""
+        """Returns the answer; None without one, or if it is an error."""
         manager = await self._manager()
         host = self._host
         process = host.process
@@ -196,7 +196,7 @@ class User:
                 if "does not run" not in str(error):
                     raise
             except (NetstackError, OSError) as error:
-                self._tell(f"the answer to the user is no: {error}")
+                self._tell(f"the user's request was refused: {error}")
             except RuntimeError as error:  # a service that is stopped cancels its requests; ours runs outside of it
                 if host.is_up and host.process is process:
                     raise
@@ -219,7 +219,7 @@ class User:
         found: JobManager = self._host.service
         return found
 
-    # Its end.
+    # The end.
 
     def _check(self, record: JobRecord, history: list[Event]) -> None:
         assert record.end is not None
@@ -246,7 +246,7 @@ class User:
 
 
 def _apart(scenario: Scenario, graph: Any) -> FixedPlacement:
-    """Each vertex begins on another TaskManager."""
+    """Places the first subtask of each vertex on another TaskManager."""
     count = scenario.taskmanagers
 
     def places(first: int, parallelism: int) -> Iterator[str]:

@@ -1,7 +1,4 @@
-"""The job of a simulation, as its author would write it.
-
-Takes: a `Scenario`. Gives: the job, with the operators of `operators`, or those that write a history (`checked`).
-"""
+"""Builds the job of a scenario, with the operators of `operators` or those that record a history (`checked`)."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from .operators import NUMBERER, SINK
 from .scenario import ADAPTIVE, BLOCKING, CHECKED, HYBRID, SELECTIVE, STREAMING, TWO_SOURCES, Scenario
 
 SEGMENTS: Final = 1024
-"""Of a job's own network."""
+"""Network memory of a job with its own network."""
 
 _OPERATORS: Final = operators.__name__
 _MODES: Final = {
@@ -32,12 +29,12 @@ _MODES: Final = {
 
 
 def job(scenario: Scenario, name: str, widths: tuple[int, ...]) -> StreamEnvironment:
-    """The job of a scenario.
+    """Builds the job of a scenario.
 
     Args:
-        scenario: see there.
-        name: of the job.
-        widths: its parallelism, in place of `scenario.parallelism`; the splits of sources stay.
+        scenario: the scenario.
+        name: name of the job.
+        widths: parallelism, in place of `scenario.parallelism`; the splits of sources stay.
     """
     if scenario.movement == CHECKED:
         return checked_job(
@@ -55,7 +52,7 @@ def job(scenario: Scenario, name: str, widths: tuple[int, ...]) -> StreamEnviron
 
 @final
 class _Writer:
-    """Writes the job of a scenario down."""
+    """Builds the stream graph of a scenario."""
 
     def __init__(self, scenario: Scenario, name: str, widths: tuple[int, ...]) -> None:
         is_streaming = scenario.movement == STREAMING
@@ -157,7 +154,7 @@ class _Writer:
         return self._wide(made, place)
 
     def _wide(self, stream: OperatorStream, place: int) -> OperatorStream:
-        """As wide as the scenario says; the custom partitioner's parts are those of a parallelism that is known."""
+        """Sets the parallelism of the scenario; a custom partitioner needs a known parallelism."""
         is_open = self._is_adaptive and "custom" not in self._scenario.stages
         return stream if is_open else stream.set_parallelism(self._widths[place])
 
@@ -181,7 +178,7 @@ def _checkpoints(scenario: Scenario) -> CheckpointSettings:
 
 
 def network(scenario: Scenario) -> NetworkConfig:
-    """The settings of every TaskManager: small buffers, so that there are many, and records that span them."""
+    """The settings of every TaskManager: small buffers, so that there are many and records span them."""
     return NetworkConfig(
         segment_size_bytes=scenario.segment_bytes,
         memory_bytes=SEGMENTS * scenario.segment_bytes,

@@ -93,7 +93,7 @@ def test_keyed_state_may_be_missing_and_must_be_a_dict() -> None:
 
 def test_a_key_that_two_subtasks_hold() -> None:
     snapshots = [TaskSnapshot("sink", index, {"a": index}) for index in range(2)]
-    with pytest.raises(CheckpointError, match="sink-1 and an earlier subtask both have a value for key 'a'"):
+    with pytest.raises(CheckpointError, match="subtask 1 of sink and an earlier subtask both have a value for key 'a'"):
         recover(snapshots, [TaskPlan("sink", 3, keyed_state=True)])
 
 
