@@ -102,7 +102,7 @@ def test_one_sentence_for_what_cannot_be(
         assert len(lines) == 1
         return lines[0]
 
-    assert said("jobs", "feed") == "netstack: there is no job 'feed'; `netstack jobs` lists them"
+    assert said("jobs", "no-such-job") == "netstack: there is no job 'no-such-job'; `netstack jobs` lists them"
     other = tmp_path / "secret"
     other.write_bytes(Secret.generate().reveal())
     other.chmod(0o600)
@@ -257,7 +257,7 @@ def test_who_waits_for_a_job_gets_its_results_though_the_jobmanager_is_killed(tm
         assert [line.split(" (")[0] for line in lines if not line.startswith("the job waits for ")] == [
             f"job {job['job_id']}",
             "lost the JobManager",
-            "a JobManager answers again",
+            "connected to a JobManager again",
         ]
         results = json.loads(out)["results"]
         assert counted(results, "count-a") == counted(results, "count-b") == jobworld.expected(6000)
