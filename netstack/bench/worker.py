@@ -21,6 +21,7 @@ import numpy as np
 
 from netstack import build
 from netstack.errors import NetstackError
+from netstack.taskmanager.freed_memory import keep_freed_memory
 
 from .arrivals import Int64s, warm_ns
 from .host import peak_memory_bytes
@@ -69,6 +70,7 @@ def reporting(work: Callable[[Link], None]) -> int:
 def _settle_memory() -> None:
     gc.collect()
     gc.freeze()
+    keep_freed_memory()
 
 
 def _measure(role: str, engine_name: str, link: Link) -> None:

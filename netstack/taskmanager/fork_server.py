@@ -30,6 +30,7 @@ import msgpack
 import trio
 
 from ..errors import ConfigError, NetstackError
+from .freed_memory import keep_freed_memory
 
 _REQUEST_BYTES: Final = 1 << 16
 _DESCRIPTORS: Final = 8
@@ -190,6 +191,7 @@ def _serve_and_exit(connection: socket.socket, main: SlotMain) -> NoReturn:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         gc.collect()
         gc.freeze()  # so that collections in slots do not touch the shared pages
+        keep_freed_memory()
         _Server(connection, main).serve()
         code = 0
     finally:
