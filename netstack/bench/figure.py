@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 
@@ -24,3 +24,7 @@ class Figure:
         if not present:
             return None
         return cls(statistics.median(present), present[0], present[-1], len(present))
+
+    def spread(self, write: Callable[[float], str], unit: str = "") -> str:
+        """The range of the repeats for a tooltip: `3.9 to 4.5 ms in 3 runs`; empty for a single run."""
+        return f"{write(self.low)} to {write(self.high)}{unit} in {self.count} runs" if self.count > 1 else ""

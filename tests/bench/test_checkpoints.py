@@ -169,7 +169,7 @@ def test_the_picture_has_a_line_a_mode_and_the_goal() -> None:
         assert sum("series" in (each.get("class") or "").split() for each in chart.iter()) == 3
     guides = [sum(each.get("class") == "guide" for each in chart.iter()) for chart in drawn]
     assert guides == [2, 2, 0, 0]
-    told = [each.get("data-told") or "" for each in drawn[0].iter()]
+    told = [each.get("data-tooltip") or "" for each in drawn[0].iter()]
     assert "aligned, pressure 0.9 418 ms, at most 570 ms 3 checkpoints" in told
 
 

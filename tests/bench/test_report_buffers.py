@@ -180,12 +180,12 @@ def test_the_line_of_the_product_stands_where_it_belongs_and_its_label_inside(fa
             ticks = {each.text: float(each.get("x", "")) for each in by_class(chart, "tick")}
             places = {count: ticks[f"{count}"] for count in (below, above) if f"{count}" in ticks}
             assert places.get(below, 0) < x < places.get(above, 1e9)
-            for label in by_class(chart, "upright-told"):
+            for label in by_class(chart, "upright-label"):
                 half = 6 * len(label.text or "") / 2
                 width = float(chart.get("viewBox", "").split()[2])
                 assert half <= float(label.get("x", "")) <= width - half
             formula = f"= 100 MiB/s \u00d7 {timeout_label(round_trip_s)} \u00f7 32 KiB"
-            assert by_class(chart, "upright-told")[0].text == formula
+            assert by_class(chart, "upright-label")[0].text == formula
 
 
 def test_many_charts_are_folded(fake_rows: Rows) -> None:
@@ -211,7 +211,7 @@ def test_older_rows_without_the_wire_or_waits_are_drawn_by_their_payload(fake_ro
 
 
 def test_an_expectation_is_straight_in_counts_and_a_line_from_mark_to_mark() -> None:
-    marks = (Mark(0.0, 0, 0, "a"), None, Mark(16.0, 16, 16, "b"))
+    marks = (Mark(0.0, 0, 0, ("a",)), None, Mark(16.0, 16, 16, ("b",)))
     chart = CurveChart(
         title="t",
         axis="x",

@@ -114,7 +114,7 @@ def test_a_curve_never_falls_and_shares_its_axis(fake_rows: Rows) -> None:
 def test_a_percentile_without_a_record_above_it_is_hollow(fake_rows: Rows) -> None:
     rows = fake_rows(Grid(**ONE_POINT, seconds=2.0))
     chart = drawings(section(percentiles_section, rows))[0]
-    told = [each.get("data-told", "") for each in by_class(chart, "hollow")]
+    told = [each.get("data-tooltip", "") for each in by_class(chart, "hollow")]
     assert len(told) == 1
     assert "p99.99" in told[0]
     assert "of 2,000 records: less than one lies above" in told[0]
@@ -310,7 +310,7 @@ def test_text_from_outside_is_escaped(fake_rows: Rows) -> None:
 
 
 def test_a_plane_leaves_out_what_a_logarithm_cannot_show() -> None:
-    marks = (Mark(0.0, 0.0, 0.0, "a"), Mark(10.0, 10.0, 10.0, "b"), None)
+    marks = (Mark(0.0, 0.0, 0.0, ("a",)), Mark(10.0, 10.0, 10.0, ("b",)), None)
     plane = Plane(
         title="t",
         axis="x",
@@ -322,7 +322,7 @@ def test_a_plane_leaves_out_what_a_logarithm_cannot_show() -> None:
         tick=str,
     )
     root = ElementTree.fromstring(draw_plane(plane, width=400, height=300, direct_labels=False))
-    assert [each.get("data-told") for each in by_class(root, "pt")] == ["b"]
+    assert [each.get("data-tooltip") for each in by_class(root, "pt")] == ["b"]
 
 
 def test_a_host_whose_pairs_are_slow_is_named_where_there_are_three() -> None:

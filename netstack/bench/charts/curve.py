@@ -23,7 +23,7 @@ class Upright:
     """A line from bottom to top at one count, with lines of text above it."""
 
     at: float
-    told: tuple[str, ...]
+    label: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ def draw_curves(chart: CurveChart, *, width: int, height: int, direct_labels: bo
     plot = Plot(
         left=14 + 7.2 * max(len(chart.tick(tick)) for tick in ticks),
         right=width - (14 + 7.8 * min(longest, 22) if direct_labels else 10),
-        top=14 + (UNIT_PX if chart.unit else 0) + (_LINE_PX * len(chart.upright.told) if chart.upright else 0),
+        top=14 + (UNIT_PX if chart.unit else 0) + (_LINE_PX * len(chart.upright.label) if chart.upright else 0),
         bottom=height - below_px(chart.axis, width),
         scale="linear",
         low=ticks[0],
@@ -111,11 +111,11 @@ def _bent(points: Sequence[tuple[float, float]], place: Callable[[float], float]
 
 def _upright(upright: Upright, x: float, plot: Plot) -> str:
     parts = [f'<line class="upright" x1="{x:.1f}" x2="{x:.1f}" y1="{plot.top - 4:.1f}" y2="{plot.bottom:.1f}"/>']
-    half = _TEXT_PX * max(map(len, upright.told)) / 2
+    half = _TEXT_PX * max(map(len, upright.label)) / 2
     middle = min(max(x, half + 2), max(plot.right - half, half + 2))
-    for number, line in enumerate(reversed(upright.told)):
+    for number, line in enumerate(reversed(upright.label)):
         y = plot.top - 10 - _LINE_PX * number
         parts.append(
-            f'<text class="upright-told" x="{middle:.1f}" y="{y:.1f}" text-anchor="middle">{escape(line)}</text>'
+            f'<text class="upright-label" x="{middle:.1f}" y="{y:.1f}" text-anchor="middle">{escape(line)}</text>'
         )
     return "".join(parts)

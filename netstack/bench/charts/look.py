@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Final, TypeAlias
 
-from .facets import facets_attribute
-from .svg import SHAPES, marker
+from .svg import SHAPES, facets_attribute, marker
 
 HUES: Final = 8
 DASHES: Final = 4
@@ -60,6 +59,6 @@ def legend(lines: Iterable[tuple[int, tuple[int, int, int | None], str, str]]) -
         f"{swatch(*look)}{escape(label)}</button></li>"
         for number, look, label, facets in lines
     ]
-    shown = f'<ul class="legend" aria-label="Lines: click to hide or show">{"".join(items)}</ul>'
-    folded = f"<details><summary>The {len(items)} lines</summary>{shown}</details>"
-    return folded if len(items) > _MOST_BUTTONS else shown
+    buttons = f'<ul class="legend" aria-label="Lines: click to hide or show">{"".join(items)}</ul>'
+    folded = f"<details><summary>The {len(items)} lines</summary>{buttons}</details>"
+    return folded if len(items) > _MOST_BUTTONS else buttons

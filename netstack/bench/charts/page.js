@@ -10,7 +10,7 @@
   document.body.append(tip);
 
   const show = (point) => {
-    tip.textContent = point.dataset.told;
+    tip.textContent = point.dataset.tooltip;
     tip.hidden = false;
     const box = point.querySelector(".m").getBoundingClientRect();
     const width = document.documentElement.clientWidth;

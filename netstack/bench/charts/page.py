@@ -10,7 +10,7 @@ from html import escape
 from importlib import resources
 from typing import Final
 
-from .facets import facets_attribute
+from .svg import facets_attribute
 
 WIDE_PX: Final = (580, 380)
 NARROW_PX: Final = (350, 320)
@@ -55,9 +55,9 @@ def both_sizes(
 
 def figure(title: str, drawn: str, note: str = "", *, level: int = 2, facets: str = "") -> str:
     """A card around a chart; `title` and `note` are HTML."""
-    shown = f'<span class="note">{note}</span>' if note else ""
+    below = f'<span class="note">{note}</span>' if note else ""
     return (
-        f'<figure class="card"{facets_attribute(facets)}><figcaption><h{level}>{title}</h{level}>{shown}</figcaption>'
+        f'<figure class="card"{facets_attribute(facets)}><figcaption><h{level}>{title}</h{level}>{below}</figcaption>'
         f"{drawn}</figure>"
     )
 
@@ -90,13 +90,33 @@ def facts(title: str, entries: Iterable[tuple[str, str]]) -> str:
     return f'<div class="card"><h2>{title}</h2><dl class="facts">{items}</dl></div>'
 
 
-def callout(head: str, lines: Sequence[str], *, bad: bool = False) -> str:
+def chart_grid(figures: Sequence[str], most_open: int) -> str:
+    """Charts side by side; those beyond `most_open` are folded."""
+    more = figures[most_open:]
+    folded = f'<details><summary>{len(more)} more</summary><div class="charts">{"".join(more)}</div></details>'
+    return f'<div class="charts">{"".join(figures[:most_open])}</div>{folded if more else ""}'
+
+
+def findings(cards: Iterable[tuple[str, str, str]]) -> str:
+    """Cards of (topic, figure, sentence), HTML."""
+    items = "".join(
+        f'<div class="card"><dt>{topic}</dt><dd class="big">{figure}</dd><dd class="sentence">{sentence}</dd></div>'
+        for topic, figure, sentence in cards
+    )
+    return f'<dl class="findings">{items}</dl>' if items else ""
+
+
+def alert(head: str, rest: str) -> str:
+    """A red box, HTML: something is wrong with the figures."""
+    return f'<div class="callout bad" role="alert"><strong>{head}</strong> {rest}</div>'
+
+
+def callout(head: str, lines: Sequence[str]) -> str:
     """A highlighted box with a list of plain text; empty without lines."""
     if not lines:
         return ""
     items = "".join(f"<li>{escape(text)}</li>" for text in lines)
-    kind = ' class="callout bad" role="alert"' if bad else ' class="callout"'
-    return f"<div{kind}><strong>{escape(head)}</strong><ul>{items}</ul></div>"
+    return f'<div class="callout"><strong>{escape(head)}</strong><ul>{items}</ul></div>'
 
 
 def notes(title: str, texts: Sequence[str], *, name: str = "") -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final, Literal
 
-from .svg import UNIT_PX, Plot, Series, axes, below_px, grouped, names, nice_ticks, point
+from .svg import UNIT_PX, Plot, Series, axes, below_px, facets_attribute, grouped, names, nice_ticks, point
 
 _MOST_DIRECT_LABELS: Final = 8
 _LONGEST_DIRECT_LABEL: Final = 26
@@ -124,13 +124,12 @@ def pareto(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], 
 
 def _frontier(frontier: Frontier, place: Callable[[float], float], plot: Plot, row: int) -> str:
     corners = [(place(at), plot.y(value)) for at, value in frontier.corners]
-    shown = f' data-f="{frontier.facets}"' if frontier.facets else ""
     (first_x, first_y), (last_x, _) = corners[0], corners[-1]
     steps = "".join(f"V{y:.1f}H{x:.1f}" for x, y in corners[1:])
     path = f"M{plot.left:.1f} {first_y:.1f}H{first_x:.1f}{steps}V{plot.top:.1f}"
     return (
         f'<g class="stairs d{frontier.dash}" data-group="{frontier.group}" data-left="{plot.left:.1f}"'
-        f' data-top="{plot.top:.1f}"{shown}><path class="frontier" d="{path}"/>'
+        f' data-top="{plot.top:.1f}"{facets_attribute(frontier.facets)}><path class="frontier" d="{path}"/>'
         f'<text x="{last_x - 4:.1f}" y="{plot.top + 9 + 14 * row:.1f}" text-anchor="end">{escape(frontier.label)}'
         "</text></g>"
     )

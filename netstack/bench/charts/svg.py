@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final, Literal
 
-from .facets import facets_attribute
-
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One measured point with the range of its repeats and its tooltip (`told`, lines separated by newlines).
+    """One measured point with the range of its repeats and its tooltip (lines; empty ones are left out).
 
     `hollow` is drawn empty, for a value that is only a bound. `facets` are its filter choices. `tag` is shown while it
     is on the frontier of its `group`.
@@ -27,7 +25,7 @@ class Mark:
     value: float
     low: float
     high: float
-    told: str
+    tooltip: tuple[str, ...] = ()
     hollow: bool = False
     facets: str = ""
     group: str = ""
@@ -114,18 +112,15 @@ def draw(chart: Chart, *, width: int, height: int, direct_labels: bool) -> str:
     return "".join(parts)
 
 
-def marker(shape: int, x: float, y: float, size: float = _MARKER_PX) -> str:
+def marker(shape: int, x: float, y: float) -> str:
     """The element of one of eight shapes of similar visual weight, centred at a position."""
-    shape %= SHAPES
+    shape, size = shape % SHAPES, _MARKER_PX
     if shape == 0:
         return f'<circle class="m" cx="{x:.1f}" cy="{y:.1f}" r="{size:.1f}"/>'
     if shape == 1:
         half = size * 0.9
         return f'<rect class="m" x="{x - half:.1f}" y="{y - half:.1f}" width="{2 * half:.1f}" height="{2 * half:.1f}"/>'
-    up, down, sides = _polygon(3, -90), _polygon(3, 90), {3: _polygon(4, 0), 5: _polygon(5, -90), 6: _polygon(6, 0)}
-    corners, scale = {2: (up, 1.3), 4: (down, 1.3), 3: (sides[3], 1.25), 5: (sides[5], 1.15), 6: (sides[6], 1.1)}.get(
-        shape, (_PLUS, 1.15)
-    )
+    corners, scale = _POLYGONS[shape]
     points = " ".join(f"{x + scale * size * dx:.1f},{y + scale * size * dy:.1f}" for dx, dy in corners)
     return f'<polygon class="m" points="{points}"/>'
 
@@ -176,6 +171,11 @@ class Plot:
         return self.bottom - part * (self.bottom - self.top)
 
 
+def facets_attribute(facets: str) -> str:
+    """The HTML attribute with the filter choices of an element, such as ` data-f="0-1 1-0"`; empty without choices."""
+    return f' data-f="{facets}"' if facets else ""
+
+
 def below_px(axis: str, width: int) -> float:
     """Space below the plot for labels and the name of the horizontal axis."""
     return 46 + _AXIS_LINE_PX * (len(_lines(axis, width)) - 1)
@@ -212,9 +212,9 @@ def axes(
         parts.append(
             f'<text class="tick" x="{plot.left - 7:.1f}" y="{y + 4:.1f}" text-anchor="end">{escape(write(tick))}</text>'
         )
-    for (x, label), shown in zip(below, facets or [""] * len(below), strict=True):
+    for (x, label), choices in zip(below, facets or [""] * len(below), strict=True):
         parts.append(
-            f'<text class="tick" x="{x:.1f}" y="{low + 19:.1f}" text-anchor="middle"{facets_attribute(shown)}>'
+            f'<text class="tick" x="{x:.1f}" y="{low + 19:.1f}" text-anchor="middle"{facets_attribute(choices)}>'
             f"{escape(label)}</text>"
         )
     edge = plot.width or plot.right + 10
@@ -231,8 +231,8 @@ def _guide(plot: Plot, slot: int, value: float, facets: str) -> str:
         return ""
     half = 0.36 * (plot.right - plot.left) / plot.slots
     x, y = plot.x(slot), plot.y(value)
-    shown = facets_attribute(facets)
-    return f'<line class="guide" x1="{x - half:.1f}" x2="{x + half:.1f}" y1="{y:.1f}" y2="{y:.1f}"{shown}/>'
+    ends = f'x1="{x - half:.1f}" x2="{x + half:.1f}" y1="{y:.1f}" y2="{y:.1f}"'
+    return f'<line class="guide" {ends}{facets_attribute(facets)}/>'
 
 
 def _series(series: Series, plot: Plot, count: int, place: int) -> str:
@@ -254,8 +254,8 @@ def _series(series: Series, plot: Plot, count: int, place: int) -> str:
 
 def grouped(series: Series, parts: Sequence[str]) -> str:
     """A line and its marks as a group, with classes and data attributes."""
-    shown = facets_attribute(series.facets)
-    return f'<g class="series h{series.hue} d{series.dash}" data-series="{series.number}"{shown}>{"".join(parts)}</g>'
+    kind = f'class="series h{series.hue} d{series.dash}" data-series="{series.number}"'
+    return f"<g {kind}{facets_attribute(series.facets)}>{''.join(parts)}</g>"
 
 
 def point(mark: Mark, shape: int, x: float, plot: Plot) -> str:
@@ -266,12 +266,12 @@ def point(mark: Mark, shape: int, x: float, plot: Plot) -> str:
         top, bottom = plot.y(mark.high), plot.y(mark.low)
         ends = "".join(f"M{x - 3:.1f} {end:.1f}h6" for end in (top, bottom))
         whisker = f'<path class="whisker" d="M{x:.1f} {top:.1f}V{bottom:.1f}{ends}"/>'
-    told = escape(mark.told)
+    text = escape("\n".join(filter(None, mark.tooltip)))
     group = f' data-group="{mark.group}"' if mark.group else ""
     tag = _tag(mark.tag, x, y, plot) if mark.tag else ""
     return (
-        f'<g class="pt{" hollow" if mark.hollow else ""}" role="img" aria-label="{told}"'
-        f' data-told="{told}"{group}{facets_attribute(mark.facets)}><title>{told}</title>'
+        f'<g class="pt{" hollow" if mark.hollow else ""}" role="img" aria-label="{text}"'
+        f' data-tooltip="{text}"{group}{facets_attribute(mark.facets)}><title>{text}</title>'
         f'<circle class="hit" cx="{x:.1f}" cy="{y:.1f}" r="13"/>{whisker}{marker(shape, x, y)}{tag}</g>'
     )
 
@@ -325,3 +325,12 @@ _PLUS: Final = [
     (-_ARM, -1.0), (_ARM, -1.0), (_ARM, -_ARM), (1.0, -_ARM), (1.0, _ARM), (_ARM, _ARM),
     (_ARM, 1.0), (-_ARM, 1.0), (-_ARM, _ARM), (-1.0, _ARM), (-1.0, -_ARM), (-_ARM, -_ARM),
 ]  # fmt: skip
+_POLYGONS: Final = {
+    2: (_polygon(3, -90), 1.3),
+    3: (_polygon(4, 0), 1.25),
+    4: (_polygon(3, 90), 1.3),
+    5: (_polygon(5, -90), 1.15),
+    6: (_polygon(6, 0), 1.1),
+    7: (_PLUS, 1.15),
+}
+"""Corners and scale of a shape."""

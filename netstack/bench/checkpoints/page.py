@@ -75,8 +75,9 @@ def _chart(
         for place, each in enumerate(points):
             if each[name] is not None:
                 middle, most = each[name]["p50"], each[name]["max"]
-                text = f"{mode}, pressure {each['pressure']:g}\n{write(middle)}, at most {write(most)}"
-                marks[place] = Mark(middle, middle, most, f"{text}\n{each['checkpoints']} checkpoints")
+                head = f"{mode}, pressure {each['pressure']:g}"
+                figures = f"{write(middle)}, at most {write(most)}", f"{each['checkpoints']} checkpoints"
+                marks[place] = Mark(middle, middle, most, (head, *figures))
                 high = max(high, most)
         hue, dash, shape = _look(mode)
         series.append(Series(mode, number, hue, dash, shape, tuple(marks)))

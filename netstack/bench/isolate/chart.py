@@ -167,7 +167,7 @@ def _bin(
         parts.append(f"{subtask}: {rate} records/s; {PRODUCERS[subtask]} backpressured {waits}")
     text = escape("\n".join(parts))
     return (
-        f'<g class="pt" data-told="{text}"><title>{text}</title>'
+        f'<g class="pt" data-tooltip="{text}"><title>{text}</title>'
         f'<rect class="m bin" x="{x(start):.1f}" y="{plot.top:.1f}" width="{x(end) - x(start):.1f}"'
         f' height="{floor - plot.top:.1f}"/></g>'
     )

@@ -10,7 +10,7 @@ from typing import Any, Final
 from netstack.units import format_count
 
 from ..charts.look import legend, swatch
-from ..charts.page import both_sizes, callout, figure
+from ..charts.page import alert, both_sizes, callout, figure, findings, heads, table
 from ..charts.svg import nice_ticks
 from ..experiment import Page
 from .chart import LOOKS, STYLE, draw
@@ -27,34 +27,26 @@ def build_page(spec: IsolateSpec, result: Mapping[str, Any]) -> Page:
     return Page(
         heading="A consumer stalls: what happens to its sibling on the same connection?",
         about=settings_line(spec),
-        parts=[_findings(spec, modes), _warnings(modes), _charts(spec, modes), _table(modes)],
+        parts=[
+            findings((_titled(name), _kept(mode), f"{escape(verdict(spec, mode))}.") for name, mode in modes.items()),
+            _warnings(modes),
+            _charts(spec, modes),
+            _table(modes),
+        ],
         remarks=_notes(spec),
         style=STYLE,
     )
 
 
-def _findings(spec: IsolateSpec, modes: Mapping[str, Any]) -> str:
-    cards = []
-    for name, mode in modes.items():
-        kept = mode["sibling_kept"]
-        figure = "none" if kept is None else f"{kept:.0%}".replace("%", " %")
-        cards.append(
-            f'<div class="card"><dt>{_titled(name)}</dt><dd class="big">{figure}</dd>'
-            f'<dd class="said">{escape(verdict(spec, mode))}.</dd></div>'
-        )
-    return f'<dl class="findings">{"".join(cards)}</dl>'
+def _kept(mode: Mapping[str, Any]) -> str:
+    return "none" if mode["sibling_kept"] is None else f"{100 * mode['sibling_kept']:.0f} %"
 
 
 def _warnings(modes: Mapping[str, Any]) -> str:
     items = [f"{_titled(name)}: {text}" for name, mode in modes.items() for text in mode["warnings"]]
-    parts = []
-    lost = [name for name, mode in modes.items() if not mode["delivered"]]
-    if lost:
-        parts.append(
-            '<div class="callout bad" role="alert"><strong>Not everything was delivered</strong>'
-            f" with {escape(' and '.join(lost))}: the figures are invalid.</div>"
-        )
-    return "".join([*parts, callout("Warnings", items)])
+    lost = escape(" and ".join(name for name, mode in modes.items() if not mode["delivered"]))
+    wrong = alert("Not everything was delivered", f"with {lost}: the figures are invalid.") if lost else ""
+    return wrong + callout("Warnings", items)
 
 
 def _charts(spec: IsolateSpec, modes: Mapping[str, Any]) -> str:
@@ -74,7 +66,6 @@ def _charts(spec: IsolateSpec, modes: Mapping[str, Any]) -> str:
 
 
 def _table(modes: Mapping[str, Any]) -> str:
-    phases = "".join(f'<th scope="col">{phase}</th>' for phase in PHASES)
     rows = []
     for name, mode in modes.items():
         for subtask in SUBTASKS:
@@ -85,13 +76,12 @@ def _table(modes: Mapping[str, Any]) -> str:
                 f"{swatch(*LOOKS[subtask])} {PRODUCERS[subtask]} to {subtask}</td>"
                 f"{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
             )
-    return (
-        '<section class="card"><h2>By phase</h2><div class="scroll"><table><thead>'
-        '<tr><th></th><th></th><th colspan="3" scope="colgroup">records/s of the consumer</th>'
-        '<th colspan="3" scope="colgroup">backpressure of the producer</th></tr>'
-        f'<tr><th scope="col" class="l">mode</th><th scope="col" class="l">channel</th>{phases}{phases}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div></section>"
+    groups = (
+        '<th></th><th></th><th colspan="3" scope="colgroup">records/s of the consumer</th>'
+        '<th colspan="3" scope="colgroup">backpressure of the producer</th></tr><tr>'
     )
+    head = heads("mode", "channel", *PHASES, *PHASES, left=2)
+    return f'<section class="card"><h2>By phase</h2>{table(groups + head, rows)}</section>'
 
 
 def _notes(spec: IsolateSpec) -> list[str]:

@@ -81,6 +81,11 @@ class Point:
         return statistics.median(here / there for there, here in self.pairs)
 
     @property
+    def kept_text(self) -> str:
+        """The kept throughput, with its range where there are enough repeats."""
+        return f"{self.kept_middle:.0%}" if self.kept is None else self.kept.percent()
+
+    @property
     def mb_per_s(self) -> float:
         """The median payload a second."""
         return statistics.median(here for _, here in self.pairs)
@@ -137,8 +142,7 @@ class Answer:
         point = self.point
         parts = []
         if point.timeout_s != self.reference_s:
-            kept = f"{point.kept_middle:.0%}" if point.kept is None else point.kept.percent()
-            parts.append(f"it keeps {kept} of the throughput at {_timeout(self.reference_s)}")
+            parts.append(f"it keeps {point.kept_text} of the throughput at {_timeout(self.reference_s)}")
         rate = _megabytes(point.mb_per_s) if point.rate is None else point.rate.text(_megabytes)
         parts.append(rate)
         if point.p99_us:

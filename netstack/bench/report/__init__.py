@@ -16,10 +16,11 @@ from typing import Any
 
 from netstack.units import format_size
 
-from ..charts.page import asset, callout, document, facts, notes
+from ..charts import page
+from ..charts.page import alert, asset, callout, document, facts, notes
 from ..spec import RunSpec
 from ..store import Row
-from ..words import plain, setting_name, setting_text
+from ..words import distinct_warnings, plain, setting_name, setting_text
 from .answers import answer_finding
 from .buffer_section import buffers_section
 from .buffers import buffer_curves, buffer_findings
@@ -49,30 +50,18 @@ _ON_SPARK = "Every run has sources and sinks in each of Spark's executors; every
 
 def findings(rows: Sequence[Row]) -> list[str]:
     """The main findings, one sentence each, for the terminal."""
-    found = [f"{topic}: {figure} {_on_one_line(sentence)}" for topic, figure, sentence in _found(Analysis(rows))]
-    return [line.replace("µ", "u").replace("\u00d7", "x") for line in found]  # a terminal may know no Greek
-
-
-def _on_one_line(sentence: str) -> str:
-    return sentence.replace(":\n", ": ").replace("\n", "; ")
+    lines = [f"{topic}: {figure} {sentence}" for topic, figure, sentence in _findings(Analysis(rows))]
+    joined = [line.replace(":\n", ": ").replace("\n", "; ") for line in lines]
+    return [line.replace("µ", "u").replace("\u00d7", "x") for line in joined]  # for terminals without these letters
 
 
 def build_report(rows: Sequence[Row], sweep: Mapping[str, Any]) -> str:
-    """Renders the page of one sweep.
-
-    Args:
-        rows: flat rows; failed ones are listed apart.
-        sweep: what `sweep.json` holds; may be empty.
-    """
+    """Renders the page of one sweep from its flat rows and the content of its `sweep.json`, which may be empty."""
     return build_combined_report([Sweep("", rows, sweep)])
 
 
 def build_combined_report(sweeps: Sequence[Sweep]) -> str:
-    """Renders the page of one or several sweeps, overlaid in every chart, each compared with the first.
-
-    Args:
-        sweeps: at least one; their order gives them their letters.
-    """
+    """Renders the page of one or several sweeps, overlaid in every chart, each compared with the first."""
     rows = together(sweeps)
     analysis = Analysis(rows)
     filters = Filters(analysis)
@@ -99,7 +88,7 @@ def build_combined_report(sweeps: Sequence[Sweep]) -> str:
         f"<h1>{f'{len(sweeps)} sweeps: ' if several else ''}{_head(by_timeout, bool(curves))}</h1>",
         f'<p class="sub">{escape(_subtitle(rows, sweeps))}</p>',
         sweeps_table(sweeps, filters),
-        _findings(analysis),
+        page.findings((escape(topic), escape(figure), _in_lines(text)) for topic, figure, text in _findings(analysis)),
         _callouts(analysis),
         _links([(name, label) for name, label, content in sections if content]),
         filters.panel(len(analysis.good)),
@@ -121,7 +110,7 @@ def _links(sections: Sequence[tuple[str, str]]) -> str:
     return f'<nav aria-label="Sections"><ul>{items}</ul></nav>'
 
 
-def _found(analysis: Analysis) -> list[tuple[str, str, str]]:
+def _findings(analysis: Analysis) -> list[tuple[str, str, str]]:
     return [*answer_finding(analysis), *analysis.findings(), *buffer_findings(buffer_curves(analysis))]
 
 
@@ -147,14 +136,14 @@ def _subtitle(rows: Sequence[Row], sweeps: Sequence[Sweep]) -> str:
 
 
 def _workload(rows: Sequence[Row]) -> str:
-    found = {}
+    texts: dict[str, str] = {}
     for row in rows:
         name = row.get("input_name") or row.get("settings_input_path")
-        if name and (name not in found or row.get("input_rows")):
+        if name and (name not in texts or row.get("input_rows")):
             many, size = row.get("input_rows"), row.get("settings_record_bytes")
             each = f", {format_size(int(size), space=' ')} each in the mean" if many and size else ""
-            found[name] = f"{many:,} rows of {name}{each}" if many else f"rows of {name}"
-    return " and ".join(found.values())
+            texts[name] = f"{many:,} rows of {name}{each}" if many else f"rows of {name}"
+    return " and ".join(texts.values())
 
 
 def _host_name(rows: Sequence[Row]) -> str:
@@ -164,36 +153,26 @@ def _host_name(rows: Sequence[Row]) -> str:
     return platform.node() or "this machine"
 
 
-def _findings(analysis: Analysis) -> str:
-    cards = [
-        f'<div class="card"><dt>{escape(topic)}</dt><dd class="big">{escape(figure)}</dd>'
-        f'<dd class="said">{_in_lines(sentence)}</dd></div>'
-        for topic, figure, sentence in _found(analysis)
-    ]
-    return f'<dl class="findings">{"".join(cards)}</dl>' if cards else ""
-
-
 def _in_lines(sentence: str) -> str:
     text = escape(f"{sentence[:1].upper()}{sentence[1:]}.")
     return text.replace(" \u00b1 ", "&nbsp;\u00b1&nbsp;").replace(" %", "&nbsp;%").replace("\n", "<br>")
 
 
 def _callouts(analysis: Analysis) -> str:
-    parts = []
-    if analysis.failed:
-        runs = "1 run" if len(analysis.failed) == 1 else f"{len(analysis.failed)} runs"
-        parts.append(
-            f'<div class="callout bad" role="alert"><strong>{runs} of {len(analysis.rows)} failed.</strong> '
-            'They are not in the curves; <a href="#failed" style="color:inherit">the errors are below</a>.</div>'
+    failed, good = len(analysis.failed), len(analysis.good)
+    errors = 'They are not in the curves; <a href="#failed" style="color:inherit">the errors are below</a>.'
+    head = f"{'1 run' if failed == 1 else f'{failed} runs'} of {len(analysis.rows)} failed."
+    warnings = [
+        f"{text} ({f'in {count} of {good} runs' if count < good else 'in every run'})"
+        for text, count in distinct_warnings(analysis.good)
+    ]
+    return "".join(
+        (
+            alert(head, errors) if failed else "",
+            callout("Noise", noise_warnings(analysis)),
+            callout("Warnings", warnings),
         )
-    parts.append(callout("Noise", noise_warnings(analysis)))
-    told = [f"{text} ({_said(count, len(analysis.good))})" for text, count in analysis.warnings()]
-    parts.append(callout("Warnings", told))
-    return "".join(parts)
-
-
-def _said(count: int, runs: int) -> str:
-    return f"in {count} of {runs} runs" if count < runs else "in every run"
+    )
 
 
 def _curves(analysis: Analysis, filters: Filters) -> str:
@@ -239,7 +218,7 @@ def _machine(rows: Sequence[Row]) -> str:
                 packages[f"{fact.removeprefix('packages_')} {value}"] = None
             else:
                 values.setdefault(fact, {})[_fact(fact, value)] = None
-    known = {name.removesuffix("_bytes").replace("_", " "): ", ".join(found) for name, found in values.items()}
+    known = {name.removesuffix("_bytes").replace("_", " "): ", ".join(texts) for name, texts in values.items()}
     if packages:
         known["packages"] = ", ".join(packages)
     if loads:
@@ -290,8 +269,8 @@ def _method(analysis: Analysis) -> str:
 
 
 def _workload_remarks(rows: Sequence[Row]) -> list[str]:
-    told = _workload(rows)
-    return [f"Records are user data: {told}, serialised once and replayed by every source."] if told else []
+    text = _workload(rows)
+    return [f"Records are user data: {text}, serialised once and replayed by every source."] if text else []
 
 
 def _footer(sweeps: Sequence[Sweep]) -> str:

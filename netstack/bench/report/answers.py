@@ -14,13 +14,16 @@ from ..recommend.answer import DEFAULT_KEPT, Answer, Goal, Point, answer, most_n
 from .charts import timeout_label
 from .points import Analysis, Line, row_latency, timeout_order
 
-_MOST_LINES: Final = 4  # more are told by `recommend`
+_MOST_LINES: Final = 4  # `netstack-bench recommend` prints all
 
 
 def stored_answers(analysis: Analysis, goal: Goal) -> dict[Line, Answer]:
     """The answer for each line, in the order of the lines."""
-    found = {line: answer(_points(analysis, line), goal, analysis.reference) for line in analysis.own_lines}
-    return {line: each for line, each in found.items() if each is not None}
+    return {
+        line: choice
+        for line in analysis.own_lines
+        if (choice := answer(_points(analysis, line), goal, analysis.reference)) is not None
+    }
 
 
 def _points(analysis: Analysis, line: Line) -> list[Point]:
@@ -43,10 +46,10 @@ def answer_finding(analysis: Analysis) -> list[tuple[str, str, str]]:
     reference = timeout_label(analysis.reference)
     asked = f"the shortest that keeps {DEFAULT_KEPT:.0%} of the throughput at {reference}"
     doubts = dict.fromkeys(each.doubts[0] for each in answers.values() if each.doubts)
-    told = [_told(line, each, alone=len(answers) == 1) for line, each in list(answers.items())[:_MOST_LINES]]
+    texts = [_text(line, each, alone=len(answers) == 1) for line, each in list(answers.items())[:_MOST_LINES]]
     if len(answers) > _MOST_LINES:
-        told.append(f"{len(answers) - _MOST_LINES} more lines: netstack-bench recommend")
-    lines = "".join(f"\n{each}" for each in told)
+        texts.append(f"{len(answers) - _MOST_LINES} more lines: netstack-bench recommend")
+    lines = "".join(f"\n{each}" for each in texts)
     if doubts:
         open_ones = sum(not each.is_decided for each in answers.values())
         again = "" if analysis.repeats >= ENOUGH_REPEATS else "; sweep again into the same folder with three repeats"
@@ -61,8 +64,8 @@ def _range(answers: list[Answer]) -> str:
     return first if len(timeouts) == 1 else f"{first} to {last}"
 
 
-def _told(line: Line, found: Answer, *, alone: bool) -> str:
-    where = "" if alone else f"{line.label}: "
-    kept = f"{found.point.kept_middle:.0%}" if found.point.kept is None else found.point.kept.percent()
-    figures = found.figures() if alone else f"keeps {kept}"
-    return f"{where}{timeout_label(found.point.timeout_s)}{', ' if alone else ' '}{figures}".replace("us", "\u00b5s")
+def _text(line: Line, choice: Answer, *, alone: bool) -> str:
+    timeout = timeout_label(choice.point.timeout_s)
+    if alone:
+        return f"{timeout}, {choice.figures()}".replace("us", "\u00b5s")
+    return f"{line.label}: {timeout} keeps {choice.point.kept_text}".replace("us", "\u00b5s")

@@ -1,6 +1,6 @@
 """The report's section on buffers: a chart for each link, a shared legend, and a table of all points.
 
-Takes: `BufferCurve`s. Gives: one HTML section; nothing without a curve.
+Takes: `BufferCurve`s. Gives: one HTML section; empty without a curve.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import Final
 from netstack.units import format_size, three_digits
 
 from ..charts.curve import CurveChart, Upright, draw_curves
-from ..charts.facets import facets_attribute
 from ..charts.look import legend, numbered
-from ..charts.page import both_sizes, figure, heads, table
-from ..charts.svg import Mark, Series
+from ..charts.page import both_sizes, chart_grid, figure, heads, table
+from ..charts.svg import Mark, Series, facets_attribute
 from ..words import setting_text
 from .buffers import BufferCurve, BufferPoint, backpressure, buffers_text, bytes_text
 from .charts import timeout_label
@@ -34,19 +33,13 @@ def buffers_section(curves: Sequence[BufferCurve], filters: Filters) -> str:
         return ""
     series = {exclusive: number for number, exclusive in enumerate(_exclusives(curves))}
     figures = [_figure(curve, series, filters) for curve in curves]
-    more = ""
-    if len(figures) > _MOST_OPEN:
-        folded = "".join(figures[_MOST_OPEN:])
-        more = (
-            f'<details><summary>{len(figures) - _MOST_OPEN} more</summary><div class="charts">{folded}</div></details>'
-        )
     return (
         '<section id="buffers" aria-labelledby="buffers-head">'
         '<h2 id="buffers-head">Buffers</h2>'
         '<p class="note">Throughput against the receive buffers of the gate (channels &times; exclusive + floating), in'
         " MB/s on the wire: headers and length prefixes included. A line for each number of exclusive buffers a"
         " channel.</p>"
-        f'{_legend(series, filters)}<div class="charts">{"".join(figures[:_MOST_OPEN])}</div>{more}'
+        f"{_legend(series, filters)}{chart_grid(figures, _MOST_OPEN)}"
         f'<div class="card buffers-table">{_table(curves, filters)}</div></section>'
     )
 
@@ -58,13 +51,9 @@ def _exclusives(curves: Sequence[BufferCurve]) -> list[int]:
 def _legend(series: dict[int, int], filters: Filters) -> str:
     looks = numbered(len(series))
     return legend(
-        (_FIRST_SERIES + number, looks[number], _label(exclusive), _exclusive_facets(exclusive, filters))
+        (_FIRST_SERIES + number, looks[number], _label(exclusive), filters.settings({"exclusive_buffers": exclusive}))
         for exclusive, number in series.items()
     )
-
-
-def _exclusive_facets(exclusive: int, filters: Filters) -> str:
-    return filters.settings({"exclusive_buffers": exclusive})
 
 
 def _facets(curve: BufferCurve, filters: Filters) -> str:
@@ -92,7 +81,8 @@ def _figure(curve: BufferCurve, series: dict[int, int], filters: Filters) -> str
             ". Thin dashes: the upper bound, min(rate, buffers &times; size &divide; round trip)."
             " Vertical: the bandwidth-delay product."
         )
-    return figure(escape(_upper(curve.link.label)), drawn, note, level=3, facets=_facets(curve, filters))
+    label = curve.link.label
+    return figure(escape(label[:1].upper() + label[1:]), drawn, note, level=3, facets=_facets(curve, filters))
 
 
 def _chart(curve: BufferCurve, series: dict[int, int], filters: Filters) -> CurveChart:
@@ -103,17 +93,18 @@ def _chart(curve: BufferCurve, series: dict[int, int], filters: Filters) -> Curv
         points = curve.of_exclusive(exclusive)
         marks = tuple(_mark(curve, points[total], filters) if total in points else None for total in totals)
         hue, dash, shape = looks[series[exclusive]]
-        number, facets = _FIRST_SERIES + series[exclusive], _exclusive_facets(exclusive, filters)
+        number, facets = _FIRST_SERIES + series[exclusive], filters.settings({"exclusive_buffers": exclusive})
         lines.append(Series(_label(exclusive), number, hue, dash, shape, marks, facets))
     highest = max(point.wire.high for point in curve.points)
     upright, expected = None, []
     if curve.link.round_trip_s:
-        upright = Upright(curve.product_buffers, (_product(curve), _formula(curve)))
+        product = f"bandwidth-delay product: {buffers_text(curve.product_buffers)} buffers"
+        upright = Upright(curve.product_buffers, (product, _formula(curve)))
         rate = curve.rate_bytes_per_s / 1e6
-        shown = min(rate, _HEADROOM * highest)  # a rate far out of reach would press the curves to the ground
-        knee = curve.product_buffers * shown / rate
-        corners = sorted({float(totals[0]), knee, *([float(totals[-1])] if shown == rate else [])})
-        expected = [(at, curve.expected_mb_per_s(at)) for at in corners if at <= knee or shown == rate]
+        top = min(rate, _HEADROOM * highest)  # a rate far out of reach would flatten the curves
+        knee = curve.product_buffers * top / rate
+        corners = sorted({float(totals[0]), knee, *([float(totals[-1])] if top == rate else [])})
+        expected = [(at, curve.expected_mb_per_s(at)) for at in corners if at <= knee or top == rate]
         highest = max(highest, *(value for _, value in expected))
     return CurveChart(
         title=f"Throughput in MB/s against receive buffers of the gate, {curve.link.label}; one line per number of"
@@ -129,30 +120,23 @@ def _chart(curve: BufferCurve, series: dict[int, int], filters: Filters) -> Curv
     )
 
 
-def _product(curve: BufferCurve) -> str:
-    return f"bandwidth-delay product: {buffers_text(curve.product_buffers)} buffers"
-
-
 def _formula(curve: BufferCurve) -> str:
     round_trip = timeout_label(curve.link.round_trip_s)
     return f"= {curve.rate_text} \u00d7 {round_trip} \u00f7 {format_size(curve.link.segment_bytes, space=' ')}"
 
 
 def _mark(curve: BufferCurve, point: BufferPoint, filters: Filters) -> Mark:
-    told = [
+    waited, most = backpressure(point), three_digits(curve.expected_mb_per_s(point.total))
+    tooltip = (
         f"{point.total:,} buffers: {_sum(curve, point)}",
         f"{three_digits(point.wire.median)} MB/s, {curve.reached(point):.0%} of {curve.rate_text}",
         f"{three_digits(point.payload.median)} MB/s of payload",
-    ]
-    if point.wire.count > 1:
-        told.append(f"{three_digits(point.wire.low)} to {three_digits(point.wire.high)} in {point.wire.count} runs")
-    if curve.link.round_trip_s:
-        told.append(f"expected at most {three_digits(curve.expected_mb_per_s(point.total))} MB/s")
-    waited = backpressure(point)
-    if waited is not None:
-        told.append(f"producer back-pressured {waited:.0%} of the time")
-    shown = filters.settings({"floating_buffers": point.floating})
-    return Mark(point.wire.median, point.wire.low, point.wire.high, "\n".join(told), facets=shown)
+        point.wire.spread(three_digits),
+        f"expected at most {most} MB/s" if curve.link.round_trip_s else "",
+        "" if waited is None else f"producer back-pressured {waited:.0%} of the time",
+    )
+    facets = filters.settings({"floating_buffers": point.floating})
+    return Mark(point.wire.median, point.wire.low, point.wire.high, tooltip, facets=facets)
 
 
 def _sum(curve: BufferCurve, point: BufferPoint) -> str:
@@ -208,7 +192,3 @@ def _cells(curve: BufferCurve, point: BufferPoint, several: bool) -> list[str]:
 
 def _cell(text: str, sort: float | str | None, *, left: bool = False) -> str:
     return f'<td{" class=l" if left else ""} data-v="{"" if sort is None else escape(str(sort))}">{escape(text)}</td>'
-
-
-def _upper(text: str) -> str:
-    return text[:1].upper() + text[1:]

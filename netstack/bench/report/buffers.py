@@ -33,16 +33,10 @@ _OWN: Final = frozenset({"exclusive_buffers", "floating_buffers", "round_trip_s"
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What all points of a curve share.
+    """The settings that all points of a curve share.
 
-    Attributes:
-        round_trip_s: added to the connection.
-        link_bytes_per_s: what the connection was allowed to carry; None without a bound.
-        record_bytes: payload of a record.
-        channels: of the gate.
-        timeout_s: buffer timeout.
-        segment_bytes: size of a buffer.
-        extras: other settings in which the rows differ, as (name, text).
+    `link_bytes_per_s` is the rate limit of the connection, None without one; `extras` are other settings in which the
+    rows differ, as (name, text).
     """
 
     round_trip_s: float
@@ -77,15 +71,9 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class BufferPoint:
-    """One number of buffers, measured.
+    """One number of buffers, measured: exclusive ones of each channel, floating and total ones of the gate.
 
-    Attributes:
-        exclusive: of each channel.
-        floating: of the gate.
-        total: receive buffers of the gate.
-        wire: MB/s on the wire.
-        payload: MB/s of payload.
-        rows: its runs.
+    `wire` and `payload` are MB/s, `rows` its runs.
     """
 
     exclusive: int
@@ -98,13 +86,7 @@ class BufferPoint:
 
 @dataclass(frozen=True, slots=True)
 class BufferCurve:
-    """The points of one link.
-
-    Attributes:
-        link: what they share.
-        points: by exclusive, then floating buffers.
-        rate_bytes_per_s: of the link, or the best that was reached.
-    """
+    """The points of one link, by exclusive, then floating buffers, and the rate of the link, or the best reached."""
 
     link: Link
     points: tuple[BufferPoint, ...]
@@ -155,11 +137,11 @@ def buffer_curves(analysis: Analysis) -> list[BufferCurve]:
         if row_kind(row) == "throughput":
             buffers = setting(row, "exclusive_buffers"), setting(row, "floating_buffers")
             groups.setdefault(_link(row, extras), {}).setdefault(buffers, []).append(row)
-    points = {link: _points(link, found) for link, found in groups.items()}
+    points = {link: _points(link, rows) for link, rows in groups.items()}
     curves = [
-        BufferCurve(link, tuple(found), float(link.link_bytes_per_s or _best(link, points) * 1e6))
-        for link, found in points.items()
-        if len(found) > 1
+        BufferCurve(link, tuple(measured), float(link.link_bytes_per_s or _best(link, points) * 1e6))
+        for link, measured in points.items()
+        if len(measured) > 1
     ]
     return sorted((curve for curve in curves if curve.rate_bytes_per_s), key=_order)
 
@@ -192,31 +174,32 @@ def _finding(curve: BufferCurve) -> tuple[str, str, str]:
     size = format_size(link.segment_bytes, space=" ")
     if not link.round_trip_s:
         best = max(curve.points, key=curve.reached)
-        shown = min((point.total for point in curve.points if curve.reached(point) >= ENOUGH), default=best.total)
-        few = _few(curve, shown)
+        least = min((point.total for point in curve.points if curve.reached(point) >= ENOUGH), default=best.total)
+        few = _few(curve, least)
         less = "" if few is None else f"; {few:,} reached {_best_at(curve, few):.0%}"
-        sentence = f"reached {_best_at(curve, shown):.0%} of {curve.rate_text} without a round trip{less}"
-        return "Buffers", f"{shown:,} \u00d7 {size}", f"{sentence} ({link.words})"
+        sentence = f"reached {_best_at(curve, least):.0%} of {curve.rate_text} without a round trip{less}"
+        return "Buffers", f"{least:,} \u00d7 {size}", f"{sentence} ({link.words})"
     whose = "the link" if link.link_bytes_per_s is not None else curve.rate_text
     round_trip = timeout_label(link.round_trip_s)
     product = f"{bytes_text(curve.product_bytes)} = {curve.rate_text} \u00d7 {round_trip}"
-    sentence = f"needed to fill {whose} (bandwidth-delay product {product}); {_told(curve)}"
+    sentence = f"needed to fill {whose} (bandwidth-delay product {product}); {_reached(curve)}"
     return f"Buffers at {round_trip} round trip", f"{buffers_text(curve.product_buffers)} \u00d7 {size}", sentence
 
 
-def _told(curve: BufferCurve) -> str:
+def _reached(curve: BufferCurve) -> str:
     enough = _enough(curve)
     few = _few(curve, enough)
     parts = [] if few is None else [f"with {few:,} buffers it reached {_best_at(curve, few):.0%}"]
     if enough is not None:
-        parts.append(f"from {enough:,} on {'' if parts else 'it reached '}{_least_from(curve, enough):.0%}")
+        lowest = min(curve.reached(point) for point in curve.points if point.total >= enough)
+        parts.append(f"from {enough:,} on {'' if parts else 'it reached '}{lowest:.0%}")
     elif few != curve.totals[-1]:
         parts.append(f"with {curve.totals[-1]:,}, the highest number measured, {_best_at(curve, curve.totals[-1]):.0%}")
     return ", ".join(parts)
 
 
 def _enough(curve: BufferCurve) -> int | None:
-    """The least number of buffers from which on every point reached the rate; None when even the most did not."""
+    """The least number of buffers from which on every point reached the rate; None if the greatest did not."""
     enough = None
     for total in reversed(curve.totals):
         if any(curve.reached(point) < ENOUGH for point in curve.points if point.total == total):
@@ -242,10 +225,6 @@ def _best_at(curve: BufferCurve, total: int) -> float:
     return max(curve.reached(point) for point in curve.points if point.total == total)
 
 
-def _least_from(curve: BufferCurve, total: int) -> float:
-    return min(curve.reached(point) for point in curve.points if point.total >= total)
-
-
 def _top(curve: BufferCurve) -> float:
     return max(point.wire.median for point in curve.points)
 
@@ -262,9 +241,9 @@ def _link(row: Row, extras: Iterable[str]) -> Link:
     )
 
 
-def _points(link: Link, found: Mapping[tuple[int, int], list[Row]]) -> list[BufferPoint]:
+def _points(link: Link, groups: Mapping[tuple[int, int], list[Row]]) -> list[BufferPoint]:
     points = []
-    for (exclusive, floating), rows in sorted(found.items()):
+    for (exclusive, floating), rows in sorted(groups.items()):
         payload = Figure.of(row.get("payload_mb_per_s") for row in rows)
         wire = Figure.of(row.get("wire_mb_per_s") for row in rows) or payload
         if wire is not None and payload is not None:
@@ -276,9 +255,9 @@ def _points(link: Link, found: Mapping[tuple[int, int], list[Row]]) -> list[Buff
 def _best(link: Link, points: Mapping[Link, Sequence[BufferPoint]]) -> float:
     return max(
         point.wire.median
-        for other, found in points.items()
+        for other, measured in points.items()
         if _work(other) == _work(link) and other.link_bytes_per_s is None
-        for point in found
+        for point in measured
     )
 
 

@@ -7,6 +7,7 @@ Rules: the tabs of one chart share one value axis where they share a unit, so th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from html import escape
@@ -35,10 +36,10 @@ def legend(analysis: Analysis, filters: Filters) -> str:
 
 
 def styles(analysis: Analysis) -> dict[Line, Look]:
-    """(hue, dash, shape) of each line: hue says the record size and what else differs, dash the channels.
+    """(hue, dash, shape) of each line: the hue stands for record size and further settings, the dash for channels.
 
-    With several sweeps in one page hue and shape say the settings, and dash the sweep. Else each shape is a line's own.
-    No two lines look alike as long as there are looks left (`look.LOOKS`).
+    With several sweeps in one page hue and shape stand for the settings, and the dash for the sweep. No two lines look
+    alike as long as there are looks left (`look.LOOKS`).
     """
     sweeps = sorted({line.sweep for line in analysis.lines})
     if len(sweeps) > 1:
@@ -90,15 +91,12 @@ def latency_figure(analysis: Analysis, filters: Filters) -> str:
             title = (
                 f"Latency {tab} against buffer timeout, logarithmic scale; one line per record size and channel count"
             )
-            guides = [timeout * 1e6 if timeout else None for timeout in analysis.timeouts]
-            panels.append(
-                (tab, _drawings(analysis, filters, title, read, "log", every, micro, unit=tab, guides=guides))
-            )
+            panels.append((tab, _drawings(analysis, filters, title, read, "log", every, micro, unit=tab, guided=True)))
     rates = " and ".join(f"{rate:,.0f}" for rate in analysis.latency_rates)
     note = f"Open loop at {rates} records/s; lower is better. Grey dashes: the timeout itself."
     if analysis.has_round_trips:
         note += " Where records are relayed back: the round trip."
-    if any(analysis.cut_short(line, timeout) for line in analysis.lines for timeout in analysis.timeouts):
+    if any(itertools.starmap(analysis.cut_short, analysis.points)):
         note += " Hollow marks: a lower bound (see notes)."
     return tabbed("latency", "Latency against buffer timeout", note, panels)
 
@@ -109,7 +107,7 @@ def timeout_label(timeout_s: float | None) -> str:
 
 
 def _values(analysis: Analysis, read: Callable[[Line, float | None], Figure | None]) -> list[float]:
-    figures = [read(line, timeout) for line in analysis.lines for timeout in analysis.timeouts]
+    figures = itertools.starmap(read, analysis.points)
     return [bound for figure in figures if figure for bound in (figure.low, figure.high) if bound > 0]
 
 
@@ -127,7 +125,7 @@ def _drawings(
     write: Callable[[float], str],
     *,
     unit: str,
-    guides: list[float | None] | None = None,
+    guided: bool = False,
 ) -> str:
     series = []
     for number, (line, (hue, dash, shape)) in enumerate(styles(analysis).items()):
@@ -137,17 +135,16 @@ def _drawings(
             if figure is None or (scale == "log" and figure.low <= 0):
                 marks.append(None)
                 continue
-            hollow = guides is not None and analysis.cut_short(line, timeout)
-            told = [f"{line.label}, timeout {timeout_label(timeout)}", f"{write(figure.median)} {unit}"]
-            if guides is not None:
-                told[1] = f"{unit} {'at least ' if hollow else ''}{write(figure.median)}"
-            if figure.count > 1:
-                told.append(f"{write(figure.low)} to {write(figure.high)} in {figure.count} runs")
-            kept = analysis.kept(line, timeout) if guides is None else None
-            if kept is not None and timeout != analysis.reference:
-                told.append(f"{kept:.0%} of that at {timeout_label(analysis.reference)}")
-            shown = filters.timeout(timeout)
-            marks.append(Mark(figure.median, figure.low, figure.high, "\n".join(told), hollow, shown))
+            hollow = guided and analysis.cut_short(line, timeout)
+            value = write(figure.median)
+            kept = analysis.kept(line, timeout) if not guided and timeout != analysis.reference else None
+            tooltip = (
+                f"{line.label}, timeout {timeout_label(timeout)}",
+                f"{unit} {'at least ' if hollow else ''}{value}" if guided else f"{value} {unit}",
+                figure.spread(write),
+                "" if kept is None else f"{kept:.0%} of that at {timeout_label(analysis.reference)}",
+            )
+            marks.append(Mark(figure.median, figure.low, figure.high, tooltip, hollow, filters.timeout(timeout)))
         series.append(Series(line.label, number, hue, dash, shape, tuple(marks), filters.line(line)))
     chart = Chart(
         title=title,
@@ -157,8 +154,8 @@ def _drawings(
         scale="log" if scale == "log" else "linear",
         domain=(min(values), max(values)),
         tick=write,
-        unit=unit if guides is None else f"latency, {unit}",
-        guides=guides or (),
+        unit=f"latency, {unit}" if guided else unit,
+        guides=[timeout * 1e6 if timeout else None for timeout in analysis.timeouts] if guided else (),
         facets=[filters.timeout(timeout) for timeout in analysis.timeouts],
     )
     return both_sizes(partial(draw, chart))
@@ -182,8 +179,8 @@ def tabs(name: str, labels: Sequence[str]) -> str:
         f'<input class="pick" type="radio" name="{name}" id="{name}-{number}"{" checked" if number == 1 else ""}>'
         for number in range(1, len(labels) + 1)
     )
-    shown = "".join(f'<label for="{name}-{number}">{escape(label)}</label>' for number, label in enumerate(labels, 1))
-    return f'<legend class="vh">What to show</legend>{picks}<div class="tabs">{shown}</div>'
+    heads = "".join(f'<label for="{name}-{number}">{escape(label)}</label>' for number, label in enumerate(labels, 1))
+    return f'<legend class="vh">What to show</legend>{picks}<div class="tabs">{heads}</div>'
 
 
 def panel(number: int, content: str) -> str:

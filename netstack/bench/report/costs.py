@@ -1,7 +1,7 @@
 """Time per buffer and record in profiled sweeps.
 
-Takes: an `Analysis` whose rows have `costs`. Gives: one HTML section with a table for each side of each point; nothing
-where none has.
+Takes: an `Analysis` whose rows have `costs`. Gives: one HTML section with a table for each side of each point; empty
+without such rows.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 from netstack.units import three_digits
 
-from ..charts.facets import facets_attribute
 from ..charts.page import heads, table
+from ..charts.svg import facets_attribute
 from ..store import Row
 from .charts import timeout_label
 from .filters import Filters
@@ -23,14 +23,13 @@ from .points import Analysis
 def costs_section(analysis: Analysis, filters: Filters) -> str:
     """The first profiled throughput run of each point (of its latency runs where there are no others)."""
     parts = []
-    for line in analysis.lines:
-        for timeout in analysis.timeouts:
-            row = _run(analysis.runs("throughput", line, timeout) or analysis.runs("latency", line, timeout))
-            if row is not None:
-                shown = facets_attribute(filters.point(line, timeout))
-                head = f"{escape(line.label)}, timeout {timeout_label(timeout)}"
-                tables = "".join(_table(row["costs"], side) for side in ("producer", "consumer"))
-                parts.append(f"<details{shown}><summary>{head}</summary>{tables}</details>")
+    for line, timeout in analysis.points:
+        row = _run(analysis.runs("throughput", line, timeout) or analysis.runs("latency", line, timeout))
+        if row is not None:
+            facets = facets_attribute(filters.point(line, timeout))
+            head = f"{escape(line.label)}, timeout {timeout_label(timeout)}"
+            tables = "".join(_table(row["costs"], side) for side in ("producer", "consumer"))
+            parts.append(f"<details{facets}><summary>{head}</summary>{tables}</details>")
     if not parts:
         return ""
     return (
@@ -42,8 +41,7 @@ def costs_section(analysis: Analysis, filters: Filters) -> str:
 
 
 def _run(rows: Sequence[Row]) -> Row | None:
-    found = [row for row in rows if row.get("costs")]
-    return min(found, key=lambda row: row.get("repeat") or 0) if found else None
+    return min((row for row in rows if row.get("costs")), key=lambda row: row.get("repeat") or 0, default=None)
 
 
 def _table(costs: Sequence[Mapping[str, Any]], side: str) -> str:

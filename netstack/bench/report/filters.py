@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final, final
 
-from netstack.units import format_size
-
 from ..words import setting_name, setting_text
 from .points import Analysis, Line, facet
 
@@ -36,13 +34,15 @@ class Filters:
     def __init__(self, analysis: Analysis) -> None:
         tags = [name for name in analysis.varying if name == "sweep"]
         names = [*tags, *_AXES, *(name for name in analysis.varying if name not in tags)]
-        found = []
+        choices = []
         for name in names:
-            values = sorted({facet(row, name) for row in analysis.rows if _has(row, name)}, key=_order)
-            texts = dict.fromkeys(choice_text(name, value) for value in values)
+            rows = [row for row in analysis.rows if name not in _AXES or f"settings_{name}" in row]
+            texts = dict.fromkeys(
+                choice_text(name, value) for value in sorted({facet(row, name) for row in rows}, key=_order)
+            )
             if len(texts) > 1:
-                found.append(Choice(name, tuple(texts)))
-        self.choices: Final = tuple(found)
+                choices.append(Choice(name, tuple(texts)))
+        self.choices: Final = tuple(choices)
         self._tokens = {
             (choice.name, text): f"{number}-{place}"
             for number, choice in enumerate(self.choices)
@@ -51,12 +51,11 @@ class Filters:
 
     def of(self, texts: Mapping[str, str]) -> str:
         """The tokens of a part with these values, by setting name."""
-        found = [self._tokens.get(item) for item in texts.items()]
-        return " ".join(token for token in found if token is not None)
+        return " ".join(self._tokens[item] for item in texts.items() if item in self._tokens)
 
     def timeout(self, timeout_s: float | None) -> str:
         """The token of a buffer timeout."""
-        return self.of({"buffer_timeout_s": choice_text("buffer_timeout_s", timeout_s)})
+        return self.settings({"buffer_timeout_s": timeout_s})
 
     def line(self, line: Line) -> str:
         """The tokens of a whole line."""
@@ -69,18 +68,14 @@ class Filters:
 
     def row(self, row: Mapping[str, Any]) -> str:
         """The tokens of one run."""
-        return self.of({choice.name: choice_text(choice.name, facet(row, choice.name)) for choice in self.choices})
+        return self.settings({choice.name: facet(row, choice.name) for choice in self.choices})
 
     def settings(self, settings: Mapping[str, Any]) -> str:
         """The tokens of settings by name; other settings are ignored."""
         return self.of({name: choice_text(name, value) for name, value in settings.items()})
 
     def panel(self, runs: int) -> str:
-        """The panel of filters, hidden until the script runs; empty if there is nothing to choose.
-
-        Args:
-            runs: how many runs the tables of the page list.
-        """
+        """The panel of filters, hidden until the script runs; empty without choices. The page lists so many `runs`."""
         if not self.choices:
             return ""
         groups = "".join(self._group(number, choice) for number, choice in enumerate(self.choices))
@@ -101,18 +96,11 @@ class Filters:
 
 
 def choice_text(name: str, value: Any) -> str:
-    """A value as the page writes it everywhere."""
+    """A value as text, the same in all parts of the page."""
     if name == "channels" and value is not None:
         return f"{value:,}"
-    if name == "record_bytes" and value is not None:
-        return format_size(value, space=" ")
-    return (
-        setting_text(name, value).replace("us", "\u00b5s") if name == "buffer_timeout_s" else setting_text(name, value)
-    )
-
-
-def _has(row: Mapping[str, Any], name: str) -> bool:
-    return name not in _AXES or f"settings_{name}" in row
+    text = setting_text(name, value)
+    return text.replace("us", "\u00b5s") if name == "buffer_timeout_s" else text
 
 
 def _order(value: Any) -> tuple[bool, bool, Any]:

@@ -1,10 +1,10 @@
 """Throughput against latency: a mark for each setting, and the frontier of the best ones.
 
-Takes: an `Analysis`. Gives: one HTML figure; nothing with fewer than two points.
+Takes: an `Analysis`. Gives: one HTML figure; empty with fewer than two points.
 
 Rules: a point's throughput comes from the runs without a rate, its latency from those with one (or, where there are
-none, from the samples under load). Record sizes are other work, so each has a frontier of its own, as has each sweep. A
-setting is on the frontier when no other of its group has both more throughput and less latency.
+none, from the samples under load). Each record size of each sweep has a frontier of its own. A setting is on the
+frontier when no other of its group has both more throughput and less latency.
 """
 
 from __future__ import annotations
@@ -63,14 +63,13 @@ def frontier_section(analysis: Analysis, filters: Filters) -> str:
 
 
 def _points(analysis: Analysis, kind: Kind, percentile: str, rate: str) -> list[_Point]:
-    found = []
-    for line in analysis.lines:
-        for timeout in analysis.timeouts:
-            throughput = analysis.throughput(line, timeout, rate)
-            latency = analysis.latency(line, timeout, percentile, kind=kind)
-            if throughput and latency and throughput.median > 0 and latency.low > 0:
-                found.append((line, timeout, throughput, latency))
-    return found
+    points = []
+    for line, timeout in analysis.points:
+        throughput = analysis.throughput(line, timeout, rate)
+        latency = analysis.latency(line, timeout, percentile, kind=kind)
+        if throughput and latency and throughput.median > 0 and latency.low > 0:
+            points.append((line, timeout, throughput, latency))
+    return points
 
 
 def _plane(
@@ -98,11 +97,11 @@ def _plane(
         groups.setdefault(group, []).extend((scale(each[2].median), each[3].median) for each in mine)
     sweeps = sorted({line.sweep for line in analysis.lines})
     frontiers = []
-    for group, found in groups.items():
+    for group, marked in groups.items():
         size, sweep = next((line.record_bytes, line.sweep) for line in analysis.lines if _group(line) == group)
         label = f"{format_size(size, space=' ')}{f' · {sweep}' if sweep else ''}"
         named = {"record_bytes": size, **({"sweep": sweep} if sweep else {})}
-        frontiers.append(Frontier(group, label, pareto(found), sweeps.index(sweep) % 4, filters.settings(named)))
+        frontiers.append(Frontier(group, label, pareto(marked), sweeps.index(sweep) % 4, filters.settings(named)))
     latencies = [bound for *_, latency in points for bound in (latency.low, latency.high)]
     return Plane(
         title=f"Latency {percentile} against throughput in {unit}; one mark per setting, with the frontier",
@@ -126,13 +125,12 @@ def _mark(
     point: _Point, filters: Filters, group: str, percentile: str, unit: str, write: Callable[[float], str]
 ) -> Mark:
     line, timeout, throughput, latency = point
-    told = [
+    tooltip = (
         f"{line.label}, timeout {timeout_label(timeout)}",
         f"{write(throughput.median)} {unit}",
         f"{percentile} {micro(latency.median)}",
-    ]
-    if latency.count > 1:
-        told.append(f"{micro(latency.low)} to {micro(latency.high)} in {latency.count} runs")
-    shown = filters.timeout(timeout)
-    tag = timeout_label(timeout) if filters.timeout(timeout) else ""  # one for all needs no saying
-    return Mark(latency.median, latency.low, latency.high, "\n".join(told), facets=shown, group=group, tag=tag)
+        latency.spread(micro),
+    )
+    facets = filters.timeout(timeout)
+    tag = timeout_label(timeout) if facets else ""  # only where timeouts differ
+    return Mark(latency.median, latency.low, latency.high, tooltip, facets=facets, group=group, tag=tag)

@@ -1,15 +1,15 @@
 """Traffic between hosts: heat maps of host pairs, and a table of the hosts.
 
-Takes: an `Analysis` whose rows have `pairs` and `hosts`. Gives: one HTML section; nothing where none has.
+Takes: an `Analysis` whose rows have `pairs` and `hosts`. Gives: one HTML section; empty without such rows.
 
 Rules: figures are medians over the repeats of a point. Latency is that of its latency runs where they have pairs, else
-of its throughput runs. A latency between two hosts is known only as well as their clocks agree, so its uncertainty
-stands beside it, and one that is not above its uncertainty is set apart. Shades are of one map: they do not compare
-settings.
+of its throughput runs. The uncertainty of two hosts' clocks is printed beside their latency; a latency that does not
+exceed it is slanted. The shades of a map are relative to its own maximum: they do not compare settings.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -49,14 +49,12 @@ _Map = dict[tuple[str, str], _Cell]
 
 def hosts_section(analysis: Analysis, filters: Filters) -> str:
     """The heat maps of throughput and latency and the hosts of each point."""
-    shown = []
-    for line in analysis.lines:
-        for timeout in analysis.timeouts:
-            content = _view(analysis, line, timeout)
-            if content:
-                label = f"{line.label}, timeout {timeout_label(timeout)}"
-                shown.append(View(label, filters.point(line, timeout), content))
-    if not shown:
+    entries = [
+        View(f"{line.label}, timeout {timeout_label(timeout)}", filters.point(line, timeout), content)
+        for line, timeout in analysis.points
+        if (content := _view(analysis, line, timeout))
+    ]
+    if not entries:
         return ""
     places = executors(analysis.good) if on_spark(analysis.good) else ""
     head = f"Executors and their pairs: {places}" if places else "Hosts and their pairs"
@@ -66,7 +64,7 @@ def hosts_section(analysis: Analysis, filters: Filters) -> str:
         f'<p class="note">Each row is {each} that sends, each column one that receives. One-way latency needs both'
         " clocks: &plusmn; is the uncertainty of their difference, and a value that does not exceed it is"
         " slanted.</p>"
-        f'<div class="card">{views("pairs", shown)}</div></section>'
+        f'<div class="card">{views("pairs", entries)}</div></section>'
     )
 
 
@@ -78,7 +76,7 @@ def _view(analysis: Analysis, line: Line, timeout_s: float | None) -> str:
     parts = []
     if fast:
         maps = (
-            _heat_map(_pairs(fast, _throughput), "MB/s of payload", three_digits, ""),
+            _heat_map(_pairs(fast, lambda pair: pair.get("payload_mb_per_s")), "MB/s of payload", three_digits, ""),
             *(
                 _heat_map(_pairs(prompt, _percentile(of, name)), f"{what}, {name}", micro, style)
                 for of, what, style in _LATENCIES
@@ -97,41 +95,31 @@ def _view(analysis: Analysis, line: Line, timeout_s: float | None) -> str:
 
 def slow_host(rows: Sequence[Row]) -> str:
     """One sentence about a host whose pairs are much slower than all others; needs at least three hosts."""
-    cells = {ends: cell for ends, cell in _pairs(rows, _median_us).items() if not cell.is_local}
-    found = {}
+    cells = {ends: cell for ends, cell in _pairs(rows, _percentile("latency_us", "p50")).items() if not cell.is_local}
+    slow = {}
     for host in {end for ends in cells for end in ends}:
         its = [cell.value for ends, cell in cells.items() if host in ends]
         others = [cell.value for ends, cell in cells.items() if host not in ends]
         if its and others and min(its) > _SLOWER * max(others):
-            found[host] = (Figure.of(its), Figure.of(others))
-    if len(found) != 1:
+            slow[host] = statistics.median(its), statistics.median(others)
+    if len(slow) != 1:
         return ""
-    ((host, (its_own, theirs)),) = found.items()
-    assert its_own is not None
-    assert theirs is not None
+    ((host, (its_own, theirs)),) = slow.items()
     return (
-        f"Records to and from {host} take {micro(its_own.median)} (median of its pairs' p50), those between the others"
-        f" {micro(theirs.median)}: that host or its line is slow."
+        f"Records to and from {host} take {micro(its_own)} (median of its pairs' p50), those between the others"
+        f" {micro(theirs)}: that host or its line is slow."
     )
 
 
-def _median_us(pair: Mapping[str, Any]) -> float | None:
-    return (pair.get("latency_us") or {}).get("p50")
-
-
 def _round_trips(rows: Sequence[Row]) -> str:
-    found = [(name, Figure.of(row.get(f"round_trip_latency_us_{name}") for row in rows)) for name in _ROUND_TRIP]
-    told = ", ".join(f"{name} {micro(figure.median)}" for name, figure in found if figure)
-    return f'<p class="note">Round trips, by one clock: {escape(told)}.</p>' if told else ""
+    figures = [(name, Figure.of(row.get(f"round_trip_latency_us_{name}") for row in rows)) for name in _ROUND_TRIP]
+    text = ", ".join(f"{name} {micro(figure.median)}" for name, figure in figures if figure)
+    return f'<p class="note">Round trips, by one clock: {escape(text)}.</p>' if text else ""
 
 
 def _first(choices: Sequence[Sequence[Row]], name: str) -> list[Row]:
     """The rows of the first kind of runs that have this list."""
-    return next((found for rows in choices if (found := [row for row in rows if row.get(name)])), [])
-
-
-def _throughput(pair: Mapping[str, Any]) -> float | None:
-    return pair.get("payload_mb_per_s")
+    return next((having for rows in choices if (having := [row for row in rows if row.get(name)])), [])
 
 
 def _percentile(of: str, name: str) -> Callable[[Mapping[str, Any]], float | None]:
@@ -139,12 +127,12 @@ def _percentile(of: str, name: str) -> Callable[[Mapping[str, Any]], float | Non
 
 
 def _pairs(rows: Sequence[Row], read: Callable[[Mapping[str, Any]], float | None]) -> _Map:
-    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    by_ends: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         for pair in row["pairs"]:
-            found.setdefault((str(pair.get("source_host")), str(pair.get("sink_host"))), []).append(pair)
+            by_ends.setdefault((str(pair.get("source_host")), str(pair.get("sink_host"))), []).append(pair)
     cells = {}
-    for ends, pairs in found.items():
+    for ends, pairs in by_ends.items():
         value = Figure.of(read(pair) for pair in pairs)
         unsure = Figure.of(pair.get("latency_uncertainty_us") for pair in pairs)
         is_local = any(pair.get("is_local") for pair in pairs)
@@ -160,7 +148,7 @@ def _heat_map(cells: _Map, what: str, write: Callable[[float], str], style: str)
     sinks = sorted({sink for _, sink in cells})
     values = [cell.value for cell in cells.values()]
     low, high = min(values), max(values)
-    # The whole of the scale is for the whole of the values, from nothing on: pairs that differ little look alike.
+    # The scale starts at 0, so that pairs that differ little look alike.
     is_one_way = "one-way" in style
     many = " many" if len(sinks) > _MANY else ""
     head = heads("from \\ to", *map(escape, sinks), kind="c")
@@ -192,21 +180,18 @@ def _cell(cell: _Cell | None, high: float, write: Callable[[float], str], is_one
 
 
 def _host_table(rows: Sequence[Row]) -> str:
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    by_name: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         for host in row["hosts"]:
-            found.setdefault(str(host.get("host")), []).append(host)
-    columns = [
-        column
-        for column in _COLUMNS
-        if any(host.get(column[1]) is not None for hosts in found.values() for host in hosts)
-    ]
+            by_name.setdefault(str(host.get("host")), []).append(host)
+    known = {name for row in rows for host in row["hosts"] for name, value in host.items() if value is not None}
+    columns = [column for column in _COLUMNS if column[1] in known]
     body = []
-    for name, hosts in sorted(found.items()):
+    for name, hosts in sorted(by_name.items()):
         address = next((str(host["address"]) for host in hosts if host.get("address")), "")
         cells = "".join(_host_cell(hosts, column, write) for _, column, write in columns)
-        told = f"{escape(name)}{f'<small>{escape(address)}</small>' if address and address != name else ''}"
-        body.append(f'<tr><th scope="row" class="l">{told}</th>{cells}</tr>')
+        head = f"{escape(name)}{f'<small>{escape(address)}</small>' if address and address != name else ''}"
+        body.append(f'<tr><th scope="row" class="l">{head}</th>{cells}</tr>')
     return table(heads("host", *(head for head, _, _ in columns)), body, "sortable hosts", "Hosts")
 
 

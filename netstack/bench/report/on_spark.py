@@ -25,7 +25,7 @@ def where_on_spark(rows: Sequence[Row]) -> str:
     """Such as `on Spark 4.3.0 at local[2]: 2 executors on one host`; empty where not every run was."""
     if not on_spark(rows):
         return ""
-    master, version = _told(rows, "spark_master"), _told(rows, "spark_version")
+    master, version = _values(rows, "spark_master"), _values(rows, "spark_version")
     places = executors(rows)
     return f"on Spark{f' {version}' if version else ''}{f' at {master}' if master else ''}" + (
         f": {places}" if places else ""
@@ -33,11 +33,10 @@ def where_on_spark(rows: Sequence[Row]) -> str:
 
 
 def executors(rows: Sequence[Row]) -> str:
-    """Such as `2 executors on one host`; empty where no run told."""
-    found = max(((_count(row, "spark_executors"), _count(row, "spark_hosts")) for row in rows), default=(0, 0))
-    if not all(found):
+    """Such as `2 executors on one host`; empty where no run has their number."""
+    many, hosts = max(((_count(row, "spark_executors"), _count(row, "spark_hosts")) for row in rows), default=(0, 0))
+    if not many or not hosts:
         return ""
-    many, hosts = found
     return f"{many} executor{'s' if many > 1 else ''} on {f'{hosts} hosts' if hosts > 1 else 'one host'}"
 
 
@@ -59,17 +58,17 @@ def spark_facts(rows: Sequence[Row]) -> str:
     """A card: master, versions, executors, machines."""
     if not any(row.get("engine_kind") == "spark" for row in rows):
         return ""
-    found = {
-        "master": _told(rows, "spark_master"),
-        "version": _told(rows, "spark_version"),
-        "Java": _told(rows, "spark_java"),
+    entries = {
+        "master": _values(rows, "spark_master"),
+        "version": _values(rows, "spark_version"),
+        "Java": _values(rows, "spark_java"),
         "executors": executors(rows),
         "machines": "; ".join(dict.fromkeys(str(each) for row in rows for each in row.get("spark_machines") or ())),
     }
-    return facts("Spark", ((name, text) for name, text in found.items() if text))
+    return facts("Spark", ((name, text) for name, text in entries.items() if text))
 
 
-def _told(rows: Sequence[Row], name: str) -> str:
+def _values(rows: Sequence[Row], name: str) -> str:
     return ", ".join(sorted({str(row[name]) for row in rows if row.get(name)}))
 
 

@@ -1,6 +1,6 @@
 """Latency percentiles as curves, for each setting.
 
-Takes: an `Analysis`. Gives: one HTML section; nothing where no run has a latency.
+Takes: an `Analysis`. Gives: one HTML section; empty where no run has a latency.
 
 Rules: the horizontal axis counts nines (90, 99, 99.9 ... are equally far apart), its last tick is the longest latency
 of the run. A chart for each line with a curve for each buffer timeout; with a single timeout one chart with a curve for
@@ -18,7 +18,7 @@ from html import escape
 from typing import Final
 
 from ..charts.look import Look, distinct, legend
-from ..charts.page import both_sizes, figure
+from ..charts.page import both_sizes, chart_grid, figure
 from ..charts.plane import Plane, Track, draw_plane
 from ..charts.svg import Mark, Series
 from ..grid import Kind
@@ -58,12 +58,6 @@ def percentiles_section(analysis: Analysis, filters: Filters) -> str:
         _figure(analysis, kind, names, title, curves, filters.line(line) if line else "", filters)
         for title, line, curves in _groups(analysis, kind, filters)
     ]
-    more = ""
-    if len(figures) > _MOST_OPEN:
-        folded = "".join(figures[_MOST_OPEN:])
-        more = (
-            f'<details><summary>{len(figures) - _MOST_OPEN} more</summary><div class="charts">{folded}</div></details>'
-        )
     back = " Where records are relayed back: the round trip." if analysis.has_round_trips else ""
     rates = " and ".join(f"{rate:,.0f}" for rate in analysis.latency_rates)
     return (
@@ -71,7 +65,7 @@ def percentiles_section(analysis: Analysis, filters: Filters) -> str:
         '<h2 id="percentiles-head">Latency percentiles</h2>'
         f'<p class="note">{_NOTES[kind].format(rates=rates)}{back} Each tick to the right is ten times rarer than'
         " the one before. Lower and flatter is better. Hollow marks: less than one record lies above.</p>"
-        f'{_legend(analysis, kind, filters)}<div class="charts">{"".join(figures[:_MOST_OPEN])}</div>{more}</section>'
+        f"{_legend(analysis, kind, filters)}{chart_grid(figures, _MOST_OPEN)}</section>"
     )
 
 
@@ -87,12 +81,7 @@ def _kind(analysis: Analysis) -> Kind | None:
 
 
 def _values(analysis: Analysis, kind: Kind, names: Sequence[str]) -> list[float]:
-    figures = [
-        analysis.latency(line, timeout, name, kind=kind)
-        for line in analysis.lines
-        for timeout in analysis.timeouts
-        for name in names
-    ]
+    figures = [analysis.latency(*point, name, kind=kind) for point in analysis.points for name in names]
     return [bound for figure in figures if figure for bound in (figure.low, figure.high) if bound > 0]
 
 
@@ -103,7 +92,7 @@ def _curves(analysis: Analysis, kind: Kind, filters: Filters) -> list[_Curve]:
     looks_of_timeouts = distinct(
         (number, sweep, number) for number in range(len(analysis.timeouts)) for sweep in range(len(sweeps))
     )
-    found = []
+    curves = []
     for place, line in enumerate(analysis.lines):
         for number, timeout in enumerate(analysis.timeouts):
             if analysis.latency(line, timeout, kind=kind) is None:
@@ -112,15 +101,12 @@ def _curves(analysis: Analysis, kind: Kind, filters: Filters) -> list[_Curve]:
             if several:
                 sweep = sweeps.index(line.sweep)
                 style = looks_of_timeouts[number * len(sweeps) + sweep]
-                label = _timeout_words(timeout, line.sweep)
-                found.append(_Curve(line, timeout, _FIRST_SERIES + number * len(sweeps) + sweep, style, label, facets))
+                label = f"{timeout_label(timeout)}{f' · {line.sweep}' if line.sweep else ''}"
+                series = _FIRST_SERIES + number * len(sweeps) + sweep
+                curves.append(_Curve(line, timeout, series, style, label, facets))
             else:
-                found.append(_Curve(line, timeout, _FIRST_SERIES + place, looks[line], line.label, facets))
-    return found
-
-
-def _timeout_words(timeout_s: float | None, sweep: str) -> str:
-    return f"{timeout_label(timeout_s)}{f' · {sweep}' if sweep else ''}"
+                curves.append(_Curve(line, timeout, _FIRST_SERIES + place, looks[line], line.label, facets))
+    return curves
 
 
 def _groups(analysis: Analysis, kind: Kind, filters: Filters) -> list[tuple[str, Line | None, list[_Curve]]]:
@@ -133,7 +119,7 @@ def _groups(analysis: Analysis, kind: Kind, filters: Filters) -> list[tuple[str,
 
 
 def _legend(analysis: Analysis, kind: Kind, filters: Filters) -> str:
-    shown: dict[int, tuple[int, Look, str, str]] = {}
+    entries: dict[int, tuple[int, Look, str, str]] = {}
     for curve in _curves(analysis, kind, filters):
         label = curve.label
         facets = curve.facets
@@ -141,8 +127,8 @@ def _legend(analysis: Analysis, kind: Kind, filters: Filters) -> str:
             label = f"timeout {label}"
             own = {"sweep": curve.line.sweep} if curve.line.sweep else {}
             facets = " ".join(filter(None, (filters.timeout(curve.timeout_s), filters.of(own))))
-        shown[curve.number] = curve.number, curve.style, label, facets
-    return legend(shown[number] for number in sorted(shown))
+        entries[curve.number] = curve.number, curve.style, label, facets
+    return legend(entries[number] for number in sorted(entries))
 
 
 def _figure(
@@ -187,9 +173,11 @@ def _mark(analysis: Analysis, kind: Kind, curve: _Curve, name: str) -> Mark | No
     known = [count for count in samples if count is not None]
     above = statistics.median(known) * (1 - PERCENTILES.get(name, 0.0)) if known else math.inf
     head = f"p{100 * PERCENTILES[name]:g}" if name in PERCENTILES else "longest"
-    told = [f"{curve.line.label}, timeout {timeout_label(curve.timeout_s)}", f"{head} {micro(figure.median)}"]
-    if figure.count > 1:
-        told.append(f"{micro(figure.low)} to {micro(figure.high)} in {figure.count} runs")
-    if name != "max" and above < 1:
-        told.append(f"of {statistics.median(known):,.0f} records: less than one lies above")
-    return Mark(figure.median, figure.low, figure.high, "\n".join(told), name != "max" and above < 1)
+    is_hollow = name != "max" and above < 1
+    tooltip = (
+        f"{curve.line.label}, timeout {timeout_label(curve.timeout_s)}",
+        f"{head} {micro(figure.median)}",
+        figure.spread(micro),
+        f"of {statistics.median(known):,.0f} records: less than one lies above" if is_hollow else "",
+    )
+    return Mark(figure.median, figure.low, figure.high, tooltip, is_hollow)

@@ -1,16 +1,17 @@
 """Turns rows into points and lines: medians over repeats with their spread.
 
 Takes: the flat rows of a store. Gives: an `Analysis`: lines (one per record size and channel count), their figures per
-buffer timeout, the throughput kept against 100 ms, the rows that failed, and remarks on what the rows cannot tell.
+buffer timeout, the throughput kept against 100 ms, the rows that failed, and remarks on the limits of the rows.
 
 Rules: throughput figures come from runs without a rate, latency figures from runs with one; the two are never mixed.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,14 +21,14 @@ from ..figure import Figure
 from ..grid import Kind, run_kind
 from ..spec import constants_of
 from ..store import Row
-from ..words import distinct_warnings, plain, setting, setting_name, setting_text
+from ..words import plain, setting, setting_name, setting_text
 
-REFERENCE_TIMEOUT_S: Final = 0.1  # the field's default; what shorter timeouts cost is told against it
+REFERENCE_TIMEOUT_S: Final = 0.1  # the field's default
 PREFIX_BYTES: Final = 4  # length prefix of a record on the wire
 
-_EFFORT: Final = frozenset({"records", "seconds", "warmup_s", "rate_per_s"})  # how long and how hard, not what
+_EFFORT: Final = frozenset({"records", "seconds", "warmup_s", "rate_per_s"})  # length and load, not the workload
 _AXES: Final = frozenset({"record_bytes", "channels", "buffer_timeout_s"})
-_TAGS: Final = {"sweep": "", "engine_kind": "local"}  # what rows may differ in besides settings, with its default
+_TAGS: Final = {"sweep": "", "engine_kind": "local"}  # names beside settings in which rows may differ, with defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,12 @@ class Line:
 
     @property
     def sweep(self) -> str:
-        """The letter of the sweep it belongs to; empty where there is but one."""
+        """The letter of its sweep; empty with a single sweep."""
         return dict(self.extras).get("sweep", "")
 
     @property
     def work(self) -> Line:
-        """The same settings, whatever the sweep."""
+        """The same settings without the letter of the sweep."""
         return Line(self.record_bytes, self.channels, tuple(each for each in self.extras if each[0] != "sweep"))
 
     @property
@@ -69,11 +70,7 @@ class Line:
 
 
 class Analysis:
-    """The evaluated rows of a report.
-
-    Args:
-        rows: flat rows of one store; failed ones included.
-    """
+    """The evaluated rows of a report: flat rows of one store, failed ones included."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = list(rows)
@@ -90,8 +87,9 @@ class Analysis:
             self._groups.setdefault((row_kind(row), line, row.get("settings_buffer_timeout_s")), []).append(row)
         self.lines = sorted({line for _, line, _ in self._groups}, key=_line_order)
         self.own_lines = [line for line in self.lines if ("engine_kind", "flink") not in line.extras]
-        """The rows without those of a real Flink, which the findings ignore."""
+        """The lines without those of a real Flink, which the findings ignore."""
         self.timeouts = sorted({timeout for _, _, timeout in self._groups}, key=timeout_order)
+        self.points = list(itertools.product(self.lines, self.timeouts))
 
     @property
     def repeats(self) -> int:
@@ -116,7 +114,7 @@ class Analysis:
 
     def throughput(self, line: Line, timeout_s: float | None, name: str = "records_per_s") -> Figure | None:
         """A figure of the throughput runs of one point."""
-        return Figure.of(row.get(name) for row in self._groups.get(("throughput", line, timeout_s), ()))
+        return Figure.of(row.get(name) for row in self.runs("throughput", line, timeout_s))
 
     def latency(
         self, line: Line, timeout_s: float | None, name: str = "p50", *, kind: Kind = "latency"
@@ -128,8 +126,9 @@ class Analysis:
         """The rows of one point, a repeat each."""
         return self._groups.get((kind, line, timeout_s), ())
 
-    def pairs(self, line: Line, timeout_s: float | None, name: str = "payload_mb_per_s") -> list[tuple[float, float]]:
-        """(At the reference timeout, here) of the throughput runs of one point, by their pass over the grid."""
+    def pairs(self, line: Line, timeout_s: float | None) -> list[tuple[float, float]]:
+        """(At the reference timeout, here): payload MB/s of the throughput runs, by their pass over the grid."""
+        name = "payload_mb_per_s"
         there, here = (
             {row.get("repeat") or 0: row[name] for row in self.runs("throughput", line, each) if row.get(name)}
             for each in (self.reference, timeout_s)
@@ -143,11 +142,11 @@ class Analysis:
 
     def cut_short(self, line: Line, timeout_s: float | None) -> bool:
         """Whether the latency run was too short to see one buffer leave by itself, so its figures are a lower bound."""
-        return any(_ended_first(row) for row in self._groups.get(("latency", line, timeout_s), ()))
+        return any(_ended_first(row) for row in self.runs("latency", line, timeout_s))
 
     def findings(self) -> list[tuple[str, str, str]]:
-        """The main findings, each as (topic, the figure, the sentence around it); fewer when rows are missing."""
-        return [found for found in (self._fastest(), self._promptest()) if found is not None]
+        """The main findings, each as (topic, figure, sentence); fewer when rows are missing."""
+        return [finding for finding in (self._fastest(), self._promptest()) if finding is not None]
 
     def remarks(self) -> list[str]:
         """Remarks on the limits of the figures."""
@@ -155,7 +154,7 @@ class Analysis:
         if self.good and self.repeats < 3:
             times = "once" if self.repeats == 1 else "twice"
             remarks.append(f"Each point was measured {times}, so its noise is unknown; --repeats 5 shows the spread.")
-        if any(self.cut_short(line, timeout) for line in self.lines for timeout in self.timeouts):
+        if any(itertools.starmap(self.cut_short, self.points)):
             remarks.append(
                 "Hollow marks: the run ended before a buffer timeout expired, so the latency is a lower bound and would"
                 " be higher in a longer run."
@@ -177,28 +176,21 @@ class Analysis:
                     remarks.append(f"The {kind} runs differ in {name} ({', '.join(values)}); their points are pooled.")
         return remarks
 
-    def warnings(self) -> list[tuple[str, int]]:
-        """The warnings of the counted runs with their frequency; warnings that differ only in numbers are merged."""
-        return distinct_warnings(self.good)
-
     def _fastest(self) -> tuple[str, str, str] | None:
-        points = [(figure, line, timeout) for line, timeout, figure in self._each(self.throughput)]
+        points = self._own(self.throughput)
         if not points:
             return None
-        figure, line, timeout = max(points, key=lambda point: point[0].median)
+        line, timeout, figure = max(points, key=lambda point: point[2].median)
         sentence = f"at best: {line.words}, buffer timeout {format_duration(timeout, space=' ')}"
-        bulk = [
-            (point.median, at, when)
-            for at, when, point in self._each(lambda x, t: self.throughput(x, t, "payload_mb_per_s"))
-        ]
+        bulk = self._own(lambda line, timeout: self.throughput(line, timeout, "payload_mb_per_s"))
         if bulk:
-            payload, at, when = max(bulk, key=lambda point: point[0])
+            at, when, payload = max(bulk, key=lambda point: point[2].median)
             where = f": {at.words}, timeout {format_duration(when, space=' ')}" if (at, when) != (line, timeout) else ""
-            sentence += f"; {payload:,.0f} MB/s of payload{where}"
+            sentence += f"; {payload.median:,.0f} MB/s of payload{where}"
         return "Throughput", f"{format_count(figure.median)} records/s", sentence
 
     def _promptest(self) -> tuple[str, str, str] | None:
-        points = [(line, timeout, figure) for line, timeout, figure in self._each(self.latency)]
+        points = self._own(self.latency)
         if not points:
             return None
         line, timeout, figure = min(points, key=lambda point: point[2].median)
@@ -212,12 +204,9 @@ class Analysis:
         rates = self.latency_rates
         return "Latency", micro(figure.median), f"{sentence}; at {rates[0]:,.0f} records/s" if rates else sentence
 
-    def _each(self, read: Any) -> Iterable[tuple[Line, float | None, Figure]]:
-        for line in self.own_lines:
-            for timeout in self.timeouts:
-                figure = read(line, timeout)
-                if figure is not None:
-                    yield line, timeout, figure
+    def _own(self, read: Callable[[Line, float | None], Figure | None]) -> list[tuple[Line, float | None, Figure]]:
+        points = itertools.product(self.own_lines, self.timeouts)
+        return [(*point, figure) for point in points if (figure := read(*point)) is not None]
 
 
 def row_kind(row: Mapping[str, Any]) -> Kind:
@@ -227,8 +216,8 @@ def row_kind(row: Mapping[str, Any]) -> Kind:
 
 def row_latency(row: Mapping[str, Any], name: str) -> float | None:
     """A percentile in microseconds: one way, or the round trip of a run whose records came back."""
-    found = row.get(f"latency_us_{name}")
-    return row.get(f"round_trip_latency_us_{name}") if found is None else found
+    one_way = row.get(f"latency_us_{name}")
+    return row.get(f"round_trip_latency_us_{name}") if one_way is None else one_way
 
 
 def timeout_order(timeout_s: float | None) -> float:
@@ -242,22 +231,22 @@ def micro(microseconds: float) -> str:
 
 
 def facet(row: Mapping[str, Any], name: str) -> Any:
-    """What a row has for a setting, or for another name that splits lines: the sweep, the kind of engine."""
+    """The value of a setting in a row, or of another name that splits lines: the sweep, the kind of engine."""
     value = row.get(name) or _TAGS[name] if name in _TAGS else setting(row, name)
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
 def varying_settings(rows: Sequence[Row]) -> list[str]:
-    """What the rows differ in beyond the axes: it splits lines and stands in their labels.
+    """The settings besides the axes in which the rows differ: they split lines and are part of their labels.
 
-    What the sweep alone decides is left out: its letter says so already.
+    Settings that differ only from sweep to sweep are left out: the letter of the sweep stands for them.
     """
     sweeps = _by_sweep(rows)
     return [name for name in _differing(rows) if name == "sweep" or not _decided(sweeps, name)]
 
 
 def settings_of_sweeps(rows: Sequence[Row]) -> list[str]:
-    """What the rows of several sweeps differ in from sweep to sweep, and never within one."""
+    """The settings in which several sweeps differ, but not the rows of one sweep."""
     sweeps = _by_sweep(rows)
     return [name for name in _differing(rows) if name != "sweep" and _decided(sweeps, name)]
 
@@ -265,16 +254,16 @@ def settings_of_sweeps(rows: Sequence[Row]) -> list[str]:
 def _differing(rows: Sequence[Row]) -> list[str]:
     names = sorted({name.removeprefix("settings_") for row in rows for name in row if name.startswith("settings_")})
     further = [name for name in names if name not in _AXES | _EFFORT]
-    if len({facet(row, "acts_as") for row in rows}) > 1:  # which says its constants too
-        further = [name for name in further if name not in constants_of("flink")]
+    if len({facet(row, "acts_as") for row in rows}) > 1:
+        further = [name for name in further if name not in constants_of("flink")]  # which acts_as implies
     return [name for name in [*_TAGS, *further] if len({facet(row, name) for row in rows}) > 1]
 
 
 def _by_sweep(rows: Sequence[Row]) -> list[list[Row]]:
-    found: dict[str, list[Row]] = {}
+    sweeps: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(facet(row, "sweep"), []).append(row)
-    return list(found.values())
+        sweeps.setdefault(facet(row, "sweep"), []).append(row)
+    return list(sweeps.values())
 
 
 def _decided(sweeps: Sequence[Sequence[Row]], name: str) -> bool:
@@ -291,7 +280,7 @@ def _distinct(rows: Iterable[Row], name: str) -> list[str]:
 
 
 def _ended_first(row: Mapping[str, Any]) -> bool:
-    """Whether neither the timeout nor a full buffer could come due within the run."""
+    """Whether the run was shorter than the timeout, or than the time that fills a buffer."""
     seconds, rate = row.get("settings_seconds"), row.get("settings_rate_per_s")
     if seconds is None or rate is None:
         return False

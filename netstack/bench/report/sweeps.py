@@ -1,9 +1,9 @@
 """Several sweeps in one page: their letters, their facts, and the significant differences.
 
-Takes: a `Sweep` for each results folder. Gives: their rows together, and the sections that tell them apart.
+Takes: a `Sweep` for each results folder. Gives: their rows together, and the sections that compare them.
 
-Rules: sweeps have letters, in the order they were given; rows carry theirs as `sweep`, by which lines and choices are
-told apart as by any setting. Differences are those of `bench.compare`, each sweep against the first.
+Rules: sweeps have letters in the order of the folders. The letter is the column `sweep` of their rows, which splits
+lines and choices like a setting. Differences are those of `bench.compare`, each sweep against the first.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, Final
 from netstack.errors import ConfigError
 from netstack.units import format_count, three_digits
 
-from ..charts.facets import facets_attribute
 from ..charts.page import heads, table
+from ..charts.svg import facets_attribute
 from ..compare import Comparison, Difference, compare
 from ..store import Row
 from ..words import setting_name, setting_text
@@ -27,7 +27,7 @@ from .filters import Filters
 from .points import facet, micro, settings_of_sweeps
 
 _OPEN_UP_TO: Final = 40  # rows of a table
-_SECOND: Final = re.compile(r"\bB\b")  # what `compare` calls its second side
+_SECOND: Final = re.compile(r"\bB\b")  # the name of the second side in the texts of `compare`
 _SWATCH: Final = (
     '<svg class="swatch d{dash}" viewBox="0 0 34 16" aria-hidden="true"><path class="line" d="M1 8H33"/></svg>'
 )
@@ -46,13 +46,7 @@ _METRICS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The rows of one results folder.
-
-    Attributes:
-        name: what the reader knows it by: the folder.
-        rows: flat rows.
-        facts: what its `sweep.json` holds; may be empty.
-    """
+    """The flat rows of one results folder, and the content of its `sweep.json` (`facts`, may be empty)."""
 
     name: str
     rows: Sequence[Row]
@@ -92,8 +86,8 @@ def sweeps_table(sweeps: Sequence[Sweep], filters: Filters) -> str:
         rest = "".join(
             f'<td class="{"name" if place == 0 else "l"}">{escape(cell)}</td>' for place, cell in enumerate(cells)
         )
-        shown = facets_attribute(filters.of({"sweep": letter(number)}))
-        body.append(f'<tr{shown}><th scope="row" class="l">{dash}{letter(number)}</th>{rest}</tr>')
+        facets = facets_attribute(filters.of({"sweep": letter(number)}))
+        body.append(f'<tr{facets}><th scope="row" class="l">{dash}{letter(number)}</th>{rest}</tr>')
     head = heads("", "folder", "started", "version", "host", "settings", "runs", left=7)
     return f'<section class="card" id="sweeps"><h2>Sweeps</h2>{table(head, body, "sweeps")}</section>'
 
@@ -107,8 +101,10 @@ def compared_section(sweeps: Sequence[Sweep], filters: Filters) -> str:
 
 
 def _own_settings(sweep: Sweep, names: Sequence[str]) -> str:
-    found = [f"{setting_name(name)} {setting_text(name, facet(sweep.rows[0], name))}" for name in names]
-    return ", ".join(found) or "\u2013"
+    return (
+        ", ".join(f"{setting_name(name)} {setting_text(name, facet(sweep.rows[0], name))}" for name in names)
+        or "\u2013"
+    )
 
 
 def _values(rows: Sequence[Row], name: str) -> str:
@@ -116,21 +112,20 @@ def _values(rows: Sequence[Row], name: str) -> str:
 
 
 def _against(first: Sweep, other: Sweep, name: str, filters: Filters) -> str:
-    shown = facets_attribute(filters.of({"sweep": name}))
-    head = f"<h3>{name} against A</h3>"
+    head = f'<div class="against"{facets_attribute(filters.of({"sweep": name}))}><h3>{name} against A</h3>'
     own = settings_of_sweeps(together([first, other]))
-    # What each sweep has but once is what is compared: it must not keep the points apart.
+    # A setting in which the sweeps differ as a whole is the one to compare: points with different values of it match.
     alike = {f"settings_{name}": first.rows[0].get(f"settings_{name}") for name in own}
     try:
-        found = compare(first.rows, [{**row, **alike} for row in other.rows])
+        comparison = compare(first.rows, [{**row, **alike} for row in other.rows])
     except ConfigError as error:
-        return f'<div class="against"{shown}>{head}<p class="note">{escape(_SECOND.sub(name, str(error)))}</p></div>'
-    summary = "".join(f"<li>{escape(_SECOND.sub(name, _spelt(line)))}</li>" for line in found.summary())
-    remarks = "".join(f"<li>{escape(_SECOND.sub(name, remark))}</li>" for remark in found.remarks)
-    apart = f"{_own_settings(other, own)} against {_own_settings(first, own)}" if own else ""
+        return f'{head}<p class="note">{escape(_SECOND.sub(name, str(error)))}</p></div>'
+    summary = "".join(f"<li>{escape(_SECOND.sub(name, _spelt(line)))}</li>" for line in comparison.summary())
+    remarks = "".join(f"<li>{escape(_SECOND.sub(name, remark))}</li>" for remark in comparison.remarks)
+    settings = f"{_own_settings(other, own)} against {_own_settings(first, own)}"
+    note = f'<p class="note">{escape(settings)}</p>' if own else ""
     return (
-        f'<div class="against"{shown}>{head}{f"""<p class="note">{escape(apart)}</p>""" if apart else ""}'
-        f'<ul class="plain">{summary}</ul>{_table(found, name, filters)}'
+        f'{head}{note}<ul class="plain">{summary}</ul>{_table(comparison, name, filters)}'
         f'<details><summary>How it was judged</summary><ul class="plain">{remarks}</ul></details></div>'
     )
 
@@ -140,10 +135,10 @@ def _spelt(line: str) -> str:
     return f"{_METRICS.get(metric, metric)}:{rest}".replace(" x A", " \u00d7 A")
 
 
-def _table(found: Comparison, name: str, filters: Filters) -> str:
-    most = max((_times(each) for each in found.differences), default=0.0) or 1.0
-    rows = (_row(each, min(most, math.log(_WIDEST)), filters) for each in found.differences)
-    count = len(found.differences)
+def _table(comparison: Comparison, name: str, filters: Filters) -> str:
+    most = max(map(_times, comparison.differences), default=0.0) or 1.0
+    rows = (_row(each, min(most, math.log(_WIDEST)), filters) for each in comparison.differences)
+    count = len(comparison.differences)
     head = heads("setting", "figure", "A", name, "change", "which is", left=2) + heads("verdict")
     opened = " open" if count <= _OPEN_UP_TO else ""
     every = table(head, rows, "sortable compared")
@@ -155,23 +150,20 @@ def _times(each: Difference) -> float:
     return abs(math.log(max(1 + each.change, 1e-3)))
 
 
-def _range(each: Difference) -> str:
-    return "\u2013" if each.low is None or each.high is None else f"{each.low:+.0%} to {each.high:+.0%}"
-
-
 def _row(each: Difference, most: float, filters: Filters) -> str:
     write = format_count if each.metric == "records_per_s" else micro if "latency" in each.metric else three_digits
-    shown = facets_attribute(filters.settings(each.settings))
+    facets = facets_attribute(filters.settings(each.settings))
     part = min(1.0, _times(each) / most)
     verdict = (_VERDICTS if each.noise_known else _GUESSES)[each.verdict]
     known = "" if each.noise_known else " guess"
+    interval = "\u2013" if each.low is None or each.high is None else f"{each.low:+.0%} to {each.high:+.0%}"
     bar = f'<span class="bar {"up" if each.change > 0 else "down"}" style="--v:{part:.3f}" aria-hidden="true"></span>'
     return (
-        f'<tr{shown} class="{each.verdict}{known}"><td class="l">{escape(each.point)}</td>'
+        f'<tr{facets} class="{each.verdict}{known}"><td class="l">{escape(each.point)}</td>'
         f'<td class="l">{_METRICS.get(each.metric, each.metric)}</td>'
         f'<td data-v="{each.a.median:g}">{escape(write(each.a.median))}</td>'
         f'<td data-v="{each.b.median:g}">{escape(write(each.b.median))}</td>'
         f'<td class="change" data-v="{each.change:.6f}">{bar}{each.change:+.1%}</td>'
-        f'<td data-v="{each.change if each.low is None else each.low:.6f}">{_range(each)}</td>'
+        f'<td data-v="{each.change if each.low is None else each.low:.6f}">{interval}</td>'
         f'<td class="l">{verdict}</td></tr>'
     )

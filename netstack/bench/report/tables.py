@@ -8,18 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from typing import Any, Final
 
 from netstack.units import format_count, format_size, three_digits
 
-from ..charts.facets import facets_attribute
 from ..charts.look import swatch
 from ..charts.page import table
+from ..charts.svg import facets_attribute
 from ..interval import Interval
 from ..store import Row
 from ..words import setting_name, setting_text
-from .charts import styles, timeout_label
+from .charts import PERCENTILES, styles, timeout_label
 from .filters import Filters
 from .points import Analysis, Line, facet, micro, row_kind, row_latency, timeout_order
 
@@ -45,22 +46,14 @@ def kept_table(analysis: Analysis, filters: Filters) -> str:
     reference = analysis.reference
     if reference is None or len(analysis.timeouts) < 2:
         return ""
-    shown = {timeout: facets_attribute(filters.timeout(timeout)) for timeout in analysis.timeouts}
+    facets = {timeout: facets_attribute(filters.timeout(timeout)) for timeout in analysis.timeouts}
     heads = "".join(
-        f'<th scope="col" class="c"{shown[timeout]}>{escape(timeout_label(timeout))}</th>'
+        f'<th scope="col" class="c"{facets[timeout]}>{escape(timeout_label(timeout))}</th>'
         for timeout in analysis.timeouts
     )
     body = []
     for line, (hue, dash, shape) in styles(analysis).items():
-        cells = []
-        for timeout in analysis.timeouts:
-            kept = analysis.kept(line, timeout)
-            if kept is None:
-                cells.append(f'<td class="c"{shown[timeout]}>&ndash;</td>')
-            else:
-                side, shade = "more" if kept > 1 else "less", f"--v:{_shade(kept):.3f}"
-                told = _kept(analysis, line, timeout)
-                cells.append(f'<td class="cell {side}"{shown[timeout]} style="{shade}">{told}</td>')
+        cells = [_kept_cell(analysis, line, timeout, facets[timeout]) for timeout in analysis.timeouts]
         name = f"{swatch(hue, dash, shape)}{escape(line.label)}"
         row = facets_attribute(filters.line(line))
         body.append(f'<tr{row}><th scope="row" class="l">{name}</th>{"".join(cells)}</tr>')
@@ -74,13 +67,16 @@ def kept_table(analysis: Analysis, filters: Filters) -> str:
     )
 
 
-def _kept(analysis: Analysis, line: Line, timeout_s: float | None) -> str:
-    found = Interval.of_pairs(analysis.pairs(line, timeout_s))
-    return f"{analysis.kept(line, timeout_s):.0%}" if found is None else found.percent()
+def _kept_cell(analysis: Analysis, line: Line, timeout_s: float | None, facets: str) -> str:
+    kept, interval = analysis.kept(line, timeout_s), Interval.of_pairs(analysis.pairs(line, timeout_s))
+    if kept is None:
+        return f'<td class="c"{facets}>&ndash;</td>'
+    side, text = "more" if kept > 1 else "less", f"{kept:.0%}" if interval is None else interval.percent()
+    return f'<td class="cell {side}"{facets} style="--v:{_shade(kept):.3f}">{text}</td>'
 
 
 def _shade(kept: float) -> float:
-    """How far a part is from the whole: 0 at 100 %, 1 at a quarter or less, and at four times or more."""
+    """The distance of a part from 100 %: 0 there, 1 at a quarter or less, and at four times or more."""
     return min(abs(math.log(max(kept, 1e-9))) / math.log(4), 1.0)
 
 
@@ -98,11 +94,11 @@ def row_tables(analysis: Analysis, filters: Filters) -> str:
 
 
 def failed_table(analysis: Analysis, filters: Filters) -> str:
-    """What failed and why."""
+    """The failed runs with their errors."""
     columns = (
         *_SETTINGS,
         *_extras(analysis),
-        _Column("measuring", lambda row: row_kind(row), left=True),
+        _Column("measuring", row_kind, left=True),
         _Column("error", lambda row: row.get("error") or "not everything was delivered", left=True),
     )
     rows = sorted(analysis.failed, key=lambda row: _place(row, analysis.varying))
@@ -120,8 +116,8 @@ def _table(columns: tuple[_Column, ...], rows: list[Row], filters: Filters, styl
             sort = "" if column.sort is None else f' data-v="{"" if value is None else escape(str(value))}"'
             wrap = "wrap" if column.head == "error" else "l" if column.left else ""
             cells.append(f"<td{f' class={wrap}' if wrap else ''}{sort}>{escape(column.show(row))}</td>")
-        shown = facets_attribute(filters.row(row))
-        body.append(f"<tr{f' class={style}' if style else ''}{shown}>{''.join(cells)}</tr>")
+        kind = f" class={style}" if style else ""
+        body.append(f"<tr{kind}{facets_attribute(filters.row(row))}>{''.join(cells)}</tr>")
     return table(heads, body, "sortable")
 
 
@@ -133,18 +129,14 @@ def _number(head: str, name: str, write: Callable[[float], str]) -> _Column:
     return _figure(head, lambda row: row.get(name), write)
 
 
-def _latency(head: str, name: str) -> _Column:
-    return _figure(head, lambda row: row_latency(row, name), micro)
-
-
 def _figure(head: str, read: Callable[[Row], Any], write: Callable[[float], str]) -> _Column:
     def value(row: Row) -> float | None:
-        found = read(row)
-        return found if isinstance(found, (int, float)) and math.isfinite(found) else None
+        figure = read(row)
+        return figure if isinstance(figure, (int, float)) and math.isfinite(figure) else None
 
     def show(row: Row) -> str:
-        found = value(row)
-        return "\u2013" if found is None else write(found)
+        figure = value(row)
+        return "\u2013" if figure is None else write(figure)
 
     return _Column(head, show, value)
 
@@ -203,12 +195,8 @@ _CHECKPOINTS: Final = (
         "persisted in flight", "checkpoints_channel_state_bytes_p50", lambda size: format_size(round(size), space=" ")
     ),
 )
-_LATENCY: Final = (
-    _latency("p50", "p50"),
-    _latency("p90", "p90"),
-    _latency("p99", "p99"),
-    _latency("p99.9", "p999"),
-    _latency("p99.99", "p9999"),
-    _latency("max", "max"),
+_LATENCY: Final = tuple(
+    _figure(head, partial(row_latency, name=name), micro)
+    for name, head in (*PERCENTILES, ("p9999", "p99.99"), ("max", "max"))
 )
 _LAST: Final = (_number("records", "records", lambda count: f"{count:,.0f}"),)

@@ -1,9 +1,9 @@
 """Back-pressure over time: a line for each task of each host.
 
-Takes: an `Analysis` whose rows have a `timeline`. Gives: one HTML section; nothing where none has.
+Takes: an `Analysis` whose rows have a `timeline`. Gives: one HTML section; empty without such rows.
 
 Rules: one run of each point is shown, the first repeat of its throughput runs (of its latency runs where there are no
-others); where most was back-pressured comes first. Long series are averaged to what a screen can show.
+others). The most back-pressured run is open. Long series are averaged to the resolution of a screen.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from .views import View, views
 _WIDE_PX: Final = (1160, 330)
 _NARROW_PX: Final = (350, 300)
 _FIRST_SERIES: Final = 3000
-_MOST_SAMPLES: Final = 120  # of a line: more than that no screen shows apart
-_LEAST_SAMPLES: Final = 4  # of a task: fewer are no course of events
+_MOST_SAMPLES: Final = 120  # of a line, by the resolution of a screen
+_LEAST_SAMPLES: Final = 4  # of a task; fewer make no line
 _PARTS: Final = (
     ("backpressured_ms_per_s", "back-pressured", 1000.0),
     ("idle_ms_per_s", "idle", 1000.0),
@@ -44,10 +44,7 @@ _Task = tuple[str, str]
 def timeline_section(analysis: Analysis, filters: Filters) -> str:
     """Back-pressured, idle and busy time and pool usage over the run."""
     runs = [
-        (line, timeout, row)
-        for line in analysis.lines
-        for timeout in analysis.timeouts
-        if (row := _run(analysis, line, timeout)) is not None
+        (line, timeout, row) for line, timeout in analysis.points if (row := _run(analysis, line, timeout)) is not None
     ]
     if not runs:
         return ""
@@ -55,7 +52,7 @@ def timeline_section(analysis: Analysis, filters: Filters) -> str:
     tasks = sorted({_task(sample) for _, _, row in runs for sample in row["timeline"]})
     numbers = {task: number for number, task in enumerate(tasks)}
     alone = len({host for host, _ in tasks}) == 1
-    shown = [
+    entries = [
         View(_label(line, timeout, row), filters.point(line, timeout), _view(row, parts, numbers, alone))
         for line, timeout, row in runs
     ]
@@ -70,7 +67,7 @@ def timeline_section(analysis: Analysis, filters: Filters) -> str:
         " input (idle), or worked (busy), and the fraction of its buffers in use. A back-pressured task waits for its"
         " consumers.</p>"
         f'{legend}<div class="charts one"><fieldset class="card">{tabs("over-time", [tab for _, tab, _ in parts])}'
-        f"{views('over-time', shown, most)}</fieldset></div></section>"
+        f"{views('over-time', entries, most)}</fieldset></div></section>"
     )
 
 
@@ -111,8 +108,7 @@ def _view(row: Row, parts: Sequence[tuple[str, str, float]], numbers: Mapping[_T
     drawn = []
     looks = numbered(len(numbers))
     for number, (name, tab, whole) in enumerate(parts, 1):
-        found = {task: _samples(row, task, name, whole) for task in numbers}
-        present = {task: samples for task, samples in found.items() if samples}
+        present = {task: samples for task in numbers if (samples := _samples(row, task, name, whole))}
         if not present:
             drawn.append(panel(number, '<p class="note">Not measured in this run.</p>'))
             continue
@@ -120,11 +116,11 @@ def _view(row: Row, parts: Sequence[tuple[str, str, float]], numbers: Mapping[_T
             f"{_name(task, alone)} {statistics.fmean(value for _, value in samples):.0%}"
             for task, samples in present.items()
         )
-        told = f'<p class="note">On average: {escape(means)}.</p>'
+        note = f'<p class="note">On average: {escape(means)}.</p>'
         most = max(map(len, present.values()))
         if most < _LEAST_SAMPLES:
             why = f"Too short a run for a line: {most} sample{'s' if most > 1 else ''} of each task."
-            drawn.append(panel(number, f'<p class="note">{why}</p>{told}'))
+            drawn.append(panel(number, f'<p class="note">{why}</p>{note}'))
             continue
         tracks = [
             Track(
@@ -132,7 +128,7 @@ def _view(row: Row, parts: Sequence[tuple[str, str, float]], numbers: Mapping[_T
                     _name(task, alone),
                     _FIRST_SERIES + numbers[task],
                     *looks[numbers[task]],
-                    tuple(Mark(value, value, value, "") for _, value in samples),
+                    tuple(Mark(value, value, value) for _, value in samples),
                 ),
                 tuple(at for at, _ in samples),
             )
@@ -151,22 +147,16 @@ def _view(row: Row, parts: Sequence[tuple[str, str, float]], numbers: Mapping[_T
             unit="fraction of time" if whole > 1 else "fraction of buffers",
             bare=True,
         )
-        drawn.append(panel(number, f"{both_sizes(partial(draw_plane, plane), _WIDE_PX, _NARROW_PX)}{told}"))
+        drawn.append(panel(number, f"{both_sizes(partial(draw_plane, plane), _WIDE_PX, _NARROW_PX)}{note}"))
     return "".join(drawn)
 
 
 def _samples(row: Row, task: _Task, name: str, whole: float) -> list[tuple[float, float]]:
-    found = [
+    samples = sorted(
         (float(sample["t_s"]), float(sample[name]) / whole)
         for sample in row["timeline"]
         if _task(sample) == task and sample.get(name) is not None
-    ]
-    found.sort()
-    at_once = -(-len(found) // _MOST_SAMPLES) or 1
-    return [
-        (
-            found[min(first + at_once, len(found)) - 1][0],
-            statistics.fmean(each[1] for each in found[first : first + at_once]),
-        )
-        for first in range(0, len(found), at_once)
-    ]
+    )
+    at_once = -(-len(samples) // _MOST_SAMPLES) or 1
+    parts = [samples[first : first + at_once] for first in range(0, len(samples), at_once)]
+    return [(part[-1][0], statistics.fmean(value for _, value in part)) for part in parts]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from ..charts.facets import facets_attribute
+from ..charts.svg import facets_attribute
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +21,11 @@ class View:
     content: str
 
 
-def views(name: str, shown: Sequence[View], first: int = 0) -> str:
-    """The views of one section.
-
-    Args:
-        name: of the section, for identifiers.
-        shown: at least one.
-        first: the one that is open.
-    """
+def views(name: str, entries: Sequence[View], first: int = 0) -> str:
+    """The views of the section `name` (at least one), of which number `first` is open."""
     options = "".join(
         f'<option value="{number}"{" selected" if number == first else ""}>{escape(view.label)}</option>'
-        for number, view in enumerate(shown)
+        for number, view in enumerate(entries)
     )
     choose = (
         f'<div class="pickview" hidden><label for="{name}-view">Setting</label>'
@@ -42,6 +36,6 @@ def views(name: str, shown: Sequence[View], first: int = 0) -> str:
     parts = "".join(
         f'<details class="view"{" open" if number == first else ""}{facets_attribute(view.facets)}>'
         f"<summary>{escape(view.label)}</summary>{view.content}</details>"
-        for number, view in enumerate(shown)
+        for number, view in enumerate(entries)
     )
-    return f'<div class="views">{choose if len(shown) > 1 else ""}{parts}<p class="none note" hidden></p></div>'
+    return f'<div class="views">{choose if len(entries) > 1 else ""}{parts}<p class="none note" hidden></p></div>'
