@@ -347,7 +347,7 @@ class JobStore:
         return {key: value for key, value in newest.items() if key != "life"}
 
     def _write(self, path: Path, document: Mapping[str, Any]) -> None:
-        write_bytes(path, json.dumps({**document, "life": self.life}, indent=1, sort_keys=True).encode())
+        write_bytes(path, json.dumps({**document, "life": self.life}, sort_keys=True).encode())
         self.check()
 
 

@@ -46,10 +46,11 @@ class ExecutionState(enum.Enum):
     FAILED = "failed"
     """It ended with an error, or its TaskManager is lost."""
 
-    @property
-    def code(self) -> int:
-        """Its number in arrays."""
-        return _CODES[self]
+    code: int
+    """Its number in arrays."""
+
+    def __init__(self, _: str) -> None:
+        self.code = len(type(self).__members__)
 
 
 class ExecutionInput(enum.Enum):
@@ -162,7 +163,6 @@ JOB_TRANSITIONS: Final[dict[tuple[JobState, JobInput], JobState]] = {
 }
 
 _STATES: Final = tuple(ExecutionState)
-_CODES: Final = {state: code for code, state in enumerate(_STATES)}
 _INPUT_CODES: Final = {what: code for code, what in enumerate(ExecutionInput)}
 _ILLEGAL: Final = 255
 
@@ -202,7 +202,7 @@ def next_states(states: StateCodes, what: ExecutionInput) -> StateCodes:
         LocalProtocolError: the input is illegal in one of them.
     """
     following: StateCodes = _TABLE[_INPUT_CODES[what]][states]
-    if np.any(following == _ILLEGAL):
+    if _ILLEGAL in following.tobytes():
         wrong = int(states[np.argmax(following == _ILLEGAL)])
         raise LocalProtocolError(f"an execution in state {state_of(wrong).value} cannot take {what.value!r}")
     return following

@@ -62,6 +62,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from ..errors import ConfigError, NetstackError
@@ -167,12 +168,12 @@ class BoundOperator:
         self.inputs: tuple[Callable[..., Any], ...] = ()
         parameters = dict(information.parameters)
         if inspect.isclass(instance) and not (self.kind in _PLAIN and not parameters and _is_conversion(instance)):
-            _check_call(self.name, instance, parameters)
             try:
                 self._object = instance(**parameters)
             except NetstackError:
                 raise
             except Exception as error:  # user code may raise anything; the report names the operator
+                _check_call(self.name, instance, parameters)
                 is_refusal = isinstance(error, TypeError | ValueError)
                 raise operator_failed(self.name, error, is_refusal=is_refusal) from error
             self._find_methods()
@@ -353,6 +354,11 @@ def _has_parameter(function: Callable[..., Any], parameter: str) -> bool:
 
 def _takes(function: Callable[..., Any], count: int) -> bool:
     """Whether a function takes `count` positional arguments; a built-in without signature is assumed to take one."""
+    inner, bound = (function.__func__, 1) if isinstance(function, MethodType) else (function, 0)
+    if isinstance(inner, FunctionType) and not vars(inner):  # no __wrapped__, no __signature__: the code object tells
+        code = inner.__code__
+        if not code.co_flags & inspect.CO_VARARGS and not code.co_kwonlyargcount:
+            return code.co_argcount - len(inner.__defaults__ or ()) <= count + bound <= code.co_argcount
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:

@@ -48,7 +48,8 @@ class EdgeId:
 
     def partition(self, producer: int) -> str:
         """The key of the in-flight data of one producer subtask in a checkpoint."""
-        return json.dumps([*dataclasses.astuple(self), producer], ensure_ascii=False, separators=(",", ":"))
+        values = [self.source, self.target, self.input_number, self.side_output, self.ordinal, producer]
+        return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
     def of_partition(cls, name: str) -> tuple[Self, int]:
@@ -281,7 +282,7 @@ class TaskInformation:
             ConfigError: a parameter is not plain data.
         """
         try:
-            packed: bytes = msgpack.packb(dataclasses.astuple(self), default=_kind_value)
+            packed: bytes = msgpack.packb(self, default=_packable)
         except (TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"vertex {self.name!r}: its parameters are not plain data: {error}") from error
         return packed
@@ -383,9 +384,11 @@ def _parsed_output(
     )
 
 
-def _kind_value(each: object) -> object:
+def _packable(each: object) -> object:
     if isinstance(each, OperatorKind):
         return each.value
+    if dataclasses.is_dataclass(each):
+        return [getattr(each, name) for name in each.__dataclass_fields__]
     raise TypeError(f"{each!r} is a {type(each).__name__}")
 
 

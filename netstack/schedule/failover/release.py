@@ -18,7 +18,7 @@ from typing import Final, final
 import numpy as np
 import numpy.typing as npt
 
-from ..structures import NOTHING, FlagArray, GrowingArray, IndexArray, index_array
+from ..structures import NOTHING, FlagArray, GrowingArray, IndexArray, distinct, index_array
 from ..topology.regions import Regions
 from ..topology.topology import Topology
 
@@ -157,7 +157,7 @@ class PartitionRelease:
 
     def on_reset(self, subtasks: IndexArray) -> None:
         """Counts subtasks that restart: their regions are unfinished and need their inputs."""
-        again = np.unique(subtasks[self._is_finished.view[subtasks]])
+        again = distinct(subtasks[self._is_finished.view[subtasks]])
         if not again.size:
             return
         self._is_finished.view[again] = False

@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import ConfigError
 from ..execution import RecordedVersions
 from ..graph.settings import RestartSettings
-from ..structures import FlagArray, GrowingArray, IndexArray
+from ..structures import FlagArray, GrowingArray, IndexArray, tally
 
 
 @final
@@ -256,8 +256,7 @@ class Restarts:
         """Notes that subtasks have stopped; those that no restart waits for are ignored."""
         subtasks = subtasks[subtasks < len(self._waits_in)]
         waited = self._waits_in.view[subtasks]
-        numbers, counts = np.unique(waited[waited != _NONE], return_counts=True)
-        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+        for number, count in tally(waited[waited != _NONE]):
             self._restarts[number].running -= count
         self._waits_in.view[subtasks] = _NONE
 

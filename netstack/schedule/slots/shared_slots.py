@@ -25,6 +25,7 @@ from ..structures import (
     FlagArray,
     GrowingArray,
     IndexArray,
+    distinct,
     expand_ranges,
     index_array,
     offsets_of,
@@ -189,9 +190,8 @@ class SharedSlots:
         asking = groups[sharers[groups] == 0]
         has_share[subtasks] = True
         np.add.at(sharers, groups, 1)
-        # Each group once, in the order of its first subtask.
-        first = np.sort(np.unique(asking, return_index=True)[1])
-        return subtasks[self._has_slot.view[groups]], [self._request(group) for group in asking[first].tolist()]
+        requests = [self._request(group) for group in dict.fromkeys(asking.tolist())]  # in the order of first subtasks
+        return subtasks[self._has_slot.view[groups]], requests
 
     def fulfil(self, matches: Sequence[SlotMatch]) -> tuple[IndexArray, list[PhysicalSlot]]:
         """Gives groups the slots that they requested.
@@ -226,9 +226,9 @@ class SharedSlots:
         sharers = self._sharers.view
         leaving = subtasks[self._has_share.view[subtasks]]
         self._has_share.view[leaving] = False
-        groups, counts = np.unique(self._group_of[leaving], return_counts=True)
-        sharers[groups] -= index_array(counts)
-        left = groups[sharers[groups] == 0]
+        groups = self._group_of[leaving]
+        np.subtract.at(sharers, groups, 1)
+        left = distinct(groups[sharers[groups] == 0])
         is_there = self._has_slot.view[left]
         return self._take_slots(left[is_there]), left[~is_there].tolist()
 

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias, final
 import numpy as np
 
 from ..graph.job_graph import ResourceProfile
-from ..structures import NOTHING, Batches, GrowingArray, IndexArray, index_array
+from ..structures import NOTHING, Batches, GrowingArray, IndexArray, distinct, index_array, tally
 from ..topology.topology import Topology
 from .shared_slots import SharedSlots
 from .slot_pool import SlotPool
@@ -298,8 +298,9 @@ class SlotAllocation:
         """The subtasks of bulks that became complete since the last call, ascending; without withdrawn ones."""
         if not self._complete:
             return NOTHING
-        members = np.unique(np.concatenate([self._members.pop(bulk) for bulk in self._complete]))
-        taken = members[np.isin(self._bulk_of.view[members], self._complete)]
+        members = [self._members.pop(bulk) for bulk in self._complete]
+        complete = zip(members, self._complete, strict=True)
+        taken = distinct(np.concatenate([each[self._bulk_of.view[each] == bulk] for each, bulk in complete]))
         self._bulk_of.view[taken] = _NO_BULK
         self._complete.clear()
         return taken
@@ -320,8 +321,7 @@ class SlotAllocation:
 
     def _count(self, subtasks: IndexArray) -> None:
         """Counts subtasks that no longer delay their bulks."""
-        bulks, counts = np.unique(self._bulk_of.view[subtasks], return_counts=True)
-        for bulk, count in zip(bulks.tolist(), counts.tolist(), strict=True):
+        for bulk, count in tally(self._bulk_of.view[subtasks]):
             if bulk not in self._missing:
                 continue
             self._missing[bulk] -= count

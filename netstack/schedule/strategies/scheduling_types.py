@@ -17,7 +17,7 @@ import numpy as np
 
 from ...errors import ConfigError
 from ..graph.job_graph import JobGraph
-from ..structures import NOTHING, Batches, FlagArray, GrowingArray, IndexArray, one_batch, single_batches
+from ..structures import NOTHING, Batches, FlagArray, GrowingArray, IndexArray, distinct, one_batch, single_batches
 from ..topology.topology import Topology
 
 _NO_BATCHES = one_batch(NOTHING)
@@ -88,7 +88,7 @@ class EagerScheduling:
 
     def restart(self, subtasks: IndexArray) -> Batches:
         """Implements `SchedulingStrategy`."""
-        return one_batch(np.unique(subtasks))
+        return one_batch(distinct(subtasks))
 
 
 @final
@@ -157,7 +157,7 @@ class LazyScheduling:
     def restart(self, subtasks: IndexArray) -> Batches:
         """Implements `SchedulingStrategy`: the subtasks' output is void; their inputs count as they are."""
         topology = self._topology
-        candidates = np.unique(subtasks)
+        candidates = distinct(subtasks)
         self._is_scheduled.view[candidates] = False
         for vertex, indices in topology.by_vertex(candidates):
             for dataset in topology.outputs_of(vertex):
@@ -189,7 +189,7 @@ class LazyScheduling:
                     if topology.is_initialised(consumer := topology.job.edges[edge].consumer)
                 ]
         self._new = NOTHING
-        return self._schedule(np.unique(np.concatenate(candidates)))
+        return self._schedule(distinct(np.concatenate(candidates)))
 
     def _schedule(self, candidates: IndexArray) -> Batches:
         """Schedules those ascending candidates that are not deployed and whose inputs are consumable."""

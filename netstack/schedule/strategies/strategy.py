@@ -29,6 +29,7 @@ from ..structures import (
     FlagArray,
     GrowingArray,
     IndexArray,
+    distinct,
     index_array,
     one_batch,
     single_batches,
@@ -294,7 +295,7 @@ class VertexwiseScheduling:
 
     def restart(self, subtasks: IndexArray) -> Batches:
         """Implements `SchedulingStrategy`."""
-        candidates = np.unique(subtasks)
+        candidates = distinct(subtasks)
         self._is_scheduled.view[candidates] = False
         return self._schedule(candidates)
 
@@ -318,7 +319,7 @@ class VertexwiseScheduling:
         """Subtasks that may read results of these before they are complete."""
         produced = self._topology.produced_by_all(subtasks)
         early = produced[~self._topology.groups.are_blocking(produced)]
-        return np.unique(self._topology.groups.consumers_of_all(early))
+        return distinct(self._topology.groups.consumers_of_all(early))
 
     def _consumable(self, candidates: IndexArray) -> IndexArray:
         """The candidates whose inputs are all consumable."""

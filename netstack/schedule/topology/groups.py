@@ -14,7 +14,7 @@ from typing import final
 import numpy as np
 
 from ...ids import ResultPartitionType
-from ..structures import NOTHING, FlagArray, GrowingArray, IndexArray, expand_ranges, index_array, offsets_of
+from ..structures import NOTHING, FlagArray, GrowingArray, IndexArray, distinct, expand_ranges, index_array, offsets_of
 from .distribution import InputInfo
 
 _TYPES = tuple(ResultPartitionType)
@@ -61,7 +61,7 @@ class EdgeGroups:
         """The groups that any of several consumers reads, each once, ascending."""
         if self.group_of_consumer is None:
             return np.full(min(indices.size, 1), self.first_group, np.int32)
-        return np.unique(self.group_of_consumer[indices])
+        return distinct(self.group_of_consumer[indices])
 
     def of_partition(self, index: int) -> tuple[int, ...]:
         """The groups that contain one producer's partition."""
@@ -79,7 +79,7 @@ class EdgeGroups:
     def distinct_of_partitions(self, indices: IndexArray) -> IndexArray:
         """The groups of several producers' partitions, each once, ascending."""
         groups = self.of_partitions(indices)
-        return groups if groups.size < 2 else np.unique(groups)
+        return groups if groups.size < 2 else distinct(groups)
 
 
 @final
@@ -182,9 +182,9 @@ class GroupTable:
         self, groups: IndexArray, is_set: Callable[[IndexArray], FlagArray], combine: np.ufunc
     ) -> FlagArray:
         """For each group, the flags of its partitions combined by `np.logical_and` or `np.logical_or`."""
-        distinct, position = np.unique(groups, return_inverse=True)
-        sizes = self.partition_stop[distinct] - self.partition_start[distinct]
-        flags = is_set(self.partitions_of_all(distinct))
+        each, position = np.unique(groups, return_inverse=True)
+        sizes = self.partition_stop[each] - self.partition_start[each]
+        flags = is_set(self.partitions_of_all(each))
         combined: FlagArray = combine.reduceat(flags, np.cumsum(sizes) - sizes)[position]
         return combined
 

@@ -23,6 +23,7 @@ from ..structures import (
     GrowingArray,
     IndexArray,
     connected_components,
+    distinct,
     expand_ranges,
     index_array,
     strongly_connected_components,
@@ -85,7 +86,7 @@ class Regions:
     def of_subtasks(self, subtasks: IndexArray) -> IndexArray:
         """The regions of several subtasks, each once, ascending."""
         if _FEW * subtasks.size < len(self):
-            return np.unique(self._region_of.view[subtasks])
+            return distinct(self._region_of.view[subtasks])
         # For many subtasks, marking is several times faster than sorting.
         is_met = np.zeros(len(self), np.bool_)
         is_met[self._region_of.view[subtasks]] = True

@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import ConfigError
 from ...ids import ResultPartitionType
 from ..graph.job_graph import UNDECIDED, DistributionPattern, JobGraph
-from ..structures import NOTHING, FlagArray, GrowingArray, IndexArray
+from ..structures import NOTHING, FlagArray, GrowingArray, IndexArray, distinct
 from .distribution import UNBOUNDED, InputInfo, count_subpartitions, dynamic_input, static_input
 from .groups import EdgeGroups, GroupTable
 
@@ -376,7 +376,7 @@ class Topology:
             The partitions that were finished, ascending within each dataset.
         """
         lost: list[IndexArray] = []
-        for vertex, indices in self.by_vertex(np.unique(subtasks)):
+        for vertex, indices in self.by_vertex(distinct(subtasks)):
             for dataset in self._outputs[vertex]:
                 own = self.partitions_of(dataset)
                 was = indices[self._is_finished.view[own.start : own.stop][indices]]
