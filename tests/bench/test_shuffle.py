@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 from typing import Any
 
 import pytest
@@ -70,6 +73,14 @@ def test_every_row_comes_in_every_mode(capsys: pytest.CaptureFixture[str]) -> No
     assert document["modes"]["blocking, plain"][0]["peak_disk_bytes"] is not None
     assert blocking["bytes_per_s"] > 0
     assert document["disk"]["write_bytes_per_s"] > 0
+
+
+def test_processes_are_measured_with_their_descendants() -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, text=True) as shell:
+        assert shell.stdout is not None
+        child = int(shell.stdout.readline())
+        assert measure.with_descendants([shell.pid]) == [shell.pid, child]
+        os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.slow

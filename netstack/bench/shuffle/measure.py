@@ -158,13 +158,13 @@ async def _run(variant: Variant, shape: dict[str, int], spec: ShuffleSpec, folde
     async with open_local_cluster(taskmanagers=spec.taskmanagers, slots=variant.slots, load_balance=spread) as cluster:
         pids = [each["pid"] for each in await cluster.client.taskmanagers()]
         await cluster.wait(await cluster.client.submit(short))
-        before = sum(map(_anonymous_bytes, pids))
+        before = _anonymous_bytes(pids)
         with _Watch(folder, pids) as watch:
-            began, began_cpu_s = time.monotonic(), sum(map(_cpu_s, pids))
+            began, began_cpu_s = time.monotonic(), _cpu_s(pids)
             job_id = await cluster.client.submit(long)
             result = await cluster.wait(job_id)
             duration_s = time.monotonic() - began
-            cpu_s = sum(map(_cpu_s, pids)) - began_cpu_s
+            cpu_s = _cpu_s(pids) - began_cpu_s
         kept = [vertex["kept"] for vertex in (await cluster.client.job(job_id))["vertices"]]
     return {
         "duration_s": duration_s,
@@ -177,11 +177,11 @@ async def _run(variant: Variant, shape: dict[str, int], spec: ShuffleSpec, folde
 
 
 def _with_spark(spark: Any, shape: dict[str, int], spec: ShuffleSpec) -> dict[str, Any]:
-    pids = [os.getpid(), *children_of(os.getpid())]
-    before, began_cpu_s = sum(map(_anonymous_bytes, pids)), sum(map(_cpu_s, pids))
+    pids = [os.getpid()]
+    before, began_cpu_s = _anonymous_bytes(pids), _cpu_s(pids)
     with _Watch(Path("/nonexistent"), pids) as watch:
         run = spark_peer.run(spark, **shape)
-    run["cpu_s"] = sum(map(_cpu_s, pids)) - began_cpu_s
+    run["cpu_s"] = _cpu_s(pids) - began_cpu_s
     run["peak_disk_bytes"] = run["compressed_share"] = None
     run["peak_memory_growth_bytes"] = max(0, watch.memory_bytes - before)
     return run
@@ -197,13 +197,19 @@ def children_of(pid: int) -> list[int]:
     return pids
 
 
-def _cpu_s(pid: int) -> float:
-    """CPU seconds of a process and of its children that have ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+def with_descendants(pids: list[int]) -> list[int]:
+    """These processes and all that descend from them: a TaskManager's slots are processes of their own."""
+    return [each for pid in pids for each in (pid, *children_of(pid))]
+
+
+def _cpu_s(pids: list[int]) -> float:
+    """CPU seconds of processes, their descendants, and those of these that have ended."""
+    ticks = 0
+    for pid in with_descendants(pids):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 class _Watch:
@@ -228,7 +234,7 @@ class _Watch:
     def _look(self) -> None:
         while not self._ended.wait(0.1):
             self.disk_bytes = max(self.disk_bytes, _files_bytes(self._folder))
-            self.memory_bytes = max(self.memory_bytes, sum(map(_anonymous_bytes, self._pids)))
+            self.memory_bytes = max(self.memory_bytes, _anonymous_bytes(self._pids))
 
 
 def _files_bytes(folder: Path) -> int:
@@ -241,12 +247,14 @@ def _files_bytes(folder: Path) -> int:
     return total
 
 
-def _anonymous_bytes(pid: int) -> int:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("RssAnon:"))
+def _anonymous_bytes(pids: list[int]) -> int:
+    """Anonymous memory of processes and their descendants; forked ones share pages, which count for each."""
+    total = 0
+    for pid in with_descendants(pids):
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{pid}/status").read_text()
+            total += sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("RssAnon:"))
+    return total
 
 
 def _disk_rate(folder: Path, size: int) -> dict[str, float]:
