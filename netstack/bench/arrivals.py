@@ -86,7 +86,7 @@ class Arrivals:
     def sampled_latency(self, keys: Int64s, emitted_ns: Int64s, from_ns: int) -> Histogram:
         """Latency of the producer's sampled records (`lane_keys`) whose arrival was logged.
 
-        Samples that were emitted before `from_ns` are ignored (warm-up).
+        Samples emitted before `from_ns` (warm-up) are ignored, unless a run was so short that it has no others.
         """
         latency = Histogram()
         if self._logs and len(keys):
@@ -94,7 +94,9 @@ class Arrivals:
             by_key = np.argsort(firsts, kind="stable")
             firsts, counts, times = firsts[by_key], counts[by_key], times[by_key]
             at = np.searchsorted(firsts, keys, side="right") - 1
-            hit = (at >= 0) & (keys < firsts[at] + counts[at]) & (emitted_ns >= from_ns)
+            logged = (at >= 0) & (keys < firsts[at] + counts[at])
+            warm = logged & (emitted_ns >= from_ns)
+            hit = warm if warm.any() else logged
             latency.record_many(times[at[hit]] - emitted_ns[hit])
         return latency
 

@@ -15,16 +15,16 @@ WAITING_MS_PER_S: Final = 250.0
 
 def bottleneck(result: Mapping[str, Any], spec: RunSpec) -> str:
     """A sentence on what limits the run, from the wait times of both sides; empty where they were not measured."""
-    who, why = _held_up_by({**flatten(result), "settings_rate_per_s": spec.rate_per_s})
-    return f"bottleneck: {who}{why}" if who else ""
+    name, why = _limit({**flatten(result), "settings_rate_per_s": spec.rate_per_s})
+    return f"bottleneck: {name}{why}" if name else ""
 
 
 def bottleneck_name(row: Row) -> str:
     """The name of what limits a stored run; empty where nothing does or it is unknown."""
-    return _held_up_by(row)[0].removeprefix("none").removeprefix("not known")
+    return _limit(row)[0].removeprefix("none").removeprefix("not known")
 
 
-def _held_up_by(row: Row) -> tuple[str, str]:
+def _limit(row: Row) -> tuple[str, str]:
     waits: list[Any] = [row.get(f"backpressured_ms_per_s_{kind}") for kind in ("soft", "hard")]
     idle = row.get("idle_ms_per_s")
     if idle is None or None in waits:

@@ -7,13 +7,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +20,6 @@ import click
 from rich.markup import escape
 
 from netstack.cli.values import COUNT, NUMBER
-from netstack.config import NetworkConfig
 from netstack.errors import ConfigError, NetstackError
 from netstack.safe_text import safe_error
 from netstack.version import __version__
@@ -38,20 +36,20 @@ from .grid import Grid, expected_seconds, with_rows
 from .histogram import Histogram
 from .isolate.command import isolate
 from .jobs.command import jobs
-from .mesh.spec import MeshSpec, split_hosts
+from .mesh.spec import MeshSpec
 from .mesh.tables import print_hosts, print_matrix
 from .peers import PEERS
 from .placements import LocalPlace, Place, place_of
 from .recommend.command import recommend
 from .report import Sweep, findings, together
 from .run_table import peer_rows, print_run
-from .runners import Runners
+from .runners import Runners, RunOnce
 from .scale.command import scale
 from .scheduler.command import scheduler
 from .shuffle.command import shuffle
 from .simulate.command import simulate
 from .spark.commands import exchange, streams
-from .spec import RunSpec, naming_segment_size
+from .spec import RunSpec, check_segment_size, refuse_below
 from .stopping import sigterm_is_ctrl_c, stopped_by
 from .store import Row, Store, StoreError, read_rows, require_pyarrow
 from .sweep import (
@@ -63,8 +61,8 @@ from .sweep import (
     median_result,
     pending,
     run_sweep,
-    succeeded,
     unwrapped_interrupt,
+    utc_text,
     write_combined_report,
 )
 
@@ -74,9 +72,6 @@ SCHEMA_VERSION: Final = 1
 _MOST_REPEATS = 100_000
 _PEER_REPEATS = 5
 _DEFAULT_RUN_S = 3.0
-
-
-_RunOnce = Callable[..., Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,29 +147,26 @@ def run(
 
     The exit code is 1 if a record did not arrive intact, in order and exactly once.
     """
-    size_bytes = settings["segment_size_bytes"]
-    with naming_segment_size(size_bytes):
-        NetworkConfig(segment_size_bytes=size_bytes, memory_bytes=4 * size_bytes)
-    hosts, once = _where(app.runners, settings)
+    check_segment_size(settings["segment_size_bytes"])
+    hosts, once = app.runners.over(settings)
     spec = RunSpec(**settings) if hosts is None else MeshSpec(**settings, **hosts)
     if peers and hosts is not None:
         raise ConfigError("--peer with --hosts: peers are measured between two processes; leave one of them out")
     names = list(dict.fromkeys(peers))
     times = repeats if repeats is not None else _PEER_REPEATS if names else 1
-    if times < 1:
-        raise ConfigError(f"--repeats {times}: the minimum is 1")
+    refuse_below(("--repeats", times, 1))
     if times > _MOST_REPEATS:
         raise ConfigError(f"--repeats {times}: the maximum is {_MOST_REPEATS}")
     if isinstance(spec, MeshSpec):
         print_matrix(spec, console.err())
-    started = datetime.now(UTC)
+    started_at = utc_text()
     result, stopped = _measure(app.runners, once, spec, names, times)
     if hgrm is not None:
         _write_hgrm(hgrm, result)
     if as_json:
         head = {
             "schema_version": SCHEMA_VERSION,
-            "started_at": started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "started_at": started_at,
             "command": shlex.join(("netstack-bench", *app.arguments)),
         }
         console.print_json({**head, **result})
@@ -219,9 +211,7 @@ def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> 
     The default takes about two minutes. After Ctrl-C, finished runs are stored and reported, and the same command with
     the same --output continues.
     """
-    size_bytes = settings["segment_size_bytes"]
-    with naming_segment_size(size_bytes):
-        NetworkConfig(segment_size_bytes=size_bytes, memory_bytes=4 * size_bytes)
+    check_segment_size(settings["segment_size_bytes"])
     errors = console.err()
     place = place_of(app.runners, settings, errors)
     grid = Grid.of(settings)
@@ -312,8 +302,7 @@ def report(folders: tuple[Path, ...], output: Path | None, as_json: bool) -> int
         sweeps = {folder: _rows(folder) for folder in folders}
         rows = together([Sweep(str(folder), entry) for folder, entry in sweeps.items()])
         path = write_combined_report(output or folders[0] / (REPORT if len(sweeps) == 1 else COMPARISON), sweeps)
-        failed = sum(not succeeded(row) for row in rows)
-        _print_sweep(SweepResult(folders[0], path, rows, len(rows), len(rows), 0, failed, False), as_json)
+        _print_sweep(SweepResult(folders[0], path, rows, len(rows), len(rows), 0, False), as_json)
     return 0
 
 
@@ -363,34 +352,13 @@ def compare(a: Path, b: Path, threshold: float | None, everything: bool, fail_on
     return 1 if worse else 0
 
 
-cli.add_command(isolate)
-cli.add_command(channels)
-cli.add_command(checkpoints)
-cli.add_command(jobs)
-cli.add_command(scale)
-cli.add_command(scheduler)
-cli.add_command(exchange)
-cli.add_command(streams)
-cli.add_command(goals)
-cli.add_command(regress)
-cli.add_command(recommend)
-cli.add_command(shuffle)
-cli.add_command(simulate)
-
-
-def _where(runners: Runners, settings: dict[str, Any]) -> tuple[dict[str, Any] | None, _RunOnce]:
-    hosts, secret_file, relay = (settings.pop(name) for name in ("hosts", "secret_file", "relay"))
-    if hosts is not None:
-        more = {"hosts": split_hosts(hosts), "relay": relay}
-        return more, functools.partial(runners.run_over_hosts, secret_file=secret_file)
-    for flag, is_given in (("--relay", relay), ("--secret-file", secret_file is not None)):
-        if is_given:
-            raise ConfigError(f"{flag} goes with --hosts; name the hosts too")
-    return None, runners.run_once
+_EXPERIMENTS = (channels, checkpoints, exchange, isolate, jobs, scale, scheduler, shuffle, streams)
+for _command in (*_EXPERIMENTS, goals, regress, recommend, simulate):
+    cli.add_command(_command)
 
 
 def _measure(
-    runners: Runners, once: _RunOnce, spec: RunSpec, peers: list[str], repeats: int
+    runners: Runners, once: RunOnce, spec: RunSpec, peers: list[str], repeats: int
 ) -> tuple[Mapping[str, Any], bool]:
     timed = spec.records is None and (spec.seconds is not None or spec.input_path is None)
     runs = repeats * (1 + len(peers))

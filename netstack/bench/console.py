@@ -218,7 +218,7 @@ def finish(result: Mapping[str, Any], as_json: bool, show: Callable[[Mapping[str
     else:
         show(result, out())
     print_warnings(result, err())
-    return 0 if result["delivered"] else 1
+    return 0 if result.get("delivered", True) else 1
 
 
 def print_json(document: Mapping[str, Any]) -> None:

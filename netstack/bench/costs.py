@@ -27,7 +27,6 @@ ASLEEP: Final = "asleep: idle, or not yet woken"
 LOOP: Final = "scheduler of the event loop"
 OTHER: Final = "other tasks"
 WORK: Final = {"producer": "encode, copy into buffers", "consumer": "the application's loop"}
-FIGURES: Final = ("seconds", "share", "us_per_buffer", "ns_per_record")
 
 _BORDERS: Final[tuple[tuple[Any, str, str], ...]] = (
     (SocketStream, "try_send", "system calls: send"),

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from netstack.errors import ConfigError
 from netstack.units import format_duration
 
-from .spec import Checkpoints, RunSpec
+from .spec import Checkpoints, RunSpec, refuse_below
 
 Kind = Literal["throughput", "latency"]
 
@@ -27,6 +27,18 @@ DEFAULT_SECONDS = 0.7  # 40 runs, process starts included, take about a minute
 DEFAULT_LATENCY_RATE_PER_S = 1000.0
 
 _DEFAULT: Final = RunSpec()
+_AXES: Final = {
+    "timeouts_s": ("--timeouts", "buffer_timeout_s"),
+    "record_sizes": ("--record-sizes", "record_bytes"),
+    "channels": ("--channels", "channels"),
+    "exclusive_buffers": ("--exclusive-buffers", "exclusive_buffers"),
+    "floating_buffers": ("--floating-buffers", "floating_buffers"),
+    "round_trips_s": ("--round-trip", "round_trip_s"),
+    "memories_bytes": ("--memory", "memory_bytes"),
+    "checkpoints": ("--checkpoints", "checkpoints"),
+    "checkpoint_intervals_s": ("--checkpoint-interval", "checkpoint_interval_s"),
+}
+"""The flag of each axis of a grid, and its field in the settings of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +85,12 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """The settings that decide which runs a sweep makes.
+    """The settings that decide which runs a sweep makes, in `repeats` passes over the product of the axes.
 
-    Attributes:
-        timeouts_s: buffer timeouts; None sends only full buffers.
-        record_sizes: payload bytes of a record.
-        channels: logical channels.
-        exclusive_buffers: receive buffers of each channel.
-        floating_buffers: receive buffers of the gate that its channels share.
-        round_trips_s: added to the round trip of the connection.
-        memories_bytes: network memory of each end; None is the memory of its buffers.
-        checkpoints: kind of barriers, or none.
-        checkpoint_intervals_s: from one checkpoint to the next, where there are any.
-        seconds: of each throughput run.
-        latency_seconds: of each latency run; None is `seconds`, 0 leaves these runs out.
-        latency_rate_per_s: open-loop rate of the latency runs.
-        repeats: passes over the grid.
-        seed: decides the order.
-        common: settings that every run shares.
-        spec_type: class of a run's settings: `RunSpec` or a subclass.
-        points: the runs of a pass, in place of the axes.
-        turns: changes of settings that are run in turn at each point (for peers).
+    A timeout of None sends only full buffers; memories of None are those of the buffers. Latency runs last `seconds` if
+    `latency_seconds` is None; 0 leaves them out. Every run shares the settings `common`, of the class `spec_type`.
+    `points` are the runs of a pass in place of the axes. `turns` gives the settings to run in turn at each point, for
+    peers.
     """
 
     timeouts_s: tuple[float | None, ...] = DEFAULT_TIMEOUTS_S
@@ -116,20 +113,10 @@ class Grid:
     turns: Callable[[RunSpec], Sequence[RunSpec]] = lambda spec: (spec,)
 
     def __post_init__(self) -> None:
-        for flag, values in (
-            ("--timeouts", self.timeouts_s),
-            ("--record-sizes", self.record_sizes),
-            ("--channels", self.channels),
-            ("--exclusive-buffers", self.exclusive_buffers),
-            ("--floating-buffers", self.floating_buffers),
-            ("--round-trip", self.round_trips_s),
-            ("--checkpoints", self.checkpoints),
-            ("--checkpoint-interval", self.checkpoint_intervals_s),
-        ):
-            if not values:
+        for name, (flag, _) in _AXES.items():
+            if getattr(self, name) == ():
                 raise ConfigError(f"{flag} is empty; give at least one value")
-        if self.repeats < 1:
-            raise ConfigError(f"--repeats {self.repeats}: the minimum is 1")
+        refuse_below(("--repeats", self.repeats, 1))
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Grid:
@@ -161,15 +148,7 @@ class Grid:
     def as_dict(self) -> dict[str, Any]:
         """The grid as JSON values, for `sweep.json`."""
         return {
-            "timeouts_s": list(self.timeouts_s),
-            "record_sizes": list(self.record_sizes),
-            "channels": list(self.channels),
-            "exclusive_buffers": list(self.exclusive_buffers),
-            "floating_buffers": list(self.floating_buffers),
-            "round_trips_s": list(self.round_trips_s),
-            "memories_bytes": list(self.memories_bytes or ()),
-            "checkpoints": list(self.checkpoints),
-            "checkpoint_intervals_s": list(self.checkpoint_intervals_s),
+            **{name: list(getattr(self, name) or ()) for name in _AXES},
             "seconds": self.seconds,
             "latency_seconds": self._latency_s,
             "latency_rate_per_s": self.latency_rate_per_s,
@@ -187,17 +166,7 @@ class Grid:
         if self.points:
             yield from self.points
             return
-        axes = {
-            "buffer_timeout_s": self.timeouts_s,
-            "record_bytes": self.record_sizes,
-            "channels": self.channels,
-            "exclusive_buffers": self.exclusive_buffers,
-            "floating_buffers": self.floating_buffers,
-            "round_trip_s": self.round_trips_s,
-            "memory_bytes": self.memories_bytes or (None,),
-            "checkpoints": self.checkpoints,
-            "checkpoint_interval_s": self.checkpoint_intervals_s,
-        }
+        axes = {field: getattr(self, name) or (None,) for name, (_, field) in _AXES.items()}
         for values in itertools.product(*(dict.fromkeys(axis) for axis in axes.values())):
             point = dict(zip(axes, values, strict=True))
             if point["checkpoints"] == "none" and point["checkpoint_interval_s"] != self.checkpoint_intervals_s[0]:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from netstack.errors import NetstackError
 
+_TICKS = 5  # lines of an .hgrm file for each half of the remaining distance to 100 %
 _HALF = 1024  # buckets in each power of two: 3 significant digits
 _LINEAR = 2 * _HALF
 _TOP_BIT = 46  # values are limited to 2**46 ns, about 19 hours
@@ -86,12 +87,8 @@ class Histogram:
         summary["max"] = self.max_ns if self.count else None
         return {name: None if value is None else value / 1000 for name, value in summary.items()}
 
-    def hgrm(self, *, ticks: int = 5) -> str:
-        """The distribution in microseconds in the format of HdrHistogram's plotters (`.hgrm`).
-
-        Args:
-            ticks: lines for each half of the remaining distance to 100 %.
-        """
+    def hgrm(self) -> str:
+        """The distribution in microseconds in the format of HdrHistogram's plotters (`.hgrm`)."""
         lines = [f"{'Value':>12} {'Percentile':>14} {'TotalCount':>10} {'1/(1-Percentile)':>14}", ""]
         used = np.flatnonzero(self._counts)
         sums = np.cumsum(self._counts[used])
@@ -104,7 +101,7 @@ class Histogram:
             quantile = 1.0 if whole else part
             beyond = "" if whole else f" {1 / (1 - quantile):14.2f}"
             lines.append(f"{value:12.3f} {quantile:2.12f} {upto:10d}{beyond}")
-            part += 1 / (ticks * 2 ** (math.floor(math.log2(1 / (1 - part))) + 1))
+            part += 1 / (_TICKS * 2 ** (math.floor(math.log2(1 / (1 - part))) + 1))
         edges = np.array([min(_upper_edge(int(bucket)), self.max_ns) for bucket in used]) / 1000
         counts = self._counts[used]
         mean = float(np.average(edges, weights=counts)) if self.count else 0.0

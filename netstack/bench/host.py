@@ -67,8 +67,11 @@ def version() -> str:
 
 
 def congestion_control() -> str | None:
-    """The default congestion control of TCP connections."""
-    return _first_line("/proc/sys/net/ipv4/tcp_congestion_control")
+    """The default congestion control of TCP connections; None where the system does not report it."""
+    try:
+        return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip() or None
+    except OSError:
+        return None
 
 
 def host_facts() -> dict[str, Any]:
@@ -108,13 +111,6 @@ def _memory_bytes() -> int | None:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):
-        return None
-
-
-def _first_line(path: str) -> str | None:
-    try:
-        return Path(path).read_text(encoding="utf-8").splitlines()[0].strip()
-    except (OSError, IndexError):
         return None
 
 

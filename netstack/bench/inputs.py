@@ -46,19 +46,12 @@ class InputError(NetstackError):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of one file.
+    """The rows of one file."""
 
-    Attributes:
-        records: the bytes of each row; empty when there are batches.
-        keys: the key of each row, with a key column.
-        batches: the rows as columnar batches, for `--emit arrow`.
-        hashes: of the keys (`keygroups.stable_hash`, int32) in packed files, which have no keys (`packed`).
-    """
-
-    records: list[bytes]
-    keys: list[Any] | None
-    batches: list[pa.RecordBatch] | None
-    hashes: npt.NDArray[np.int32] | None = None
+    records: list[bytes]  # empty when there are batches
+    keys: list[Any] | None  # of each row, with a key column
+    batches: list[pa.RecordBatch] | None  # for `--emit arrow`
+    hashes: npt.NDArray[np.int32] | None = None  # of the keys (`keygroups.stable_hash`), in packed files (`packed`)
 
     @property
     def count(self) -> int:
@@ -79,12 +72,10 @@ class Rows:
 
 
 def read_rows(path: str, *, key_column: str | None = None, arrow_batch_records: int | None = None) -> Rows:
-    """All rows of a file.
+    """All rows of a file, whose format is that of its suffix, else of its first bytes.
 
-    Args:
-        path: the file; the suffix decides the format, else the first bytes.
-        key_column: read the value of this column with each row.
-        arrow_batch_records: read columnar batches of at most this many rows instead of single records.
+    Each row has the value of `key_column`. With `arrow_batch_records` the result is columnar batches of at most this
+    many rows instead of single records.
 
     Raises:
         InputError: missing, unreadable, empty or too large; no such column; a malformed line; a combination that the
@@ -106,15 +97,11 @@ def read_rows(path: str, *, key_column: str | None = None, arrow_batch_records: 
         raise InputError(f"{path} has {size} bytes; the limit in memory is {MOST_BYTES}: give a part of it")
     if not size:
         raise InputError(f"{path} is empty; give a file with at least one row")
-    if arrow_batch_records is not None:
-        if key_column is not None:
-            raise InputError(
-                f"--key {key_column} selects a channel for each row, but a batch has one; use --emit record"
-            )
-        return Rows([], None, _arrow_batches(path, kind, arrow_batch_records))
     if kind == "parquet":
-        rows = _parquet_rows(path, key_column)
-    elif kind == "jsonl":
+        return table_rows(_parquet_table(path), path, key_column=key_column, arrow_batch_records=arrow_batch_records)
+    if arrow_batch_records is not None:
+        return table_rows(_text_table(path, kind), path, key_column=key_column, arrow_batch_records=arrow_batch_records)
+    if kind == "jsonl":
         rows = _json_rows(path, data, key_column)
     else:
         rows = _csv_rows(path, data, "," if kind == "csv" else "\t", key_column)
@@ -126,29 +113,20 @@ def read_rows(path: str, *, key_column: str | None = None, arrow_batch_records: 
 def table_rows(
     table: pa.Table, name: str, *, key_column: str | None = None, arrow_batch_records: int | None = None
 ) -> Rows:
-    """The rows of an Arrow table, in the form of a Parquet file's rows.
-
-    Args:
-        table: pyarrow table.
-        name: for messages.
-        key_column: as in `read_rows`.
-        arrow_batch_records: as in `read_rows`.
+    """The rows of an Arrow table with this name, in the form of a Parquet file's rows; arguments as in `read_rows`.
 
     Raises:
         InputError: it has no rows, no such column, or is too large.
     """
     if table.nbytes > MOST_BYTES:
         raise InputError(f"{name} has {table.nbytes} bytes; the limit in memory is {MOST_BYTES}: give a part")
-    if arrow_batch_records is not None:
-        if key_column is not None:
-            raise InputError(
-                f"--key {key_column} selects a channel for each row, but a batch has one; use --emit record"
-            )
-        return Rows([], None, _batches_of(table, name, arrow_batch_records))
-    rows = _rows_of(table, name, key_column)
-    if not rows.records:
+    if not table.num_rows:
         raise InputError(f"{name} has no rows; give one with at least one")
-    return rows
+    if arrow_batch_records is None:
+        return _rows_of(table, name, key_column)
+    if key_column is not None:
+        raise InputError(f"--key {key_column} selects a channel for each row, but a batch has one; use --emit record")
+    return Rows([], None, _batches_of(table, arrow_batch_records))
 
 
 def is_file_name(text: str) -> bool:
@@ -246,13 +224,9 @@ def _json_rows(path: str, data: bytes, key_column: str | None) -> Rows:
     return Rows(records, None if key_column is None else keys, None)
 
 
-def _parquet_rows(path: str, key_column: str | None) -> Rows:
-    return _rows_of(_parquet_table(path), path, key_column)
-
-
 def _rows_of(table: pa.Table, path: str, key_column: str | None) -> Rows:
     at = None if key_column is None else column_at(path, table.column_names, key_column)
-    pack: Callable[[Any], bytes] = msgpack.Packer(default=_plain, datetime=False).pack
+    pack: Callable[[Any], bytes] = msgpack.Packer(default=str, datetime=False).pack
     records: list[bytes] = []
     keys: list[Any] = []
     try:
@@ -266,20 +240,13 @@ def _rows_of(table: pa.Table, path: str, key_column: str | None) -> Rows:
     return Rows(records, None if at is None else keys, None)
 
 
-def _arrow_batches(path: str, kind: str, batch_records: int) -> list[pa.RecordBatch]:
-    return _batches_of(_parquet_table(path) if kind == "parquet" else _text_table(path, kind), path, batch_records)
-
-
-def _batches_of(table: pa.Table, path: str, batch_records: int) -> list[pa.RecordBatch]:
+def _batches_of(table: pa.Table, batch_records: int) -> list[pa.RecordBatch]:
     arrow = import_arrow()
     for at, field in enumerate(table.schema):
         if arrow.types.is_dictionary(field.type):
             # A dictionary may differ from batch to batch; plain values make every batch independent.
             table = table.set_column(at, field.name, table.column(at).cast(field.type.value_type))
-    batches = [batch for batch in table.to_batches(max_chunksize=batch_records) if batch.num_rows]
-    if not batches:
-        raise InputError(f"{path} has no rows; give one with at least one")
-    return batches
+    return [batch for batch in table.to_batches(max_chunksize=batch_records) if batch.num_rows]
 
 
 def _text_table(path: str, kind: str) -> Any:
@@ -313,21 +280,17 @@ def _parquet_table(path: str) -> Any:
         raise InputError(f"{path} is not a readable Parquet file: {safe_error(error)}") from error
 
 
-def column_at(where: str, names: list[str], wanted: str) -> int:
+def column_at(where: str, names: list[str], name: str) -> int:
     """The position of a column.
 
     Raises:
         InputError: there is no such column.
     """
-    if wanted not in names:
-        raise InputError(f"{where} has no column {wanted!r}; it has {', '.join(map(repr, names))}: name one of these")
-    return names.index(wanted)
+    if name not in names:
+        raise InputError(f"{where} has no column {name!r}; it has {', '.join(map(repr, names))}: name one of these")
+    return names.index(name)
 
 
 def _utf8(latin: str) -> str:
     """Text of a field; invalid UTF-8 bytes become one character each, so that different keys stay different."""
     return latin.encode("latin-1").decode("utf-8", "surrogateescape")
-
-
-def _plain(value: Any) -> str:
-    return str(value)

@@ -16,7 +16,7 @@ from typing import Final
 ENOUGH_REPEATS: Final = 3
 """With fewer repeats the noise is unknown."""
 
-TOLD: Final = 0.95
+PRINTED: Final = 0.95
 """Confidence of a range that is printed beside a figure."""
 
 JUDGED: Final = 0.99
@@ -38,7 +38,7 @@ class Interval:
     high: float
 
     @classmethod
-    def of(cls, values: Iterable[float], confidence: float = TOLD) -> Interval | None:
+    def of(cls, values: Iterable[float], confidence: float = PRINTED) -> Interval | None:
         """The interval of repeats; None if there are too few or one is not above 0."""
         logs = _logarithms(values)
         if logs is None:
@@ -48,12 +48,12 @@ class Interval:
         )
 
     @classmethod
-    def of_pairs(cls, pairs: Iterable[tuple[float, float]], confidence: float = TOLD) -> Interval | None:
+    def of_pairs(cls, pairs: Iterable[tuple[float, float]]) -> Interval | None:
         """The interval of second / first, of interleaved runs."""
-        return cls.of([b / a if a else 0.0 for a, b in pairs], confidence)
+        return cls.of(b / a if a else 0.0 for a, b in pairs)
 
     @classmethod
-    def of_ratio(cls, a: Iterable[float], b: Iterable[float], confidence: float = TOLD) -> Interval | None:
+    def of_ratio(cls, a: Iterable[float], b: Iterable[float], confidence: float = PRINTED) -> Interval | None:
         """The interval of `b` / `a`, of independent repeats."""
         here, there = _logarithms(a), _logarithms(b)
         if here is None or there is None:

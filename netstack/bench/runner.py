@@ -32,6 +32,7 @@ from .sweep import median_result
 if TYPE_CHECKING:
     from .peers.flink import FlinkSession
 
+OURS: Final = "netstack"
 DEFAULT_SECONDS: Final = 3.0
 """How long a run lasts when neither records nor seconds are given."""
 
@@ -49,22 +50,15 @@ _COMPARED: Final = (
 def run_once(
     spec: RunSpec,
     *,
-    engine: str = "netstack",
+    engine: str = OURS,
     on_progress: OnProgress | None = None,
     deadlines: PhaseLimits | None = None,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Measures once.
+    """Measures netstack or a peer once and returns the result as JSON values (`bench/METHOD.md` describes each key).
 
-    Args:
-        spec: the settings; a run without a length lasts 3 s, or as long as the input's rows.
-        engine: `netstack` or a peer.
-        on_progress: called a few times a second.
-        deadlines: time limits.
-        environment: additional environment variables of both processes, such as NETSTACK_PURE.
-
-    Returns:
-        The result as JSON values (`bench/METHOD.md` describes each key).
+    A run without a length lasts 3 s, or as long as the input's rows. `on_progress` is called a few times a second.
+    `environment` has additional environment variables of both processes, such as NETSTACK_PURE.
 
     Raises:
         MeasurementFailed: a worker died, sent nothing or stalled.
@@ -93,19 +87,17 @@ def run_with_peers(
     peers: Sequence[str],
     repeats: int,
     *,
-    engine: str = "netstack",
     on_progress: OnProgress | None = None,
-    deadlines: PhaseLimits | None = None,
 ) -> dict[str, Any]:
-    """Measures an engine and its peers in turn (A B A B ...), so that drift of the machine affects all alike.
+    """Measures netstack and its peers in turn (A B A B ...), so that drift of the machine affects all alike.
 
-    Returns the engine's medians (`bench.sweep.median_result`), with `peer` (the same of the peer, by name if there are
-    several) and `ratio` (the engine's figure divided by the peer's; also within each peer's row). Errors are those of
+    Returns netstack's medians (`bench.sweep.median_result`), with `peer` (the same of the peer, by name if there are
+    several) and `ratio` (netstack's figure divided by the peer's; also within each peer's row). Errors are those of
     `run_once`.
     """
     for peer in peers:
-        peer_spec(peer, spec)  # checks what the peer supports before the measurement
-    results: dict[str, list[dict[str, Any]]] = {name: [] for name in (engine, *peers)}
+        peer_spec(peer, spec)  # raises if the peer does not support the settings
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in (OURS, *peers)}
     with contextlib.ExitStack() as stack:
         flink = stack.enter_context(_flink_session()) if "flink" in peers else None
         for _ in range(repeats):
@@ -113,10 +105,10 @@ def run_with_peers(
                 if name == "flink" and flink is not None:
                     measured.append(flink.run_once(spec, on_progress))
                 else:
-                    measured.append(run_once(spec, engine=name, on_progress=on_progress, deadlines=deadlines))
-    row = median_result(results[engine])
+                    measured.append(run_once(spec, engine=name, on_progress=on_progress))
+    row = median_result(results[OURS])
     if flink is not None:
-        cells = emulation_cells(flatten(run) for name in (engine, "flink") for run in results[name])
+        cells = emulation_cells(flatten(run) for name in (OURS, "flink") for run in results[name])
         row["emulation"] = [cell.as_dict() for cell in cells]
     rows = {peer: median_result(results[peer]) for peer in peers}
     for peer_row in rows.values():

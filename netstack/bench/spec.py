@@ -83,6 +83,12 @@ def network_of(spec: _Buffers, segments: int, **more: Any) -> NetworkConfig:
     )
 
 
+def check_segment_size(size_bytes: int) -> None:
+    """Raises ConfigError, which names `--segment-size`, if network buffers cannot have this size."""
+    with naming_segment_size(size_bytes):
+        NetworkConfig(segment_size_bytes=size_bytes, memory_bytes=4 * size_bytes)
+
+
 @contextlib.contextmanager
 def naming_segment_size(size_bytes: int) -> Iterator[None]:
     """Adds `--segment-size` to errors of the network settings in the block."""

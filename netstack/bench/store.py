@@ -18,6 +18,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -109,13 +110,9 @@ class Store:
             StoreError: the row could not be written; the journal is unchanged.
         """
         line = json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n"
-        end = self._journal.seek(0, os.SEEK_END)
         try:
-            if self._journal.write(line) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(self._journal.fileno())
+            append_whole(self._journal, line)
         except OSError as error:
-            self._journal.truncate(end)
             raise _not_written(self.folder, JOURNAL, error) from error
 
     def write_histogram(self, name: str, text: str) -> Path:
@@ -201,6 +198,22 @@ def read_sweep(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return facts if isinstance(facts, dict) else {}
+
+
+def append_whole(journal: FileIO, data: bytes) -> None:
+    """Appends to an unbuffered file and waits until it is on the disk.
+
+    Raises:
+        OSError: the data could not be written; the file is unchanged.
+    """
+    end = journal.seek(0, os.SEEK_END)
+    try:
+        if journal.write(data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(journal.fileno())
+    except OSError:
+        journal.truncate(end)
+        raise
 
 
 def write_file(folder: Path, name: str, write: Callable[[Path], object]) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -60,8 +60,7 @@ class Progress(Protocol):
 class SweepResult:
     """The outcome of a sweep.
 
-    `report` is None without rows. `failed` counts stored runs. `hopeless` is why the missing runs were not tried; empty
-    when all were.
+    `report` is None without rows. `hopeless` is why the missing runs were not tried; empty when all were.
     """
 
     folder: Path
@@ -70,9 +69,13 @@ class SweepResult:
     planned: int
     skipped: int
     made: int
-    failed: int
     interrupted: bool
     hopeless: str = ""
+
+    @property
+    def failed(self) -> int:
+        """The number of stored runs that failed."""
+        return sum(not succeeded(row) for row in self.rows)
 
     def as_dict(self, findings: Sequence[str]) -> dict[str, Any]:
         """The document of `sweep --json`."""
@@ -104,7 +107,6 @@ def run_sweep(
     *,
     command: str = "",
     progress: Progress | None = None,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> SweepResult:
     """Makes every missing run and writes the results.
 
@@ -118,7 +120,7 @@ def run_sweep(
     planned = grid.plan()
     todo = pending(grid, store)
     if todo:
-        facts = {"started_at": _stamp(now()), "command": command, "grid": grid.as_dict()}
+        facts = {"started_at": utc_text(), "command": command, "grid": grid.as_dict()}
         store.write_sweep({**facts, "order": [[run.spec.run_id, run.repeat] for run in planned]})
     made, interrupted, hopeless = 0, False, ""
     failure, alike = "", 0
@@ -127,7 +129,7 @@ def run_sweep(
             for run in todo:
                 if progress is not None:
                     progress.begin(run)
-                row, is_hopeless, latencies = _measure(run, run_once, _stamp(now()))
+                row, is_hopeless, latencies = _measure(run, run_once, utc_text())
                 if latencies:
                     store.write_histogram(f"{run.spec.run_id}-{run.repeat}", Histogram.from_dict(latencies).hgrm())
                 store.append(row)
@@ -141,38 +143,14 @@ def run_sweep(
                     break
     except KeyboardInterrupt:
         interrupted = True
-    rows = store.rows()
-    report = write_results(store, rows)
-    failed = sum(not succeeded(row) for row in rows)
+    rows, report = store.rows(), None
+    if rows:
+        store.write_parquet()
+        report = write_combined_report(store.folder / REPORT, {store.folder: rows})
+    if made == len(todo):
+        hopeless = ""
     skipped = len(planned) - len(todo)
-    return SweepResult(
-        store.folder,
-        report,
-        rows,
-        len(planned),
-        skipped,
-        made,
-        failed,
-        interrupted,
-        hopeless if made < len(todo) else "",
-    )
-
-
-def write_results(store: Store, rows: Sequence[Row]) -> Path | None:
-    """Writes the Parquet file and the report; None without rows."""
-    if not rows:
-        return None
-    store.write_parquet()
-    return write_report(store.folder, rows)
-
-
-def write_report(folder: Path, rows: Sequence[Row]) -> Path:
-    """Writes `report.html` of a results folder.
-
-    Raises:
-        StoreError: it could not be written.
-    """
-    return write_combined_report(folder / REPORT, {folder: rows})
+    return SweepResult(store.folder, report, rows, len(planned), skipped, made, interrupted, hopeless)
 
 
 def write_combined_report(path: Path, sweeps: Mapping[Path, Sequence[Row]]) -> Path:
@@ -298,8 +276,9 @@ def _undelivered(warnings: Sequence[str]) -> str:
     return f"not delivered: {problems[0]}" + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
 
 
-def _stamp(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def utc_text() -> str:
+    """The current time as ISO 8601 with seconds, in UTC."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _finite(value: Any) -> Any:

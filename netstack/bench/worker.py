@@ -26,7 +26,6 @@ from netstack.taskmanager.freed_memory import keep_freed_memory
 from .arrivals import Int64s, warm_ns
 from .host import peak_memory_bytes
 from .peers import load_engine
-from .rows import RowSource
 from .spec import RunSpec
 from .worker_io import AnyVerifier, ConsumerIo, Facts, Link, ProducerIo
 
@@ -100,16 +99,13 @@ def _run(function: Any, spec: RunSpec, io: ProducerIo | ConsumerIo) -> Facts:
 
 def _producer_summary(io: ProducerIo, facts: Facts) -> dict[str, Any]:
     cpu_s = io.cpu_s()
-    indexes, times = io.sampler.samples()
-    # The consumer has the channel of a generated record, the producer that of a row.
-    keys = io.source.sample_keys(indexes) if isinstance(io.source, RowSource) else indexes
     return {
         "cpu_s": cpu_s,
         "memory_bytes": peak_memory_bytes(),
         "records": io.sent_records,
         "stopped_ns": io.stopped_ns,
         "expected": io.source.expected(io.sent_records),
-        "samples": [_packed(keys), _packed(times)],
+        "samples": [_packed(values) for values in io.samples()],
         "facts": dataclasses.asdict(facts),
     }
 
@@ -125,10 +121,7 @@ def _consumer_summary(io: ConsumerIo, facts: Facts, link: Link) -> dict[str, Any
     if not latency.count:
         keys, times = map(_unpacked, sent["samples"])
         from_ns = warm_ns(io.start_ns, stopped_ns, warmup_s)
-        keys = verifier.sample_keys(keys)
-        latency = arrivals.sampled_latency(keys, times, from_ns)
-        if not latency.count:  # a run so short that its only sample is in the warm-up
-            latency = arrivals.sampled_latency(keys, times, 0)
+        latency = arrivals.sampled_latency(verifier.sample_keys(keys), times, from_ns)
     kind = "sampled under load" if io.spec.rate_per_s is None else "open-loop"
     return {
         "cpu_s": cpu_s,

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from .arrivals import warm_ns
+from .arrivals import Int64s, warm_ns
 from .host import cpu_seconds
 from .pacing import Pacer, Sampler, due_ns
 from .rows import RowSource, RowVerifier
@@ -58,34 +58,19 @@ def _exit() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What an engine reports about its side of a run; None where it has no such figure.
+    """The report of an engine about its side of a run; None where it has no such figure."""
 
-    Attributes:
-        buffers: data buffers sent (producer) or received (consumer).
-        wire_bytes: bytes written to (producer) or read from (consumer) the connection, headers included.
-        credits: announced credits.
-        congestion_control: of the TCP connection.
-        costs: time of this side by activity (`bench.costs`), in profiled runs.
-        checkpoints: number and durations (`bench.cell_checkpoints`).
-        verified: False for a bare loop that only counts; its delivery is then proven by the count alone.
-        average_buffer_fill: payload bytes in a data buffer as a part of its size, 0 to 1.
-        debloated_buffer_bytes: the last debloated buffer size.
-        metrics: of this side (`bench.observed`).
-        timeline: of this side (`bench.observed`).
-        warnings: for readers of the figures.
-    """
-
-    buffers: int | None = None
-    wire_bytes: int | None = None
-    credits: int | None = None
-    average_buffer_fill: float | None = None
-    congestion_control: str | None = None
-    debloated_buffer_bytes: int | None = None
-    metrics: dict[str, float] | None = None
+    buffers: int | None = None  # data buffers sent (producer) or received (consumer)
+    wire_bytes: int | None = None  # written to (producer) or read from (consumer) the connection, headers included
+    credits: int | None = None  # announced
+    average_buffer_fill: float | None = None  # payload bytes in a data buffer as a part of its size, 0 to 1
+    congestion_control: str | None = None  # of the TCP connection
+    debloated_buffer_bytes: int | None = None  # the last debloated size
+    metrics: dict[str, float] | None = None  # of `bench.observed`, as the timeline
     timeline: list[dict[str, float]] | None = None
-    costs: list[dict[str, Any]] | None = None
-    checkpoints: dict[str, Any] = field(default_factory=dict)
-    verified: bool = True
+    costs: list[dict[str, Any]] | None = None  # time by activity (`bench.costs`), in profiled runs
+    checkpoints: dict[str, Any] = field(default_factory=dict)  # number and durations (`bench.cell_checkpoints`)
+    verified: bool = True  # False for a bare loop, whose delivery is proven by the count alone
     warnings: tuple[str, ...] = ()
 
 
@@ -141,12 +126,10 @@ class Link:
 
 
 class WorkerIo:
-    """What both roles share.
+    """The interface of both roles.
 
-    Attributes:
-        spec: the settings.
-        scratch: a folder of this run, for sockets; removed afterwards.
-        start_ns: CLOCK_MONOTONIC time at which both workers start; 0 before the go.
+    `scratch` is a folder of this run, for sockets; `start_ns` the CLOCK_MONOTONIC time at which both workers start, 0
+    before the go.
     """
 
     def __init__(self, spec: RunSpec, link: Link, scratch: Path) -> None:
@@ -192,22 +175,31 @@ class WorkerIo:
         self.start_ns = start_ns
 
 
-class ProducerIo(WorkerIo):
-    """The interface of a producer.
+class DueRecords:
+    """The records of a source that are due, span by span, and the emit times of sampled ones (`sampler`)."""
 
-    Attributes:
-        source: makes the records.
-        sampler: emit times of sampled records, filled by `next_span`.
-    """
-
-    def __init__(self, spec: RunSpec, link: Link, scratch: Path) -> None:
-        super().__init__(spec, link, scratch)
-        self.source: AnySource = (
-            RowSource.of(spec) if spec.input_path else Source(spec.record_bytes, span_records(spec))
-        )
+    def __init__(self, spec: RunSpec, source: AnySource) -> None:
+        self.spec = spec
+        self.source = source
         self.sampler = Sampler()
+        self.start_ns = 0
         self._pacer: Pacer | None = None
-        link.progress = lambda: self.sent_records
+
+    def begin(self, start_ns: int, *, should_stop: Callable[[], bool] = lambda: False, spins: bool = True) -> None:
+        """Sets when record 0 is due, what ends the run early, and whether to spin until a record is due."""
+        spec, records = self.spec, self.spec.records
+        if isinstance(self.source, RowSource) and records is None and spec.seconds is None:
+            records = self.source.rows
+        self.start_ns = start_ns
+        self._pacer = Pacer(
+            start_ns=start_ns,
+            most=span_records(spec),
+            records=records,
+            seconds=spec.seconds,
+            rate_per_s=spec.rate_per_s,
+            should_stop=should_stop,
+            spins=spins,
+        )
 
     @property
     def sent_records(self) -> int:
@@ -225,43 +217,51 @@ class ProducerIo(WorkerIo):
         Returns:
             (index of the first, count) to send now, all of them; None when the run is over.
         """
-        pacer = self._pacer or self._open_pacer()
-        first = pacer.sent_records
-        return self._sampled(first, pacer.next_span())
+        assert self._pacer is not None, "begin comes first"
+        first = self._pacer.sent_records
+        return self._sampled(first, self._pacer.next_span())
 
     async def next_span_async(self) -> tuple[int, int] | None:
         """`next_span` for trio; other tasks run while it waits.
 
         It is a checkpoint only if it waits. Cancellation: no records were returned.
         """
-        pacer = self._pacer or self._open_pacer()
-        first = pacer.sent_records
-        return self._sampled(first, await pacer.next_span_async())
+        assert self._pacer is not None, "begin comes first"
+        first = self._pacer.sent_records
+        return self._sampled(first, await self._pacer.next_span_async())
 
-    def _open_pacer(self) -> Pacer:
-        spec, records = self.spec, self.spec.records
-        if isinstance(self.source, RowSource) and records is None and spec.seconds is None:
-            records = self.source.rows
-        self._pacer = Pacer(
-            start_ns=self.start_ns,
-            most=span_records(spec),
-            records=records,
-            seconds=spec.seconds,
-            rate_per_s=spec.rate_per_s,
-            should_stop=self.should_stop,
-        )
-        return self._pacer
+    def samples(self) -> tuple[Int64s, Int64s]:
+        """(records, emit times); of rows the keys of lanes, because only the source has the lane of each."""
+        indexes, times = self.sampler.samples()
+        return (self.source.sample_keys(indexes) if isinstance(self.source, RowSource) else indexes), times
 
     def _sampled(self, first: int, count: int) -> tuple[int, int] | None:
         if not count:
             return None
-        if self.spec.rate_per_s is None:
-            self.sampler.offer(first)
-        elif self.spec.input_path:
-            # Rows carry no index, so the consumer cannot compute due times.
+        rate_per_s = self.spec.rate_per_s
+        if rate_per_s is None:
+            self.sampler.offer(first + self._offset(count))
+        elif isinstance(self.source, RowSource):  # rows carry no index, so the consumer cannot compute due times
             for index in range(first, first + count):
-                self.sampler.offer(index, due_ns(self.start_ns, self.spec.rate_per_s, index))
+                self.sampler.offer(index, due_ns(self.start_ns, rate_per_s, index))
         return first, count
+
+    def _offset(self, count: int) -> int:
+        """The place of the sampled record in a span of this many."""
+        return 0
+
+
+class ProducerIo(WorkerIo, DueRecords):
+    """The interface of a producer."""
+
+    def __init__(self, spec: RunSpec, link: Link, scratch: Path) -> None:
+        source = RowSource.of(spec) if spec.input_path else Source(spec.record_bytes, span_records(spec))
+        DueRecords.__init__(self, spec, source)
+        WorkerIo.__init__(self, spec, link, scratch)
+        link.progress = lambda: self.sent_records
+
+    def _go(self, start_ns: int) -> None:
+        self.begin(start_ns, should_stop=self.should_stop)
 
 
 class ConsumerIo(WorkerIo):
@@ -292,11 +292,15 @@ class ConsumerIo(WorkerIo):
 
     def _go(self, start_ns: int) -> None:
         super()._go(start_ns)
-        spec = self.spec
-        seconds = spec.seconds or 0.0
-        if spec.records is not None and spec.rate_per_s is not None:
-            seconds = spec.records / spec.rate_per_s
-        self.verifier.begin(start_ns, warm_ns(start_ns, start_ns + int(seconds * 1e9), spec.warmup_s))
+        self.verifier.begin(start_ns, warm_from_ns(self.spec, start_ns))
+
+
+def warm_from_ns(spec: RunSpec, start_ns: int) -> int:
+    """The end of the warm-up of a run that starts at this time, for latencies of records with due times."""
+    seconds = spec.seconds or 0.0
+    if spec.records is not None and spec.rate_per_s is not None:
+        seconds = spec.records / spec.rate_per_s
+    return warm_ns(start_ns, start_ns + int(seconds * 1e9), spec.warmup_s)
 
 
 async def _in_thread(wait: Callable[[], Waited]) -> Waited:

@@ -117,7 +117,7 @@ def test_hosts_are_measured_as_they_are(runners: Frontier, capsys: pytest.Captur
         (["--network", "fast"], "write"),
         (["--hosts", "a:1", "--network", "1ms"], "these have them"),
         (["--parallelism", "0"], "minimum is 1"),
-        (["--relay"], "go with --hosts"),
+        (["--relay"], "goes with --hosts"),
         (["--budget", "0"], "no time for one repeat"),
     ],
 )

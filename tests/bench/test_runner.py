@@ -146,8 +146,8 @@ def test_an_engine_and_its_peer_in_turn() -> None:
         if not order or order[-1] != progress.engine:
             order.append(progress.engine)
 
-    row = run_with_peers(RunSpec(records=20_000), ["zmq"], 2, engine="raw", on_progress=note)
-    assert order == ["raw", "zmq"] * 2
+    row = run_with_peers(RunSpec(records=20_000), ["zmq"], 2, on_progress=note)
+    assert order == ["netstack", "zmq"] * 2
     assert row["repeats"] == 2
     assert len(row["runs"]) == 2
     assert row["peer"].keys() >= PROMISED

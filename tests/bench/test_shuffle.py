@@ -20,7 +20,7 @@ class Context:
 
 
 def test_rows_one_by_one_and_all_at_once_go_to_the_same() -> None:
-    source = MakeRows(1, 3)
+    source = MakeRows(1)
     source.open(Context())
     rows = source.read()
     assert rows is not None
@@ -32,7 +32,7 @@ def test_rows_one_by_one_and_all_at_once_go_to_the_same() -> None:
 
 
 def test_the_sum_does_not_depend_on_the_order_and_tells_what_is_missing() -> None:
-    source = MakeRows(1, 3)
+    source = MakeRows(1)
     source.open(Context())
     rows = source.read()
     assert rows is not None

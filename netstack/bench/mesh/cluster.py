@@ -66,11 +66,8 @@ async def open_mesh(
 ) -> AsyncIterator[Mesh]:
     """Opens a JobManager and connects to the daemons of a run.
 
-    Args:
-        spec: names the hosts, and the slots of each.
-        secret: shared by all daemons; None for daemons on loopback.
-        name: of this coordinator, for the daemons' logs; the host's name if empty.
-        connect_timeout_s: limit for each daemon to answer.
+    All share a secret unless they are on loopback. `name` is that of this coordinator in the daemons' logs, by default
+    the host's name. Each daemon has to answer within `connect_timeout_s`.
 
     Raises:
         ConnectionLost: a daemon cannot be reached, or works for another JobManager; the text names it.

@@ -36,7 +36,7 @@ from ..runner import DEFAULT_SECONDS
 from .clocks import HostClock, Reading, translate
 from .cluster import Mesh
 from .matrix import RELAY, SINK, SOURCE, Matrix, Placement
-from .result import Host, Outcome, crowded_hosts, document_of
+from .result import Host, Outcome, crowded_hosts
 from .spec import MeshSpec
 from .timeline import Timeline
 
@@ -50,32 +50,11 @@ _NO_RESTART: Final = " (the restart strategy is none)"  # of every run
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshDeadlines:
-    """Time limits of the coordinator.
+    """Time limits of the coordinator. A run without a length has no overall limit while records arrive."""
 
-    Attributes:
-        setup_s: until all tasks are ready; likewise for their results.
-        stalled_s: limit without an arriving record (longer for a slow rate).
-        overall_s: of a run, besides twice its requested length; a run without a length has no limit while records move.
-    """
-
-    setup_s: float = 30.0
-    stalled_s: float = 10.0
-    overall_s: float = 120.0
-
-
-async def run_mesh(
-    spec: MeshSpec,
-    mesh: Mesh,
-    on_progress: OnProgress | None = None,
-    *,
-    engine_kind: str = "hosts",
-    deadlines: MeshDeadlines | None = None,
-) -> dict[str, Any]:
-    """Measures once and returns the document of the run (JSON values).
-
-    A run without a length lasts 3 s. `engine_kind` is what started the daemons. Errors are those of `measure_mesh`.
-    """
-    return document_of(await measure_mesh(spec, mesh, on_progress, deadlines=deadlines), engine_kind)
+    setup_s: float = 30.0  # until all tasks are ready; likewise for their results
+    stalled_s: float = 10.0  # without an arriving record (longer for a slow rate)
+    overall_s: float = 120.0  # of a run, besides twice its requested length
 
 
 async def measure_mesh(
@@ -85,7 +64,9 @@ async def measure_mesh(
     *,
     deadlines: MeshDeadlines | None = None,
 ) -> Outcome:
-    """Measures once and returns the outcome. Cancellation: the run is closed on every daemon.
+    """Measures once and returns the outcome; a run without a length lasts 3 s.
+
+    Cancellation: the run is closed on every daemon.
 
     Raises:
         MeasurementFailed: a task failed, a daemon was lost or refused the run, or no records move.

@@ -11,14 +11,15 @@ from netstack.runtime.authentication import Secret
 
 from ..pair import OnProgress
 from .cluster import open_mesh
-from .coordinator import run_mesh
+from .coordinator import measure_mesh
+from .result import document_of
 from .spec import MeshSpec
 
 
 def run_over_hosts(
     spec: MeshSpec, *, secret_file: Path | None = None, on_progress: OnProgress | None = None
 ) -> dict[str, Any]:
-    """Measures once and returns the document of the run (`coordinator.run_mesh`).
+    """Measures once and returns the document of the run.
 
     Raises:
         NetstackError: a daemon cannot be reached, refused, or the run failed; the text names the host.
@@ -30,4 +31,4 @@ def run_over_hosts(
 
 async def _run(spec: MeshSpec, secret: Secret | None, on_progress: OnProgress | None) -> dict[str, Any]:
     async with open_mesh(spec, secret=secret) as mesh:
-        return await run_mesh(spec, mesh, on_progress)
+        return document_of(await measure_mesh(spec, mesh, on_progress), "hosts")

@@ -33,11 +33,11 @@ from ..arrivals import Int64s, warm_ns
 from ..engine import emit_all, take_all, writer_of
 from ..histogram import Histogram
 from ..observed import EARLY_NS
-from ..pacing import Pacer, Sampler, clock_ns, due_ns
+from ..pacing import clock_ns
 from ..packed import kept
 from ..rows import RowSource
 from ..source import Source, span_records
-from ..worker_io import AnySource
+from ..worker_io import DueRecords, warm_from_ns
 from .matrix import Matrix
 from .spec import MeshSpec
 from .telling import Meter, telling
@@ -114,7 +114,7 @@ async def sink(task: InvokableTask) -> dict[str, Any]:
     go = await _go(task)
     start_ns = int(go["start_ns"])
     for group, began_ns in zip(verifier.groups, go["starts"], strict=True):
-        group.begin(began_ns, _warm_from_ns(spec, began_ns))
+        group.begin(began_ns, warm_from_ns(spec, began_ns))
     meter = Meter(start_ns, lambda: verifier.received_records, gate=gate)
     async with telling(task, meter):
         await take_all(spec, verifier, gate)
@@ -136,77 +136,19 @@ async def sink(task: InvokableTask) -> dict[str, Any]:
     }
 
 
-class SourceIo:
-    """Decides which records of a source are due, and which of them are sampled.
-
-    Attributes:
-        source: makes the records.
-        sampler: emit times of sampled records, if records have no due times.
-    """
+class SourceIo(DueRecords):
+    """The records of a source that are due; samples are spread over all lanes."""
 
     def __init__(self, spec: MeshSpec) -> None:
-        self.source: AnySource = (
-            Source(spec.record_bytes, span_records(spec))
-            if spec.rows_file is None
-            else RowSource(kept(spec.rows_file), spec.lanes)
-        )
-        self.sampler = Sampler()
-        self._start_ns = 0
-        self._spec = spec
-        self._pacer: Pacer | None = None
+        rows = spec.rows_file
+        source = Source(spec.record_bytes, span_records(spec)) if rows is None else RowSource(kept(rows), spec.lanes)
+        super().__init__(spec, source)
+        self._lanes = 1 if spec.emit == "arrow" else spec.lanes  # a columnar batch goes to one lane
         self._spans = 0
 
-    def begin(self, start_ns: int, *, spins: bool) -> None:
-        """Sets when record 0 is due, and whether to spin until a record is due."""
-        spec = self._spec
-        self._start_ns = start_ns
-        self._pacer = Pacer(
-            start_ns=start_ns,
-            most=span_records(spec),
-            records=spec.records,
-            seconds=spec.seconds,
-            rate_per_s=spec.rate_per_s,
-            spins=spins,
-        )
-
-    @property
-    def sent_records(self) -> int:
-        """Records returned so far."""
-        return self._pacer.sent_records if self._pacer else 0
-
-    @property
-    def stopped_ns(self) -> int:
-        """The end of the run; 0 before."""
-        return self._pacer.stopped_ns if self._pacer else 0
-
-    async def next_span_async(self) -> tuple[int, int] | None:
-        """Waits until records are due: (index of the first, count); None when the run is over.
-
-        Other tasks of the daemon run meanwhile. Cancellation: no records were returned.
-        """
-        assert self._pacer is not None, "begin comes first"
-        first = self._pacer.sent_records
-        count = await self._pacer.next_span_async()
-        if not count:
-            return None
-        rate_per_s = self._spec.rate_per_s
-        if rate_per_s is None:
-            self.sampler.offer(first + self._sampled(count))
-        elif self._spec.rows_file is not None:  # rows carry no index, so there are no due times
-            for index in range(first, first + count):
-                self.sampler.offer(index, due_ns(self._start_ns, rate_per_s, index))
-        return first, count
-
-    def samples(self) -> tuple[Int64s, Int64s]:
-        """(records, emit times); for rows the keys of lanes, because only the source has the lane of each."""
-        indexes, times = self.sampler.samples()
-        return (self.source.sample_keys(indexes) if isinstance(self.source, RowSource) else indexes), times
-
-    def _sampled(self, count: int) -> int:
-        if self._spec.emit == "arrow":  # a batch goes to one lane
-            return 0
+    def _offset(self, count: int) -> int:
         self._spans += 1
-        return (self._spans * _SPREAD >> 16) % min(count, self._spec.lanes)
+        return (self._spans * _SPREAD >> 16) % min(count, self._lanes)
 
 
 class BackSelector(ChannelSelector):
@@ -270,16 +212,7 @@ def _latency(
         return group.latency
     indexes, times = (np.frombuffer(values, dtype=np.int64) for values in samples)
     keys: Int64s = group.sample_keys(indexes)
-    latency = group.arrivals.sampled_latency(keys, times, warm_ns(start_ns, stop_ns, spec.warmup_s))
-    # A run so short that its only samples are in the warm-up uses those.
-    return latency if latency.count else group.arrivals.sampled_latency(keys, times, 0)
-
-
-def _warm_from_ns(spec: MeshSpec, start_ns: int) -> int:
-    seconds = spec.seconds or 0.0
-    if spec.records is not None and spec.rate_per_s is not None:
-        seconds = spec.records / spec.rate_per_s
-    return warm_ns(start_ns, start_ns + int(seconds * 1e9), spec.warmup_s)
+    return group.arrivals.sampled_latency(keys, times, warm_ns(start_ns, stop_ns, spec.warmup_s))
 
 
 async def _go(task: InvokableTask) -> dict[str, Any]:

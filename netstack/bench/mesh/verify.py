@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, final
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import numpy.typing as npt
 
@@ -28,58 +28,32 @@ if TYPE_CHECKING:
 
 _PROBLEMS_IN_WORDS: Final = 5
 
+_Feeds: TypeAlias = list[tuple[Callable[..., None], int]]
+
 
 @final
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What one sink received from one source.
-
-    Attributes:
-        records: number of records.
-        checksum: sum of their bytes as words, modulo 2**64.
-        lanes: round robin: (first index, next expected index) of each lane with records.
-        squares: blocks: sum of the squares of their indexes, modulo 2**64.
-        cubes: blocks: likewise of the cubes.
-        problems: found at the sink, in words.
-        hashes: of rows: (lane, elements, rolling hash) of each lane with records.
-        payload_bytes: of rows.
-    """
+    """The records that one sink received from one source; sums are modulo 2**64."""
 
     records: int
-    checksum: int
-    lanes: tuple[tuple[int, int], ...] = ()
-    squares: int = 0
-    cubes: int = 0
-    problems: tuple[str, ...] = ()
-    hashes: tuple[tuple[int, int, int], ...] = ()
-    payload_bytes: int = 0
+    checksum: int  # sum of their bytes as words
+    lanes: tuple[tuple[int, int], ...] = ()  # round robin: (first index, next expected index) of each lane with records
+    squares: int = 0  # blocks: sum of the squares of their indexes
+    cubes: int = 0  # blocks: sum of the cubes
+    problems: tuple[str, ...] = ()  # of the sink, in words
+    hashes: tuple[tuple[int, int, int], ...] = ()  # rows: (lane, elements, rolling hash) of each lane with records
+    payload_bytes: int = 0  # of rows
 
     def as_dict(self) -> dict[str, Any]:
         """The delivery as plain data."""
-        return {
-            "records": self.records,
-            "checksum": self.checksum,
-            "lanes": [list(lane) for lane in self.lanes],
-            "squares": self.squares,
-            "cubes": self.cubes,
-            "problems": list(self.problems),
-            "hashes": [list(lane) for lane in self.hashes],
-            "payload_bytes": self.payload_bytes,
-        }
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Delivery:
-        """The inverse of `as_dict`."""
-        return cls(
-            records=values["records"],
-            checksum=values["checksum"],
-            lanes=tuple((first, end) for first, end in values["lanes"]),
-            squares=values["squares"],
-            cubes=values["cubes"],
-            problems=tuple(values["problems"]),
-            hashes=tuple((lane, count, value) for lane, count, value in values["hashes"]),
-            payload_bytes=values["payload_bytes"],
-        )
+        """The inverse of `as_dict`; its tuples may have become lists."""
+        pairs = {name: tuple(map(tuple, values[name])) for name in ("lanes", "hashes")}
+        return cls(**{**values, **pairs, "problems": tuple(values["problems"])})
 
 
 @final
@@ -130,10 +104,7 @@ class SinkVerifier:
     def __init__(self, spec: RunSpec, lanes: int, lane_bases: Sequence[int]) -> None:
         """Creates the verifiers of a sink.
 
-        Args:
-            spec: the settings.
-            lanes: number of lanes of each source.
-            lane_bases: for each group of `spec.channels` channels of the gate, the first of its source's lanes.
+        Each source has this many `lanes`; `lane_bases` has for each group of channels the first of its source's lanes.
         """
         self.groups: tuple[GroupVerifier | RowGroupVerifier, ...] = tuple(
             RowGroupVerifier(lanes) if spec.input_path is not None else GroupVerifier(spec, lanes) for _ in lane_bases
@@ -143,9 +114,9 @@ class SinkVerifier:
             (group, base + channel) for group, base in zip(self.groups, lane_bases, strict=True) for channel in channels
         ]
         # Bound once, because stamped records pass one by one.
-        self._feed: list[tuple[Callable[..., None], int]] = [(group.feed, lane) for group, lane in whose]
-        self._feed_array: list[tuple[Callable[..., None], int]] = [(group.feed_array, lane) for group, lane in whose]
-        self._feed_arrow: list[tuple[Callable[..., None], int]] = [(group.feed_arrow, lane) for group, lane in whose]
+        self._feed: _Feeds = [(group.feed, lane) for group, lane in whose]
+        self._feed_array: _Feeds = [(group.feed_array, lane) for group, lane in whose]
+        self._feed_arrow: _Feeds = [(group.feed_arrow, lane) for group, lane in whose]
 
     @property
     def received_records(self) -> int:
@@ -181,7 +152,7 @@ def order_of(spec: RunSpec) -> Order:
 def problems(
     source: str, expected: Mapping[str, Any], deliveries: Mapping[str, Delivery], *, order: Order, lanes: int
 ) -> list[str]:
-    """Everything wrong with one source's records; empty if each arrived exactly once, complete and in order.
+    """The errors in the delivery of one source's records; empty if each arrived exactly once, complete and in order.
 
     `expected` is its `Source.expected`, `deliveries` are all of its deliveries by the name of the sink (and relay).
     """

@@ -1,7 +1,5 @@
 """The answer: which measured timeout reaches a goal, with what confidence, and at what cost.
 
-Takes: a `Goal` and the repeats of each `Point`. Gives: an `Answer`, which lists its doubts where data do not decide.
-
 Rules: a point reaches a goal when the whole interval of its figure does (`bench.interval`, 95 %), misses it when none
 of the interval does, and is open otherwise. Of points whose throughput is within 3 % it takes the lowest latency.
 """
@@ -30,12 +28,9 @@ Judgement = Literal["meets", "misses", "open"]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The goal: a bound of latency, a throughput, or (neither) a part of the throughput with the lowest latency.
+    """An upper bound of the p99, a lower bound of the payload (10^6 bytes a second), or neither.
 
-    Attributes:
-        p99_us: upper bound of the p99, in microseconds.
-        mb_per_s: lower bound of the payload, in 10^6 bytes a second.
-        kept: the part of the throughput at the reference timeout; counts without the other two.
+    Without them it is the lowest latency with the part `kept` of the throughput at the reference timeout.
     """
 
     p99_us: float | None = None
@@ -44,7 +39,7 @@ class Goal:
 
     def __str__(self) -> str:
         if self.p99_us is not None:
-            return f"p99 up to {_latency(self.p99_us)}"
+            return f"p99 up to {format_latency(self.p99_us)}"
         if self.mb_per_s is not None:
             return f"{three_digits(self.mb_per_s)} MB/s"
         return f"{self.kept:.0%} of the throughput"
@@ -52,19 +47,12 @@ class Goal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Point:
-    """The measurements at one buffer timeout.
-
-    Attributes:
-        timeout_s: seconds; None sends full buffers only.
-        pairs: payload MB/s (at the reference timeout, here), of runs made by turns.
-        p99_us: of each latency run.
-        bottleneck: the side that limits the throughput; empty where unknown.
-    """
+    """The measurements at one buffer timeout."""
 
     timeout_s: float | None
-    pairs: Sequence[tuple[float, float]]
-    p99_us: Sequence[float] = ()
-    bottleneck: str = ""
+    pairs: Sequence[tuple[float, float]]  # payload MB/s (at the reference timeout, here), of runs made by turns
+    p99_us: Sequence[float] = ()  # of each latency run
+    bottleneck: str = ""  # the side that limits the throughput; empty where unknown
     kept: Interval | None = field(init=False)
     p99: Interval | None = field(init=False)
     rate: Interval | None = field(init=False)
@@ -84,6 +72,16 @@ class Point:
     def kept_text(self) -> str:
         """The kept throughput, with its range where there are enough repeats."""
         return f"{self.kept_middle:.0%}" if self.kept is None else self.kept.percent()
+
+    @property
+    def rate_text(self) -> str:
+        """The payload rate, with its range where there are enough repeats."""
+        return _megabytes(self.mb_per_s) if self.rate is None else self.rate.text(_megabytes)
+
+    @property
+    def p99_text(self) -> str:
+        """The p99, with its range where there are enough repeats."""
+        return format_latency(self.promptness) if self.p99 is None else self.p99.text(format_latency)
 
     @property
     def mb_per_s(self) -> float:
@@ -114,23 +112,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The timeout to set, and the doubts about it.
-
-    Attributes:
-        goal: the goal of the user.
-        point: the timeout to set; where none reaches the goal, the nearest.
-        reference_s: the timeout whose throughput counts as 100 %.
-        is_reached: whether the point reaches the goal; False where that is open.
-        doubts: why the data do not decide; empty where they do.
-        unclear: the points that need more repeats.
-    """
+    """The timeout to set, and the doubts about it."""
 
     goal: Goal
-    point: Point
-    reference_s: float | None
-    is_reached: bool
-    doubts: tuple[str, ...] = ()
-    unclear: tuple[Point, ...] = ()
+    point: Point  # where none reaches the goal, the nearest
+    reference_s: float | None  # the timeout whose throughput counts as 100 %
+    is_reached: bool  # False where that is open
+    doubts: tuple[str, ...] = ()  # why the data do not decide; empty where they do
+    unclear: tuple[Point, ...] = ()  # the points that need more repeats
 
     @property
     def is_decided(self) -> bool:
@@ -143,10 +132,9 @@ class Answer:
         parts = []
         if point.timeout_s != self.reference_s:
             parts.append(f"it keeps {point.kept_text} of the throughput at {_timeout(self.reference_s)}")
-        rate = _megabytes(point.mb_per_s) if point.rate is None else point.rate.text(_megabytes)
-        parts.append(rate)
+        parts.append(point.rate_text)
         if point.p99_us:
-            parts.append(f"p99 {_latency(point.promptness) if point.p99 is None else point.p99.text(_latency)}")
+            parts.append(f"p99 {point.p99_text}")
         if point.bottleneck:
             parts.append(f"bottleneck: {point.bottleneck}")
         if memory_bytes is not None:
@@ -165,16 +153,7 @@ class Answer:
 
 
 def answer(points: Sequence[Point], goal: Goal, reference_s: float | None) -> Answer | None:
-    """Chooses a point for a goal.
-
-    Args:
-        points: of one workload, each timeout once.
-        goal: the goal.
-        reference_s: the timeout of the first run of each pair.
-
-    Returns:
-        None where no point has the runs that the goal needs.
-    """
+    """Chooses one of the points of a workload for a goal; None where no point has the runs that the goal needs."""
     known = [point for point in points if point.pairs and (goal.p99_us is None or point.p99_us)]
     if not known:
         return None
@@ -234,9 +213,9 @@ def _is_better(one: Point, other: Point, goal: Goal) -> bool:
 
 def _range(point: Point, goal: Goal) -> str:
     if goal.p99_us is not None:
-        return f"a p99 of {_latency(point.promptness) if point.p99 is None else point.p99.text(_latency)}"
+        return f"a p99 of {point.p99_text}"
     if goal.mb_per_s is not None:
-        return _megabytes(point.mb_per_s) if point.rate is None else point.rate.text(_megabytes)
+        return point.rate_text
     return f"{point.kept_middle:.0%}" if point.kept is None else _part(point.kept)
 
 
@@ -250,10 +229,6 @@ def _part(kept: Interval) -> str:
 
 def _timeout(timeout_s: float | None) -> str:
     return format_duration(timeout_s, space=" ")
-
-
-def _latency(microseconds: float) -> str:
-    return format_latency(microseconds)
 
 
 def _megabytes(value: float) -> str:

@@ -1,18 +1,13 @@
-"""The command `netstack-bench recommend`.
-
-Takes: a goal and a network, or a results folder. Gives: one paragraph and lines to paste, or one JSON document, on
-standard output; an exit code.
-"""
+"""The command `netstack-bench recommend`: one paragraph and lines to paste, or one JSON document."""
 
 from __future__ import annotations
 
-import functools
 import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import click
 from rich.markup import escape
@@ -25,16 +20,16 @@ from netstack.units import parse_duration, parse_size
 from .. import console
 from ..flags import hosts_flags, json_flag, record_bytes_flag
 from ..grid import DEFAULT_LATENCY_RATE_PER_S
-from ..mesh.spec import MeshSpec, split_hosts
+from ..mesh.spec import MeshSpec
 from ..report.answers import stored_answers
 from ..report.points import Analysis
 from ..runners import Runners
-from ..spec import RunSpec, constants_of
+from ..spec import RunSpec, constants_of, refuse_below
 from ..store import StoreError, read_rows
 from ..words import distinct_warnings
 from .answer import Answer, Goal
 from .lines import lines, memory_bytes, settings_of, spec_of
-from .measure import Measurer, RunOnce
+from .measure import Measurer
 from .search import LADDER_S, Search
 
 _FLAGS: Final = {"acts_as": "as"}
@@ -180,26 +175,20 @@ def _measured(runners: Runners, goal: Goal, settings: dict[str, Any]) -> list[di
 
 def _measurer(runners: Runners, settings: dict[str, Any]) -> tuple[RunSpec, Measurer, float]:
     errors = console.err()
-    hosts, secret_file, relay = (settings.pop(name) for name in ("hosts", "secret_file", "relay"))
+    mesh, run = runners.over(settings)
     network, parallelism = settings.pop("network"), settings.pop("parallelism")
     rate_per_s, budget_s = settings.pop("rate_per_s"), settings.pop("budget_s")
-    if parallelism < 1:
-        raise ConfigError(f"--parallelism {parallelism}: the minimum is 1")
+    refuse_below(("--parallelism", parallelism, 1))
     settings["acts_as"] = settings["acts_as"] or "netstack"
     settings |= constants_of(settings["acts_as"])
     link, round_trip_s = network or (None, 0.0)
-    if hosts is None:
-        if secret_file is not None or relay:
-            raise ConfigError("--secret-file and --relay go with --hosts; name the hosts too")
-        settings["channels"] *= parallelism  # what one gate reads
+    if mesh is None:
+        settings["channels"] *= parallelism  # of one gate
         spec = RunSpec(**settings, round_trip_s=round_trip_s, link_bytes_per_s=link)
-        run: RunOnce = runners.run_once
     else:
         if network is not None or parallelism > 1:
             raise ConfigError("--network and --parallelism with --hosts: these have them; write HOST:PORT=PARALLELISM")
-        spec = MeshSpec(**settings, hosts=split_hosts(hosts), relay=relay)
-        run = cast(RunOnce, functools.partial(runners.run_over_hosts, secret_file=secret_file))
-
+        spec = MeshSpec(**settings, **mesh)
     if round_trip_s:
         errors.print("this machine imitates the line; its round trip may be up to 2 ms longer than asked")
     began = time.monotonic()

@@ -1,7 +1,4 @@
-"""The answer as lines to paste: for a program, a TaskManager's file, and Flink's configuration of both generations.
-
-Takes: settings and the timeout. Gives: the text for each file; the memory that the buffers need.
-"""
+"""The answer as lines to paste: for a program, a TaskManager's file, and Flink's configuration of both generations."""
 
 from __future__ import annotations
 
@@ -19,8 +16,7 @@ _DEFAULT = NetworkConfig()
 def memory_bytes(spec: RunSpec) -> int:
     """The network memory of a TaskManager with one source and one sink of the job, in whole MiB.
 
-    Args:
-        spec: `channels` are those of one gate, and the subpartitions of one partition.
+    `spec.channels` are those of one gate, and the subpartitions of one partition.
     """
     config = NetworkConfig.acting_as(
         spec.acts_as,
@@ -40,12 +36,7 @@ def memory_bytes(spec: RunSpec) -> int:
 
 
 def lines(spec: RunSpec, timeout_s: float | None) -> dict[str, str]:
-    """The lines to paste, by the file that they belong to.
-
-    Args:
-        spec: the settings besides the timeout.
-        timeout_s: seconds; None sends full buffers only.
-    """
+    """The lines to paste, by their file; a timeout of None sends full buffers only."""
     memory = memory_bytes(spec)
     return {
         "a program": _program(spec, timeout_s, memory),

@@ -1,18 +1,16 @@
-"""Makes the runs that a recommendation needs, on two processes or on TaskManagers of the user's hosts.
-
-Takes: settings, a function that makes a run. Gives: a `Sample` of a timeout, and the number of buffers for a long line.
-"""
+"""Makes the runs that a recommendation needs, on two processes or on TaskManagers of the user's hosts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
 from ..bottleneck import bottleneck_name
 from ..interval import ENOUGH_REPEATS, Interval
 from ..processes import MeasurementFailed
+from ..runners import RunOnce
 from ..spec import RunSpec, constants_of
 from ..store import flatten
 from ..words import setting_text
@@ -23,22 +21,12 @@ PAYS: Final = 1.02
 
 _ROOM: Final = 1.25  # times the product of bandwidth and delay: credit comes back a little late
 
-RunOnce = Callable[[RunSpec], Mapping[str, Any]]
-
 
 class Measurer:
-    """Makes repeats of points.
+    """Makes repeats of points; the throughput at the timeout `reference_s` counts as 100 %.
 
-    Args:
-        run: makes one run.
-        spec: the settings; the timeout and the rate are set for each run.
-        reference_s: the timeout whose throughput counts as 100 %.
-        rate_per_s: of the latency runs.
-        on_repeat: receives a line for each repeat.
-
-    Attributes:
-        spec: the settings, with the chosen buffers.
-        rows: of every run so far.
+    `spec` are the settings with the chosen buffers; the timeout and the rate are set for each run. `rate_per_s` is that
+    of the latency runs. `on_repeat` receives a line for each repeat. `rows` are those of every run so far.
     """
 
     def __init__(

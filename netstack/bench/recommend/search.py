@@ -1,7 +1,5 @@
 """Finds the answer with few runs: bisection over a list of timeouts, each repeated until its judgement is clear.
 
-Takes: a `Goal`, a function that measures one point once, a clock. Gives: an `Answer`.
-
 Bisection needs that throughput and latency both grow with the timeout. A step has three repeats at least, each of a run
 at the reference timeout, one at this timeout, and a paced one for latency. Afterwards the points that keep the answer
 open are repeated, up to `MOST_REPEATS` or the end of the time. Points that stay open are doubts of the answer.
@@ -25,13 +23,9 @@ MOST_REPEATS: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One repeat of a point.
+    """One repeat of a point: payload at the reference timeout, and at this timeout right before or after.
 
-    Attributes:
-        reference_mb_per_s: payload at the reference timeout.
-        mb_per_s: payload at this timeout, right before or after.
-        p99_us: at the rate of the latency runs.
-        bottleneck: the side that limits the throughput; empty where unknown.
+    `bottleneck` is the side that limits the throughput; empty where unknown.
     """
 
     reference_mb_per_s: float
@@ -41,14 +35,7 @@ class Sample:
 
 
 class Search:
-    """One search.
-
-    Args:
-        measure: makes one repeat at a timeout.
-        goal: the goal.
-        ladder_s: timeouts, the shortest first; the last is the reference.
-        has_time: whether another repeat may begin.
-    """
+    """One search over timeouts, the shortest first; the last is the reference. `has_time` allows another repeat."""
 
     def __init__(
         self,

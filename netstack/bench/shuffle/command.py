@@ -1,7 +1,4 @@
-"""The command `netstack-bench shuffle`.
-
-Takes: flags. Gives: a table, or one JSON document, on standard output; an exit code.
-"""
+"""The command `netstack-bench shuffle`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Runs shuffles on TaskManagers of this machine: rates, bytes on disk, memory.
-
-Takes: a `ShuffleSpec`. Gives: plain data.
-"""
+"""Runs shuffles on TaskManagers of this machine: rates, bytes on disk, memory."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -20,7 +17,8 @@ from netstack.config import SHUFFLE_COMPRESSIONS
 from netstack.jobmanager.local import open_local_cluster
 from netstack.schedule.slots.slots import LoadBalanceMode
 
-from ..host import host_facts, version
+from ..experiment import with_facts
+from ..spec import Settings
 from ..stopping import scratch_folder
 from . import spark_peer
 from .rows import BATCH_ROWS, ROW_BYTES, expected, shuffle_job
@@ -30,19 +28,11 @@ BLOCK_BYTES: Final = 1 << 20
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShuffleSpec:
-    """The settings of the command.
+class ShuffleSpec(Settings):
+    """The settings of the command; each field is a flag.
 
-    Attributes:
-        size_bytes: of all rows.
-        modes: see `rows.MODES`.
-        producers: subtasks that make rows.
-        consumers: subtasks that receive them.
-        taskmanagers: processes.
-        slots: of each TaskManager; fewer than subtasks make stages wait where they can.
-        repeats: of each mode, by turns.
-        compressions: of stored data: `auto`, `lz4`, `none`.
-        is_halved: whether modes that store data also run with half of the slots.
+    Fewer slots than subtasks make stages wait where they can. With `is_halved` modes that store data also run with half
+    of the slots.
     """
 
     size_bytes: int
@@ -59,13 +49,7 @@ class ShuffleSpec:
 @final
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to shuffle.
-
-    Attributes:
-        mode: see `rows.MODES`.
-        compression: `auto`, `lz4` or `none`; pipelined data is not compressed.
-        slots: of each TaskManager.
-    """
+    """One way to shuffle: a mode, a compression (pipelined data has none), and the slots of each TaskManager."""
 
     mode: str
     compression: str
@@ -93,12 +77,7 @@ def variants(spec: ShuffleSpec) -> list[Variant]:
 
 
 def measure(spec: ShuffleSpec, progress: Callable[[str], None], spark: Any = None) -> dict[str, Any]:
-    """Measures the disk, then every variant by turns.
-
-    Args:
-        spec: the settings.
-        progress: receives a line for each step.
-        spark: a session that shuffles the same rows by turns; None leaves Spark out.
+    """Measures the disk, then every variant and, in a Spark session, the same shuffle by turns.
 
     Raises:
         JobFailed: a job failed.
@@ -106,11 +85,11 @@ def measure(spec: ShuffleSpec, progress: Callable[[str], None], spark: Any = Non
     batches = max(1, spec.size_bytes // (BATCH_ROWS * ROW_BYTES * spec.producers))
     shape = {"batches": batches, "producers": spec.producers, "consumers": spec.consumers}
     size = batches * BATCH_ROWS * ROW_BYTES * spec.producers
-    wanted = expected(**shape)
+    sums = expected(**shape)
     by_key: dict[str, list[dict[str, Any]]] = {}
 
     def add(label: str, run: dict[str, Any]) -> None:
-        run["delivered"] = run.pop("results") == wanted
+        run["delivered"] = run.pop("results") == sums
         run["bytes_per_s"] = size / run["duration_s"]
         by_key.setdefault(label, []).append(run)
 
@@ -133,17 +112,15 @@ def measure(spec: ShuffleSpec, progress: Callable[[str], None], spark: Any = Non
                     add("pyspark", _with_spark(spark, shape, spec))
         finally:
             os.environ.pop("TMPDIR") if before is None else os.environ.update(TMPDIR=before)
-    return {
-        "settings": asdict(spec),
+    figures = {
         "row_bytes": ROW_BYTES,
         "rows": size // ROW_BYTES,
         "size_bytes": size,
         "disk": disk,
         "modes": by_key,
         "delivered": all(run["delivered"] for runs in by_key.values() for run in runs),
-        "host": host_facts(),
-        "version": version(),
     }
+    return with_facts(spec, figures)
 
 
 async def _run(variant: Variant, shape: dict[str, int], spec: ShuffleSpec, folder: Path) -> dict[str, Any]:

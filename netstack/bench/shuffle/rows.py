@@ -1,7 +1,6 @@
 """The measured job: rows of 100 bytes with random keys, sent to the subtask of their range of keys.
 
-Takes: numbers. Gives: a `StreamEnvironment`; its sinks return the number of rows of each range of keys, and a sum that
-does not depend on their order.
+Its sinks return the number of rows of each range of keys, and a sum that does not depend on their order.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import GlobalExchangeMode, Partitioner, StreamSettings
 
 ROW_BYTES: Final = 100
-KEY_BYTES: Final = 10
 BATCH_ROWS: Final = 10_000
+_SEED: Final = 1
 MEMORY_BYTES: Final = 48 * MIB
 """Network buffers on each TaskManager: 2 for each channel and 8 for each gate, of 32 KiB, and stored data."""
 MODES: Final = {
@@ -38,26 +37,18 @@ def shuffle_job(
     consumers: int,
     compression: str = "auto",
     waits_for_slots: bool = False,
-    seed: int = 1,
 ) -> StreamEnvironment:
-    """Builds the job.
+    """Builds the job; each producer makes so many batches of `BATCH_ROWS`, each consumer receives a range of keys.
 
-    Args:
-        mode: one of `MODES`.
-        compression: of what is kept: `auto`, `lz4` or `none`.
-        batches: of `BATCH_ROWS`, from each producer.
-        producers: subtasks that make rows.
-        consumers: subtasks that receive them, each a range of keys.
-        waits_for_slots: whether no slot has subtasks of both stages, so that the second may have to wait for the
-            first; blocking it waits in any case. Otherwise each TaskManager has its part of both stages: without
-            sharing the slots that come first go to the first stage, and those of one TaskManager come together.
-        seed: of the rows.
+    With `waits_for_slots` no slot has subtasks of both stages, so that the second may have to wait for the first; in
+    the mode blocking it waits in any case. Otherwise slots are shared, so that each TaskManager has its part of both
+    stages: without sharing, the first slots go to the first stage, and the slots of a TaskManager follow each other.
     """
     shares = mode != "blocking" and not waits_for_slots
     network = NetworkConfig(memory_bytes=MEMORY_BYTES, shuffle_compression=compression)
     settings = StreamSettings(is_batch=True, exchange_mode=MODES[mode], shares_slots_by_default=shares, network=network)
     job = StreamEnvironment("shuffle", settings=settings)
-    made = job.source(MakeRows, name="rows", parameters={"batches": batches, "seed": seed}).set_parallelism(producers)
+    made = job.source(MakeRows, name="rows", parameters={"batches": batches}).set_parallelism(producers)
     ranged = made.partition_by(Partitioner.CUSTOM, f"{__name__}:by_range").with_format("bytes")
     ranged.sink(SumRows, name="sums").set_parallelism(consumers)
     return job
@@ -66,14 +57,13 @@ def shuffle_job(
 class MakeRows:
     """A source of rows: half of each is a random key and noise, half of it dots, so it compresses as text does."""
 
-    def __init__(self, batches: int, seed: int) -> None:
+    def __init__(self, batches: int) -> None:
         self._left = batches
-        self._seed = seed
         self._random: np.random.Generator | None = None
 
     def open(self, context: Any) -> None:
         """Each subtask has rows of its own."""
-        self._random = np.random.default_rng([self._seed, context.subtask])
+        self._random = np.random.default_rng([_SEED, context.subtask])
 
     def read(self) -> Rows | None:
         """The next batch; None at the end."""
@@ -143,15 +133,15 @@ def _word_sums(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
 _WEIGHTS: Final = np.arange(1, ROW_BYTES // 4 + 1, dtype=np.uint64) * np.uint64(0x9E3779B1)
 
 
-def expected(*, batches: int, producers: int, consumers: int, seed: int = 1) -> list[dict[str, int]]:
-    """Computes what the sinks must return, without a network."""
+def expected(*, batches: int, producers: int, consumers: int) -> list[dict[str, int]]:
+    """Computes the results of the sinks, without a network."""
 
     class _Context:
         subtask = 0
 
     sums = [SumRows() for _ in range(consumers)]
     for subtask in range(producers):
-        source, context = MakeRows(batches, seed), _Context()
+        source, context = MakeRows(batches), _Context()
         context.subtask = subtask
         source.open(context)
         while (rows := source.read()) is not None:

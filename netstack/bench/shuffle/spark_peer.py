@@ -1,7 +1,5 @@
 """The same shuffle by PySpark: the same rows, moved by `repartition`, summed up by the same code.
 
-Takes: a session and the shape of the job. Gives: its duration, and the results of the sinks.
-
 Spark's Python workers make rows and sum them up, from and to Arrow without a copy, as netstack's operators do in
 theirs. Between them is Spark's own shuffle with its own compression. Each range of keys is one value of the
 partitioning column.
@@ -20,14 +18,7 @@ from .rows import ROW_BYTES, MakeRows, SumRows, by_range
 
 
 def run(spark: Any, *, batches: int, producers: int, consumers: int) -> dict[str, Any]:
-    """Runs one shuffle.
-
-    Args:
-        spark: the session.
-        batches: of each producer; see `rows.shuffle_job`, also for the others.
-        producers: tasks that make rows.
-        consumers: ranges of keys, and tasks that receive them.
-    """
+    """Runs one shuffle (`rows.shuffle_job`), and returns its duration and the results of the sinks."""
     import pyarrow as pa
 
     class Context:
@@ -37,7 +28,7 @@ def run(spark: Any, *, batches: int, producers: int, consumers: int) -> dict[str
         offsets = None
         for batch in given:
             for subtask in batch.column(0).to_pylist():
-                source, context = MakeRows(batches, 1), Context()
+                source, context = MakeRows(batches), Context()
                 context.subtask = subtask
                 source.open(context)
                 while (rows := source.read()) is not None:

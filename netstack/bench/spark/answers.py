@@ -41,16 +41,12 @@ def recommend(runs: Any, *, p99_s: float | None = None, mb_per_s: float | None =
         mb_per_s: the least allowed payload throughput; the recommendation then has the least latency. Without a goal it
             is 90 % of the throughput at 100 ms.
     """
-    found = _recommended(_rows(runs), _goal(p99_s, mb_per_s))
-    return runs.sparkSession.createDataFrame(list(found), _ANSWERS)
+    answers = _recommended(_rows(runs), _goal(p99_s, mb_per_s))
+    return runs.sparkSession.createDataFrame(list(answers), _ANSWERS)
 
 
 def compare(a: Any, b: Any) -> Any:
     """Compares the points that two sets of runs share: each figure's change, its 99 % interval, and a verdict on `b`.
-
-    Args:
-        a: rows of the table `runs`.
-        b: rows of the table `runs`.
 
     Raises:
         ConfigError: they have no point in common.
@@ -61,17 +57,14 @@ def compare(a: Any, b: Any) -> Any:
 def regressions(runs: Any, since: datetime) -> Any:
     """Returns the figures that are worse in the runs since a time than before it, in the format of `compare`.
 
-    Args:
-        runs: rows of the table `runs`.
-        since: compared with `started_at`.
-
     Raises:
         ConfigError: no point was measured both before and since.
     """
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-    found = compare(runs.where(F.col("started_at") < F.lit(since)), runs.where(F.col("started_at") >= F.lit(since)))
-    return found.where("verdict = 'worse'")
+    started_at = F.col("started_at")
+    changes = compare(runs.where(started_at < F.lit(since)), runs.where(started_at >= F.lit(since)))
+    return changes.where("verdict = 'worse'")
 
 
 def register_views(
@@ -98,9 +91,9 @@ def register_views(
     goal = _goal(p99_s, mb_per_s)
     views = {table: read_table(spark, url, table) for table in SCHEMAS}
     rows = sorted(_rows(views[RUNS]), key=lambda row: (row["sweep_id"], row["started_at"]))
-    of_sweeps = [(str(sweep), list(found)) for sweep, found in groupby(rows, key=lambda row: row["sweep_id"])]
+    of_sweeps = [(str(sweep), list(runs)) for sweep, runs in groupby(rows, key=lambda row: row["sweep_id"])]
     of_sweeps.sort(key=lambda each: each[1][0]["started_at"])
-    answers = [(sweep, *found) for sweep, each in of_sweeps for found in _recommended(each, goal)]
+    answers = [(sweep, *answer) for sweep, runs in of_sweeps for answer in _recommended(runs, goal)]
     views["recommendations"] = spark.createDataFrame(answers, f"sweep_id string, {_ANSWERS}")
     changes = f"sweep_id string, started_at timestamp, since string, {_DIFFERENCES}"
     views["changes"] = spark.createDataFrame(list(_changes(of_sweeps)), changes)
@@ -147,8 +140,8 @@ def _changes(sweeps: Sequence[tuple[str, Sequence[Row]]]) -> Iterator[tuple[Any,
     for number, (sweep, rows) in enumerate(sweeps):
         for before, others in reversed(sweeps[:number]):
             with contextlib.suppress(ConfigError):  # no point in common
-                found = _compared(others, rows)
-                yield from ((sweep, rows[0]["started_at"], before, *each) for each in found)
+                changes = _compared(others, rows)
+                yield from ((sweep, rows[0]["started_at"], before, *each) for each in changes)
                 break
 
 

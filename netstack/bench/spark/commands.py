@@ -8,7 +8,6 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from netstack.cli.values import COUNT, DURATION, SIZE, SIZES
 from netstack.units import format_count, format_duration, format_size, three_digits
@@ -42,25 +41,19 @@ def exchange(master: str, partitions: int | None, as_json: bool, **settings: Any
     errors = console.err()
     with open_session(where) as spark:
         result = measure(spark, spec, lambda what: errors.print(what, soft_wrap=True))
-    if as_json:
-        console.print_json(result)
-    else:
-        print_exchange(result, console.out())
-    return 0 if result["delivered"] else 1
+    return console.finish(result, as_json, print_exchange)
 
 
-def print_exchange(result: Mapping[str, Any], console: Console) -> None:
+def print_exchange(result: Mapping[str, Any], out: Console) -> None:
     """Prints the figures as a table."""
     settings, spark = result["settings"], result["spark"]
-    console.print(
+    out.print(
         f"Spark {spark['version']} at {spark['master']}, {settings['partitions']} partitions,"
         f" {settings['keys']:,} keys, medians of {settings['repeats']}, tasks' build: {result['sizes'][0]['build']}",
         soft_wrap=True,
     )
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    names = ("row", "rows", "exchange rows/s", "with boundary", "repartition rows/s", "ratio", "buffers")
-    for name in (*names, "peak Python memory", "equal"):
-        table.add_column(name, justify="left" if name == "row" else "right")
+    rates = "exchange rows/s", "with boundary", "repartition rows/s"
+    table = console.table(("row",), ("rows", *rates, "ratio", "buffers", "peak Python memory", "equal"))
     for size in result["sizes"]:
         table.add_row(
             format_size(size["record_bytes"], space=" "),
@@ -73,9 +66,9 @@ def print_exchange(result: Mapping[str, Any], console: Console) -> None:
             f"{size['peak_process_bytes'] / 1e6:,.0f} MB",
             "yes" if size["delivered"] else "[red]NO[/]",
         )
-    console.print(table)
+    out.print(table)
     for slowest in dict.fromkeys(size["slowest"] for size in result["sizes"] if size["slowest"]):
-        console.print(escape(slowest), soft_wrap=True)
+        out.print(escape(slowest), soft_wrap=True)
 
 
 @click.command(short_help="Measure Spark's stream source netstack, beside Spark's own sources.")
@@ -88,18 +81,18 @@ def streams(rows: int, batches: int, master: str, as_json: bool) -> int:
     from netstack.spark.session import open_session
     from netstack.spark.settings import SparkSettings
 
-    from .streams import measure_streams
+    from .streams import StreamsSpec, measure_streams
 
+    spec = StreamsSpec(rows=rows, batches=batches)
     with open_session(SparkSettings(master=master, shared_hosts=True)) as spark:
-        result = measure_streams(spark, rows=rows, batches=batches)
-    if as_json:
-        console.print_json(result)
-        return 0
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("source", "rows/s", "micro-batch", "longest"):
-        table.add_column(name, justify="left" if name == "source" else "right")
+        result = measure_streams(spark, spec)
+    return console.finish(result, as_json, print_streams)
+
+
+def print_streams(result: Mapping[str, Any], out: Console) -> None:
+    """Prints the figures as a table."""
+    table = console.table(("source",), ("rows/s", "micro-batch", "longest"))
     for name, each in result["sources"].items():
         figures = [format_duration(round(each[key], 3)) for key in ("batch_s", "longest_batch_s")]
         table.add_row(name, format_count(each["rows_per_s"]), *figures)
-    console.out().print(table)
-    return 0
+    out.print(table)

@@ -37,17 +37,11 @@ _STRAGGLE_S: Final = 10.0  # nodes end within a second of each other
 
 @final
 class SparkEngine:
-    """Makes runs on one session.
+    """Makes runs on one session, to whose executors the package has been shipped.
 
-    Args:
-        spark: the session; the package has been shipped to its executors.
-        settings: the placement of nodes.
-        on_nodes: called with the rows of a run's nodes (`frames.NODE_SCHEMA`) after each run, failed ones included.
-        session_s: how long the session took to open, for the document; None is unknown.
-        workload: the user's rows, which replace generated records.
-
-    Attributes:
-        is_usable: False after a failure that every other run would repeat.
+    `on_nodes` receives the rows of a run's nodes (`frames.NODE_SCHEMA`), of failed runs too. `session_s` is the time to
+    open the session, for the document. `workload` are the user's rows, which replace generated records. `is_usable` is
+    False after a failure that every other run would repeat.
     """
 
     def __init__(
@@ -180,12 +174,7 @@ class SparkEngine:
 
 @final
 class NodesMissing(MeasurementFailed):
-    """Nodes did not end.
-
-    Args:
-        text: one sentence.
-        hosts: the hosts of these nodes.
-    """
+    """Nodes on these hosts did not end."""
 
     def __init__(self, text: str, hosts: Collection[str]) -> None:
         super().__init__(text)
@@ -196,9 +185,7 @@ class NodesMissing(MeasurementFailed):
 class EndingWatch:
     """Finds the nodes that do not end when the others have: Spark notices after a minute, or never.
 
-    Args:
-        nodes: the number of nodes.
-        endings: returns the nodes that have ended.
+    `endings` returns the nodes that have ended.
     """
 
     def __init__(self, nodes: int, endings: Callable[[], Sequence[Ending]]) -> None:
@@ -221,20 +208,17 @@ class EndingWatch:
         hosts = next((each.hosts for each in endings if each.hosts), ())
         missing = sorted(set(range(self._nodes)) - {each.rank for each in endings})
         named = ", ".join(f"node {rank}{f' at {hosts[rank]}' if hosts else ''}" for rank in missing)
-        found = next((f" ({each.error})" for each in endings if each.error), "")
+        reason = next((f" ({each.error})" for each in endings if each.error), "")
         raise NodesMissing(
-            f"{named} did not end when the others did: the host is down, frozen or cut off from the network{found}",
+            f"{named} did not end when the others did: the host is down, frozen or cut off from the network{reason}",
             {hosts[rank] for rank in missing} if hosts else (),
         )
 
 
 def node_rows(spec: SparkSpec, rows: list[Row], document: dict[str, Any] | None) -> list[Row]:
-    """Returns the rows of a run's nodes, and moves the histograms from the document to them.
+    """Completes the rows that the nodes of a run returned, and moves the histograms from the document to them.
 
-    Args:
-        spec: the run.
-        rows: what the nodes returned.
-        document: the document of the run; None if it failed.
+    The document is None if the run failed.
     """
     result = []
     hosts: list[dict[str, Any]] = [{}] * len(rows) if document is None else document["hosts"]
@@ -269,16 +253,9 @@ _OF_HOST: Final = (
 def failure_of(
     error: BaseException, *, nodes: int, python: str, executors: Executors | None = None
 ) -> MeasurementFailed:
-    """Returns the failure of a run: `PlaceUnusable` if every other run would fail in the same way.
-
-    Args:
-        error: an error of py4j or pyspark.
-        nodes: the number of nodes of the run.
-        python: the workers' interpreter.
-        executors: the executors of the session.
-    """
-    found = explain(error, tasks=nodes, python=python, executors=executors, task="node", fewer="lower --nodes")
-    return PlaceUnusable(found.text) if found.is_final else MeasurementFailed(found.text)
+    """Explains an error of py4j or pyspark: `PlaceUnusable` if every other run would fail in the same way."""
+    failure = explain(error, tasks=nodes, python=python, executors=executors, task="node", fewer="lower --nodes")
+    return PlaceUnusable(failure.text) if failure.is_final else MeasurementFailed(failure.text)
 
 
 def first_failure(rows: Sequence[Mapping[str, Any]]) -> str:

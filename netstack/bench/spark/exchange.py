@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, final
 
-from netstack.errors import ConfigError
 from netstack.spark import ExchangeStatistics, exchange, plain_errors
 
-from ..host import host_facts, version
+from ..experiment import with_facts
+from ..spec import Settings, refuse_below
 
 LEAST_BYTES: Final = 16  # a key and a number, 8 bytes each
 KINDS: Final = ("exchange", "exchange_ended", "repartition")
@@ -26,17 +26,10 @@ KINDS: Final = ("exchange", "exchange_ended", "repartition")
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeSpec:
-    """The settings of a measurement.
+class ExchangeSpec(Settings):
+    """The settings of a measurement; each field is a flag of the command.
 
-    Attributes:
-        rows: the number of rows of the DataFrame.
-        most_bytes: the greatest size of the DataFrame; it has fewer rows if they would exceed it.
-        record_sizes: the sizes of a row, in bytes.
-        keys: the number of distinct keys.
-        partitions: the number of input and output partitions, which is the number of parallel tasks.
-        buffer_timeout_s: the buffer timeout of the exchange; None waits for full buffers.
-        repeats: the number of passes after the warm-up.
+    The DataFrame has fewer `rows` if they would exceed `most_bytes`. Each of the `partitions` is a task.
     """
 
     rows: int = 2_000_000
@@ -48,16 +41,13 @@ class ExchangeSpec:
     repeats: int = 3
 
     def __post_init__(self) -> None:
-        """Refuses numbers out of range, with the name of the flag."""
-        for flag, value, least in (
+        refuse_below(
             ("--rows", self.rows, 1),
             ("--record-sizes", min(self.record_sizes, default=0), LEAST_BYTES),
             ("--keys", self.keys, 1),
             ("--partitions", self.partitions, 1),
             ("--repeats", self.repeats, 1),
-        ):
-            if value < least:
-                raise ConfigError(f"{flag} {value}: the minimum is {least}")
+        )
 
     def rows_of(self, record_bytes: int) -> int:
         """Returns the number of rows of a size."""
@@ -65,28 +55,19 @@ class ExchangeSpec:
 
 
 def measure(spark: Any, spec: ExchangeSpec, on_progress: Callable[[str], None] = lambda what: None) -> dict[str, Any]:
-    """Measures all sizes in one session, and returns the document.
-
-    Args:
-        spark: the session; it needs a slot for each partition.
-        spec: the settings.
-        on_progress: called with a description of each step.
+    """Measures all sizes in one session with a slot for each partition, and returns the document.
 
     Raises:
         SparkFailed: a job failed; the text is one sentence.
     """
-    sizes = []
     with plain_errors():
-        for record_bytes in spec.record_sizes:
-            sizes.append(_measure(spark, spec, record_bytes, on_progress))
-    return {
-        "settings": asdict(spec),
+        sizes = [_measure(spark, spec, record_bytes, on_progress) for record_bytes in spec.record_sizes]
+    figures = {
         "sizes": sizes,
         "delivered": all(size["delivered"] for size in sizes),
         "spark": {"master": str(spark.sparkContext.master), "version": str(spark.version)},
-        "host": host_facts(),
-        "version": version(),
     }
+    return with_facts(spec, figures)
 
 
 def _measure(spark: Any, spec: ExchangeSpec, record_bytes: int, on_progress: Callable[[str], None]) -> dict[str, Any]:
@@ -147,5 +128,5 @@ def _checksums(frame: Any) -> Mapping[int, tuple[int, int]]:
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
     hashed = F.sum(F.xxhash64(*frame.columns).cast("decimal(38,0)"))
-    found = frame.groupBy("key").agg(F.count("*").alias("n"), hashed.alias("s")).collect()
-    return {row["key"]: (row["n"], int(row["s"])) for row in found}
+    sums = frame.groupBy("key").agg(F.count("*").alias("n"), hashed.alias("s")).collect()
+    return {row["key"]: (row["n"], int(row["s"])) for row in sums}

@@ -133,17 +133,12 @@ def node_frame(spark: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def per_setting(nodes: Any) -> Any:
-    """Aggregates over nodes and repeats, by sweep and setting.
+    """Aggregates a DataFrame of `NODE_SCHEMA`, of one or several sweeps, over nodes and repeats.
 
-    Args:
-        nodes: a DataFrame of `NODE_SCHEMA`, of one or several sweeps.
-
-    Returns:
-        A DataFrame of `AGGREGATE_SCHEMA`: `runs` (their number), `samples` (the sum), `max_us` (the maximum), and the
-        medians over the repeats of `records_per_s` and `payload_mb_per_s` (sums over the nodes), `slowest_share` (the
-        slowest node's rate divided by the fastest's), and `p50_us` to `p999_us`. The percentiles of a repeat are those
-        of its nodes' merged histograms, by `Histogram.percentile_ns`: the figures of the table of runs. They are NULL
-        without samples.
+    The result, of `AGGREGATE_SCHEMA`, has for each sweep and setting `runs` (their number), `samples` (the sum),
+    `max_us` (the maximum), and the medians over the repeats of `records_per_s` and `payload_mb_per_s` (sums over the
+    nodes), `slowest_share` (the slowest node's rate divided by the fastest's), and `p50_us` to `p999_us`. The
+    percentiles of a repeat are those of its nodes' merged histograms, as in the table of runs; NULL without samples.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
@@ -176,14 +171,14 @@ def per_setting(nodes: Any) -> Any:
     joined = runs.join(latency, run, "left").withColumns(
         {name: F.least(name, "longest") for name in (*latencies, "max_us")}  # least() leaves NULL out
     )
-    found = joined.groupBy(*keys).agg(
+    groups = joined.groupBy(*keys).agg(
         F.count("*").alias("runs"),
         *(F.median(name).alias(name) for name in shares),
         F.sum("samples").alias("samples"),
         *(F.median(name).alias(name) for name in latencies),
         F.max("max_us").alias("max_us"),
     )
-    return found.orderBy(*keys)
+    return groups.orderBy(*keys)
 
 
 def with_sweep(

@@ -65,41 +65,27 @@ Row = dict[str, Any]
 class NodeJob:
     """The settings of all nodes of a run.
 
-    Attributes:
-        settings: a `RunSpec`, as plain data.
-        subtasks: the sources and sinks of each node, by rank.
-        relay: whether records make a round trip.
-        rows_file: the file with the user's rows, which Spark distributes; None generates records.
-        token: the shared secret of this run, at least 16 bytes.
-        build: `own_build` of the driver, which every node must run; empty disables the check.
-        netstack_build: `compiled` or `python`, which every node must run; empty disables the check.
-        memory_bytes: the memory for a node's network buffers.
-        ports: first and last port a node may listen on; None is any port.
-        needs_distinct_hosts: whether two nodes on one host are an error.
-        setup_timeout_s: the longest time for everything before the run.
-        deadline_s: the longest time for the run.
+    `setup_timeout_s` is the longest time for everything before the run, `deadline_s` that of the run.
     """
 
-    settings: dict[str, Any]
-    subtasks: tuple[tuple[int, int], ...]
+    settings: dict[str, Any]  # a `RunSpec`, as plain data
+    subtasks: tuple[tuple[int, int], ...]  # the sources and sinks of each node, by rank
     relay: bool = False
-    rows_file: str | None = None
-    token: bytes = b""
-    build: str = ""
-    netstack_build: str = ""
+    rows_file: str | None = None  # with the user's rows, which Spark distributes; None generates records
+    token: bytes = b""  # the shared secret of this run, at least 16 bytes
+    build: str = ""  # `own_build` of the driver, which every node must run; empty disables the check
+    netstack_build: str = ""  # `compiled` or `python`, likewise
     memory_bytes: int = 256 * MIB
-    ports: tuple[int, int] | None = None
+    ports: tuple[int, int] | None = None  # the first and the last to listen on; None is any
     needs_distinct_hosts: bool = False
     setup_timeout_s: float = 20.0
     deadline_s: float = 60.0
 
 
 def run_node(job: NodeJob, report: Callable[[list[Any]], None], _: Iterator[Any]) -> Iterator[Row]:
-    """Runs a node; the function that `mapPartitions` gets.
+    """Runs a node in `mapPartitions`.
 
-    Args:
-        job: the settings of all nodes.
-        report: receives the node's `Ending` at once; Spark delivers the rows when all nodes have ended.
+    `report` receives the node's `Ending` at once; Spark delivers the rows when all nodes have ended.
     """
     from pyspark import SparkFiles
 
@@ -126,32 +112,17 @@ def _begin_session() -> None:
 @final
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of a node.
+    """The end of a node."""
 
-    Attributes:
-        token: the secret of its run.
-        rank: the node's rank.
-        error: None if it succeeded.
-        hosts: the hosts of all nodes, by rank; empty if the addresses were not exchanged.
-    """
-
-    token: bytes
+    token: bytes  # the secret of its run
     rank: int
     error: str | None
-    hosts: tuple[str, ...]
+    hosts: tuple[str, ...]  # of all nodes, by rank; empty if the addresses were not exchanged
 
 
 @final
 class Node:
-    """A node of a run.
-
-    Args:
-        job: the settings of all nodes.
-        task: the rank and address of this node; rank 0 leads.
-
-    Attributes:
-        hosts: the hosts of all nodes, by rank, after the exchange of addresses.
-    """
+    """A node of a run; rank 0 leads. `hosts` has the hosts of all nodes, by rank, after the exchange of addresses."""
 
     def __init__(self, job: NodeJob, task: BarrierTask) -> None:
         self._job = job
@@ -241,9 +212,9 @@ class Node:
                     f" {self._job.netstack_build} one ({peer['why_python']}): NETSTACK_PURE=1 makes all run Python"
                 )
         for what in ("build", "python"):
-            found = {str(peer[what]): f"{peer['hostname']} ({peer['host']})" for peer in peers}
-            if len(found) > 1:
-                values = ", ".join(f"{value} on {where}" for value, where in found.items())
+            hosts_by_value = {str(peer[what]): f"{peer['hostname']} ({peer['host']})" for peer in peers}
+            if len(hosts_by_value) > 1:
+                values = ", ".join(f"{value} on {where}" for value, where in hosts_by_value.items())
                 return f"nodes differ in their {what}: {values}; install the same on every worker"
         hosts = [str(peer["host"]) for peer in peers]
         if self._job.needs_distinct_hosts and len(set(hosts)) < len(hosts):

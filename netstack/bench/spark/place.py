@@ -37,15 +37,8 @@ def spark_place(
 ) -> Iterator[tuple[RunOnce, Progress]]:
     """Opens a session for a block, which gets the function that makes a run; writes the tables at the end of the block.
 
-    Spark's output goes to a file in the results folder.
-
-    Args:
-        settings: the settings of `SparkSettings`.
-        spec: any of the runs; only common settings are used.
-        store: the results folder.
-        progress: called for every run.
-        console: prints where the tables are.
-        warehouse: URL of the folder of tables; None is beside the results folder, if the executors share it.
+    Spark's output goes to a file in the results folder. `spec` is any of the runs; only common settings are used. The
+    folder of tables is `warehouse`, by default beside the results folder, if the executors share it.
 
     Raises:
         NetstackError: the session cannot be opened.
@@ -100,15 +93,8 @@ def _checked(spark: Any, where: SparkSettings, warehouse: str | None, store: Sto
 def _write(spark: Any, recorder: Recorder, store: Store, url: str, deadline_s: float) -> str:
     """Writes the tables, and returns a sentence for the user. The sweep is stored already, so nothing is raised."""
     command = str(read_sweep(store.folder).get("command") or "")
-    work = partial(
-        write_tables,
-        spark,
-        url,
-        sweep_id=recorder.sweep_id,
-        command=command,
-        runs=store.rows(),
-        nodes=recorder.rows(),
-    )
+    runs, nodes = store.rows(), recorder.rows()
+    work = partial(write_tables, spark, url, sweep_id=recorder.sweep_id, command=command, runs=runs, nodes=nodes)
     try:
         run_job(spark.sparkContext, f"netstack-tables-{recorder.sweep_id}", "tables", work, deadline_s=deadline_s)
     except (OSError, JobTooSlow) as error:

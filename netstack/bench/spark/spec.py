@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, final
 from netstack.errors import ConfigError
 
 from ..mesh.spec import MeshSpec
-from ..spec import RunSpec
+from ..spec import RunSpec, refuse_below
 
 _NOWHERE_PORT: Final = 6121  # a placeholder: nodes have no address before they run
 _NAMED_LATER: Final = "rows"  # a placeholder: rows are read when the session is open
@@ -18,14 +18,9 @@ _NAMED_LATER: Final = "rows"  # a placeholder: rows are read when the session is
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSpec(RunSpec):
-    """One run; `rate_per_s` and `records` apply to each source.
+    """One run on `nodes` TaskManagers, one for each barrier task; `rate_per_s` and `records` apply to each source.
 
-    Attributes:
-        nodes: the number of TaskManagers, one for each barrier task.
-        sources_per_node: the number of source subtasks of each node.
-        sinks_per_node: the number of sink subtasks of each node.
-        relay: whether records make a round trip.
-        one_way: whether half of the nodes have the sources and the others the sinks, like two processes.
+    With `relay` records make a round trip. With `one_way` half of the nodes have the sources and the others the sinks.
     """
 
     ENGINE_KIND: ClassVar[str] = "spark"
@@ -40,14 +35,8 @@ class SparkSpec(RunSpec):
     one_way: bool = False
 
     def __post_init__(self) -> None:
-        """Refuses settings that a mesh does not support, with the name of the flag."""
         RunSpec.__post_init__(self)
-        for flag, value in (
-            ("--nodes", self.nodes),
-            ("--parallelism", min(self.sources_per_node, self.sinks_per_node)),
-        ):
-            if value < 1:
-                raise ConfigError(f"{flag} {value}: the minimum is 1")
+        refuse_below(("--nodes", self.nodes, 1), ("--parallelism", min(self.sources_per_node, self.sinks_per_node), 1))
         if self.one_way and (self.nodes < 2 or self.relay):
             raise ConfigError("--one-way needs two nodes, and sinks beside no source: not --nodes 1, not --relay")
         try:

@@ -14,64 +14,61 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, final
 
 from netstack import blocking
-from netstack.errors import ConfigError
 from netstack.spark import Publisher, plain_errors, register
 
-from ..host import host_facts, version
+from ..experiment import with_facts
+from ..spec import Settings, refuse_below
 
 _LOOK_S: Final = 0.05
+_TIMEOUT_S: Final = 120.0  # for each source
 _LINES: Final = 1000
 _SOCKET_ROWS: Final = 2000  # Spark's reader searches each line from the first: a long micro-batch takes minutes
 
 
-def measure_streams(spark: Any, *, rows: int, batches: int, timeout_s: float = 120.0) -> dict[str, Any]:
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsSpec(Settings):
+    """The settings: rows of a micro-batch (of the socket those that have arrived, 2,000 at most), and micro-batches."""
+
+    rows: int
+    batches: int
+
+    def __post_init__(self) -> None:
+        refuse_below(("--rows", self.rows, 1), ("--batches", self.batches, 1))
+
+
+def measure_streams(spark: Any, spec: StreamsSpec) -> dict[str, Any]:
     """Measures one source after the other, and returns the document.
 
-    Args:
-        spark: the session.
-        rows: the rows of a micro-batch. Those of the socket are what has arrived, of 2,000 at most.
-        batches: the micro-batches that count.
-        timeout_s: the longest time for each source.
-
     Raises:
-        ConfigError: a number is below 1.
         SparkFailed: a query failed; the text is one sentence.
-        TimeoutError: a source has not delivered its rows in time.
+        TimeoutError: a source has not delivered its rows within two minutes.
     """
-    if rows < 1 or batches < 1:
-        raise ConfigError(f"--rows {rows}, --batches {batches}: the minimum is 1")
     register(spark)
-    found = {}
+    sources = {}
+    batches = spec.batches + 1
     for name, source in _SOURCES.items():
-        count = min(rows, _SOCKET_ROWS) if name == "socket" else rows
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            plain_errors(),
-            source(spark, Path(folder), count, batches + 1) as df,
-        ):
-            found[name] = _figures(df, count * (batches + 1), timeout_s)
-    return {
-        "settings": {"rows": rows, "batches": batches},
-        "sources": found,
-        "spark": {"master": str(spark.sparkContext.master), "version": str(spark.version)},
-        "host": host_facts(),
-        "version": version(),
-    }
+        count = min(spec.rows, _SOCKET_ROWS) if name == "socket" else spec.rows
+        with tempfile.TemporaryDirectory() as folder, plain_errors(), source(spark, Path(folder), count, batches) as df:
+            sources[name] = _figures(df, count * batches)
+    session = {"master": str(spark.sparkContext.master), "version": str(spark.version)}
+    return with_facts(spec, {"sources": sources, "spark": session})
 
 
-def _figures(df: Any, rows: int, timeout_s: float) -> dict[str, float]:
+def _figures(df: Any, rows: int) -> dict[str, float]:
     query = df.writeStream.format("noop").start()
-    until_s = time.monotonic() + timeout_s
+    until_s = time.monotonic() + _TIMEOUT_S
     try:
         while sum(each["numInputRows"] for each in query.recentProgress) < rows:
             if query.exception() is not None or not query.isActive:
                 query.awaitTermination()  # raises
             if time.monotonic() > until_s:
-                raise TimeoutError(f"{rows} rows were not read within {timeout_s:g} s")
+                raise TimeoutError(f"{rows} rows were not read within {_TIMEOUT_S:g} s")
             time.sleep(_LOOK_S)
     finally:
         query.stop()

@@ -16,14 +16,11 @@ slots that are missing, or two nodes share a host.
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
-import os
 import re
 import secrets
 import warnings
 from collections.abc import Mapping, Sequence
-from io import FileIO
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -35,13 +32,13 @@ from netstack.spark.ship import ship
 
 from ..grid import Grid, PlannedRun, with_rows
 from ..stopping import scratch_folder
-from ..store import Row, Store, StoreError
+from ..store import Row, Store, StoreError, append_whole
 from ..sweep import Progress, succeeded
 from ..sweep import run_sweep as run_grid
 from .engine import SparkEngine
 from .frames import node_frame, with_sweep
 from .spec import SparkSpec
-from .workload import check_same, name_of_frame, ship_frame
+from .workload import FRAME_NAME, check_same, ship_frame
 
 NODES_JOURNAL: Final = "nodes.jsonl"
 _COMMAND: Final = "netstack.bench.spark.run_sweep"
@@ -85,10 +82,10 @@ def run_sweep(
     check_session(ClassicDriver(spark))
     grid = settings if isinstance(settings, Grid) else _grid_of(settings)
     if data is not None:
-        grid = with_rows(grid, name_of_frame(), key)
+        grid = with_rows(grid, FRAME_NAME, key)
     elif key is not None:
         raise ConfigError(f"key={key!r} is a column of data: give data too")
-    grid = on_spark(grid, where.node_count)
+    grid = grid.with_spec(SparkSpec, nodes=where.node_count)
     ship(spark)
     with (
         scratch_folder() as scratch,
@@ -110,27 +107,11 @@ def run_sweep(
         return node_frame(spark, recorder.rows())
 
 
-def on_spark(grid: Grid, nodes: int) -> Grid:
-    """Returns the same grid with runs over this many nodes.
-
-    Raises:
-        ConfigError: a point of the grid cannot run over nodes.
-    """
-    return grid.with_spec(SparkSpec, nodes=nodes)
-
-
 @final
 class Recorder:
-    """Stores the rows of nodes beside those of runs, and forwards progress.
+    """Stores the rows of nodes beside those of runs in `path`, and forwards progress.
 
-    Args:
-        store: the results folder, open.
-        progress: called for every run.
-
-    Attributes:
-        sweep_id: the folder's name and six random digits, so that folders of one name can share tables; stored in the
-            folder.
-        path: the journal of the rows of nodes.
+    `sweep_id` is the folder's name and six random digits, so that folders of one name can share tables.
     """
 
     def __init__(self, store: Store, progress: Progress | None) -> None:
@@ -165,7 +146,7 @@ class Recorder:
         data = "".join(json.dumps(each, separators=(",", ":")) + "\n" for each in common).encode()
         try:
             with self.path.open("ab", buffering=0) as journal:
-                _append_whole(journal, data)
+                append_whole(journal, data)
         except OSError as error:
             raise StoreError(
                 f"cannot write {self.path}: {error.strerror or error}; free disk space, and run the same command again"
@@ -174,7 +155,7 @@ class Recorder:
     def rows(self) -> list[Row]:
         """Returns the rows of all runs in the store, earlier sessions included; the last rows of a repeated run."""
         runs = {(row["run_id"], row["repeat"]): row for row in self._store.rows()}
-        found: dict[tuple[str, int, int], Row] = {}
+        rows: dict[tuple[str, int, int], Row] = {}
         for row in self._lines():
             run = runs.get((row["run_id"], row["repeat"]))
             if run is not None:
@@ -186,28 +167,17 @@ class Recorder:
                     "master": run.get("spark_master"),
                     "spark_version": run.get("spark_version"),
                 }
-                found[row["run_id"], row["repeat"], row["rank"]] = {**row, **common}
-        return list(found.values())
+                rows[row["run_id"], row["repeat"], row["rank"]] = {**row, **common}
+        return list(rows.values())
 
     def _lines(self) -> list[Row]:
-        found = []
+        rows = []
         for line in self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else ():
             try:
-                found.append(json.loads(line))
+                rows.append(json.loads(line))
             except json.JSONDecodeError:
                 continue  # incomplete: its process was killed
-        return found
-
-
-def _append_whole(journal: FileIO, data: bytes) -> None:
-    end = journal.seek(0, os.SEEK_END)
-    try:
-        if journal.write(data) != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fsync(journal.fileno())
-    except OSError:
-        journal.truncate(end)
-        raise
+        return rows
 
 
 def _grid_of(settings: Mapping[str, Any]) -> Grid:

@@ -88,12 +88,7 @@ def table_url(warehouse: str) -> str:
 
 
 def check_tables(spark: Any, url: str, executors: int) -> None:
-    """Writes a row from every executor, reads them back, and deletes them.
-
-    Args:
-        spark: the session.
-        url: the URL of the folder of tables.
-        executors: the number of executors.
+    """Writes a row from every executor into the folder of tables, reads them back, and deletes them.
 
     Raises:
         ConfigError: the rows cannot be written, or some are missing afterwards.
@@ -105,12 +100,12 @@ def check_tables(spark: Any, url: str, executors: int) -> None:
     try:
         try:
             spark.range(0, executors, 1, executors).write.parquet(probe)
-            found = spark.read.schema("id bigint").parquet(probe).count()
+            rows = spark.read.schema("id bigint").parquet(probe).count()
         finally:
             ClassicDriver(spark).remove_folder(probe)
     except spark_errors() as error:
         raise ConfigError(f"--warehouse {url}: Spark cannot write there: {explain_storage(error)}") from error
-    if found != executors:
+    if rows != executors:
         raise ConfigError(
             f"--warehouse {url}: the executors do not share this folder with the driver, and their rows are lost: give"
             " a URL that all of them reach, such as s3a:// or hdfs://"
@@ -118,12 +113,7 @@ def check_tables(spark: Any, url: str, executors: int) -> None:
 
 
 def read_table(spark: Any, url: str, table: str) -> Any:
-    """Reads a table with all its sweeps, older schemas included.
-
-    Args:
-        spark: the session.
-        url: the URL of the folder of tables.
-        table: one of `SCHEMAS`.
+    """Reads one of `SCHEMAS` in the folder of tables with all its sweeps, older schemas included.
 
     Raises:
         AnalysisException: the table does not exist; Spark's error.
@@ -142,13 +132,7 @@ def write_tables(
 ) -> None:
     """Writes the sweep's partitions of all tables, and rewrites those of sweeps of older schemas.
 
-    Args:
-        spark: the session.
-        url: the URL of the folder of tables.
-        sweep_id: the id of the sweep.
-        command: the command that measured it.
-        runs: the rows of the results folder.
-        nodes: the rows of nodes (`sweep.Recorder`).
+    `command` measured the sweep; `runs` are the rows of its results folder, `nodes` those of `sweep.Recorder`.
     """
     of_runs = run_frame(spark, runs, sweep_id=sweep_id, command=command).cache()
     by_node = node_frame(spark, [{**row, "command": command} for row in nodes]).cache()
@@ -169,16 +153,16 @@ def run_frame(spark: Any, rows: Sequence[Mapping[str, Any]], *, sweep_id: str, c
     """Returns the rows of a results folder as a DataFrame of `runs`, with `timeline`; missing columns are NULL."""
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-    found = spark.createDataFrame(arrow_table([dict(row) for row in rows]))
+    frame = spark.createDataFrame(arrow_table([dict(row) for row in rows]))
     disciplines = F.create_map(*(F.lit(word) for pair in DISCIPLINES.items() for word in pair))
-    return found.select(
+    return frame.select(
         F.lit(sweep_id).alias("sweep_id"),
         F.to_timestamp("started_at").alias("started_at"),
         disciplines[F.col("kind")].alias("discipline"),
         F.lit(command).alias("command"),
         *_OWN,
         *(
-            (F.col(name) if name in found.columns else F.lit(None)).cast(kind).alias(name)
+            (F.col(name) if name in frame.columns else F.lit(None)).cast(kind).alias(name)
             for name, kind in _SPARK_COLUMNS.items()
         ),
         "timeline",

@@ -28,6 +28,9 @@ from ..source import import_arrow
 from ..spec import RunSpec
 from ..store import Store
 
+FRAME_NAME: Final = "a DataFrame"
+"""The name of a DataFrame, which has none."""
+
 _URL: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:/")
 _FORMATS: Final = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".orc": "orc"}
 
@@ -35,12 +38,7 @@ _FORMATS: Final = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "jso
 @final
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Rows that every executor can read.
-
-    Attributes:
-        name: the name of the table or file.
-        packed: the file, which Spark distributes.
-    """
+    """Rows of a table or file that every executor can read: Spark distributes the packed file."""
 
     name: str
     packed: PackedRows
@@ -54,11 +52,6 @@ class Workload:
         """Returns the facts for the document of a run."""
         packed = self.packed
         return {"name": self.name, "rows": packed.rows, "bytes": packed.payload_bytes, "sha256": packed.sha256}
-
-
-def name_of_frame() -> str:
-    """Returns the name of a DataFrame without a name."""
-    return "a DataFrame"
 
 
 def rows_of_file(spec: RunSpec) -> Rows | None:
@@ -97,16 +90,13 @@ def ship_rows(spark: Any, rows: Rows, name: str) -> Workload:
 def ship_frame(spark: Any, df: Any, spec: RunSpec) -> Workload:
     """Distributes the rows of a DataFrame as a workload, until the session ends.
 
-    Args:
-        spark: the session; the package has been shipped to its executors.
-        df: the DataFrame.
-        spec: any of the sweep's runs: it has the format and the key of the records.
+    `spec` is any of the sweep's runs: it has the format and the key of the records.
 
     Raises:
         InputError: the DataFrame has no rows, no such key column, or too many rows.
         SparkFailed: the DataFrame cannot be computed.
     """
-    name, reading = spec.input_path or name_of_frame(), _reading(spec)
+    name, reading = spec.input_path or FRAME_NAME, _reading(spec)
     if spec.key_column is not None:
         column_at(name, df.columns, spec.key_column)
     parts = df.mapInArrow(partial(_pack, name, reading), "part binary")

@@ -13,7 +13,8 @@ import trio
 from netstack.bench.inputs import table_rows
 from netstack.bench.mesh import invokables
 from netstack.bench.mesh.cluster import open_mesh
-from netstack.bench.mesh.coordinator import MeshDeadlines, run_mesh
+from netstack.bench.mesh.coordinator import MeshDeadlines, measure_mesh
+from netstack.bench.mesh.result import document_of
 from netstack.bench.mesh.spec import MeshSpec
 from netstack.bench.packed import (
     keep,  # that of the invokables
@@ -49,7 +50,7 @@ class Hosts:
         self, spec: MeshSpec, on_progress: OnProgress | None = None, deadlines: MeshDeadlines = FAST
     ) -> dict[str, Any]:
         async with open_mesh(spec) as mesh:
-            return await run_mesh(spec, mesh, on_progress, deadlines=deadlines)
+            return document_of(await measure_mesh(spec, mesh, on_progress, deadlines=deadlines), "hosts")
 
     async def check_released(self) -> None:
         """Nothing of any run is left, as soon as the daemons have noticed that it is over."""
@@ -347,6 +348,6 @@ def test_as_many_daemons_as_hosts() -> None:
     async def work(hosts: Hosts) -> None:
         with pytest.raises(LocalProtocolError, match="1 daemons for 2 hosts"):
             async with open_mesh(MeshSpec(hosts=tuple(hosts.addresses[:1]))) as mesh:
-                await run_mesh(hosts.spec(records=1), mesh)
+                await measure_mesh(hosts.spec(records=1), mesh)
 
     on_hosts(2, work)

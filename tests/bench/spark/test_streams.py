@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from netstack.bench.spark.streams import measure_streams
+from netstack.bench.spark.streams import StreamsSpec, measure_streams
 from netstack.errors import ConfigError
 
 pytestmark = [pytest.mark.java, pytest.mark.long, pytest.mark.xdist_group("spark")]
 
 
 def test_every_source_has_its_figures(spark: Any) -> None:
-    found = measure_streams(spark, rows=100, batches=1)["sources"]
+    found = measure_streams(spark, StreamsSpec(rows=100, batches=1))["sources"]
     assert list(found) == ["netstack", "rate-micro-batch", "files", "socket"]
     for figures in found.values():
         assert figures["rows_per_s"] > 0
@@ -22,4 +22,4 @@ def test_every_source_has_its_figures(spark: Any) -> None:
 
 def test_numbers_that_cannot_be_are_refused(spark: Any) -> None:
     with pytest.raises(ConfigError, match="--batches 0: the minimum is 1"):
-        measure_streams(spark, rows=1, batches=0)
+        StreamsSpec(rows=1, batches=0)
