@@ -81,15 +81,7 @@ class _App:
 
 
 def main(arguments: Sequence[str] | None = None, *, runners: Runners | None = None) -> int:
-    """Runs one command.
-
-    Args:
-        arguments: without the program's name; None takes the process's own.
-        runners: makes the runs.
-
-    Returns:
-        The exit code: 0, 1 or 2.
-    """
+    """Runs one command and returns the exit code: 0, 1 or 2. The default of `arguments` are those of the process."""
     words = tuple(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in words
     try:

@@ -76,6 +76,12 @@ class Difference:
         """Whether there were enough repeats."""
         return self.low is not None
 
+    def range_text(self) -> str:
+        """The interval of the change; without one, the threshold."""
+        if self.low is None or self.high is None:
+            return f"unknown (\u00b1{self.threshold:.0%})"
+        return f"{self.low:+.1%} to {self.high:+.1%}"
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:

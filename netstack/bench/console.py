@@ -251,7 +251,7 @@ def print_comparison(comparison: Comparison, console: Console, *, everything: bo
             _metric(difference, difference.a.median),
             _metric(difference, difference.b.median),
             f"{difference.change:+.1%}",
-            _range(difference),
+            difference.range_text(),
             difference.verdict,
             style=styles[difference.verdict],
         )
@@ -264,12 +264,6 @@ def print_comparison(comparison: Comparison, console: Console, *, everything: bo
         )
     for line in (*comparison.summary(), *comparison.remarks):
         console.print(escape(line), soft_wrap=True)
-
-
-def _range(difference: Difference) -> str:
-    if difference.low is None or difference.high is None:
-        return f"unknown (\u00b1{difference.threshold:.0%})"
-    return f"{difference.low:+.1%} to {difference.high:+.1%}"
 
 
 def _metric(difference: Difference, value: float) -> str:

@@ -54,11 +54,10 @@ Cost: TypeAlias = dict[str, Any]
 
 @final
 class Costs(trio.abc.Instrument):
-    """Sums the time of one thread by activity; `crossings` counts calls of wrapped functions."""
+    """Sums the time of one thread by activity."""
 
     def __init__(self, role: str, clock: Callable[[], float] = perf_counter) -> None:
         self.seconds: dict[str, float] = {}
-        self.crossings = 0
         self._role = role
         self._task = trio.lowlevel.current_task()
         self._clock = clock
@@ -72,7 +71,6 @@ class Costs(trio.abc.Instrument):
         self.seconds[inside] = self.seconds.get(inside, 0.0) + now - self._since
         self._since = now
         self._inside.append(what)
-        self.crossings += 1
 
     def leave(self) -> None:
         """Counts time for the enclosing activity again."""

@@ -84,6 +84,10 @@ class Cell:
     settings: Mapping[str, Any]
     errors: tuple[Error, ...]
 
+    def error_of(self, name: str) -> Error | None:
+        """The error of a figure; None if it was not compared."""
+        return next((error for error in self.errors if error.name == name), None)
+
     @property
     def is_within(self) -> bool:
         """Whether no figure is known to differ by more than 15 %."""

@@ -37,7 +37,7 @@ def address_of(spec: RunSpec, socket_path: Path) -> str:
 
 
 def prepare(spec: RunSpec, scratch: Path) -> None:
-    """Writes what both processes need into the folder of a run: certificates, for TLS.
+    """Writes the certificates of both processes, for TLS, into the folder of a run.
 
     Raises:
         ConfigError: `cryptography` is missing.
@@ -72,12 +72,7 @@ def config_of(spec: RunSpec) -> NetworkConfig:
 
 
 def descriptors_of(spec: RunSpec, producers: str) -> list[ChannelDescriptor]:
-    """The channels of the gate: record `i` arrives on channel `i % channels`.
-
-    Args:
-        spec: the settings.
-        producers: space-separated addresses of the producer's TaskManagers.
-    """
+    """The channels of the gate from the producer's TaskManagers (space-separated addresses), which take turns."""
     addresses = producers.split(" ")
     count = len(addresses)
     return [

@@ -60,7 +60,10 @@ class Page:
         """The page as one self-contained HTML file, with the command line and the date."""
         host = result["host"]
         line = f"netstack {result['version']} · on {host['name']} · {made} · {self.about}"
-        settings = [(setting_name(key), _setting(key, value)) for key, value in spec.as_dict().items()]
+        settings = [
+            (setting_name(key), ", ".join(map(plain, value)) if isinstance(value, list) else setting_text(key, value))
+            for key, value in spec.as_dict().items()
+        ]
         body = [
             f"<h1>{self.heading}</h1>",
             f'<p class="sub">{escape(line)}</p>',
@@ -120,10 +123,6 @@ class ResultFolder:
             standard = console.out()
             show(standard)
             standard.print(f"\npicture: {escape_markup(str(path))}", soft_wrap=True)
-
-
-def _setting(name: str, value: Any) -> str:
-    return ", ".join(map(plain, value)) if isinstance(value, list) else setting_text(name, value)
 
 
 def machine_facts(host: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

@@ -84,8 +84,8 @@ class Interval:
 
     def text(self, write: Callable[[float], str]) -> str:
         """`4.2 ms (3.9 to 4.5 ms)`, rounded by the width; `write` formats a figure with its unit."""
-        digits = digits_of(self.middle, self.half)
-        middle, low, high = (write(_rounded(value, digits)) for value in (self.middle, self.low, self.high))
+        places = digits_of(self.middle, self.half) - 1
+        middle, low, high = (write(float(f"{value:.{places}e}")) for value in (self.middle, self.low, self.high))
         return middle if low == high else f"{middle} ({low} to {high})"
 
     def percent(self) -> str:
@@ -102,10 +102,6 @@ def digits_of(value: float, half: float) -> int:
     if not half or not value:
         return 3
     return min(3, max(1, math.floor(math.log10(abs(value))) - math.floor(math.log10(half)) + 1))
-
-
-def _rounded(value: float, digits: int) -> float:
-    return float(f"{value:.{digits - 1}e}")
 
 
 def _logarithms(values: Iterable[float]) -> Sequence[float] | None:

@@ -45,9 +45,7 @@ def due_ns_many(start_ns: int, rate_per_s: float, indexes: npt.NDArray[np.uint64
 class Pacer:
     """Returns how many records to send now, until the run is over.
 
-    Attributes:
-        sent_records: returned so far; the producer must send all of them.
-        stopped_ns: time of the end of the run; 0 before.
+    The producer must send all that were returned (`sent_records`). `stopped_ns` is the end of the run, 0 before.
     """
 
     __slots__ = (
@@ -74,16 +72,10 @@ class Pacer:
         should_stop: Callable[[], bool] = lambda: False,
         spins: bool = True,
     ) -> None:
-        """Creates the pacer of one run.
+        """Creates the pacer of a run that ends after `records`, `seconds`, or if `should_stop` (called for each span).
 
-        Args:
-            start_ns: due time of record 0.
-            most: maximum number of records of one span: the size of a batch.
-            records: the run ends after this many.
-            seconds: the run ends this long after the start.
-            rate_per_s: None returns `most` at once.
-            should_stop: called once per span.
-            spins: False only sleeps (trio engines): about 100 us late, for machines that need the processor elsewhere.
+        Record 0 is due at `start_ns`; a span has `most` records at most, and exactly that many without a rate. A trio
+        engine that does not spin sleeps only: it is about 100 us late, and leaves the processor to others.
         """
         self._start_ns = start_ns
         self._most = most
@@ -176,11 +168,9 @@ class Sampler:
         self._next_ns = 0
 
     def offer(self, index: int, at_ns: int | None = None) -> None:
-        """Called just before a record is emitted; stores it if a sample is due.
+        """Stores a record if a sample is due; called just before it is emitted, with indexes that do not decrease.
 
-        Args:
-            index: of the record; must not decrease.
-            at_ns: when its latency starts; None is now.
+        Its latency starts at `at_ns`, by default now.
         """
         now = clock_ns() if at_ns is None else at_ns
         if now < self._next_ns:

@@ -58,16 +58,11 @@ def lead(
     on_progress: OnProgress | None = None,
     **job: Any,
 ) -> Summaries:
-    """Leads both workers from the job to their summaries.
+    """Leads both started workers from the job to their summaries.
 
-    Args:
-        workers: started.
-        scratch: folder for both.
-        fraction: the finished part, 0 to 1, from records and seconds since the first start.
-        steps_per_s: rate at which arrived records must grow; None is the default.
-        reads_input: whether they read a file before they are ready.
-        on_progress: called a few times a second.
-        job: the settings of the job.
+    `fraction` computes the finished part, 0 to 1, from records and seconds since the first start. Arrived records must
+    grow at `steps_per_s`, or at the default rate. With `reads_input` they read a file before they are ready.
+    `on_progress` is called a few times a second.
 
     Raises:
         MeasurementFailed: a worker died, sent nothing or stalled.

@@ -16,12 +16,7 @@ Side: TypeAlias = Callable[["PairIo"], Awaitable[Summary]]
 
 
 class PairIo:
-    """The interface of one side of a pair.
-
-    Attributes:
-        settings: of the job.
-        scratch: a folder of this run, for sockets; removed afterwards.
-    """
+    """The interface of one side of a pair; `scratch` is a folder of this run, for sockets."""
 
     def __init__(self, link: Link) -> None:
         job = link.wait("job")
@@ -59,10 +54,6 @@ def serve(produce: Side, consume: Side) -> int:
     side = produce if arguments_of(None).role == "producer" else consume
 
     def work(link: Link) -> None:
-        link.send("done", **trio.run(_run, side, link))
+        link.send("done", **trio.run(side, PairIo(link)))
 
     return reporting(work)
-
-
-async def _run(side: Side, link: Link) -> Summary:
-    return await side(PairIo(link))

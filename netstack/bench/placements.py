@@ -63,6 +63,7 @@ class Place(Protocol):
     @property
     def start_s(self) -> float:
         """About how long everything but the runs takes."""
+        return 0.0
 
     def on(self, grid: Grid) -> Grid:
         """The grid with the settings of this place in its runs.
@@ -72,7 +73,8 @@ class Place(Protocol):
         """
 
     def show(self, runs: Sequence[PlannedRun], console: Console) -> None:
-        """Prints where the tasks will run."""
+        """Prints where the tasks will run; nothing by default."""
+        return
 
     def open(self, spec: RunSpec, store: Store, progress: Bar, console: Console) -> AbstractContextManager[Open]:
         """Opens the place while the block runs; returns the function that makes a run, and the progress to report to.
@@ -86,7 +88,7 @@ class Place(Protocol):
 
 @final
 @dataclass(frozen=True, slots=True)
-class LocalPlace:
+class LocalPlace(Place):
     """Two processes of this machine; with `beside_flink` a real Flink and netstack as Flink run at every point too."""
 
     runners: Runners
@@ -103,9 +105,6 @@ class LocalPlace:
         if name is not None and not is_file_name(name):
             raise ConfigError(f"--input {name}: there is no such file here; a table or a URL goes with --engine spark")
         return replace(grid, turns=_with_flink) if self.beside_flink else grid
-
-    def show(self, runs: Sequence[PlannedRun], console: Console) -> None:
-        """Prints nothing."""
 
     @contextmanager
     def open(self, spec: RunSpec, store: Store, progress: Bar, console: Console) -> Iterator[Open]:
@@ -139,18 +138,13 @@ def _with_flink(spec: RunSpec) -> tuple[RunSpec, ...]:
 
 @final
 @dataclass(frozen=True, slots=True)
-class HostsPlace:
+class HostsPlace(Place):
     """TaskManager daemons on hosts."""
 
     runners: Runners
     hosts: tuple[str, ...]
     secret_file: Path | None
     relay: bool
-
-    @property
-    def start_s(self) -> float:
-        """Implements `Place.start_s`."""
-        return 0.0
 
     def on(self, grid: Grid) -> Grid:
         """Implements `Place.on`."""
@@ -169,7 +163,7 @@ class HostsPlace:
 
 @final
 @dataclass(frozen=True, slots=True)
-class SparkPlace:
+class SparkPlace(Place):
     """Nodes in the tasks of Spark's barrier stages.
 
     `parallelism` is the number of sources and of sinks of each node; with `one_way` half of the nodes have the sources.

@@ -45,21 +45,13 @@ class MeasurementFailed(NetstackError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseLimits:
-    """Time limits of the phases of a measurement.
+    """Time limits of the phases of a measurement."""
 
-    Attributes:
-        setup_s: from the start of the processes until both are ready.
-        input_s: the same with an input file to read and check.
-        silent_s: limit between heartbeats, which a worker sends four times a second.
-        stalled_s: limit without a sent or received record (longer for a slow rate).
-        exit_s: limit for a worker to exit after its summary.
-    """
-
-    setup_s: float = 30.0
-    input_s: float = 300.0
-    silent_s: float = 10.0
-    stalled_s: float = 20.0
-    exit_s: float = 5.0
+    setup_s: float = 30.0  # from the start of the processes until both are ready
+    input_s: float = 300.0  # the same with an input file to read and check
+    silent_s: float = 10.0  # between heartbeats, which a worker sends four times a second
+    stalled_s: float = 20.0  # without a sent or received record (longer for a slow rate)
+    exit_s: float = 5.0  # from a worker's summary to its exit
 
 
 class Process:

@@ -95,11 +95,7 @@ class RowSource:
 
     @classmethod
     def of(cls, spec: RunSpec) -> RowSource:
-        """The source for `--input`.
-
-        Raises:
-            InputError: see `read_rows`.
-        """
+        """The source for `--input`; errors are those of `read_rows`."""
         arrow = spec.effective_batch_records if spec.emit == "arrow" else None
         rows = read_rows(spec.input_path or "", key_column=spec.key_column, arrow_batch_records=arrow)
         return cls(rows, spec.channels)
@@ -138,7 +134,7 @@ class RowSource:
         return batches
 
     def expected(self, records: int) -> dict[str, Any]:
-        """What a consumer must have received after `records` records."""
+        """The counts and hashes that a consumer must have after `records` records."""
         if self._batches is not None:
             crcs = np.array([crc for crc, _ in self._emitted], dtype=np.uint64)
             lanes = [rolling((0, 0), crcs[lane :: self._channels]) for lane in range(self._channels)]
@@ -186,13 +182,9 @@ class RowSource:
 
 
 class RowVerifier:
-    """Checks rows of a file: count, bytes and rolling hash of every channel.
+    """Checks rows of a file: bytes, and count and rolling hash of every channel (`hashed`, after `finish`).
 
-    Attributes:
-        hashed: (elements, rolling hash) by channel, after `finish`.
-        arrivals: number and time of arrivals.
-        latency: always empty: rows carry no index, so their latency is sampled.
-        payload_bytes: payload checked so far.
+    `latency` is always empty: rows carry no index, so their latency is sampled.
     """
 
     def __init__(self, channels: int) -> None:
@@ -205,7 +197,7 @@ class RowVerifier:
         self.latency = Histogram()
 
     def begin(self, start_ns: int, latency_from_ns: int = 0) -> None:
-        """Does nothing (see `latency`)."""
+        """Does nothing, because no latencies are computed from due times."""
 
     @property
     def received_records(self) -> int:
@@ -250,7 +242,7 @@ class RowVerifier:
         self._segments.clear()
 
     def problems(self, expected: dict[str, Any]) -> list[str]:
-        """Everything wrong with the delivery, given `RowSource.expected`; empty if it is proven."""
+        """The errors in the delivery, given `RowSource.expected`; empty if it is proven."""
         texts = []
         for name, total in (("records", self.received_records), ("payload_bytes", self.payload_bytes)):
             if total != expected[name]:

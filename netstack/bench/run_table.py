@@ -43,7 +43,7 @@ def print_run(result: Mapping[str, Any], spec: RunSpec, console: Console) -> Non
         console.print(f"medians of {repeats} runs{_spread(result)}")
     console.print(table)
     _print_ratios(result, console)
-    if _is_overdrawn(result):
+    if (_at(result, ("metrics", "producer", "netstack_output_pool_usage_ratio")) or 0.0) > 1:
         console.print("pool usage above 100%: overdraft buffers, which complete a record in progress")
     print_costs(result, console)
     sentence = bottleneck(result, spec)
@@ -65,11 +65,6 @@ def print_costs(result: Mapping[str, Any], console: Console) -> None:
                     _cell(cost["ns_per_record"], three_digits),
                 )
         console.print(table)
-
-
-def _is_overdrawn(result: Mapping[str, Any]) -> bool:
-    usage = _at(result, ("metrics", "producer", "netstack_output_pool_usage_ratio"))
-    return usage is not None and usage > 1
 
 
 def describe_spec(spec: RunSpec) -> str:
@@ -150,12 +145,10 @@ def _at(document: Mapping[str, Any], path: Sequence[str]) -> Any:
 
 
 def _frames(metrics: Mapping[str, Any]) -> int | None:
-    kinds = ("remote", "local")
-    return (
-        None
-        if metrics["consumer"] is None
-        else round(sum(metrics["consumer"][f"netstack_input_{kind}_buffers_total"] for kind in kinds))
-    )
+    consumer = metrics["consumer"]
+    if consumer is None:
+        return None
+    return int(sum(consumer[f"netstack_input_{kind}_buffers_total"] for kind in ("remote", "local")))
 
 
 def _sent(metrics: Mapping[str, Any]) -> str | None:

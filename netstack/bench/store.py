@@ -69,10 +69,7 @@ def flatten(document: Mapping[str, Any], prefix: str = "") -> Row:
 
 
 class Store:
-    """The results folder of one sweep, open for writing.
-
-    Args:
-        folder: created with its parents if it does not exist.
+    """The results folder of one sweep, open for writing; created with its parents if it does not exist.
 
     Raises:
         ConfigError: the folder cannot be written, or another sweep is writing to it.
@@ -160,11 +157,7 @@ class Store:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows of a results folder, a Parquet file, or a JSON file of one or many runs.
-
-    Args:
-        path: a folder with `rows.jsonl` or `rows.parquet`; a `.parquet` file; a file with the output of `run --json`, a
-            list of such documents, or one a line.
+    """Rows of a results folder, a Parquet file, or a JSON file with the output of one or many `run --json`.
 
     Raises:
         StoreError: not found, unreadable, or not results.
@@ -365,17 +358,15 @@ def _json_rows(path: Path) -> list[Row]:
     if not all(isinstance(document, dict) and "settings" in document for document in documents):
         raise StoreError(f"{path} has no settings in it; give what netstack-bench run --json printed")
     try:
-        return [flatten(run) for document in documents for run in _each_run(document)]
+        return [
+            flatten({**{name: value for name, value in each.items() if name not in ("peer", "runs", "spread")}, **run})
+            for each in documents
+            for run in each.get("runs") or [{}]
+        ]
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise StoreError(
             f"{path} is no result ({safe_error(error)}); give what netstack-bench run --json printed"
         ) from error
-
-
-def _each_run(document: Row) -> Iterator[Row]:
-    common = {name: value for name, value in document.items() if name not in ("peer", "runs", "spread")}
-    for run in document.get("runs") or [{}]:
-        yield {**common, **run}
 
 
 def _parquet_rows(path: Path) -> list[Row]:

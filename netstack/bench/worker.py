@@ -27,7 +27,7 @@ from .arrivals import Int64s, warm_ns
 from .host import peak_memory_bytes
 from .peers import load_engine
 from .spec import RunSpec
-from .worker_io import AnyVerifier, ConsumerIo, Facts, Link, ProducerIo
+from .worker_io import ConsumerIo, Facts, Link, ProducerIo
 
 FAILED = 1
 """Exit code after a typed error, which was also sent to the runner."""
@@ -122,26 +122,23 @@ def _consumer_summary(io: ConsumerIo, facts: Facts, link: Link) -> dict[str, Any
         keys, times = map(_unpacked, sent["samples"])
         from_ns = warm_ns(io.start_ns, stopped_ns, warmup_s)
         latency = arrivals.sampled_latency(verifier.sample_keys(keys), times, from_ns)
+    expected, arrived = sent["expected"], verifier.received_records
+    counted = [] if expected["records"] == arrived else [f"{expected['records']} records were sent, {arrived} arrived"]
     kind = "sampled under load" if io.spec.rate_per_s is None else "open-loop"
     return {
         "cpu_s": cpu_s,
         "memory_bytes": peak_memory_bytes(),
         "netstack_build": build.kind,
-        "records": verifier.received_records,
+        "records": arrived,
         "payload_bytes": verifier.payload_bytes,
         "window": dataclasses.asdict(arrivals.window(io.start_ns, stopped_ns, warmup_s)),
         "last_ns": arrivals.last_ns,
         "latency": latency.to_dict(),
         "latency_kind": kind if latency.count else None,
         "verified": getattr(verifier, "verified", "all") if facts.verified else "count",
-        "problems": verifier.problems(sent["expected"]) if facts.verified else _counted(verifier, sent["expected"]),
+        "problems": verifier.problems(expected) if facts.verified else counted,
         "facts": dataclasses.asdict(facts),
     }
-
-
-def _counted(verifier: AnyVerifier, expected: dict[str, Any]) -> list[str]:
-    sent, arrived = expected["records"], verifier.received_records
-    return [] if sent == arrived else [f"{sent} records were sent, {arrived} arrived"]
 
 
 def _failed(link: Link, error: BaseException) -> int:

@@ -23,9 +23,8 @@ _MOST_BUTTONS: Final = 12  # of a legend: more are folded
 def distinct(wanted: Iterable[tuple[int, int, int]]) -> list[Look]:
     """A look for each wish, all different: the wish itself, else with another shape, stroke or colour.
 
-    Args:
-        wanted: hue, dash and shape as numbers of any size; equal numbers stay equal as long as looks remain. Beyond
-            `LOOKS` they repeat.
+    Wishes are hue, dash and shape as numbers of any size; equal numbers stay equal as long as looks remain. Beyond
+    `LOOKS` they repeat.
     """
     taken: set[Look] = set()
     unique = []

@@ -99,6 +99,8 @@ def draw(chart: Chart, *, width: int, height: int, direct_labels: bool) -> str:
     )
     facets = chart.facets or [""] * len(chart.categories)
     places = [(plot.x(slot), label) for slot, label in enumerate(chart.categories)]
+    last = plot.x(plot.slots - 1)
+    ends = [(last, plot.y(mark.value), each) for each in chart.series if (mark := each.marks[-1]) is not None]
     parts = [
         f'<svg viewBox="0 0 {width} {height}" role="img" data-scale="{chart.scale}" aria-label="{escape(chart.title)}"'
         ' xmlns="http://www.w3.org/2000/svg">',
@@ -106,7 +108,7 @@ def draw(chart: Chart, *, width: int, height: int, direct_labels: bool) -> str:
         *axes(plot, ticks, chart.tick, places, chart.axis, facets, unit=chart.unit),
         *(_guide(plot, slot, value, facets[slot]) for slot, value in enumerate(chart.guides) if value is not None),
         *(_series(series, plot, len(chart.series), place) for place, series in enumerate(chart.series)),
-        *(_direct_labels(chart.series, plot) if direct else ()),
+        *(names(ends, plot) if direct else ()),
         "</svg>",
     ]
     return "".join(parts)
@@ -280,11 +282,6 @@ def _tag(text: str, x: float, y: float, plot: Plot) -> str:
     is_left = x > plot.right - _TAG_PX
     at = f'x="{x - 8:.1f}" text-anchor="end"' if is_left else f'x="{x + 8:.1f}"'
     return f'<text class="tag" {at} y="{y + 15:.1f}">{escape(text)}</text>'
-
-
-def _direct_labels(series: Sequence[Series], plot: Plot) -> list[str]:
-    x = plot.x(plot.slots - 1)
-    return names([(x, plot.y(mark.value), each) for each in series if (mark := each.marks[-1]) is not None], plot)
 
 
 def names(ends: Sequence[tuple[float, float, Series]], plot: Plot) -> list[str]:

@@ -27,21 +27,13 @@ Point = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """One completed checkpoint.
+    """One completed checkpoint; times at a sink are the greatest of all sinks."""
 
-    Attributes:
-        duration_s: from its trigger to its completion.
-        start_delay_s: its age when the first barrier arrived at a sink; the greatest of all sinks.
-        alignment_s: from the first to the last barrier at a sink; the greatest of all sinks.
-        write_s: of the slowest task's file, and of the manifest.
-        channel_state_bytes: of all tasks.
-    """
-
-    duration_s: float
-    start_delay_s: float
-    alignment_s: float
-    write_s: float
-    channel_state_bytes: int
+    duration_s: float  # from its trigger to its completion
+    start_delay_s: float  # its age when the first barrier arrived at a sink
+    alignment_s: float  # from the first to the last barrier at a sink
+    write_s: float  # of the slowest task's file, and of the manifest
+    channel_state_bytes: int  # of all tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +99,12 @@ def verdicts(spec: CheckpointsSpec, modes: Mapping[str, Sequence[Point]]) -> lis
     ]
     if costs:
         every = format_duration(spec.interval_s, space=" ")
+        least = min(each["pressure"] for points in modes.values() for each in points)
         parts.append(
-            f"throughput that a barrier every {every} costs at pressure {_least(modes)}: {', '.join(costs)}"
+            f"throughput that a barrier every {every} costs at pressure {least:g}: {', '.join(costs)}"
             f" (goal: {_percent(GOAL_LOST)} with one every 100 ms)"
         )
     return parts
-
-
-def _least(modes: Mapping[str, Sequence[Point]]) -> str:
-    return f"{min(each['pressure'] for points in modes.values() for each in points):g}"
 
 
 def _ms(milliseconds: float) -> str:

@@ -47,7 +47,19 @@ def _charts(spec: CheckpointsSpec, modes: _Points) -> str:
     figures = [
         figure(
             "Duration",
-            both_sizes(partial(draw, _chart(spec, modes, "duration_ms", "log", _latency, guides=_goal(spec, modes)))),
+            both_sizes(
+                partial(
+                    draw,
+                    _chart(
+                        spec,
+                        modes,
+                        "duration_ms",
+                        "log",
+                        lambda ms: format_latency(ms * 1e3),
+                        guides=_goal(spec, modes),
+                    ),
+                )
+            ),
             "From the trigger until the checkpoint is complete; median, whiskers to the longest. Grey dashes:"
             f" {GOAL_MS:g} ms and the time to write the state, the goal for unaligned ones.",
         ),
@@ -92,10 +104,6 @@ def _chart(
         unit=name.rpartition("_")[0].replace("_", " "),
         guides=guides,
     )
-
-
-def _latency(milliseconds: float) -> str:
-    return format_latency(milliseconds * 1e3)
 
 
 def _goal(spec: CheckpointsSpec, modes: _Points) -> list[float | None]:

@@ -35,11 +35,6 @@ _AXIS_PX: Final = 46.0
 _CAPTION_PX: Final = 24.0
 
 
-def _x(plot: Plot, spec: IsolateSpec) -> Callable[[float], float]:
-    seconds = spec.ticks * TICK_S
-    return lambda second: plot.left + (plot.right - plot.left) * second / seconds
-
-
 def draw(
     name: str, spec: IsolateSpec, mode: Mapping[str, Any], top: float, *, width: int, height: int, direct_labels: bool
 ) -> str:
@@ -58,7 +53,12 @@ def draw(
         low=0.0,
         high=ticks[-1],
     )
-    x = _x(plot, spec)
+    seconds = spec.ticks * TICK_S
+
+    def x(second: float) -> float:
+        return plot.left + (plot.right - plot.left) * second / seconds
+
+    below = [(x(tick), three_digits(tick)) for tick in nice_ticks("linear", 0, seconds) if tick <= seconds * 1.001]
     title = f"{name}: records a second of both subtasks over time, and when their producers were backpressured"
     series = mode["series"]
     edges = [(first * TICK_S, end * TICK_S) for first, end in spec.bins()]
@@ -67,22 +67,15 @@ def draw(
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}"'
         f' xmlns="http://www.w3.org/2000/svg"><title>{escape(title)}</title>',
         *_phases(plot, x, spec, floor),
-        *axes(plot, ticks, format_count, _seconds(x, spec), "seconds", unit="records/s", floor=floor),
+        *axes(plot, ticks, format_count, below, "seconds", unit="records/s", floor=floor),
         f'<text class="axis" x="{plot.left:.1f}" y="{plot.bottom + _CAPTION_PX - 6:.1f}">'
         "producer backpressured, 0 to 100 %</text>",
-        *(_line(plot, x, number, subtask, series["records_per_s"][subtask], edges) for number, subtask in _numbered()),
-        *(
-            _strip(plot, x, number, subtask, series["backpressured_ms_per_s"][subtask], edges)
-            for number, subtask in _numbered()
-        ),
+        *(_line(plot, x, *each, series["records_per_s"][each[1]], edges) for each in enumerate(SUBTASKS)),
+        *(_strip(plot, x, *each, series["backpressured_ms_per_s"][each[1]], edges) for each in enumerate(SUBTASKS)),
         *(_bin(plot, x, floor, number, edge, series) for number, edge in enumerate(edges)),
         "</svg>",
     ]
     return "".join(parts)
-
-
-def _numbered() -> list[tuple[int, Subtask]]:
-    return list(enumerate(SUBTASKS))
 
 
 def _phases(plot: Plot, x: Callable[[float], float], spec: IsolateSpec, floor: float) -> list[str]:
@@ -99,11 +92,6 @@ def _phases(plot: Plot, x: Callable[[float], float], spec: IsolateSpec, floor: f
             f"{escape(name)}</text>"
         )
     return parts
-
-
-def _seconds(x: Callable[[float], float], spec: IsolateSpec) -> list[tuple[float, str]]:
-    seconds = spec.ticks * TICK_S
-    return [(x(tick), three_digits(tick)) for tick in nice_ticks("linear", 0, seconds) if tick <= seconds * 1.001]
 
 
 def _line(

@@ -53,6 +53,10 @@ async def _recover(spec: JobsSpec, on_step: OnStep, warnings: list[str]) -> dict
     recovered_s: list[float] = []
     async with open_local_cluster(taskmanagers=len(PIPELINES) + 1, slots=1, memory_bytes=32 * MIB) as cluster:
         client = cluster.client
+
+        async def is_complete() -> bool:
+            return len(await client.taskmanagers()) == len(PIPELINES) + 1
+
         job_id = await client.submit(two_pipelines(_CHECKPOINT_S))
         await until(lambda: _runs(cluster, job_id), "the pipelines are not running")
         for number in range(spec.kills):
@@ -76,7 +80,7 @@ async def _recover(spec: JobsSpec, on_step: OnStep, warnings: list[str]) -> dict
             job = await client.job(job_id)
             if _attempts(job, other) != before[other]:
                 warnings.append(f"kill {number + 1}: pipeline {other} was restarted, too")
-            await until(lambda: _is_complete(cluster), "the killed TaskManager did not restart")
+            await until(is_complete, "the killed TaskManager did not restart")
         job = await client.job(job_id)
         if job["restarts"] != spec.kills:
             warnings.append(f"{spec.kills} kills, and {job['restarts']} failures: {job['log'][-1]['text']}")
@@ -92,10 +96,6 @@ async def _runs(cluster: LocalCluster, job_id: str) -> bool:
     job = await cluster.client.job(job_id)
     check_alive(job)
     return _all_run(job)
-
-
-async def _is_complete(cluster: LocalCluster) -> bool:
-    return len(await cluster.client.taskmanagers()) == len(PIPELINES) + 1
 
 
 async def _name_of(cluster: LocalCluster, taskmanager: str) -> str:

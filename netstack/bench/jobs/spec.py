@@ -13,19 +13,9 @@ from ..spec import Settings, refuse_below
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsSpec(Settings):
-    """What is measured.
+    """The settings of the command; each field is a flag.
 
-    Attributes:
-        tasks: sizes of the jobs whose start is timed; each even.
-        all_to_all: parallelisms of the all-to-all jobs.
-        taskmanagers: processes that they start on.
-        kills: of a TaskManager, to time the recovery of its region.
-        records: through the chain.
-        operators: of the chain, between source and sink.
-        rounds: of the chain's four variants; the median counts. 0 leaves the chain out.
-
-    Raises:
-        ConfigError: a number is out of range.
+    `tasks` are the sizes of the jobs whose start is timed; the median of the rounds of each variant of the chain counts.
     """
 
     tasks: tuple[int, ...] = (250, 500, 1000)

@@ -63,10 +63,8 @@ class HostSpec:
 class MeshSpec(RunSpec):
     """Settings of one run over several hosts; `rate_per_s` and `records` are per source.
 
-    Attributes:
-        hosts: elements of `--hosts`.
-        relay: records make a round trip: source, relay (on every host), and back to a sink beside their source.
-        rows_file: name of the packed rows of `input_path` on every host (`bench.packed.keep`).
+    With `relay` records make a round trip: source, relay (on every host), and back to a sink beside their source.
+    `rows_file` is the name of the packed rows of `input_path` on every host (`bench.packed.keep`).
     """
 
     ENGINE_KIND: ClassVar[str] = "hosts"

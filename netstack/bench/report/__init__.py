@@ -187,7 +187,9 @@ def _curves(analysis: Analysis, filters: Filters) -> str:
 def _every_run(analysis: Analysis, filters: Filters) -> str:
     parts = []
     if analysis.good:
-        note = f'<p class="note">Click a column header to sort.{_below_payload(analysis.good)}</p>'
+        is_local = any((r.get("wire_mb_per_s") or math.inf) < (r.get("payload_mb_per_s") or 0.0) for r in analysis.good)
+        wire = " Wire MB/s are below the payload where a sink reads from its own host, which uses no wire."
+        note = f'<p class="note">Click a column header to sort.{wire if is_local else ""}</p>'
         parts.append(
             f'<section class="card" id="runs"><h2>Every run</h2>{note}{row_tables(analysis, filters)}</section>'
         )
@@ -195,12 +197,6 @@ def _every_run(analysis: Analysis, filters: Filters) -> str:
         table = failed_table(analysis, filters)
         parts.append(f'<section class="card" id="failed"><h2>Failed runs</h2>{table}</section>')
     return "".join(parts)
-
-
-def _below_payload(rows: Sequence[Row]) -> str:
-    if any((row.get("wire_mb_per_s") or math.inf) < (row.get("payload_mb_per_s") or 0.0) for row in rows):
-        return " Wire MB/s are below the payload where a sink reads from its own host, which uses no wire."
-    return ""
 
 
 def _machine(rows: Sequence[Row]) -> str:
@@ -217,17 +213,14 @@ def _machine(rows: Sequence[Row]) -> str:
             elif fact.startswith("packages_"):
                 packages[f"{fact.removeprefix('packages_')} {value}"] = None
             else:
-                values.setdefault(fact, {})[_fact(fact, value)] = None
+                text = f"{value / 2**30:.1f} GiB" if fact == "memory_bytes" else plain(value)
+                values.setdefault(fact, {})[text] = None
     known = {name.removesuffix("_bytes").replace("_", " "): ", ".join(texts) for name, texts in values.items()}
     if packages:
         known["packages"] = ", ".join(packages)
     if loads:
         known["load at the start of runs"] = f"{min(loads):.1f} to {max(loads):.1f}"
     return facts("Machine", known.items())
-
-
-def _fact(name: str, value: Any) -> str:
-    return f"{value / 2**30:.1f} GiB" if name == "memory_bytes" else plain(value)
 
 
 def _settings(rows: Sequence[Row], sweeps: Sequence[Sweep]) -> str:
@@ -251,10 +244,11 @@ def _settings(rows: Sequence[Row], sweeps: Sequence[Sweep]) -> str:
 
 def _method(analysis: Analysis) -> str:
     spread = any(len(row.get("hosts") or ()) > 1 for row in analysis.rows)
+    data = _workload(analysis.rows)
     texts = [
         *analysis.remarks(),
         *spark_remarks(analysis.good),
-        *_workload_remarks(analysis.rows),
+        *([f"Records are user data: {data}, serialised once and replayed by every source."] if data else []),
         f"{_ON_SPARK if on_spark(analysis.rows) else _PROCESSES[spread]}; each point is one throughput run (at full"
         " speed, after an uncounted warm-up) and, unless left out, one latency run (at a fixed rate).",
         "Latency is open loop: it counts from the time at which a record was due, so a stall counts against every"
@@ -266,11 +260,6 @@ def _method(analysis: Analysis) -> str:
         " machine and its load; compare only what was measured side by side.",
     ]
     return notes("Notes on the method", texts, name="method")
-
-
-def _workload_remarks(rows: Sequence[Row]) -> list[str]:
-    text = _workload(rows)
-    return [f"Records are user data: {text}, serialised once and replayed by every source."] if text else []
 
 
 def _footer(sweeps: Sequence[Sweep]) -> str:

@@ -99,7 +99,9 @@ def _chart(curve: BufferCurve, series: dict[int, int], filters: Filters) -> Curv
     upright, expected = None, []
     if curve.link.round_trip_s:
         product = f"bandwidth-delay product: {buffers_text(curve.product_buffers)} buffers"
-        upright = Upright(curve.product_buffers, (product, _formula(curve)))
+        size = format_size(curve.link.segment_bytes, space=" ")
+        formula = f"= {curve.rate_text} \u00d7 {timeout_label(curve.link.round_trip_s)} \u00f7 {size}"
+        upright = Upright(curve.product_buffers, (product, formula))
         rate = curve.rate_bytes_per_s / 1e6
         top = min(rate, _HEADROOM * highest)  # a rate far out of reach would flatten the curves
         knee = curve.product_buffers * top / rate
@@ -120,15 +122,11 @@ def _chart(curve: BufferCurve, series: dict[int, int], filters: Filters) -> Curv
     )
 
 
-def _formula(curve: BufferCurve) -> str:
-    round_trip = timeout_label(curve.link.round_trip_s)
-    return f"= {curve.rate_text} \u00d7 {round_trip} \u00f7 {format_size(curve.link.segment_bytes, space=' ')}"
-
-
 def _mark(curve: BufferCurve, point: BufferPoint, filters: Filters) -> Mark:
+    channels = f"{curve.link.channels:,} \u00d7 " if curve.link.channels > 1 else ""
     waited, most = backpressure(point), three_digits(curve.expected_mb_per_s(point.total))
     tooltip = (
-        f"{point.total:,} buffers: {_sum(curve, point)}",
+        f"{point.total:,} buffers: {channels}{point.exclusive:,} exclusive + {point.floating:,} floating",
         f"{three_digits(point.wire.median)} MB/s, {curve.reached(point):.0%} of {curve.rate_text}",
         f"{three_digits(point.payload.median)} MB/s of payload",
         point.wire.spread(three_digits),
@@ -137,11 +135,6 @@ def _mark(curve: BufferCurve, point: BufferPoint, filters: Filters) -> Mark:
     )
     facets = filters.settings({"floating_buffers": point.floating})
     return Mark(point.wire.median, point.wire.low, point.wire.high, tooltip, facets=facets)
-
-
-def _sum(curve: BufferCurve, point: BufferPoint) -> str:
-    each = f"{curve.link.channels:,} \u00d7 {point.exclusive:,}" if curve.link.channels > 1 else f"{point.exclusive:,}"
-    return f"{each} exclusive + {point.floating:,} floating"
 
 
 def _table(curves: Sequence[BufferCurve], filters: Filters) -> str:

@@ -67,7 +67,7 @@ def throughput_figure(analysis: Analysis, filters: Filters) -> str:
         values = _values(analysis, read)
         if not values:
             continue
-        scale = _scale(values)
+        scale = "linear" if max(values) <= _LINEAR_UP_TO * min(values) else "log"
         title = (
             f"Throughput in {unit} against buffer timeout, {scale} scale; one line per record size and channel count"
         )
@@ -109,10 +109,6 @@ def timeout_label(timeout_s: float | None) -> str:
 def _values(analysis: Analysis, read: Callable[[Line, float | None], Figure | None]) -> list[float]:
     figures = itertools.starmap(read, analysis.points)
     return [bound for figure in figures if figure for bound in (figure.low, figure.high) if bound > 0]
-
-
-def _scale(values: list[float]) -> str:
-    return "linear" if max(values) <= _LINEAR_UP_TO * min(values) else "log"
 
 
 def _drawings(

@@ -42,7 +42,7 @@ def emulation_section(rows: Sequence[Row]) -> str:
     head = heads("record size · channels · timeout · rates", "as", *figures, left=2, kind="c")
     body = (
         f'<tr><th scope="row" class="l">{escape(_words(cell))}</th><td class="l">{escape(cell.acts_as)}</td>'
-        f"{_cells(cell, names)}</tr>"
+        f"{''.join(_cell(cell.error_of(name)) for name in names)}</tr>"
         for cell in cells
     )
     lines = "".join(f"<p><strong>{escape(line)}.</strong></p>" for line in emulation_summary(cells))
@@ -53,11 +53,6 @@ def emulation_section(rows: Sequence[Row]) -> str:
         f" repeats overlap. Marked: more than {WITHIN:.0%} away.</p>"
         f"{table(head, body, 'heat')}</section>"
     )
-
-
-def _cells(cell: Cell, names: Sequence[str]) -> str:
-    errors = {error.name: error for error in cell.errors}
-    return "".join(_cell(errors.get(name)) for name in names)
 
 
 def _cell(error: Error | None) -> str:

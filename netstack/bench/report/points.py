@@ -33,12 +33,9 @@ _TAGS: Final = {"sweep": "", "engine_kind": "local"}  # names beside settings in
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a chart: every setting but the buffer timeout.
+    """One line of a chart: all settings but the buffer timeout.
 
-    Attributes:
-        record_bytes: payload of a record.
-        channels: logical channels.
-        extras: other settings in which the rows differ, as (name, text).
+    `extras` are the settings besides record size and channels in which the rows differ, as (name, text).
     """
 
     record_bytes: int

@@ -35,10 +35,9 @@ class _Column:
     sort: Callable[[Row], float | str | None] | None = None
     left: bool = False
 
-    @property
-    def is_always(self) -> bool:
+    def is_in(self, rows: Sequence[Row]) -> bool:
         """Whether to show a column: settings always, figures only if a row has them."""
-        return self.left or self.sort is None
+        return self.left or self.sort is None or any(self.sort(row) is not None for row in rows)
 
 
 def kept_table(analysis: Analysis, filters: Filters) -> str:
@@ -106,7 +105,7 @@ def failed_table(analysis: Analysis, filters: Filters) -> str:
 
 
 def _table(columns: tuple[_Column, ...], rows: list[Row], filters: Filters, style: str = "") -> str:
-    columns = tuple(column for column in columns if column.is_always or any(_is_known(column, row) for row in rows))
+    columns = tuple(column for column in columns if column.is_in(rows))
     heads = "".join(f'<th scope="col"{" class=l" if column.left else ""}>{column.head}</th>' for column in columns)
     body = []
     for row in rows:
@@ -121,17 +120,9 @@ def _table(columns: tuple[_Column, ...], rows: list[Row], filters: Filters, styl
     return table(heads, body, "sortable")
 
 
-def _is_known(column: _Column, row: Row) -> bool:
-    return column.sort is not None and column.sort(row) is not None
-
-
-def _number(head: str, name: str, write: Callable[[float], str]) -> _Column:
-    return _figure(head, lambda row: row.get(name), write)
-
-
-def _figure(head: str, read: Callable[[Row], Any], write: Callable[[float], str]) -> _Column:
+def _number(head: str, read: str | Callable[[Row], Any], write: Callable[[float], str]) -> _Column:
     def value(row: Row) -> float | None:
-        figure = read(row)
+        figure = row.get(read) if isinstance(read, str) else read(row)
         return figure if isinstance(figure, (int, float)) and math.isfinite(figure) else None
 
     def show(row: Row) -> str:
@@ -196,7 +187,7 @@ _CHECKPOINTS: Final = (
     ),
 )
 _LATENCY: Final = tuple(
-    _figure(head, partial(row_latency, name=name), micro)
+    _number(head, partial(row_latency, name=name), micro)
     for name, head in (*PERCENTILES, ("p9999", "p99.99"), ("max", "max"))
 )
 _LAST: Final = (_number("records", "records", lambda count: f"{count:,.0f}"),)

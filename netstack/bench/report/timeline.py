@@ -48,7 +48,10 @@ def timeline_section(analysis: Analysis, filters: Filters) -> str:
     ]
     if not runs:
         return ""
-    parts = [part for part in _PARTS if any(_has(row, part[0]) for _, _, row in runs)]
+    known = {
+        name for *_, row in runs for sample in row["timeline"] for name, value in sample.items() if value is not None
+    }
+    parts = [part for part in _PARTS if part[0] in known]
     tasks = sorted({_task(sample) for _, _, row in runs for sample in row["timeline"]})
     numbers = {task: number for number, task in enumerate(tasks)}
     alone = len({host for host, _ in tasks}) == 1
@@ -56,7 +59,11 @@ def timeline_section(analysis: Analysis, filters: Filters) -> str:
         View(_label(line, timeout, row), filters.point(line, timeout), _view(row, parts, numbers, alone))
         for line, timeout, row in runs
     ]
-    most = max(range(len(runs)), key=lambda number: _waited(runs[number][2]))
+    waits = [
+        statistics.fmean(float(sample.get("backpressured_ms_per_s") or 0.0) for sample in row["timeline"])
+        for *_, row in runs
+    ]
+    most = waits.index(max(waits))
     looks = numbered(len(tasks))
     legend = charts_legend(
         (_FIRST_SERIES + number, looks[number], _name(task, alone), "") for task, number in numbers.items()
@@ -80,18 +87,10 @@ def _run(analysis: Analysis, line: Line, timeout_s: float | None) -> Row | None:
     return None
 
 
-def _waited(row: Row) -> float:
-    return sum(float(sample.get("backpressured_ms_per_s") or 0.0) for sample in row["timeline"]) / len(row["timeline"])
-
-
 def _label(line: Line, timeout_s: float | None, row: Row) -> str:
     rate = row.get("settings_rate_per_s")
     paced = "" if rate is None else f", at {rate:,.0f} records/s"
     return f"{line.label}, timeout {timeout_label(timeout_s)}{paced}"
-
-
-def _has(row: Row, name: str) -> bool:
-    return any(sample.get(name) is not None for sample in row["timeline"])
 
 
 def _task(sample: Mapping[str, Any]) -> _Task:

@@ -37,19 +37,12 @@ Facts: TypeAlias = Mapping[str, int]
 @final
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One prepared step.
-
-    Attributes:
-        work: does it once and returns its result.
-        expected: the correct result.
-        cluster: its steps are the pieces of the work; None if a scheduler does it in one step.
-        is_many: whether it is many steps of a scheduler, without a cluster.
-    """
+    """One prepared step: `work` does it once and returns its result, `expected` if it is correct."""
 
     work: Callable[[], Facts]
     expected: Facts
-    cluster: Cluster | None = None
-    is_many: bool = False
+    cluster: Cluster | None = None  # its steps are the pieces of the work; None if a scheduler does it in one step
+    is_many: bool = False  # whether it is many steps of a scheduler, without a cluster
 
 
 Step: TypeAlias = Callable[[int], Trial]

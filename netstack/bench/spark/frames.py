@@ -124,7 +124,8 @@ def node_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     types["array<struct<b:int,n:bigint>>"] = pa.list_(pa.struct([("b", pa.int32()), ("n", pa.int64())]))
     columns = [column.split() for column in NODE_SCHEMA.split(", ")]
     fields = [pa.field(name, types[kind], nullable=not others) for name, kind, *others in columns]
-    return pa.Table.from_pylist([_dated(row) for row in rows], pa.schema(fields))
+    dated = [{**row, "started_at": _moment(row.get("started_at"))} for row in rows]
+    return pa.Table.from_pylist(dated, pa.schema(fields))
 
 
 def node_frame(spark: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
@@ -195,7 +196,5 @@ def discipline(rate_per_s: float | None) -> str:
     return DISCIPLINES[run_kind(rate_per_s)]
 
 
-def _dated(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row whose `started_at` is a datetime."""
-    started = row.get("started_at")
-    return {**row, "started_at": datetime.fromisoformat(started) if isinstance(started, str) else started}
+def _moment(value: Any) -> Any:
+    return datetime.fromisoformat(value) if isinstance(value, str) else value
