@@ -9,11 +9,12 @@ from xml.etree import ElementTree
 import pytest
 from drawings import by_class, drawings
 
-from netstack.bench.charts.curve import CurveChart, Upright, draw_curves
 from netstack.bench.charts.page import NARROW_PX
+from netstack.bench.charts.plane import Plane, Track, Upright, draw_plane
 from netstack.bench.charts.svg import Mark, Series
 from netstack.bench.grid import Grid
 from netstack.bench.report import Analysis, build_report, findings
+from netstack.bench.report.buffer_section import expectation
 from netstack.bench.report.buffers import BufferCurve, buffer_curves, buffer_findings, buffers_text, bytes_text
 from netstack.bench.report.charts import timeout_label
 from netstack.bench.store import Row
@@ -210,25 +211,34 @@ def test_older_rows_without_the_wire_or_waits_are_drawn_by_their_payload(fake_ro
     assert "producer back-pressured 20% of the time" in build_report(fake_rows(grid()), {})
 
 
-def test_an_expectation_is_straight_in_counts_and_a_line_from_mark_to_mark() -> None:
+def test_a_line_goes_from_mark_to_mark() -> None:
     marks = (Mark(0.0, 0, 0, ("a",)), None, Mark(16.0, 16, 16, ("b",)))
-    chart = CurveChart(
+    plane = Plane(
         title="t",
         axis="x",
-        places=[1, 4, 16],
-        series=[Series("s", 0, 0, 0, 0, marks)],
-        highest=16,
+        span=(0.0, 4.0),
+        below=[(0.0, "1"), (4.0, "16")],
+        tracks=[Track(Series("s", 0, 0, 0, 0, marks), (0.0, 2.0, 4.0))],
+        scale="linear",
+        domain=(0.0, 16.0),
         tick=str,
-        upright=Upright(8, ("one",)),
-        expected=[(1, 0.0), (16, 16.0)],
+        upright=Upright(3.0, ("one",)),
+        expected=[(0.0, 0.0), (4.0, 16.0)],
     )
-    root = ElementTree.fromstring(draw_curves(chart, width=NARROW_PX[0], height=300, direct_labels=True))
+    root = ElementTree.fromstring(draw_plane(plane, width=NARROW_PX[0], height=300, direct_labels=True))
     line, expected = (by_class(root, name)[0].get("d", "") for name in ("line", "expected"))
     assert len(re.findall("[ML]", line)) == 2, "what is between marks was not measured"
-    points = [tuple(map(float, place.split())) for place in re.split("[ML]", expected) if place]
-    first, middle, last = points[0], points[len(points) // 2], points[-1]
-    assert middle[0] == pytest.approx((first[0] + last[0]) / 2, abs=0.1), "halfway on the axis is 4 buffers"
-    assert (first[1] - middle[1]) / (first[1] - last[1]) == pytest.approx((4 - 1) / (16 - 1), abs=0.01)
+    assert expected == line
+
+
+def test_an_expectation_is_straight_in_counts(fake_rows: Rows) -> None:
+    (curve,) = curves(fake_rows(grid(round_trips_s=(0.05,))))
+    points = expectation(curve, 1e9)
+    assert [at for at, _ in points] == sorted(at for at, _ in points)
+    for at, value in points:
+        assert value == pytest.approx(curve.expected_mb_per_s(2**at))
+    cut = expectation(curve, curve.rate_bytes_per_s / 2e6)
+    assert cut[-1][1] == pytest.approx(curve.rate_bytes_per_s / 2e6)
 
 
 def test_numbers_are_short() -> None:

@@ -1,10 +1,12 @@
-"""Charts over two value axes as SVG: percentile curves, points with their frontier, series over time.
+"""Charts over two value axes as SVG: percentile curves, points with their frontier, series over time or counts.
 
 Positions and ticks are in the caller's units of the horizontal axis (a logarithm, a number of nines, seconds).
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -15,6 +17,9 @@ from .svg import UNIT_PX, Plot, Series, axes, below_px, facets_attribute, groupe
 _MOST_DIRECT_LABELS: Final = 8
 _LONGEST_DIRECT_LABEL: Final = 26
 _LABEL_ROWS: Final = 4
+_TEXT_PX: Final = 6.6  # of one letter at 12 px, on average
+_LINE_PX: Final = 15.0
+_TICK_PX: Final = 34.0  # least distance of labels below the axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +45,21 @@ class Frontier:
     facets: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Upright:
+    """A line from bottom to top at one position, with lines of text above it."""
+
+    at: float
+    label: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plane:
     """What to draw.
 
     `span` has the ends of the horizontal axis, `below` its (position, label) ticks, `domain` the least and greatest
-    value before rounding. With `bare`, lines have no marks and the script shows the values at the pointer.
+    value before rounding. With `bare`, lines have no marks and the script shows the values at the pointer. A mark that
+    is None is skipped and the line continues. `expected` has the (position, value) points of a thin dashed line.
     """
 
     title: str
@@ -59,6 +73,8 @@ class Plane:
     unit: str = ""
     frontiers: Sequence[Frontier] = ()
     bare: bool = False
+    upright: Upright | None = None
+    expected: Sequence[tuple[float, float]] = ()
 
 
 def draw_plane(plane: Plane, *, width: int, height: int, direct_labels: bool) -> str:
@@ -69,7 +85,7 @@ def draw_plane(plane: Plane, *, width: int, height: int, direct_labels: bool) ->
     plot = Plot(
         left=14 + 7.2 * max(len(plane.tick(tick)) for tick in ticks),
         right=width - (14 + 7.8 * longest if direct else 14),
-        top=14 + (UNIT_PX if plane.unit else 0),
+        top=14 + (UNIT_PX if plane.unit else 0) + (_LINE_PX * len(plane.upright.label) if plane.upright else 0),
         bottom=height - below_px(plane.axis, width),
         scale=plane.scale,
         low=ticks[0],
@@ -98,13 +114,17 @@ def draw_plane(plane: Plane, *, width: int, height: int, direct_labels: bool) ->
     stairs = [_frontier(frontier, place, plot, row % _LABEL_ROWS) for row, frontier in enumerate(plane.frontiers)]
     facts = _plot_facts(plot, first, last, plane) if plane.bare else ""
     below = [(place(at), label) for at, label in plane.below]
+    least_px = min((right[0] - left[0] for left, right in itertools.pairwise(below)), default=_TICK_PX)
+    expected = "L".join(f"{place(at):.1f} {plot.y(value):.1f}" for at, value in plane.expected)
     return "".join(
         (
             f'<svg viewBox="0 0 {width} {height}" role="img" data-scale="{plane.scale}"{facts}'
             f' aria-label="{escape(plane.title)}"'
             ' xmlns="http://www.w3.org/2000/svg">',
             f"<title>{escape(plane.title)}</title>",
-            *axes(plot, ticks, plane.tick, below, plane.axis, unit=plane.unit),
+            *axes(plot, ticks, plane.tick, below[:: math.ceil(_TICK_PX / least_px)], plane.axis, unit=plane.unit),
+            f'<path class="expected" d="M{expected}"/>' if expected else "",
+            _upright(plane.upright, place(plane.upright.at), plot) if plane.upright else "",
             *stairs,
             *drawn,
             *(names(ends, plot) if direct else ()),
@@ -133,6 +153,18 @@ def _frontier(frontier: Frontier, place: Callable[[float], float], plot: Plot, r
         f'<text x="{last_x - 4:.1f}" y="{plot.top + 9 + 14 * row:.1f}" text-anchor="end">{escape(frontier.label)}'
         "</text></g>"
     )
+
+
+def _upright(upright: Upright, x: float, plot: Plot) -> str:
+    parts = [f'<line class="upright" x1="{x:.1f}" x2="{x:.1f}" y1="{plot.top - 4:.1f}" y2="{plot.bottom:.1f}"/>']
+    half = _TEXT_PX * max(map(len, upright.label)) / 2
+    middle = min(max(x, half + 2), max(plot.right - half, half + 2))
+    for number, line in enumerate(reversed(upright.label)):
+        y = plot.top - 10 - _LINE_PX * number
+        parts.append(
+            f'<text class="upright-label" x="{middle:.1f}" y="{y:.1f}" text-anchor="middle">{escape(line)}</text>'
+        )
+    return "".join(parts)
 
 
 def _plot_facts(plot: Plot, first: float, last: float, plane: Plane) -> str:

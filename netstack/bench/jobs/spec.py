@@ -15,7 +15,7 @@ from ..spec import Settings, refuse_below
 class JobsSpec(Settings):
     """The settings of the command; each field is a flag.
 
-    `tasks` are the sizes of the jobs whose start is timed; the median of the rounds of each variant of the chain counts.
+    `tasks` are the sizes of the jobs whose start is timed; of the rounds of a chain the median counts.
     """
 
     tasks: tuple[int, ...] = (250, 500, 1000)

@@ -5,6 +5,8 @@ Takes: `BufferCurve`s. Gives: one HTML section; empty without a curve.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from functools import partial
 from html import escape
@@ -12,9 +14,9 @@ from typing import Final
 
 from netstack.units import format_size, three_digits
 
-from ..charts.curve import CurveChart, Upright, draw_curves
 from ..charts.look import legend, numbered
 from ..charts.page import both_sizes, chart_grid, figure, heads, table
+from ..charts.plane import Plane, Track, Upright, draw_plane
 from ..charts.svg import Mark, Series, facets_attribute
 from ..words import setting_text
 from .buffers import BufferCurve, BufferPoint, backpressure, buffers_text, bytes_text
@@ -23,7 +25,8 @@ from .filters import Filters
 
 _FIRST_SERIES: Final = 1000  # the lines of the other charts count from 0
 _MOST_OPEN: Final = 6  # charts; more are folded
-_MOST_DIRECT_LABELS: Final = 8
+_BENDS: Final = 10  # segments of the expected line between two corners
+_INSET: Final = 0.03  # free part of the width at both ends, so that marks are not on the axis
 _HEADROOM: Final = 2.5
 
 
@@ -74,7 +77,7 @@ def _label(exclusive: int) -> str:
 
 def _figure(curve: BufferCurve, series: dict[int, int], filters: Filters) -> str:
     chart = _chart(curve, series, filters)
-    drawn = both_sizes(partial(draw_curves, chart), direct=len(chart.series) <= _MOST_DIRECT_LABELS)
+    drawn = both_sizes(partial(draw_plane, chart))
     note = escape(curve.link.words)
     if curve.link.round_trip_s:
         note += (
@@ -85,41 +88,56 @@ def _figure(curve: BufferCurve, series: dict[int, int], filters: Filters) -> str
     return figure(escape(label[:1].upper() + label[1:]), drawn, note, level=3, facets=_facets(curve, filters))
 
 
-def _chart(curve: BufferCurve, series: dict[int, int], filters: Filters) -> CurveChart:
-    totals = curve.totals
+def _chart(curve: BufferCurve, series: dict[int, int], filters: Filters) -> Plane:
+    totals, counts = curve.totals, [float(total) for total in curve.totals]
     looks = numbered(len(series))
-    lines = []
+    tracks = []
     for exclusive in _exclusives([curve]):
         points = curve.of_exclusive(exclusive)
         marks = tuple(_mark(curve, points[total], filters) if total in points else None for total in totals)
         hue, dash, shape = looks[series[exclusive]]
         number, facets = _FIRST_SERIES + series[exclusive], filters.settings({"exclusive_buffers": exclusive})
-        lines.append(Series(_label(exclusive), number, hue, dash, shape, marks, facets))
+        line = Series(_label(exclusive), number, hue, dash, shape, marks, facets)
+        tracks.append(Track(line, tuple(map(math.log2, totals))))
     highest = max(point.wire.high for point in curve.points)
-    upright, expected = None, []
+    upright, expected = None, list[tuple[float, float]]()
     if curve.link.round_trip_s:
         product = f"bandwidth-delay product: {buffers_text(curve.product_buffers)} buffers"
         size = format_size(curve.link.segment_bytes, space=" ")
         formula = f"= {curve.rate_text} \u00d7 {timeout_label(curve.link.round_trip_s)} \u00f7 {size}"
-        upright = Upright(curve.product_buffers, (product, formula))
-        rate = curve.rate_bytes_per_s / 1e6
-        top = min(rate, _HEADROOM * highest)  # a rate far out of reach would flatten the curves
-        knee = curve.product_buffers * top / rate
-        corners = sorted({float(totals[0]), knee, *([float(totals[-1])] if top == rate else [])})
-        expected = [(at, curve.expected_mb_per_s(at)) for at in corners if at <= knee or top == rate]
+        upright = Upright(math.log2(curve.product_buffers), (product, formula))
+        counts.append(curve.product_buffers)
+        expected = expectation(curve, _HEADROOM * highest)  # a rate far out of reach would flatten the curves
         highest = max(highest, *(value for _, value in expected))
-    return CurveChart(
+    first = math.floor(math.log2(min(counts)) + 1e-9)
+    last = max(math.ceil(math.log2(max(counts)) - 1e-9), first + 1)
+    inset = (last - first) * _INSET / (1 - 2 * _INSET)
+    return Plane(
         title=f"Throughput in MB/s against receive buffers of the gate, {curve.link.label}; one line per number of"
         " exclusive buffers",
         axis="receive buffers of the gate",
-        places=totals,
-        series=lines,
-        highest=highest,
+        span=(first - inset, last + inset),
+        below=[(float(power), f"{2**power:,}") for power in range(first, last + 1)],
+        tracks=tracks,
+        scale="linear",
+        domain=(0.0, highest),
         unit="MB/s on the wire",
         tick=three_digits,
         upright=upright,
         expected=expected,
     )
+
+
+def expectation(curve: BufferCurve, most_mb_per_s: float) -> list[tuple[float, float]]:
+    """(log2 of the number of buffers, upper bound in MB/s), bent between its corners; cut off at `most_mb_per_s`."""
+    rate = curve.rate_bytes_per_s / 1e6
+    top = min(rate, most_mb_per_s)
+    knee, ends = curve.product_buffers * top / rate, (float(curve.totals[0]), float(curve.totals[-1]))
+    corners = sorted(at for at in {knee, ends[0], *(ends[1:] if top == rate else ())} if at <= knee or top == rate)
+    counts = corners[:1]
+    for at, after in itertools.pairwise(corners):
+        counts += [at * (after / at) ** (step / _BENDS) for step in range(1, _BENDS + 1)]
+    return [(math.log2(count), curve.expected_mb_per_s(count)) for count in counts]
 
 
 def _mark(curve: BufferCurve, point: BufferPoint, filters: Filters) -> Mark:
