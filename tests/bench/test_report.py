@@ -10,7 +10,8 @@ import pytest
 from drawings import by_class, drawings
 
 from netstack.bench.charts.look import LOOKS, distinct, numbered
-from netstack.bench.charts.svg import Chart, Mark, Series, draw, marker, nice_ticks, spread_out
+from netstack.bench.charts.plane import Plane, by_category, draw_plane
+from netstack.bench.charts.svg import Mark, Series, marker, nice_ticks, spread_out
 from netstack.bench.figure import Figure
 from netstack.bench.grid import Grid
 from netstack.bench.report import Analysis, build_report, findings
@@ -255,16 +256,16 @@ def test_labels_move_apart_and_stay_inside() -> None:
 
 def test_a_missing_point_breaks_the_line() -> None:
     marks = (Mark(1, 1, 1, ("a",)), None, Mark(3, 3, 3, ("b",)), Mark(2, 2, 2, ("c",)))
-    chart = Chart(
+    chart = Plane(
+        **by_category(["0", "1", "2", "3"]),
         title="t",
-        categories=["0", "1", "2", "3"],
         axis="x",
-        series=[Series("<s>", 0, 0, 0, 0, marks)],
+        series=[Series("<s>", 0, (0, 0, 0), (0.0, 1.0, 2.0, 3.0), marks)],
         scale="linear",
         domain=(0, 3),
         tick=str,
     )
-    root = ElementTree.fromstring(draw(chart, width=400, height=300, direct_labels=True))
+    root = ElementTree.fromstring(draw_plane(chart, width=400, height=300, direct_labels=True))
     path = next(each for each in root.iter() if each.get("class") == "line").get("d", "")
     assert re.sub(r"[\d. ]+", "", path) == "MML"
 
@@ -305,17 +306,17 @@ def test_the_axes_say_what_they_count(fake_rows: Rows) -> None:
 
 
 def test_a_long_name_of_an_axis_takes_two_lines_and_stays_inside() -> None:
-    chart = Chart(
+    chart = Plane(
+        **by_category(["a"]),
         title="t",
-        categories=["a"],
         axis="backpressure: reduction of the sinks' rate below full speed",
-        series=[Series("s", 0, 0, 0, 0, (Mark(1.0, 1, 1, ("a",)),))],
+        series=[Series("s", 0, (0, 0, 0), (0.0,), (Mark(1.0, 1, 1, ("a",)),))],
         scale="linear",
         domain=(0.0, 1.0),
         tick=str,
     )
     for width, lines in ((350, 2), (900, 1)):
-        root = ElementTree.fromstring(draw(chart, width=width, height=300, direct_labels=False))
+        root = ElementTree.fromstring(draw_plane(chart, width=width, height=300, direct_labels=False))
         found = by_class(root, "axis")
         assert len(found) == lines
         assert max(float(each.get("y", "0")) for each in found) < 300

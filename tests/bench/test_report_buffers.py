@@ -10,7 +10,7 @@ import pytest
 from drawings import by_class, drawings
 
 from netstack.bench.charts.page import NARROW_PX
-from netstack.bench.charts.plane import Plane, Track, Upright, draw_plane
+from netstack.bench.charts.plane import Plane, Upright, draw_plane
 from netstack.bench.charts.svg import Mark, Series
 from netstack.bench.grid import Grid
 from netstack.bench.report import Analysis, build_report, findings
@@ -218,7 +218,7 @@ def test_a_line_goes_from_mark_to_mark() -> None:
         axis="x",
         span=(0.0, 4.0),
         below=[(0.0, "1"), (4.0, "16")],
-        tracks=[Track(Series("s", 0, 0, 0, 0, marks), (0.0, 2.0, 4.0))],
+        series=[Series("s", 0, (0, 0, 0), (0.0, 2.0, 4.0), marks)],
         scale="linear",
         domain=(0.0, 16.0),
         tick=str,

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from drawings import by_class, drawings
 
-from netstack.bench.charts.plane import Plane, Track, draw_plane, pareto
+from netstack.bench.charts.plane import Plane, draw_plane, pareto
 from netstack.bench.charts.svg import Mark, Series
 from netstack.bench.grid import Grid
 from netstack.bench.report import Analysis, build_report
@@ -316,7 +316,7 @@ def test_a_plane_leaves_out_what_a_logarithm_cannot_show() -> None:
         axis="x",
         span=(0.0, 2.0),
         below=[(0.0, "0"), (2.0, "2")],
-        tracks=[Track(Series("s", 0, 0, 0, 0, marks), (0.0, 1.0, 2.0))],
+        series=[Series("s", 0, (0, 0, 0), (0.0, 1.0, 2.0), marks)],
         scale="log",
         domain=(1.0, 100.0),
         tick=str,

@@ -5,17 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from html import escape
-from typing import Final, TypeAlias
+from typing import Final
 
-from .svg import SHAPES, facets_attribute, marker
+from .svg import SHAPES, Look, facets_attribute, marker
 
 HUES: Final = 8
 DASHES: Final = 4
 LOOKS: Final = HUES * DASHES * SHAPES
 """The number of different looks."""
-
-Look: TypeAlias = tuple[int, int, int]
-"""(hue, dash, shape): classes of the style sheet, and the mark."""
 
 _MOST_BUTTONS: Final = 12  # of a legend: more are folded
 

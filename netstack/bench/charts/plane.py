@@ -1,4 +1,4 @@
-"""Charts over two value axes as SVG: percentile curves, points with their frontier, series over time or counts.
+"""Charts as SVG: values by category, percentile curves, points with their frontier, series over time or counts.
 
 Positions and ticks are in the caller's units of the horizontal axis (a logarithm, a number of nines, seconds).
 """
@@ -10,25 +10,17 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from .svg import UNIT_PX, Plot, Series, axes, below_px, facets_attribute, grouped, names, nice_ticks, point
 
 _MOST_DIRECT_LABELS: Final = 8
-_LONGEST_DIRECT_LABEL: Final = 26
+_LONGEST_DIRECT_LABEL: Final = 26  # letters; longer ones would take the space of the curves
+_DODGE_PX: Final = 7.0
 _LABEL_ROWS: Final = 4
 _TEXT_PX: Final = 6.6  # of one letter at 12 px, on average
 _LINE_PX: Final = 15.0
 _TICK_PX: Final = 34.0  # least distance of labels below the axis
-
-
-@dataclass(frozen=True, slots=True)
-class Track:
-    """A series, the position of its marks, and whether a line joins them."""
-
-    series: Series
-    places: tuple[float, ...]
-    joined: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +52,16 @@ class Plane:
     `span` has the ends of the horizontal axis, `below` its (position, label) ticks, `domain` the least and greatest
     value before rounding. With `bare`, lines have no marks and the script shows the values at the pointer. A mark that
     is None is skipped and the line continues. `expected` has the (position, value) points of a thin dashed line.
+
+    With `categories` positions are 0, 1, 2 ...: lines lie side by side, and a mark that is None interrupts its line.
+    `guides` and `facets` have for each category a value to mark with a short line, or None, and the filter choices.
     """
 
     title: str
     axis: str
     span: tuple[float, float]
     below: Sequence[tuple[float, str]]
-    tracks: Sequence[Track]
+    series: Sequence[Series]
     scale: Literal["linear", "log"]
     domain: tuple[float, float]
     tick: Callable[[float], str]
@@ -75,13 +70,22 @@ class Plane:
     bare: bool = False
     upright: Upright | None = None
     expected: Sequence[tuple[float, float]] = ()
+    categories: bool = False
+    guides: Sequence[float | None] = ()
+    facets: Sequence[str] = ()
+
+
+def by_category(labels: Sequence[str]) -> dict[str, Any]:
+    """The horizontal axis of a `Plane` of categories."""
+    below = [(float(place), label) for place, label in enumerate(labels)]
+    return {"categories": True, "span": (-0.5, len(labels) - 0.5), "below": below}
 
 
 def draw_plane(plane: Plane, *, width: int, height: int, direct_labels: bool) -> str:
     """The chart as one SVG element of this size; it scales with its container."""
     ticks = nice_ticks(plane.scale, *plane.domain)
-    longest = max((len(track.series.label) for track in plane.tracks), default=0)
-    direct = direct_labels and 0 < len(plane.tracks) <= _MOST_DIRECT_LABELS and longest <= _LONGEST_DIRECT_LABEL
+    longest = max((len(series.label) for series in plane.series), default=0)
+    direct = direct_labels and 0 < len(plane.series) <= _MOST_DIRECT_LABELS and longest <= _LONGEST_DIRECT_LABEL
     plot = Plot(
         left=14 + 7.2 * max(len(plane.tick(tick)) for tick in ticks),
         right=width - (14 + 7.8 * longest if direct else 14),
@@ -97,24 +101,39 @@ def draw_plane(plane: Plane, *, width: int, height: int, direct_labels: bool) ->
     def place(at: float) -> float:
         return plot.left + (at - first) / (last - first) * (plot.right - plot.left)
 
+    unit_px = (plot.right - plot.left) / (last - first)
+    dodge_px = min(_DODGE_PX, 0.5 * unit_px / max(len(plane.series), 1)) if plane.categories else 0.0
     drawn, ends = [], []
-    for track in plane.tracks:
-        positions = [
-            (place(at), mark)
-            for at, mark in zip(track.places, track.series.marks, strict=True)
-            if mark is not None and (plane.scale == "linear" or mark.value > 0)
+    for number, series in enumerate(plane.series):
+        dodge = (number - (len(plane.series) - 1) / 2) * dodge_px  # equal values and whiskers must not overlap
+        parts, path, pen_down = [], "", False
+        for at, mark in zip(series.places, series.marks, strict=True):
+            if mark is None or (plane.scale == "log" and mark.value <= 0):
+                pen_down = pen_down and not plane.categories
+                continue
+            x, y = place(at) + dodge, plot.y(mark.value)
+            path += f"{'L' if pen_down else 'M'}{x:.1f} {y:.1f}"
+            parts.append("" if plane.bare else point(mark, series.look[2], x, plot))
+            end, pen_down = (x, y, series), True
+        if parts:
+            ends.append(end)
+            drawn.append(grouped(series, [f'<path class="line" d="{path}"/>' if series.joined else "", *parts]))
+    guides = (
+        [
+            _guide(place(at), 0.36 * unit_px, value, facets, plot)
+            for (at, _), value, facets in zip(
+                plane.below, plane.guides, plane.facets or [""] * len(plane.below), strict=True
+            )
+            if value is not None
         ]
-        parts = [] if plane.bare else [point(mark, track.series.shape, x, plot) for x, mark in positions]
-        if track.joined and positions:
-            line = "L".join(f"{x:.1f} {plot.y(mark.value):.1f}" for x, mark in positions)
-            parts.insert(0, f'<path class="line" d="M{line}"/>')
-        if positions:
-            ends.append((positions[-1][0], plot.y(positions[-1][1].value), track.series))
-            drawn.append(grouped(track.series, parts))
+        if plane.guides
+        else []
+    )
     stairs = [_frontier(frontier, place, plot, row % _LABEL_ROWS) for row, frontier in enumerate(plane.frontiers)]
     facts = _plot_facts(plot, first, last, plane) if plane.bare else ""
     below = [(place(at), label) for at, label in plane.below]
     least_px = min((right[0] - left[0] for left, right in itertools.pairwise(below)), default=_TICK_PX)
+    every = 1 if plane.categories else math.ceil(_TICK_PX / least_px)
     expected = "L".join(f"{place(at):.1f} {plot.y(value):.1f}" for at, value in plane.expected)
     return "".join(
         (
@@ -122,7 +141,8 @@ def draw_plane(plane: Plane, *, width: int, height: int, direct_labels: bool) ->
             f' aria-label="{escape(plane.title)}"'
             ' xmlns="http://www.w3.org/2000/svg">',
             f"<title>{escape(plane.title)}</title>",
-            *axes(plot, ticks, plane.tick, below[:: math.ceil(_TICK_PX / least_px)], plane.axis, unit=plane.unit),
+            *axes(plot, ticks, plane.tick, below[::every], plane.axis, plane.facets, unit=plane.unit),
+            *guides,
             f'<path class="expected" d="M{expected}"/>' if expected else "",
             _upright(plane.upright, place(plane.upright.at), plot) if plane.upright else "",
             *stairs,
@@ -153,6 +173,13 @@ def _frontier(frontier: Frontier, place: Callable[[float], float], plot: Plot, r
         f'<text x="{last_x - 4:.1f}" y="{plot.top + 9 + 14 * row:.1f}" text-anchor="end">{escape(frontier.label)}'
         "</text></g>"
     )
+
+
+def _guide(x: float, half: float, value: float, facets: str, plot: Plot) -> str:
+    if not plot.low <= value <= plot.high:
+        return ""
+    y, ends = plot.y(value), f'x1="{x - half:.1f}" x2="{x + half:.1f}"'
+    return f'<line class="guide" {ends} y1="{y:.1f}" y2="{y:.1f}"{facets_attribute(facets)}/>'
 
 
 def _upright(upright: Upright, x: float, plot: Plot) -> str:

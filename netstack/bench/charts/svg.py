@@ -1,4 +1,4 @@
-"""Line charts as SVG: a category axis of buffer timeouts, a linear or logarithmic value axis.
+"""The parts of charts as SVG: axes, marks, lines and their names.
 
 Colours and dashes are classes of the page's style sheet (for both colour schemes); shapes differ by series, so that
 colour alone has no meaning; every mark has a `<title>` and its text for the pointer.
@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,86 +32,31 @@ class Mark:
     tag: str = ""
 
 
+Look: TypeAlias = tuple[int, int, int]
+"""(hue, dash, shape): classes of the style sheet, and the mark."""
+
+
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line: `hue` is the colour, `dash` the stroke, `shape` the marker; `number` connects it with the legend."""
+    """One line: the positions of its marks, and whether a line joins them; `number` connects it with the legend."""
 
     label: str
     number: int
-    hue: int
-    dash: int
-    shape: int
+    look: Look
+    places: tuple[float, ...]
     marks: tuple[Mark | None, ...]
     facets: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """What to draw.
-
-    `domain` is the least and greatest value before rounding. `guides` and `facets` have for each category a value to
-    mark with a short line, or None, and the filter choices.
-    """
-
-    title: str
-    categories: Sequence[str]
-    axis: str
-    series: Sequence[Series]
-    scale: Literal["linear", "log"]
-    domain: tuple[float, float]
-    tick: Callable[[float], str]
-    unit: str = ""
-    guides: Sequence[float | None] = ()
-    facets: Sequence[str] = ()
+    joined: bool = True
 
 
 SHAPES: Final = 8
 _MARKER_PX: Final = 4.6
-_DODGE_PX: Final = 7.0
-_MOST_DIRECT_LABELS: Final = 8
-_LONGEST_DIRECT_LABEL: Final = 26  # letters; longer ones would take the space of the curves
 _TAG_PX: Final = 48.0
 _LABEL_GAP_PX: Final = 14.0
 _AXIS_LINE_PX: Final = 14.0
 _AXIS_LETTER_PX: Final = 7.2  # at 12 px, on average
 UNIT_PX: Final = 18.0
 """Space above the plot for the name of the vertical axis."""
-
-
-def draw(chart: Chart, *, width: int, height: int, direct_labels: bool) -> str:
-    """The chart as one SVG element of this size in CSS pixels; it scales with its container.
-
-    With `direct_labels` the lines are named at their right end, where there is room.
-    """
-    longest = max((len(series.label) for series in chart.series), default=0)
-    direct = direct_labels and 0 < len(chart.series) <= _MOST_DIRECT_LABELS and longest <= _LONGEST_DIRECT_LABEL
-    ticks = nice_ticks(chart.scale, *chart.domain)
-    plot = Plot(
-        left=14 + 7.2 * max(len(chart.tick(tick)) for tick in ticks),
-        right=width - (14 + 7.8 * longest if direct else 10),
-        top=12 + (UNIT_PX if chart.unit else 0),
-        bottom=height - below_px(chart.axis, width),
-        scale=chart.scale,
-        low=ticks[0],
-        high=ticks[-1],
-        slots=len(chart.categories),
-        width=width,
-    )
-    facets = chart.facets or [""] * len(chart.categories)
-    places = [(plot.x(slot), label) for slot, label in enumerate(chart.categories)]
-    last = plot.x(plot.slots - 1)
-    ends = [(last, plot.y(mark.value), each) for each in chart.series if (mark := each.marks[-1]) is not None]
-    parts = [
-        f'<svg viewBox="0 0 {width} {height}" role="img" data-scale="{chart.scale}" aria-label="{escape(chart.title)}"'
-        ' xmlns="http://www.w3.org/2000/svg">',
-        f"<title>{escape(chart.title)}</title>",
-        *axes(plot, ticks, chart.tick, places, chart.axis, facets, unit=chart.unit),
-        *(_guide(plot, slot, value, facets[slot]) for slot, value in enumerate(chart.guides) if value is not None),
-        *(_series(series, plot, len(chart.series), place) for place, series in enumerate(chart.series)),
-        *(names(ends, plot) if direct else ()),
-        "</svg>",
-    ]
-    return "".join(parts)
 
 
 def marker(shape: int, x: float, y: float) -> str:
@@ -157,12 +102,7 @@ class Plot:
     scale: str
     low: float
     high: float
-    slots: int = 1
     width: float = 0.0  # of the whole drawing; 0 if there is nothing to the right of the plot
-
-    def x(self, slot: int, dodge: float = 0.0) -> float:
-        """The middle of a category."""
-        return self.left + (slot + 0.5) * (self.right - self.left) / self.slots + dodge
 
     def y(self, value: float) -> float:
         """The height of a value."""
@@ -228,35 +168,10 @@ def axes(
     return parts
 
 
-def _guide(plot: Plot, slot: int, value: float, facets: str) -> str:
-    if not plot.low <= value <= plot.high:
-        return ""
-    half = 0.36 * (plot.right - plot.left) / plot.slots
-    x, y = plot.x(slot), plot.y(value)
-    ends = f'x1="{x - half:.1f}" x2="{x + half:.1f}" y1="{y:.1f}" y2="{y:.1f}"'
-    return f'<line class="guide" {ends}{facets_attribute(facets)}/>'
-
-
-def _series(series: Series, plot: Plot, count: int, place: int) -> str:
-    step = min(_DODGE_PX, 0.5 * (plot.right - plot.left) / plot.slots / count)
-    dodge = (place - (count - 1) / 2) * step  # side by side, so that equal values and whiskers do not overlap
-    path, pen_down = [], False
-    for slot, mark in enumerate(series.marks):
-        if mark is not None:
-            path.append(f"{'L' if pen_down else 'M'}{plot.x(slot, dodge):.1f} {plot.y(mark.value):.1f}")
-        pen_down = mark is not None
-    parts = [f'<path class="line" d="{"".join(path)}"/>']
-    parts += [
-        point(mark, series.shape, plot.x(slot, dodge), plot)
-        for slot, mark in enumerate(series.marks)
-        if mark is not None
-    ]
-    return grouped(series, parts)
-
-
 def grouped(series: Series, parts: Sequence[str]) -> str:
     """A line and its marks as a group, with classes and data attributes."""
-    kind = f'class="series h{series.hue} d{series.dash}" data-series="{series.number}"'
+    hue, dash, _ = series.look
+    kind = f'class="series h{hue} d{dash}" data-series="{series.number}"'
     return f"<g {kind}{facets_attribute(series.facets)}>{''.join(parts)}</g>"
 
 
@@ -290,7 +205,7 @@ def names(ends: Sequence[tuple[float, float, Series]], plot: Plot) -> list[str]:
     heights = spread_out([at for _, at, _ in ordered], _LABEL_GAP_PX, plot.top, plot.bottom)
     x = plot.right + 10
     return [
-        f'<g class="name h{each.hue}" data-series="{each.number}"{facets_attribute(each.facets)}>'
+        f'<g class="name h{each.look[0]}" data-series="{each.number}"{facets_attribute(each.facets)}>'
         f'<path class="hair" d="M{from_x + 8:.1f} {at:.1f}L{x - 3:.1f} {y:.1f}"/>'
         f'<text x="{x:.1f}" y="{y + 4:.1f}">{escape(each.label)}</text></g>'
         for y, (from_x, at, each) in zip(heights, ordered, strict=True)

@@ -9,9 +9,10 @@ from typing import Any, Final, Literal
 
 from netstack.units import format_duration, format_latency
 
-from ..charts.look import Look, legend, swatch
+from ..charts.look import legend, swatch
 from ..charts.page import both_sizes, callout, figure, heads, notes, table
-from ..charts.svg import Chart, Mark, Series, draw
+from ..charts.plane import Plane, by_category, draw_plane
+from ..charts.svg import Look, Mark, Series
 from ..experiment import Page
 from .figures import GOAL_MS, Point, verdicts
 from .spec import MODES, SINKS, CheckpointsSpec
@@ -49,7 +50,7 @@ def _charts(spec: CheckpointsSpec, modes: _Points) -> str:
             "Duration",
             both_sizes(
                 partial(
-                    draw,
+                    draw_plane,
                     _chart(
                         spec,
                         modes,
@@ -65,7 +66,7 @@ def _charts(spec: CheckpointsSpec, modes: _Points) -> str:
         ),
         figure(
             "Channel state",
-            both_sizes(partial(draw, _chart(spec, modes, "channel_state_bytes", "linear", state_size))),
+            both_sizes(partial(draw_plane, _chart(spec, modes, "channel_state_bytes", "linear", state_size))),
             "In-flight data in the checkpoint; median, whiskers to the largest.",
         ),
     ]
@@ -79,7 +80,7 @@ def _chart(
     scale: Literal["linear", "log"],
     write: Callable[[float], str],
     guides: Sequence[float | None] = (),
-) -> Chart:
+) -> Plane:
     series = []
     high = _LEAST_MS
     for number, (mode, points) in enumerate(modes.items()):
@@ -91,11 +92,10 @@ def _chart(
                 figures = f"{write(middle)}, at most {write(most)}", f"{each['checkpoints']} checkpoints"
                 marks[place] = Mark(middle, middle, most, (head, *figures))
                 high = max(high, most)
-        hue, dash, shape = _look(mode)
-        series.append(Series(mode, number, hue, dash, shape, tuple(marks)))
-    return Chart(
+        series.append(Series(mode, number, _look(mode), tuple(map(float, range(len(marks)))), tuple(marks)))
+    return Plane(
+        **by_category([f"{pressure:g}" for pressure in spec.pressures]),
         title=f"{name.rpartition('_')[0].replace('_', ' ')} against backpressure, {scale} scale; one line per mode",
-        categories=[f"{pressure:g}" for pressure in spec.pressures],
         axis=_AXIS,
         series=series,
         scale=scale,

@@ -16,7 +16,7 @@ from netstack.units import format_size, three_digits
 
 from ..charts.look import legend, numbered
 from ..charts.page import both_sizes, chart_grid, figure, heads, table
-from ..charts.plane import Plane, Track, Upright, draw_plane
+from ..charts.plane import Plane, Upright, draw_plane
 from ..charts.svg import Mark, Series, facets_attribute
 from ..words import setting_text
 from .buffers import BufferCurve, BufferPoint, backpressure, buffers_text, bytes_text
@@ -91,14 +91,13 @@ def _figure(curve: BufferCurve, series: dict[int, int], filters: Filters) -> str
 def _chart(curve: BufferCurve, series: dict[int, int], filters: Filters) -> Plane:
     totals, counts = curve.totals, [float(total) for total in curve.totals]
     looks = numbered(len(series))
-    tracks = []
+    lines = []
     for exclusive in _exclusives([curve]):
         points = curve.of_exclusive(exclusive)
         marks = tuple(_mark(curve, points[total], filters) if total in points else None for total in totals)
-        hue, dash, shape = looks[series[exclusive]]
-        number, facets = _FIRST_SERIES + series[exclusive], filters.settings({"exclusive_buffers": exclusive})
-        line = Series(_label(exclusive), number, hue, dash, shape, marks, facets)
-        tracks.append(Track(line, tuple(map(math.log2, totals))))
+        number, facets = series[exclusive], filters.settings({"exclusive_buffers": exclusive})
+        places = tuple(map(math.log2, totals))
+        lines.append(Series(_label(exclusive), _FIRST_SERIES + number, looks[number], places, marks, facets))
     highest = max(point.wire.high for point in curve.points)
     upright, expected = None, list[tuple[float, float]]()
     if curve.link.round_trip_s:
@@ -118,7 +117,7 @@ def _chart(curve: BufferCurve, series: dict[int, int], filters: Filters) -> Plan
         axis="receive buffers of the gate",
         span=(first - inset, last + inset),
         below=[(float(power), f"{2**power:,}") for power in range(first, last + 1)],
-        tracks=tracks,
+        series=lines,
         scale="linear",
         domain=(0.0, highest),
         unit="MB/s on the wire",

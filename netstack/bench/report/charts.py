@@ -15,10 +15,11 @@ from typing import Final
 
 from netstack.units import format_count, format_duration, three_digits
 
-from ..charts.look import Look, distinct
+from ..charts.look import distinct
 from ..charts.look import legend as charts_legend
 from ..charts.page import both_sizes
-from ..charts.svg import Chart, Mark, Series, draw
+from ..charts.plane import Plane, by_category, draw_plane
+from ..charts.svg import Look, Mark, Series
 from ..figure import Figure
 from .filters import Filters
 from .points import Analysis, Line, micro
@@ -124,7 +125,8 @@ def _drawings(
     guided: bool = False,
 ) -> str:
     series = []
-    for number, (line, (hue, dash, shape)) in enumerate(styles(analysis).items()):
+    places = tuple(map(float, range(len(analysis.timeouts))))
+    for number, (line, look) in enumerate(styles(analysis).items()):
         marks: list[Mark | None] = []
         for timeout in analysis.timeouts:
             figure = read(line, timeout)
@@ -141,10 +143,10 @@ def _drawings(
                 "" if kept is None else f"{kept:.0%} of that at {timeout_label(analysis.reference)}",
             )
             marks.append(Mark(figure.median, figure.low, figure.high, tooltip, hollow, filters.timeout(timeout)))
-        series.append(Series(line.label, number, hue, dash, shape, tuple(marks), filters.line(line)))
-    chart = Chart(
+        series.append(Series(line.label, number, look, places, tuple(marks), filters.line(line)))
+    plane = Plane(
+        **by_category([timeout_label(timeout) for timeout in analysis.timeouts]),
         title=title,
-        categories=[timeout_label(timeout) for timeout in analysis.timeouts],
         axis="buffer timeout",
         series=series,
         scale="log" if scale == "log" else "linear",
@@ -154,7 +156,7 @@ def _drawings(
         guides=[timeout * 1e6 if timeout else None for timeout in analysis.timeouts] if guided else (),
         facets=[filters.timeout(timeout) for timeout in analysis.timeouts],
     )
-    return both_sizes(partial(draw, chart))
+    return both_sizes(partial(draw_plane, plane))
 
 
 def tabbed(name: str, title: str, note: str, panels: Sequence[tuple[str, str]]) -> str:

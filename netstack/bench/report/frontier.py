@@ -17,7 +17,7 @@ from typing import Final
 from netstack.units import format_count, format_size, three_digits
 
 from ..charts.page import both_sizes
-from ..charts.plane import Frontier, Plane, Track, draw_plane, pareto
+from ..charts.plane import Frontier, Plane, draw_plane, pareto
 from ..charts.svg import Mark, Series, nice_ticks
 from ..figure import Figure
 from ..grid import Kind
@@ -84,16 +84,16 @@ def _plane(
     is_log = max(rates) > _LINEAR_UP_TO * min(rates)
     scale = math.log10 if is_log else float
     ticks = nice_ticks("log" if is_log else "linear", min(rates) / _MARGIN, max(rates) * _MARGIN)
-    tracks: list[Track] = []
+    series = []
     groups: dict[str, list[tuple[float, float]]] = {}
-    for number, (line, (hue, dash, shape)) in enumerate(styles(analysis).items()):
+    for number, (line, look) in enumerate(styles(analysis).items()):
         mine = [each for each in points if each[0] == line]
         if not mine:
             continue
         group = _group(line)
         marks = tuple(_mark(each, filters, group, percentile, unit, write) for each in mine)
-        series = Series(line.label, number, hue, dash, shape, marks, filters.line(line))
-        tracks.append(Track(series, tuple(scale(each[2].median) for each in mine), joined=False))
+        places = tuple(scale(each[2].median) for each in mine)
+        series.append(Series(line.label, number, look, places, marks, filters.line(line), joined=False))
         groups.setdefault(group, []).extend((scale(each[2].median), each[3].median) for each in mine)
     sweeps = sorted({line.sweep for line in analysis.lines})
     frontiers = []
@@ -108,7 +108,7 @@ def _plane(
         axis=f"throughput, {unit}",
         span=(scale(ticks[0]), scale(ticks[-1])),
         below=[(scale(tick), write(tick)) for tick in ticks],
-        tracks=tracks,
+        series=series,
         scale="log",
         domain=(min(latencies), max(latencies)),
         tick=micro,

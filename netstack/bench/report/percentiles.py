@@ -17,10 +17,10 @@ from functools import partial
 from html import escape
 from typing import Final
 
-from ..charts.look import Look, distinct, legend
+from ..charts.look import distinct, legend
 from ..charts.page import both_sizes, chart_grid, figure
-from ..charts.plane import Plane, Track, draw_plane
-from ..charts.svg import Mark, Series
+from ..charts.plane import Plane, draw_plane
+from ..charts.svg import Look, Mark, Series
 from ..grid import Kind
 from ..histogram import PERCENTILES
 from .charts import styles, timeout_label
@@ -145,17 +145,16 @@ def _figure(
     ticks = [(nines(PERCENTILES[name]), label) for name, label in _TICKS.items() if name in names]
     every = [*names, "max"]
     values = _values(analysis, kind, every)
-    tracks = []
+    series = []
     for curve in curves:
         marks = tuple(_mark(analysis, kind, curve, name) for name in every)
-        series = Series(curve.label, curve.number, *curve.style, marks, curve.facets)
-        tracks.append(Track(series, (*places, end)))
+        series.append(Series(curve.label, curve.number, curve.style, (*places, end), marks, curve.facets))
     plane = Plane(
         title=f"Latency by percentile, {title}, logarithmic scale; one curve per setting",
         axis="percentile of the records, %",
         span=(places[0], end),
         below=[*ticks, (end, "max")],
-        tracks=tracks,
+        series=series,
         scale="log",
         domain=(min(values), max(values)),
         tick=micro,

@@ -17,7 +17,7 @@ from typing import Any, Final
 from ..charts.look import legend as charts_legend
 from ..charts.look import numbered
 from ..charts.page import both_sizes
-from ..charts.plane import Plane, Track, draw_plane
+from ..charts.plane import Plane, draw_plane
 from ..charts.svg import Mark, Series, nice_ticks
 from ..grid import Kind
 from ..store import Row
@@ -121,15 +121,13 @@ def _view(row: Row, parts: Sequence[tuple[str, str, float]], numbers: Mapping[_T
             why = f"Too short a run for a line: {most} sample{'s' if most > 1 else ''} of each task."
             drawn.append(panel(number, f'<p class="note">{why}</p>{note}'))
             continue
-        tracks = [
-            Track(
-                Series(
-                    _name(task, alone),
-                    _FIRST_SERIES + numbers[task],
-                    *looks[numbers[task]],
-                    tuple(Mark(value, value, value) for _, value in samples),
-                ),
+        series = [
+            Series(
+                _name(task, alone),
+                _FIRST_SERIES + numbers[task],
+                looks[numbers[task]],
                 tuple(at for at, _ in samples),
+                tuple(Mark(value, value, value) for _, value in samples),
             )
             for task, samples in present.items()
         ]
@@ -139,7 +137,7 @@ def _view(row: Row, parts: Sequence[tuple[str, str, float]], numbers: Mapping[_T
             axis="seconds from the start",
             span=(0.0, last_s),
             below=[(tick, f"{tick:g}") for tick in nice_ticks("linear", 0.0, last_s) if tick <= last_s],
-            tracks=tracks,
+            series=series,
             scale="linear",
             domain=(0.0, highest),
             tick=lambda value: f"{value:.0%}",
