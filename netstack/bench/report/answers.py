@@ -67,5 +67,5 @@ def _range(answers: list[Answer]) -> str:
 def _text(line: Line, choice: Answer, *, alone: bool) -> str:
     timeout = timeout_label(choice.point.timeout_s)
     if alone:
-        return f"{timeout}, {choice.figures()}".replace("us", "\u00b5s")
-    return f"{line.label}: {timeout} keeps {choice.point.kept_text}".replace("us", "\u00b5s")
+        return f"{timeout}, {choice.figures()}".replace(" us", " \u00b5s")
+    return f"{line.label}: {timeout} keeps {choice.point.kept_text}"
