@@ -187,9 +187,9 @@ async def take_between_barriers(
 async def _answer(scratch: Path, number: int, state: bytes, alignment: AlignmentStatistics, first_ns: int) -> None:
     write_s = await _write(scratch / f"consumer-{number}", state)
     answer = {"first_ns": first_ns, "alignment_s": alignment.duration_ns / 1e9, "write_s": write_s, "bytes": len(state)}
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as telling:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         try:
-            telling.sendto(json.dumps(answer).encode(), str(scratch / _SOCKET))
+            sender.sendto(json.dumps(answer).encode(), str(scratch / _SOCKET))
         except OSError:
             return  # the producer has ended
 

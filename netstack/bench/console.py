@@ -24,7 +24,7 @@ from .compare import Comparison, Difference
 from .grid import PlannedRun, expected_seconds
 from .store import Row
 
-_TELLING_PART = 0.03  # of the work; earlier estimates of the rest are useless
+_LEAST_PART = 0.03  # of the work; earlier estimates of the rest are useless
 _MANY_FIGURES = 24  # more are listed only where they differ
 
 
@@ -160,11 +160,11 @@ class RunProgress(_Bar):
 
     def time_left(self) -> str:
         """The remaining time as text."""
-        gone_s = time.monotonic() - self._began
+        elapsed_s = time.monotonic() - self._began
         part = self.part()
         if self._expected_s:
-            return f"{clock(max(self._expected_s - gone_s, 0))} left"
-        return f"{clock(gone_s * (1 - part) / part)} left" if part > _TELLING_PART else ""
+            return f"{clock(max(self._expected_s - elapsed_s, 0))} left"
+        return f"{clock(elapsed_s * (1 - part) / part)} left" if part > _LEAST_PART else ""
 
 
 class _LiveBar(ProgressColumn):

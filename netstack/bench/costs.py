@@ -125,12 +125,12 @@ class Costs(trio.abc.Instrument):
 
 
 @contextlib.contextmanager
-def profiled(role: str, wanted: bool) -> Iterator[Costs | None]:
-    """Profiles one side while the block runs; does nothing if the spec does not ask for it.
+def profiled(role: str, is_on: bool) -> Iterator[Costs | None]:
+    """Profiles one side while the block runs; does nothing if it is off.
 
     Used inside the task that does the side's work.
     """
-    if not wanted:
+    if not is_on:
         yield None
         return
     costs = Costs(role)

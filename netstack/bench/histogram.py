@@ -41,7 +41,7 @@ class Histogram:
         value = min(max(int(value_ns), 0), _MOST_NS)
         shift = max(value.bit_length() - 11, 0)
         self._counts[shift * _HALF + (value >> shift)] += 1
-        self._saw(1, value, value)
+        self._extend(1, value, value)
 
     def record_many(self, values_ns: npt.NDArray[np.int64]) -> None:
         """Adds every duration of an array, which is not modified."""
@@ -52,13 +52,13 @@ class Histogram:
         low = int(buckets.min())
         counts = np.bincount(buckets - low)
         self._counts[low : low + len(counts)] += counts
-        self._saw(len(values), int(values.min()), int(values.max()))
+        self._extend(len(values), int(values.min()), int(values.max()))
 
     def merge(self, other: Histogram) -> None:
         """Adds all counts of `other`; merging is associative and commutative."""
         if other.count:
             self._counts += other._counts
-            self._saw(other.count, other.min_ns, other.max_ns)
+            self._extend(other.count, other.min_ns, other.max_ns)
 
     def shifted(self, by_ns: int) -> Histogram:
         """A copy with this duration added to every value, none below 0; exact to the width of a bucket."""
@@ -143,7 +143,7 @@ class Histogram:
         made.min_ns, made.max_ns = int(values["min_ns"]), int(values["max_ns"])
         return made
 
-    def _saw(self, count: int, low: int, high: int) -> None:
+    def _extend(self, count: int, low: int, high: int) -> None:
         self.min_ns = min(self.min_ns, low) if self.count else low
         self.max_ns = max(self.max_ns, high)
         self.count += count

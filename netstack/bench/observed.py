@@ -107,10 +107,10 @@ class Observation:
         """
         return [_stretch(before, after) for before, after in itertools.pairwise(self._seen)]
 
-    def _keep(self, found: dict[str, float]) -> None:
+    def _keep(self, metrics: dict[str, float]) -> None:
         elapsed_s = self._manager.now() - self._began_s
         if elapsed_s - self._seen[-1][0] >= (self._every - 0.5) * PERIOD_S:
-            self._seen.append((elapsed_s, found, lost_s()))
+            self._seen.append((elapsed_s, metrics, lost_s()))
         if len(self._seen) > _MOST_SAMPLES:
             self._seen = self._seen[::2]
             self._every *= 2

@@ -122,7 +122,7 @@ class Process:
 class _Worker(Process):
     def __init__(self, role: str, engine: str, module: str, environment: Mapping[str, str]) -> None:
         super().__init__(role, module, ("--role", role, "--engine", engine), environment)
-        self.heard_at = math.inf  # the limit applies from the first message on; before, it may still be importing
+        self.last_message_at = math.inf  # no limit before the first message: it may still be importing
         self.records = 0
         self.done = False
         self.ended = False
@@ -219,7 +219,7 @@ class Workers:
             elif is_stderr:
                 worker.take_words(chunk)
             else:
-                worker.heard_at = time.monotonic()
+                worker.last_message_at = time.monotonic()
                 self._inbox.extend((worker.name, message) for message in worker.take_messages(chunk))
 
     def _check(self) -> None:
@@ -230,7 +230,7 @@ class Workers:
         if any(worker.ended for worker in waiting):
             raise self._failure([])
         for worker in waiting:
-            if now - worker.heard_at > self._deadlines.silent_s:
+            if now - worker.last_message_at > self._deadlines.silent_s:
                 self._fail([worker], f"sent nothing for {self._deadlines.silent_s:g} s")
         if self._setup_until is not None:
             if now > self._setup_until:
@@ -253,9 +253,9 @@ class Workers:
             if message["kind"] in _TYPED:
                 return _TYPED[message["kind"]](message["text"])
         parts = [f"the {role} raised {message['kind']}: {message['text']}" for role, message in errors]
-        spoke = {role for role, _ in errors}
+        reported = {role for role, _ in errors}
         for worker in self._workers.values():
-            if worker.ended and not worker.done and worker.name not in spoke:
+            if worker.ended and not worker.done and worker.name not in reported:
                 parts.append(f"the {worker.name} {worker.how_it_ended(_GRACE_S)}{worker.quote()}")
         return MeasurementFailed(f"measuring {self.engine} failed: {'; '.join(parts)}")
 

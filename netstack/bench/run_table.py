@@ -15,7 +15,7 @@ from .console import table as made_table
 from .interval import Interval
 from .report.charts import PERCENTILES
 from .spec import RunSpec
-from .words import setting_text
+from .words import buffers_of, setting_text
 
 _CAUSE: Final = "netstack_output_{}_flushes_total"
 
@@ -69,13 +69,12 @@ def print_costs(result: Mapping[str, Any], console: Console) -> None:
 
 def describe_spec(spec: RunSpec) -> str:
     """The settings of a run in a line: the main ones, and those that differ from their defaults."""
-    segment = format_size(spec.segment_size_bytes, space=" ")
     parts = [
         spec.rows,
         f"by {spec.emit}",
         f"{spec.channels:,} channel{'s' if spec.channels > 1 else ''}",
         f"buffer timeout {format_duration(spec.buffer_timeout_s, space=' ')}",
-        f"{spec.exclusive_buffers} + {spec.floating_buffers} buffers of {segment}",
+        buffers_of(spec),
         spec.transport,
     ]
     if spec.rate_per_s is not None:

@@ -232,8 +232,8 @@ class RunSpec(Settings):
         if not self.checkpoint_interval_s > 0:
             raise ConfigError(f"--checkpoint-interval {self.checkpoint_interval_s:g}s: give more than 0")
         plain = ("record", "record", "task", 1, True, None, False)
-        asked = (self.emit, self.read, self.write, self.connections, self.credit, self.input_path, self.profile)
-        if asked != plain:
+        chosen = (self.emit, self.read, self.write, self.connections, self.credit, self.input_path, self.profile)
+        if chosen != plain:
             raise ConfigError(
                 f"--checkpoints {self.checkpoints} is for single generated records over one connection with credit:"
                 " leave --emit, --read, --write, --connections, --credit, --input and --profile out"

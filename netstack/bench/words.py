@@ -53,6 +53,12 @@ def setting_text(name: str, value: Any) -> str:
     return format_size(value, space=" ") if name.endswith("_bytes") else plain(value)
 
 
+def buffers_of(spec: Any) -> str:
+    """`2 + 8 buffers of 32 KiB`: the exclusive and floating buffers of settings."""
+    size = format_size(spec.segment_size_bytes, space=" ")
+    return f"{spec.exclusive_buffers} + {spec.floating_buffers} buffers of {size}"
+
+
 def plain(value: Any) -> str:
     """Any value as text: whole numbers without a point, `yes` and `no`."""
     if isinstance(value, float) and value.is_integer():

@@ -35,8 +35,8 @@ FAILED = 1
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs one role of one measurement; returns the exit code."""
-    asked = arguments_of(__doc__, arguments)
-    return reporting(functools.partial(_measure, asked.role, asked.engine))
+    options = arguments_of(__doc__, arguments)
+    return reporting(functools.partial(_measure, options.role, options.engine))
 
 
 def arguments_of(description: str | None, arguments: list[str] | None = None) -> argparse.Namespace:
@@ -59,10 +59,10 @@ def reporting(work: Callable[[Link], None]) -> int:
     except NetstackError as error:
         return _failed(link, error)
     except BaseExceptionGroup as group:
-        error_found = _first_typed(group)
-        if error_found is None:
+        typed = _first_typed(group)
+        if typed is None:
             raise
-        return _failed(link, error_found)
+        return _failed(link, typed)
     return 0
 
 

@@ -49,11 +49,11 @@ AnySource: TypeAlias = Source | RowSource
 AnyVerifier: TypeAlias = Verifier | RowVerifier
 Waited = TypeVar("Waited")
 
-_RUNNER_GONE = 3  # exit code of a worker whose runner has exited
+_RUNNER_EXITED = 3  # exit code of a worker whose runner has exited
 
 
 def _exit() -> None:
-    os._exit(_RUNNER_GONE)
+    os._exit(_RUNNER_EXITED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +77,11 @@ class Facts:
 class Link:
     """The connection to the runner; a thread reads messages and sends heartbeats."""
 
-    def __init__(self, read_fd: int, write_fd: int, on_gone: Callable[[], None] = _exit) -> None:
-        """Starts the thread. `on_gone` is called when the runner has exited: no worker outlives it."""
+    def __init__(self, read_fd: int, write_fd: int, on_runner_exit: Callable[[], None] = _exit) -> None:
+        """Starts the thread. `on_runner_exit` is called when the runner has exited: no worker outlives it."""
         self._read_fd = read_fd
         self._write_fd = write_fd
-        self._on_gone = on_gone
+        self._on_runner_exit = on_runner_exit
         self._lock = threading.Lock()
         self._inbox: dict[str, queue.SimpleQueue[dict[str, Any]]] = {
             event: queue.SimpleQueue() for event in ("start", "job", "address", "go", "producer_done")
@@ -114,7 +114,7 @@ class Link:
                 continue
             chunk = os.read(self._read_fd, 1 << 16)
             if not chunk:
-                self._on_gone()
+                self._on_runner_exit()
                 return
             *lines, pending = (pending + chunk).split(b"\n")
             for line in lines:

@@ -9,10 +9,11 @@ import click
 from rich.console import Console
 
 from netstack.cli.values import COUNT, LENGTH
-from netstack.units import format_latency, format_size, three_digits
+from netstack.units import format_latency, three_digits
 
 from .. import console
 from ..flags import flag_of, flags, json_flag
+from ..words import buffers_of
 from .measure import PASSES, expected_s, measure
 from .spec import MOST_CHANNELS, ChannelsSpec
 
@@ -40,12 +41,8 @@ def print_channels(result: Mapping[str, Any], out: Console) -> None:
     """Prints the result as a table."""
     spec = ChannelsSpec.from_dict(result["settings"])
     memory, idle, open_s = result["bytes_per_idle_channel"], result["idle_cpu_ms_per_s"], result["open_s"]
-    segment = format_size(spec.segment_size_bytes, space=" ")
-    out.print(
-        f"{spec.channels:,} channels on one connection, {spec.exclusive_buffers} + {spec.floating_buffers} buffers of"
-        f" {segment}, idle for {three_digits(spec.idle_seconds)} s",
-        soft_wrap=True,
-    )
+    idle_s = three_digits(spec.idle_seconds)
+    out.print(f"{spec.channels:,} channels on one connection, {buffers_of(spec)}, idle for {idle_s} s", soft_wrap=True)
     table = console.table(("",), sides := ("producer", "consumer"))
     table.add_row("bytes per idle channel", *(f"{memory[side]:,.0f}" for side in sides))
     table.add_row("CPU while idle, ms/s", *(three_digits(idle[side]) for side in sides))

@@ -1,5 +1,5 @@
 "use strict";
-// Saves what is shown: a chart as SVG or PNG, a table as CSV. Nothing is fetched from anywhere.
+// Saves a chart as SVG or PNG, or a table as CSV, as it is displayed. Nothing is loaded.
 (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const isSeen = (each) => each.getClientRects().length > 0;
@@ -18,7 +18,7 @@
     return `${words.trim().toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "").slice(0, 80)}.${kind}`;
   };
 
-  // A copy that stands alone: what is hidden is left out, the page's style sheet is inside.
+  // A self-contained copy without hidden parts, with the page's style sheet inside.
   const alone = (svg) => {
     const copy = svg.cloneNode(true);
     for (const each of all(".out, .off, .hit, .cursor", copy)) each.remove();

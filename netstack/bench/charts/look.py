@@ -17,7 +17,7 @@ LOOKS: Final = HUES * DASHES * SHAPES
 _MOST_BUTTONS: Final = 12  # of a legend: more are folded
 
 
-def distinct(wanted: Iterable[tuple[int, int, int]]) -> list[Look]:
+def distinct(wishes: Iterable[tuple[int, int, int]]) -> list[Look]:
     """A look for each wish, all different: the wish itself, else with another shape, stroke or colour.
 
     Wishes are hue, dash and shape as numbers of any size; equal numbers stay equal as long as looks remain. Beyond
@@ -25,7 +25,7 @@ def distinct(wanted: Iterable[tuple[int, int, int]]) -> list[Look]:
     """
     taken: set[Look] = set()
     unique = []
-    for hue, dash, shape in wanted:
+    for hue, dash, shape in wishes:
         # Marks and strokes change first: the colour is the most visible part.
         turns = itertools.product(range(HUES), range(DASHES), range(SHAPES))
         looks = (((hue + a) % HUES, (dash + hue // HUES + b) % DASHES, (shape + c) % SHAPES) for a, b, c in turns)

@@ -1,6 +1,6 @@
 "use strict";
-// The page reads without this: it adds tooltips, the switching of lines, sorting, and the keyboard's way through marks.
-// Nothing is fetched from anywhere.
+// The page is complete without this script, which adds tooltips, switching of lines, sorting, and keyboard navigation
+// through marks. Nothing is loaded.
 (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 
@@ -18,7 +18,7 @@
     const above = box.top - tip.offsetHeight - 12;
     tip.style.left = `${left + window.scrollX}px`;
     tip.style.top = `${(above > 4 ? above : box.bottom + 12) + window.scrollY}px`;
-    light(point.closest(".series")?.dataset.series ?? null); // a column of all lines is of none
+    light(point.closest(".series")?.dataset.series ?? null); // a column of all lines belongs to none
   };
   const hide = () => {
     tip.hidden = true;
@@ -31,7 +31,7 @@
     }
   };
   for (const point of all(".pt")) {
-    point.querySelector("title")?.remove(); // ours is quicker, and two would cover each other
+    point.querySelector("title")?.remove(); // the browser's own tooltip is slower, and would cover ours
     point.addEventListener("pointerenter", () => show(point));
     point.addEventListener("pointerleave", hide);
     point.addEventListener("focus", () => show(point));
@@ -94,7 +94,7 @@
         const value = (row) => row.cells[column].dataset.v ?? row.cells[column].textContent;
         const compare = (a, b) => {
           const [x, y] = [value(a), value(b)];
-          if (x === "" || y === "") return (x === "") - (y === ""); // what is missing comes last either way
+          if (x === "" || y === "") return (x === "") - (y === ""); // missing values are last in both directions
           const order = isNaN(x) || isNaN(y) ? x.localeCompare(y) : x - y;
           return down ? -order : order;
         };
@@ -104,7 +104,7 @@
   }
 
   restop();
-  // What a test in a real browser looks at: how many curves have a length, and that this line was reached.
+  // For tests in a real browser: the number of curves with a length, and that this line was reached.
   const curves = all(".charts .line").filter((line) => line.getTotalLength() > 0).length;
   document.documentElement.dataset.curves = String(curves);
   document.documentElement.dataset.script = "done";

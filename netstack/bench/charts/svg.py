@@ -212,13 +212,13 @@ def names(ends: Sequence[tuple[float, float, Series]], plot: Plot) -> list[str]:
     ]
 
 
-def spread_out(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions at least `gap` apart, in the same order, each near its wanted position (in rising order).
+def spread_out(wishes: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Positions at least `gap` apart, in the same order, each near its wish (in rising order).
 
     None is above `low`, and none below `high` as long as there is room.
     """
     places: list[float] = []
-    for place in wanted:
+    for place in wishes:
         places.append(max(place, low, places[-1] + gap if places else low))
     limit = high
     for number in range(len(places) - 1, -1, -1):

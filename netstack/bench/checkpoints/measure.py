@@ -42,7 +42,7 @@ SHARED_BYTES: Final = 8 * MIB
 _START_S: Final = 1.0
 _END_S: Final = 0.3
 _LOOK_S: Final = 0.01
-_TELL_S: Final = 0.25
+_PROGRESS_S: Final = 0.25
 _CLOSE_S: Final = 5.0
 
 Samples = list[tuple[int, int]]
@@ -204,7 +204,7 @@ class Runner:
             phase = "running" if self._samples else "starting"
             part = min(1.0, elapsed_s / _job_s(self._spec))
             self._on_progress(Progress(name, phase, taken_records, elapsed_s, part))
-            await trio.sleep(_TELL_S)
+            await trio.sleep(_PROGRESS_S)
 
 
 def measured_point(

@@ -31,7 +31,7 @@ _READS: Final = 64  # then a source repeats them: making records is not measured
 TAKEN: Final = "taken"
 """First word of the lines that sinks print: `taken CLOCK_NS RECORDS`, the total of the process."""
 
-_TELL_NS: Final = 20_000_000
+_PRINT_NS: Final = 20_000_000
 
 
 class _Taken:
@@ -43,7 +43,7 @@ class _Taken:
         cls.records += records
         now_ns = clock_ns()
         if now_ns >= cls.due_ns:
-            cls.due_ns = now_ns + _TELL_NS
+            cls.due_ns = now_ns + _PRINT_NS
             sys.stdout.write(f"{TAKEN} {now_ns} {cls.records}\n")
 
 

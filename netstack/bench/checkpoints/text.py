@@ -11,6 +11,7 @@ from rich.markup import escape
 from netstack.units import format_count, format_duration, format_size, three_digits
 
 from .. import console
+from ..words import buffers_of
 from .figures import Point, verdicts
 from .spec import SINKS, CheckpointsSpec
 
@@ -31,12 +32,11 @@ COLUMNS: Final = (
 
 def settings_line(spec: CheckpointsSpec) -> str:
     """The settings in a line."""
-    segment = format_size(spec.segment_size_bytes, space=" ")
     parts = [
         f"{spec.channels} sources to {SINKS} sinks",
         f"a barrier every {format_duration(spec.interval_s, space=' ')}",
         f"{format_size(spec.record_bytes, space=' ')} records of {spec.keys:,} keys",
-        f"{spec.exclusive_buffers} + {spec.floating_buffers} buffers of {segment}",
+        buffers_of(spec),
     ]
     if "timed" in spec.modes:
         parts.append(f"timed: unaligned after {format_duration(spec.aligned_timeout_s, space=' ')}")

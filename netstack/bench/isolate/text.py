@@ -11,6 +11,7 @@ from rich.markup import escape
 from netstack.units import format_size, three_digits
 
 from .. import console
+from ..words import buffers_of
 from .spec import PHASES, PRODUCERS, SIBLING, STALLED, SUBTASKS, IsolateSpec
 
 MODES: Final = {"credit_on": "credit on", "credit_off": "credit off"}
@@ -25,11 +26,10 @@ _BURST: Final = 1.5  # times the steady rate
 def settings_line(spec: IsolateSpec) -> str:
     """The settings in a line."""
     rate = "full speed" if spec.rate_per_s is None else f"{three_digits(spec.rate_per_s)} records/s"
-    segment = format_size(spec.segment_size_bytes, space=" ")
     parts = [
         f"{' and '.join(PRODUCERS.values())} each {rate}",
         f"{format_size(spec.record_bytes, space=' ')} records",
-        f"{spec.exclusive_buffers} + {spec.floating_buffers} buffers of {segment}",
+        buffers_of(spec),
         spec.transport,
         f"phases of {three_digits(spec.seconds)} s",
     ]

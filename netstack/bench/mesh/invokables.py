@@ -39,8 +39,8 @@ from ..rows import RowSource
 from ..source import Source, span_records
 from ..worker_io import DueRecords, warm_from_ns
 from .matrix import Matrix
+from .meter import Meter, reporting_progress
 from .spec import MeshSpec
-from .telling import Meter, telling
 from .verify import GroupVerifier, RowGroupVerifier, SinkVerifier
 
 _SPREAD: Final = 2_654_435_761  # Knuth's: its multiples modulo small numbers have no pattern
@@ -56,7 +56,7 @@ async def source(task: InvokableTask) -> dict[str, Any]:
     start_ns = int(go["start_ns"])
     io.begin(start_ns, spins=bool(go["spins"]))
     meter = Meter(start_ns, lambda: io.sent_records, partition=partition)
-    async with telling(task, meter):
+    async with reporting_progress(task, meter):
         await emit_all(spec, io, writer)
     waits = meter.sample()
     congestion_control = task.environment.tcp_facts().get("congestion_control")  # before the connections close
@@ -92,7 +92,7 @@ async def relay(task: InvokableTask) -> dict[str, Any]:
     writer = RecordWriter(partition, selector=selector, buffer_timeout_s=spec.buffer_timeout_s)
     start_ns = int((await _go(task))["start_ns"])
     meter = Meter(start_ns, lambda: partition.engine.counters.records, partition=partition, gate=gate)
-    async with telling(task, meter):
+    async with reporting_progress(task, meter):
         if spec.emit == "batch" and spec.rows_file is None:
             await _relay_arrays(spec, gate, selector, writer)
         else:
@@ -116,7 +116,7 @@ async def sink(task: InvokableTask) -> dict[str, Any]:
     for group, began_ns in zip(verifier.groups, go["starts"], strict=True):
         group.begin(began_ns, warm_from_ns(spec, began_ns))
     meter = Meter(start_ns, lambda: verifier.received_records, gate=gate)
-    async with telling(task, meter):
+    async with reporting_progress(task, meter):
         await take_all(spec, verifier, gate)
     waits = meter.sample()
     facts = _host_facts(task, meter)

@@ -208,18 +208,18 @@ def _window(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair], records: i
 def _problems(outcome: Outcome) -> list[str]:
     matrix, spec = outcome.matrix, outcome.matrix.spec
     upstream = matrix.upstream()
-    problems_found = []
+    texts = []
     for source in matrix.of_task(SOURCE):
         deliveries = {}
         for sink in matrix.of_task(SINK):
             report = outcome.results[sink]["deliveries"]
-            for group, whose in enumerate(matrix.sources_of(sink.subtask)):
-                if whose == source.subtask:
+            for group, sender in enumerate(matrix.sources_of(sink.subtask)):
+                if sender == source.subtask:
                     name = f"{sink} by way of {upstream[group]}" if spec.relay else str(sink)
                     deliveries[name] = Delivery.from_dict(report[group])
         expected = outcome.results[source]["expected"]
-        problems_found += problems(str(source), expected, deliveries, order=order_of(spec), lanes=spec.lanes)
-    return problems_found
+        texts += problems(str(source), expected, deliveries, order=order_of(spec), lanes=spec.lanes)
+    return texts
 
 
 def _host_rows(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair]) -> Rows:

@@ -22,7 +22,7 @@ class Timeline:
         self._every: dict[Placement, int] = {}
 
     def add(self, place: Placement, message: Mapping[str, Any]) -> None:
-        """Adds a progress message of a task (`telling.Meter.sample`)."""
+        """Adds a progress message of a task (`meter.Meter.sample`)."""
         messages = self._messages.setdefault(place, [])
         number = self._counts.get(place, 0)
         self._counts[place] = number + 1

@@ -110,13 +110,13 @@ class SinkVerifier:
             RowGroupVerifier(lanes) if spec.input_path is not None else GroupVerifier(spec, lanes) for _ in lane_bases
         )
         channels = range(spec.channels)
-        whose = [
+        lanes_of = [
             (group, base + channel) for group, base in zip(self.groups, lane_bases, strict=True) for channel in channels
         ]
         # Bound once, because stamped records pass one by one.
-        self._feed: _Feeds = [(group.feed, lane) for group, lane in whose]
-        self._feed_array: _Feeds = [(group.feed_array, lane) for group, lane in whose]
-        self._feed_arrow: _Feeds = [(group.feed_arrow, lane) for group, lane in whose]
+        self._feed: _Feeds = [(group.feed, lane) for group, lane in lanes_of]
+        self._feed_array: _Feeds = [(group.feed_array, lane) for group, lane in lanes_of]
+        self._feed_arrow: _Feeds = [(group.feed_arrow, lane) for group, lane in lanes_of]
 
     @property
     def received_records(self) -> int:

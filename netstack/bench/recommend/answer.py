@@ -193,7 +193,7 @@ def _doubts(chosen: Point, is_reached: bool, open_ones: Sequence[Point], goal: G
     if (repeats := len(chosen.pairs)) < ENOUGH_REPEATS:
         doubts[chosen] = f"points were measured {'once' if repeats == 1 else 'twice'}, so their noise is unknown"
     elif not is_reached:
-        doubts[chosen] = f"{_timeout(chosen.timeout_s)} has {_range(chosen, goal)}, asked is {goal}"
+        doubts[chosen] = f"{_timeout(chosen.timeout_s)} has {_range(chosen, goal)}, the goal is {goal}"
     elif chosen.kept is None or chosen.kept.spread > WIDEST:
         part = "an unknown part" if chosen.kept is None else _part(chosen.kept)
         doubts[chosen] = f"{_timeout(chosen.timeout_s)} keeps {part}"

@@ -152,9 +152,7 @@ def _stored(context: click.Context, results: Path, goal: Goal) -> list[dict[str,
     analysis = Analysis(rows)
     answers = stored_answers(analysis, goal)
     if not answers:
-        raise ConfigError(
-            f"{results} has no throughput at two buffer timeouts, and the latencies that the goal asks for"
-        )
+        raise ConfigError(f"{results} has no throughput at two buffer timeouts, and the latencies that the goal needs")
     return [
         _document(each, line.words, spec_of(analysis.runs("throughput", line, each.point.timeout_s)[0]), ())
         for line, each in answers.items()
@@ -190,7 +188,7 @@ def _measurer(runners: Runners, settings: dict[str, Any]) -> tuple[RunSpec, Meas
             raise ConfigError("--network and --parallelism with --hosts: these have them; write HOST:PORT=PARALLELISM")
         spec = MeshSpec(**settings, **mesh)
     if round_trip_s:
-        errors.print("this machine imitates the line; its round trip may be up to 2 ms longer than asked")
+        errors.print("this machine imitates the line; its round trip may be up to 2 ms longer than requested")
     began = time.monotonic()
 
     def print_step(text: str) -> None:

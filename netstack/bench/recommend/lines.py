@@ -8,7 +8,7 @@ from netstack.units import format_duration, format_size
 
 from ..spec import RunSpec
 from ..store import Row
-from ..words import setting
+from ..words import buffers_of, setting
 
 _DEFAULT = NetworkConfig()
 
@@ -120,8 +120,7 @@ def spec_of(row: Row) -> RunSpec:
 
 def settings_of(spec: RunSpec) -> str:
     """The buffers in words."""
-    size = format_size(spec.segment_size_bytes, space=" ")
-    text = f"{spec.exclusive_buffers} + {spec.floating_buffers} buffers of {size}"
+    text = buffers_of(spec)
     if spec.round_trip_s:
         text += f", round trip {format_duration(spec.round_trip_s, space=' ')}"
     return text

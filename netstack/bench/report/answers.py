@@ -44,7 +44,7 @@ def answer_finding(analysis: Analysis) -> list[tuple[str, str, str]]:
     if not answers:
         return []
     reference = timeout_label(analysis.reference)
-    asked = f"the shortest that keeps {DEFAULT_KEPT:.0%} of the throughput at {reference}"
+    question = f"the shortest that keeps {DEFAULT_KEPT:.0%} of the throughput at {reference}"
     doubts = dict.fromkeys(each.doubts[0] for each in answers.values() if each.doubts)
     texts = [_text(line, each, alone=len(answers) == 1) for line, each in list(answers.items())[:_MOST_LINES]]
     if len(answers) > _MOST_LINES:
@@ -55,7 +55,7 @@ def answer_finding(analysis: Analysis) -> list[tuple[str, str, str]]:
         again = "" if analysis.repeats >= ENOUGH_REPEATS else "; sweep again into the same folder with three repeats"
         of = "" if open_ones == len(answers) else f", for {open_ones} of {len(answers)} lines"
         return [("Buffer timeout", "not decided", f"by these data{of}: {next(iter(doubts))}{again}. So far:{lines}")]
-    return [("Buffer timeout", _range(list(answers.values())), f"{asked}:{lines}")]
+    return [("Buffer timeout", _range(list(answers.values())), f"{question}:{lines}")]
 
 
 def _range(answers: list[Answer]) -> str:

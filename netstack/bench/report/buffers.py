@@ -179,10 +179,10 @@ def _finding(curve: BufferCurve) -> tuple[str, str, str]:
         less = "" if few is None else f"; {few:,} reached {_best_at(curve, few):.0%}"
         sentence = f"reached {_best_at(curve, least):.0%} of {curve.rate_text} without a round trip{less}"
         return "Buffers", f"{least:,} \u00d7 {size}", f"{sentence} ({link.words})"
-    whose = "the link" if link.link_bytes_per_s is not None else curve.rate_text
+    rate = "the link" if link.link_bytes_per_s is not None else curve.rate_text
     round_trip = timeout_label(link.round_trip_s)
     product = f"{bytes_text(curve.product_bytes)} = {curve.rate_text} \u00d7 {round_trip}"
-    sentence = f"needed to fill {whose} (bandwidth-delay product {product}); {_reached(curve)}"
+    sentence = f"needed to fill {rate} (bandwidth-delay product {product}); {_reached(curve)}"
     return f"Buffers at {round_trip} round trip", f"{buffers_text(curve.product_buffers)} \u00d7 {size}", sentence
 
 

@@ -45,15 +45,15 @@ def styles(analysis: Analysis) -> dict[Line, Look]:
     sweeps = sorted({line.sweep for line in analysis.lines})
     if len(sweeps) > 1:
         places = {work: place for place, work in enumerate(dict.fromkeys(line.work for line in analysis.lines))}
-        wanted = [(places[line.work], sweeps.index(line.sweep), places[line.work]) for line in analysis.lines]
+        wishes = [(places[line.work], sweeps.index(line.sweep), places[line.work]) for line in analysis.lines]
     else:
         works = list(dict.fromkeys((line.record_bytes, line.extras) for line in analysis.lines))
         counts = sorted({line.channels for line in analysis.lines})
-        wanted = [
+        wishes = [
             (works.index((line.record_bytes, line.extras)), counts.index(line.channels), number)
             for number, line in enumerate(analysis.lines)
         ]
-    return dict(zip(analysis.lines, distinct(wanted), strict=True))
+    return dict(zip(analysis.lines, distinct(wishes), strict=True))
 
 
 def throughput_figure(analysis: Analysis, filters: Filters) -> str:

@@ -1,6 +1,6 @@
 "use strict";
-// The choice of settings: hides what is not chosen, and draws again what hangs on what is left. Also the fields that
-// choose one view of a section, and the values under the pointer in charts over time. Nothing is fetched from anywhere.
+// The filters: hide unchosen parts, and draw lines, frontiers and axes again for the visible marks. Also the fields that
+// select one view of a section, and the values under the pointer in charts over time. Nothing is loaded.
 (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const SVG = "http://www.w3.org/2000/svg";
@@ -8,7 +8,7 @@
   const drawn = (point) => ["cx", "cy"].map((name) => Number(point.querySelector(".hit").getAttribute(name)));
   const spot = (point) => [Number(point.dataset.x), Number(point.dataset.y)]; // where `rescale` moved it
 
-  // Lines go through the marks that are left; as they were drawn when nothing is missing. `rescale` then draws them.
+  // Lines join the visible marks; with all marks visible they are the original ones. `rescale` then draws them.
   const rejoin = () => {
     for (const series of all("svg .series")) {
       const line = series.querySelector(".line");
@@ -21,7 +21,7 @@
     }
   };
 
-  // Most to the right, least in height: to the right of a corner nothing is as low.
+  // The frontier: no mark to the right of a corner is as low as the corner.
   const frontiers = () => {
     for (const stairs of all("svg .stairs")) {
       const group = `.pt[data-group="${stairs.dataset.group}"]`;
@@ -43,8 +43,8 @@
     placeTags();
   };
 
-  // What stands beside the corners keeps out of each other's way, of the marks and of the names of the frontiers: below to
-  // the right, or to the left, or above; where there is no room anywhere it is left out, and the mark tells it.
+  // Tags of corners must not overlap each other, marks, or names of frontiers. Each is put below to the right, to the left,
+  // or above; without room it is hidden, and the tooltip of the mark has its text.
   const LETTER = 6.8, HEIGHT = 14, MARK = 7.5; // of 11 px text, in the drawing's own unit: hidden tabs have no boxes
   const textBox = (text, x, y, isLeft) => {
     const width = LETTER * text.length;
@@ -79,7 +79,7 @@
   const panel = document.querySelector("#choose");
   const boxes = panel ? all("input", panel) : [];
 
-  // The choice is in the address, so that a page is shared as it is looked at: `?hide=0-1.2-0`.
+  // The choice is part of the address, so that a shared link shows the same: `?hide=0-1.2-0`.
   const address = new URL(location.href);
   const away = new Set((address.searchParams.get("hide") ?? "").split("."));
   for (const box of boxes) box.checked = !away.has(box.value);
@@ -91,7 +91,7 @@
     try {
       history.replaceState(null, "", now);
     } catch {
-      // a page that has no address of its own, such as one inside a message
+      // the page has no address of its own, such as one inside a message
     }
   };
   const hideUnchosen = () => {
@@ -145,7 +145,7 @@
   if (panel) {
     panel.hidden = false;
     panel.open = window.innerWidth > 620;
-    // What a link leads to stands below the panel, however high that is.
+    // The target of a link is scrolled to below the panel.
     const root = document.documentElement;
     const clear = () => { root.style.scrollPaddingTop = `${panel.offsetHeight + 20}px`; };
     new ResizeObserver(clear).observe(panel);
@@ -154,7 +154,7 @@
       const group = boxes.filter((other) => other.closest("fieldset") === box.closest("fieldset"));
       box.addEventListener("click", (event) => {
         if (event.altKey) for (const other of group) other.checked = other === box;
-        if (!group.some((other) => other.checked)) box.checked = true; // nothing at all is no choice
+        if (!group.some((other) => other.checked)) box.checked = true; // at least one value stays chosen
         refresh();
       });
     }
@@ -180,7 +180,7 @@
     });
   }
 
-  // Charts over time: a line at the pointer, and what each task did there. Left and right move it from the keyboard.
+  // Charts over time: a line at the pointer, and the value of each task there. The arrow keys move it.
   const tip = document.querySelector("#tip");
   for (const svg of all("svg.bare")) {
     const [left, right, top, bottom] = svg.dataset.box.split(" ").map(Number);
@@ -247,5 +247,5 @@
   }
 
   refresh();
-  document.documentElement.dataset.chosen = "done"; // what a test in a real browser looks at
+  document.documentElement.dataset.chosen = "done"; // for tests in a real browser
 })();

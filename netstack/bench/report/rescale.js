@@ -1,7 +1,7 @@
 "use strict";
-// Axes close in on what is shown, tick by tick: a chart keeps those of its ticks that enclose the marks that are left.
-// Charts that were drawn over one axis (the tabs of one figure, the charts of one section) keep sharing it. Heights move,
-// and where there is a frontier places too; what was drawn is remembered, and comes back when everything is shown again.
+// Fits axes to the visible marks: a chart keeps those of its ticks that enclose them. Charts with a common axis (the tabs of
+// a figure, the charts of a section) keep it common. Heights change, and in charts with a frontier horizontal positions
+// too. The original positions are stored, and restored when everything is visible again.
 const rescale = (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const number = (element, name) => Number(element.getAttribute(name));
@@ -48,7 +48,7 @@ const rescale = (() => {
   const shownOf = (group) => group.flatMap(({ points }) => points.filter(({ element }) => !isGone(element)));
   const isComplete = (group, shown) => !shown.length || shown.length === group.flatMap(({ points }) => points).length;
 
-  // The ticks between which everything is that is shown: all of them when nothing is.
+  // The first and last tick around the visible marks; all ticks if no mark is visible.
   const crop = (group) => {
     const ticks = group[0].ticks;
     const shown = shownOf(group);
@@ -61,7 +61,7 @@ const rescale = (() => {
     return last > first ? [first, last] : first > 0 ? [first - 1, first] : [0, 1];
   };
 
-  // The same from left to right.
+  // The same for the horizontal axis.
   const cropBelow = (group) => {
     const ticks = group[0].below;
     const shown = shownOf(group);
@@ -72,7 +72,7 @@ const rescale = (() => {
     return first >= 0 && last > first ? [first, last] : whole;
   };
 
-  // Names at the ends of the lines that are left, moved apart until they do not touch.
+  // Names at the ends of the visible lines, moved until they do not touch.
   const setNames = ({ names, ticks }, move) => {
     const ends = names
       .filter(({ element }) => !isGone(element))

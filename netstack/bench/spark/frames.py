@@ -187,8 +187,8 @@ def with_sweep(
 ) -> list[dict[str, Any]]:
     """Returns the rows of a run's nodes with the columns of the sweep, the repeat and the settings."""
     common = {"sweep_id": sweep_id, "repeat": repeat, "discipline": discipline(settings.get("rate_per_s"))}
-    asked = {_RENAMED.get(name, name): value for name, value in settings.items()}
-    return [{**{key: asked.get(key) for key in KEYS}, **row, **common} for row in rows]
+    requested = {_RENAMED.get(name, name): value for name, value in settings.items()}
+    return [{**{key: requested.get(key) for key in KEYS}, **row, **common} for row in rows]
 
 
 def discipline(rate_per_s: float | None) -> str:

@@ -80,7 +80,7 @@ class Meter:
 
 
 @asynccontextmanager
-async def telling(task: InvokableTask, meter: Meter) -> AsyncIterator[None]:
+async def reporting_progress(task: InvokableTask, meter: Meter) -> AsyncIterator[None]:
     """Sends progress messages while the block runs."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_report, task, meter)
