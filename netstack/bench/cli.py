@@ -58,6 +58,7 @@ from .sweep import (
     SweepResult,
     describe,
     expected_failure,
+    kept_at_interrupt,
     median_result,
     pending,
     run_sweep,
@@ -359,13 +360,9 @@ def _measure(
         if peers:
             return runners.run_with_peers(spec, peers, repeats, progress), False
         results: list[Mapping[str, Any]] = []
-        try:
-            with unwrapped_interrupt():
-                while len(results) < repeats:
-                    results.append(once(spec, progress))
-        except KeyboardInterrupt:
-            if not results:
-                raise
+        with kept_at_interrupt(lambda: bool(results)):
+            while len(results) < repeats:
+                results.append(once(spec, progress))
         return median_result(results), len(results) < repeats
 
 

@@ -65,7 +65,7 @@ class Runners:
         self, spec: MeshSpec, /, on_progress: OnProgress | None = None, *, secret_file: Path | None = None
     ) -> Mapping[str, Any]:
         """One run over daemons."""
-        from .mesh.driver import run_over_hosts
+        from .mesh.coordinator import run_over_hosts
 
         return run_over_hosts(spec, secret_file=secret_file, on_progress=on_progress)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -267,6 +267,17 @@ def unwrapped_interrupt() -> Iterator[None]:
         if group.subgroup(KeyboardInterrupt) is None:
             raise
         raise KeyboardInterrupt from group
+
+
+@contextmanager
+def kept_at_interrupt(has_results: Callable[[], bool]) -> Iterator[None]:
+    """Ends the block at Ctrl-C, which is raised only if nothing has been measured."""
+    try:
+        with unwrapped_interrupt():
+            yield
+    except KeyboardInterrupt:
+        if not has_results():
+            raise
 
 
 def _undelivered(warnings: Sequence[str]) -> str:

@@ -16,8 +16,7 @@ from netstack.bench.figure import Figure
 from netstack.bench.grid import Grid
 from netstack.bench.report import Analysis, build_report, findings
 from netstack.bench.report.charts import styles
-from netstack.bench.report.noise import noise_warnings
-from netstack.bench.report.points import Line
+from netstack.bench.report.points import Line, noise_warnings
 from netstack.bench.store import Row
 from netstack.bench.words import distinct_warnings
 

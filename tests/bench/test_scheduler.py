@@ -9,7 +9,7 @@ import pytest
 from netstack.bench.cli import main
 from netstack.bench.scheduler import measure as measuring
 from netstack.bench.scheduler.cluster import SLOTS_PER_TASKMANAGER, Cluster
-from netstack.bench.scheduler.memory import descriptor_sizes, peak_bytes
+from netstack.bench.scheduler.measure import descriptor_sizes, peak_bytes
 from netstack.bench.scheduler.trials import BATCH, STEPS, STREAMING, Trial, scheduler_of
 from netstack.errors import ConfigError
 

@@ -28,7 +28,7 @@ from ..pacing import clock_ns
 from ..pair import OnProgress, Progress
 from ..processes import MeasurementFailed
 from ..stopping import scratch_folder
-from ..sweep import unwrapped_interrupt
+from ..sweep import kept_at_interrupt
 from .figures import Completed, Point, Stretch, point
 from .operators import SINK, SOURCE, TAKEN, job
 from .spec import SINKS, WARM_UP_S, CheckpointsSpec, Mode
@@ -75,14 +75,12 @@ def measure(spec: CheckpointsSpec, *, on_progress: OnProgress | None = None) -> 
     """
     modes: dict[str, list[Point]] = {mode: [] for mode in spec.modes}
     result: dict[str, Any] = {"modes": modes, "undisturbed_records_per_s": None, "warnings": []}
-    try:
-        with scratch_folder() as scratch, quieter("netstack.jobmanager", logging.ERROR), unwrapped_interrupt():
-            trio.run(
-                _measure, spec, Path(scratch), result, on_progress, restrict_keyboard_interrupt_to_checkpoints=True
-            )
-    except KeyboardInterrupt:
-        if not any(modes.values()):
-            raise
+    with (
+        kept_at_interrupt(lambda: any(modes.values())),
+        scratch_folder() as scratch,
+        quieter("netstack.jobmanager", logging.ERROR),
+    ):
+        trio.run(_measure, spec, Path(scratch), result, on_progress, restrict_keyboard_interrupt_to_checkpoints=True)
     return result, sum(map(len, modes.values())) < len(jobs(spec)) - 1
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from netstack.errors import NetstackError
 from netstack.transports.tcp import LOOPBACK_CONGESTION_VARIABLE
 
-from ..mesh.driver import run_over_hosts
+from ..mesh.coordinator import run_over_hosts
 from ..mesh.spec import MeshSpec
 from ..peers.flink import FlinkSession
 from ..runner import run_once

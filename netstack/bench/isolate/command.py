@@ -16,7 +16,7 @@ from .. import console
 from ..experiment import ResultFolder, output_flag
 from ..flags import flag, flag_of, flags, gate_flags, json_flag, record_bytes_flag
 from ..stopping import stopped_by
-from ..sweep import unwrapped_interrupt
+from ..sweep import kept_at_interrupt
 from .measure import expected_s, measure
 from .page import build_page
 from .spec import IsolateSpec
@@ -87,12 +87,11 @@ def _rate(text: str) -> float | None:
 
 def _measure(spec: IsolateSpec, keys: tuple[str, ...]) -> tuple[dict[str, dict[str, Any]], bool]:
     documents: dict[str, dict[str, Any]] = {}
-    with console.RunProgress(len(keys), len(keys) * (expected_s(spec) + _START_S), console.err()) as progress:
-        try:
-            with unwrapped_interrupt():
-                for key in keys:
-                    documents[key] = measure(spec, credit=_CREDIT[key], on_progress=progress)
-        except KeyboardInterrupt:
-            if not documents:
-                raise
+    expected = len(keys) * (expected_s(spec) + _START_S)
+    with (
+        console.RunProgress(len(keys), expected, console.err()) as progress,
+        kept_at_interrupt(lambda: bool(documents)),
+    ):
+        for key in keys:
+            documents[key] = measure(spec, credit=_CREDIT[key], on_progress=progress)
     return documents, len(documents) < len(keys)

@@ -17,6 +17,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
@@ -26,6 +27,7 @@ from netstack.control.clock import measure_clock
 from netstack.errors import LocalProtocolError, NetstackError
 from netstack.jobmanager.job_master import JobMaster
 from netstack.jobmanager.job_record import JobRecord
+from netstack.runtime.authentication import Secret
 from netstack.schedule.execution import JobState
 from netstack.schedule.graph.job_file import write_job
 from netstack.schedule.instructions import EndJob
@@ -34,9 +36,9 @@ from ..pair import OnProgress, Progress
 from ..processes import MeasurementFailed
 from ..runner import DEFAULT_SECONDS
 from .clocks import HostClock, Reading, translate
-from .cluster import Mesh
+from .cluster import Mesh, open_mesh
 from .matrix import RELAY, SINK, SOURCE, Matrix, Placement
-from .result import Host, Outcome, crowded_hosts
+from .result import Host, Outcome, crowded_hosts, document_of
 from .spec import MeshSpec
 from .timeline import Timeline
 
@@ -55,6 +57,24 @@ class MeshDeadlines:
     setup_s: float = 30.0  # until all tasks are ready; likewise for their results
     stalled_s: float = 10.0  # without an arriving record (longer for a slow rate)
     overall_s: float = 120.0  # of a run, besides twice its requested length
+
+
+def run_over_hosts(
+    spec: MeshSpec, *, secret_file: Path | None = None, on_progress: OnProgress | None = None
+) -> dict[str, Any]:
+    """Connects to the daemons, measures once, releases them, and returns the document of the run.
+
+    Raises:
+        NetstackError: a daemon cannot be reached, refused, or the run failed; the text names the host.
+        ConfigError: the secret file cannot be used.
+    """
+    secret = None if secret_file is None else Secret.from_file(secret_file)
+
+    async def run() -> Outcome:
+        async with open_mesh(spec, secret=secret) as mesh:
+            return await measure_mesh(spec, mesh, on_progress)
+
+    return document_of(trio.run(run, restrict_keyboard_interrupt_to_checkpoints=True), "hosts")
 
 
 async def measure_mesh(

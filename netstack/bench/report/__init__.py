@@ -30,10 +30,9 @@ from .emulation import emulation_section
 from .filters import Filters
 from .frontier import frontier_section
 from .hosts import hosts_section
-from .noise import noise_warnings
 from .on_spark import on_spark, spark_facts, spark_remarks, where_on_spark
 from .percentiles import percentiles_section
-from .points import Analysis, facet
+from .points import Analysis, facet, noise_warnings
 from .sweeps import Sweep, compared_section, letter, sweeps_table, together
 from .tables import failed_table, kept_table, row_tables
 from .timeline import timeline_section

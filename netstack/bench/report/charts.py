@@ -1,4 +1,4 @@
-"""The report's two charts from an analysis: throughput and latency against the buffer timeout.
+"""The report's two charts from an analysis: throughput and latency against the buffer timeout; tabs and views.
 
 Takes: an `Analysis`. Gives: HTML figures, each with its tabs, in a wide and a narrow drawing, and their shared legend.
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from html import escape
 from typing import Final
@@ -19,7 +20,7 @@ from ..charts.look import distinct
 from ..charts.look import legend as charts_legend
 from ..charts.page import both_sizes
 from ..charts.plane import Plane, by_category, draw_plane
-from ..charts.svg import Look, Mark, Series
+from ..charts.svg import Look, Mark, Series, facets_attribute
 from ..figure import Figure
 from .filters import Filters
 from .points import Analysis, Line, micro
@@ -184,3 +185,32 @@ def tabs(name: str, labels: Sequence[str]) -> str:
 def panel(number: int, content: str) -> str:
     """The panel of the tab with this number, from 1."""
     return f'<div class="panel p{number}">{content}</div>'
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The part of one point: label, filter tokens, HTML."""
+
+    label: str
+    facets: str
+    content: str
+
+
+def views(name: str, entries: Sequence[View], first: int = 0) -> str:
+    """The views of the section `name` (at least one), of which number `first` is open."""
+    options = "".join(
+        f'<option value="{number}"{" selected" if number == first else ""}>{escape(view.label)}</option>'
+        for number, view in enumerate(entries)
+    )
+    choose = (
+        f'<div class="pickview" hidden><label for="{name}-view">Setting</label>'
+        f'<button type="button" data-step="-1" aria-label="Previous setting">&lsaquo;</button>'
+        f'<select id="{name}-view">{options}</select>'
+        f'<button type="button" data-step="1" aria-label="Next setting">&rsaquo;</button></div>'
+    )
+    parts = "".join(
+        f'<details class="view"{" open" if number == first else ""}{facets_attribute(view.facets)}>'
+        f"<summary>{escape(view.label)}</summary>{view.content}</details>"
+        for number, view in enumerate(entries)
+    )
+    return f'<div class="views">{choose if len(entries) > 1 else ""}{parts}<p class="none note" hidden></p></div>'

@@ -21,11 +21,10 @@ from ..charts.page import heads, table
 from ..figure import Figure
 from ..grid import Kind
 from ..store import Row
-from .charts import timeout_label
+from .charts import View, timeout_label, views
 from .filters import Filters
 from .on_spark import executors, on_spark
 from .points import Analysis, Line, micro
-from .views import View, views
 
 _SLOWER: Final = 2.0  # the fastest pair of a slow host against the slowest of all others
 _MANY: Final = 6  # sinks: more of them stand closer

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,6 +27,7 @@ from ..words import plain, setting, setting_name, setting_text
 REFERENCE_TIMEOUT_S: Final = 0.1  # the field's default
 PREFIX_BYTES: Final = 4  # length prefix of a record on the wire
 
+_WIDE_SPREAD: Final = 0.25  # repeats disagree if their range exceeds this fraction of the median
 _EFFORT: Final = frozenset({"records", "seconds", "warmup_s", "rate_per_s"})  # length and load, not the workload
 _AXES: Final = frozenset({"record_bytes", "channels", "buffer_timeout_s"})
 _TAGS: Final = {"sweep": "", "engine_kind": "local"}  # names beside settings in which rows may differ, with defaults
@@ -204,6 +206,26 @@ class Analysis:
     def _own(self, read: Callable[[Line, float | None], Figure | None]) -> list[tuple[Line, float | None, Figure]]:
         points = itertools.product(self.own_lines, self.timeouts)
         return [(*point, figure) for point in points if (figure := read(*point)) is not None]
+
+
+def noise_warnings(analysis: Analysis) -> list[str]:
+    """The points at which repeats disagree, by kind of figure."""
+    warnings = []
+    for what, read in (("throughput", analysis.throughput), ("median latency", analysis.latency)):
+        spreads = [
+            ((figure.high - figure.low) / figure.median, f"{line.words}, timeout {format_duration(timeout, space=' ')}")
+            for line, timeout in analysis.points
+            if (figure := read(line, timeout)) is not None and figure.count > 1 and figure.median
+        ]
+        wide = [each for each in spreads if each[0] > _WIDE_SPREAD]
+        if wide:
+            worst, where = max(wide)
+            middle = statistics.median(spread for spread, _ in wide)
+            warnings.append(
+                f"Repeats disagree about {what} at {len(wide)} of {len(spreads)} points: their range is {middle:.0%}"
+                f" of the median there, {worst:.0%} at worst ({where}). Smaller differences are not significant."
+            )
+    return warnings
 
 
 def row_kind(row: Mapping[str, Any]) -> Kind:

@@ -21,10 +21,9 @@ from ..charts.plane import Plane, draw_plane
 from ..charts.svg import Mark, Series, nice_ticks
 from ..grid import Kind
 from ..store import Row
-from .charts import panel, tabs, timeout_label
+from .charts import View, panel, tabs, timeout_label, views
 from .filters import Filters
 from .points import Analysis, Line
-from .views import View, views
 
 _WIDE_PX: Final = (1160, 330)
 _NARROW_PX: Final = (350, 300)

@@ -11,7 +11,7 @@ from netstack.config import KIB, MIB
 from netstack.errors import ConfigError, NetstackError
 
 from ..experiment import with_facts
-from ..mesh.driver import run_over_hosts
+from ..mesh.coordinator import run_over_hosts
 from ..mesh.spec import MeshSpec
 from ..runner import run_once
 from ..spec import Emit, RunSpec, Settings, refuse_below

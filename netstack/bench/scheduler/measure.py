@@ -7,16 +7,23 @@ repeats counts. The two parallelisms take turns, so that disturbances affect bot
 from __future__ import annotations
 
 import gc
+import tracemalloc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import thread_time_ns
 from typing import Any, Final, final
 
 from netstack.errors import ConfigError
+from netstack.schedule.execution import Executions
+from netstack.schedule.failover.release import PartitionRelease
+from netstack.schedule.recovery import RegionFailover
+from netstack.schedule.strategies.strategy import RegionScheduling, VertexwiseScheduling
+from netstack.schedule.topology.regions import Regions
+from netstack.schedule.topology.topology import Topology
 
 from ..host import host_facts, version
-from .memory import descriptor_sizes, peak_bytes
-from .trials import STEPS, Facts, Step, Trial
+from .cluster import Cluster
+from .trials import BATCH, STEPS, STREAMING, Facts, Step, Trial, job_of, scheduler_of
 
 MOST_PARALLELISM: Final = 32768
 _REPEATS: Final = (5, 50)
@@ -80,6 +87,66 @@ def measure(
         "host": host_facts(),
         "version": version(),
     }
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DescriptorSizes:
+    """Bytes of the descriptors of a streaming job.
+
+    `plain` and `compressed` are the list of shuffle descriptors that all sinks share, `tasks` the descriptors of all
+    tasks.
+    """
+
+    plain: int
+    compressed: int
+    tasks: int
+
+
+def descriptor_sizes(parallelism: int) -> DescriptorSizes:
+    """Deploys a streaming job and returns the sizes of its descriptors."""
+    cluster = Cluster(scheduler_of(parallelism, STREAMING), 2 * parallelism, parallelism)
+    cluster.start()
+    cache = cluster.scheduler.statistics().descriptors
+    return DescriptorSizes(cache.plain_bytes, cache.compressed_bytes, cluster.done.deployed_bytes)
+
+
+def peak_bytes(parallelism: int) -> dict[str, int]:
+    """Peak memory of the construction of each structure.
+
+    `topology` is Flink's execution graph: subtasks, partitions and groups, with states and attempts. `scheduler` is
+    everything together.
+    """
+    job = job_of(parallelism, BATCH)
+    topology = Topology(job)
+    regions = Regions(topology)
+
+    def execution_graph() -> object:
+        executions = Executions()
+        executions.grow(2 * parallelism)
+        return Topology(job), executions
+
+    return {
+        "topology": _peak(execution_graph),
+        "regions": _peak(lambda: Regions(topology)),
+        "region_strategy": _peak(lambda: RegionScheduling(topology, regions)),
+        "vertexwise_strategy": _peak(lambda: VertexwiseScheduling(topology)),
+        "failover": _peak(lambda: RegionFailover(topology, regions)),
+        "release": _peak(lambda: PartitionRelease(topology, regions)),
+        "scheduler": _peak(lambda: scheduler_of(parallelism, BATCH)),
+    }
+
+
+def _peak(make: Callable[[], object]) -> int:
+    gc.collect()
+    tracemalloc.start()
+    try:
+        made = make()
+        peak = tracemalloc.get_traced_memory()[1]
+        del made
+    finally:
+        tracemalloc.stop()
+    return peak
 
 
 def time_step(step: Step, parallelisms: tuple[int, int], repeats: tuple[int, int]) -> tuple[Timing, Timing]:

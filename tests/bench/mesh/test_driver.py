@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from netstack.bench.cli import main
-from netstack.bench.mesh.driver import run_over_hosts
+from netstack.bench.mesh.coordinator import run_over_hosts
 from netstack.bench.mesh.spec import MeshSpec
 from netstack.errors import ConnectionLost, NetstackError
 from netstack.runtime.authentication import Secret
