@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import leftovers
 import pytest
+from connect_server import ConnectServer, open_connect_server
 from hypothesis import HealthCheck, settings
 from trio.testing import MockClock
 from trio_runs import run_limited, virtual_clock
@@ -149,6 +150,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     settings = SparkSettings(master="local[2]", app_name="netstack-tests", log_file=str(log))
     with open_session(settings) as session:
         yield session
+
+
+@pytest.fixture(scope="session")
+def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    """A Spark Connect server in local mode with two slots, for all tests of the group "connect"."""
+    with open_connect_server(tmp_path_factory.mktemp("connect")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

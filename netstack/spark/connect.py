@@ -6,7 +6,7 @@ The partitioning of a DataFrame is unknown, and tasks can send nothing but rows 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, final
@@ -14,9 +14,11 @@ from weakref import WeakKeyDictionary
 
 from ..errors import ConfigError
 from .driver import PartitionLayout
+from .failures import SHORTAGE, spark_errors
 
 _SENT: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
-_ROWS: Final = 1 << 16
+_ROWS: Final = 1 << 16  # at least one in each partition
+_PARALLELISM: Final = "spark.sql.leafNodeDefaultParallelism"
 
 
 @final
@@ -49,13 +51,25 @@ class ConnectDriver:
         return contextlib.nullcontext()
 
     def slots(self, profile: Any = None) -> int:
-        """Runs a job that counts the partitions of a range: by default one for each slot."""
-        from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+        """Runs a barrier stage with the default number of partitions, which is the number of slots if nobody set it.
 
+        Without this stage a number that is too large would end the server: with adaptive execution, Spark's scheduler
+        stops when a barrier stage before a shuffle has too few slots.
+
+        Raises:
+            ConfigError: the default number of partitions is larger than the number of slots; or a profile is given.
+        """
         if profile is not None:
             raise ConfigError("Spark Connect does not report the slots of a resource profile: leave out profile")
-        places = self._spark.range(_ROWS).select(F.spark_partition_id().alias("place"))
-        return int(places.agg(F.max("place")).collect()[0][0]) + 1
+        try:
+            return len(self._spark.range(_ROWS).mapInArrow(_first_row, "id bigint", barrier=True).collect())
+        except spark_errors() as error:
+            if SHORTAGE not in str(error):
+                raise
+            raise ConfigError(
+                f"exchange: the session has fewer slots than its default number of partitions: set {_PARALLELISM} to"
+                " the number of slots"
+            ) from error
 
     def layout(self, df: Any) -> PartitionLayout:
         """Returns an unknown layout."""
@@ -64,3 +78,8 @@ class ConnectDriver:
     def collected_lists(self) -> Any:
         """Raises ConfigError: Spark Connect has no accumulators."""
         raise ConfigError("statistics need an accumulator, and Spark Connect has none: open a classic session")
+
+
+def _first_row(batches: Iterator[Any]) -> Iterator[Any]:
+    """The function of the stage that counts slots: a row for each task."""
+    yield from [each.slice(0, 1) for each in batches][:1]

@@ -6,9 +6,12 @@ from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from .classic import ClassicDriver
 
 OLDEST: Final = (4, 0)
 OLDEST_SOURCE: Final = (4, 2)
@@ -85,13 +88,35 @@ class Driver(Protocol):
 
 def driver_of(spark: Any) -> Driver:
     """Returns the driver of a session."""
-    if hasattr(spark, "sparkContext"):
+    if is_classic(spark):
         from .classic import ClassicDriver
 
         return ClassicDriver(spark)
     from .connect import ConnectDriver
 
     return ConnectDriver(spark)
+
+
+def classic_driver(spark: Any, what: str) -> ClassicDriver:
+    """Returns the driver of a session with a JVM.
+
+    Args:
+        spark: the session.
+        what: the feature that needs it, for the error text.
+
+    Raises:
+        ConfigError: the session is one of Spark Connect.
+    """
+    from .classic import ClassicDriver
+
+    if not is_classic(spark):
+        raise ConfigError(f"{what} needs a classic session: Spark Connect does not report the end of its tasks")
+    return ClassicDriver(spark)
+
+
+def is_classic(spark: Any) -> bool:
+    """Whether a session has a JVM of this process; a session of Spark Connect has none."""
+    return hasattr(spark, "sparkContext")
 
 
 def check_version(oldest: tuple[int, int] = OLDEST, what: str = "netstack on Spark") -> None:

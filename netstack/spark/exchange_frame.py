@@ -13,10 +13,10 @@ The result has the same rows and schema. All rows of a key are in one partition,
 `exchange` is an instrument that shows the credits of a shuffle. It is slower than `df.repartition`: rows go to Python
 and back, and the stage needs a slot for each of its partitions at once.
 
-Rules: nothing runs before an action, and every action runs the exchange again, like any DataFrame. After the barrier
-stage Spark shuffles the rows, each into its own partition (`boundary`): then every action works, and Spark repeats the
-stage when an executor was lost. With `boundary=False` rows are never stored: they pass from task to task while the
-stage runs, as many at a time as the network buffers hold.
+Rules: nothing runs before an action, but for the count of the slots by Spark Connect, and every action runs the
+exchange again, like any DataFrame. After the barrier stage Spark shuffles the rows, each into its own partition
+(`boundary`): then every action works, and Spark repeats the stage when an executor was lost. With `boundary=False` rows
+are never stored: they pass from task to task while the stage runs, as many at a time as the network buffers hold.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ def exchange(
     )
     job.config(2, into or 2, has_gate=True)  # refuses wrong settings before anything runs
     check_session(driver)
+    ship(spark)
     frame, tasks = _straight(driver, df, into, profile)
     frame = columns.plain(frame)
-    ship(spark)
     report = ignore_statistics if statistics is None else statistics.accumulator.add
     profiled = {} if profile is None else {"profile": profile}
     with driver.archives_first():

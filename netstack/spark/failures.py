@@ -10,13 +10,13 @@ from typing import Final, final
 
 from ..errors import NetstackError
 from .classic import ClassicDriver
-from .driver import Executors
+from .driver import Executors, is_classic
 
-_SHORTAGE: Final = "SPARK-24819"
+SHORTAGE: Final = "SPARK-24819"
 _ENDED: Final = "the application was ended: the cluster's master is down, or someone killed the application"
 _FINAL: Final[tuple[tuple[str, str], ...]] = (
     (
-        _SHORTAGE,
+        SHORTAGE,
         "the barrier stage needs {tasks} slots at once and the cluster has fewer{gone}: start more workers, or {fewer}",
     ),
     (
@@ -122,11 +122,12 @@ def explain(
         )
     for mark, known in _FINAL:
         if mark in text:
-            return FailureExplanation(known.format(**facts), is_final=True, is_shortage=mark == _SHORTAGE)
+            return FailureExplanation(known.format(**facts), is_final=True, is_shortage=mark == SHORTAGE)
     for mark, known in _KNOWN:
         if mark in text:
             return FailureExplanation(known.format(**facts), is_final=False)
-    found = _LAST_LINE.findall(text.partition(" SQLSTATE")[0])
+    text = text.partition(" SQLSTATE")[0]
+    found = _LAST_LINE.findall(text)
     if found:
         kind, sentence = found[-1]
         if sentence.endswith(":"):  # the sentence continues on the next line
@@ -173,8 +174,10 @@ def plain_errors() -> Iterator[None]:
         executors, python = Executors(), "PYSPARK_PYTHON"
         with suppress(*spark_errors()):  # the session may have ended
             spark = SparkSession.active()  # of this thread, or the process's default session
-            if hasattr(spark, "sparkContext"):
+            if is_classic(spark):
                 executors, python = ClassicDriver(spark).executors(), str(spark.sparkContext.pythonExec)
+            else:
+                python = "PYSPARK_PYTHON of the Connect server"
         raise SparkFailed(explain(error, tasks="all its", python=python, executors=executors).text) from error
 
 

@@ -43,7 +43,7 @@ from ..taskmanager.slot_processes import SlotProcesses
 from ..taskmanager.slot_settings import SlotSettings
 from .barrier import BarrierTask
 from .classic import ClassicDriver
-from .driver import check_version, driver_of
+from .driver import check_version, classic_driver
 from .exchange_frame import check_session
 from .failures import FailureExplanation, SparkFailed, explain, spark_errors
 from .ship import import_anew, ship, ship_package
@@ -229,9 +229,7 @@ async def open_spark_cluster(
     Cancellation, and the end of the block, cancel the stage.
     """
     check_version(what="a job on Spark")
-    if not isinstance(driver_of(spark), ClassicDriver):
-        raise ConfigError("a job on Spark needs a classic session: Spark Connect does not report the end of its tasks")
-    driver = ClassicDriver(spark)
+    driver = classic_driver(spark, "a job on Spark")
     check_session(driver)
     context = spark.sparkContext
     count = taskmanagers or driver.slots()

@@ -58,7 +58,6 @@ from pyspark.sql.datasource import (
 from ..config import NATIVE_DIALECT
 from ..errors import ConfigError
 from .consumer import read_subpartition
-from .driver import driver_of
 from .ship import ship
 from .sink import MicroBatchWriter, TableWriter
 from .source_options import FORMAT, Settings, sink_settings
@@ -138,7 +137,6 @@ def register(spark: Any) -> None:
     Raises:
         ConfigError: the package is not installed as files.
     """
-    if not (driver_of(spark).setting("spark.master") or "").startswith("local["):
-        ship(spark)
+    ship(spark)
     spark.dataSource.register(NetstackDataSource)
     spark.createDataFrame([], "it int")  # makes it the active session of this thread

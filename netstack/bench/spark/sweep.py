@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from netstack.errors import ConfigError
-from netstack.spark.classic import ClassicDriver
+from netstack.spark.driver import classic_driver
 from netstack.spark.exchange_frame import check_session
 from netstack.spark.settings import SparkSettings
 from netstack.spark.ship import ship
@@ -77,9 +77,10 @@ def run_sweep(
         StoreError: the folder cannot be written.
         KeyboardInterrupt: the current run was cancelled; the folder keeps the rows of the runs before.
     """
+    driver = classic_driver(spark, "a sweep")
     master = str(spark.sparkContext.master)
     where = SparkSettings(master=_sized(spark, master), nodes=nodes, shared_hosts=True)
-    check_session(ClassicDriver(spark))
+    check_session(driver)
     grid = settings if isinstance(settings, Grid) else _grid_of(settings)
     if data is not None:
         grid = with_rows(grid, FRAME_NAME, key)

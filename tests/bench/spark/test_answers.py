@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from connect_server import ConnectServer, needs_connect
 
 from netstack.bench.grid import Grid
 from netstack.bench.recommend.answer import Goal
@@ -76,3 +78,14 @@ def test_tables_are_asked_in_sql(
     assert "records_per_s" in capsys.readouterr().out
     answers = spark.sql("select sweep_id, mb_per_s from netstack_recommendations join netstack_runs using (sweep_id)")
     assert {row.sweep_id for row in answers.distinct().collect()} == {"first", "other", "later"}
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("connect")
+@needs_connect
+def test_a_client_of_spark_connect_evaluates_tables(
+    connect_server: ConnectServer, fake_rows: Rows, tmp_path: Path
+) -> None:
+    grid = Grid(timeouts_s=(0.1, 0.0), record_sizes=(8,), channels=(1,), repeats=3, seconds=1.0)
+    (tmp_path / "rows.json").write_text(json.dumps(fake_rows(grid, noise=0.01)))
+    connect_server.run_client("tables", tmp_path)

@@ -57,7 +57,7 @@ def secret_file(tmp_path: Path) -> Path:
 
 def test_every_block_is_run_here_or_beside_its_other_tests() -> None:
     marks = ("run_sweep", "register_views", "exchange(df", "spark.read.format", "Publisher(", "clicks.sink")
-    marks += ("df.write.format", "Subscriber(", "run(spark, job")
+    marks += ("df.write.format", "Subscriber(", "run(spark, job", "remote(")
     assert [[mark for mark in marks if mark in block] for block in BLOCKS] == [[mark] for mark in marks]
 
 
