@@ -116,7 +116,6 @@ class Trigger:
     Attributes:
         barrier: the barrier to broadcast.
         subtasks: subtasks without running producers.
-        is_savepoint: whether it is a savepoint.
         stops: whether sources end after the barrier.
     """
 
@@ -139,10 +138,8 @@ class Complete:
     """All subtasks have acknowledged: store the manifest, then call `completed` or `not_stored`.
 
     Attributes:
-        checkpoint_id: id of the checkpoint.
         parallelism: number of subtasks of each task.
         files: one file for each subtask.
-        is_savepoint: whether it is a savepoint.
         job_goes_on: whether it is a savepoint that does not stop the job; see `Manifest`.
     """
 

@@ -73,7 +73,6 @@ class RecoveredTask:
     """The restored state of one subtask of the next run.
 
     Attributes:
-        task: name of the task.
         subtask: index of the subtask.
         operator_states: states of the old subtasks that it replaces, in their order; keyed state is always one dict, by
             `canonical_key`.

@@ -119,7 +119,6 @@ class TaskFile:
     """A subtask's snapshot on disk, as its acknowledgement describes it.
 
     Attributes:
-        task: name of the task.
         subtask: index of the subtask.
         size_bytes: size of the file.
         crc32: checksum at the end of the file.

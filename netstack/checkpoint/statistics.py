@@ -20,14 +20,10 @@ class CheckpointStatistics:
     """A snapshot of one checkpoint.
 
     Attributes:
-        checkpoint_id: id of the checkpoint.
-        state: its state.
-        is_savepoint: whether it is a savepoint.
         triggered_s: time of its trigger, on the caller's clock.
         duration_s: time from its trigger to its end; None before.
         size_bytes: size of the acknowledged files.
         acknowledged: number of subtasks that have acknowledged.
-        subtasks: number of subtasks.
         reason: why it was aborted; empty otherwise.
     """
 

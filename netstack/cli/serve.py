@@ -68,7 +68,6 @@ class ServePlan:
     Attributes:
         listen: URL to listen on.
         partition_id: id of the partition, in the library's notation.
-        subpartitions: number of subpartitions.
         config: network settings of the producer.
         records: number of records, if there is no file.
         input_path: a file whose lines are the records.

@@ -47,10 +47,6 @@ class MasterView:
     """One job.
 
     Attributes:
-        job_id: id of the job.
-        name: name of the job.
-        state: state of the job.
-        restarts: number of restarts.
         checkpoints: number of complete checkpoints.
         waits_for: description of the slots that are missing; empty if none.
         bottleneck: description of the bottleneck; empty while it is unknown.
@@ -72,9 +68,7 @@ class HostView:
     """One TaskManager of a JobManager.
 
     Attributes:
-        name: its name.
         hostname: name of its host.
-        slots: number of slots.
         used_slots: number of slots held by jobs.
         gone: why it was lost; empty if it is registered.
     """

@@ -31,7 +31,6 @@ class ChannelView:
 
     Attributes:
         peer: address of the reader.
-        partition: id of the partition.
         subpartition: index of the subpartition.
         credit: number of buffers it may still send.
         credits: history of the credit.
@@ -49,8 +48,6 @@ class JobView:
     """One job on one TaskManager. Rates are None at the first look.
 
     Attributes:
-        job_id: id of the job.
-        name: name of the job.
         slots: number of slots it holds, or waits for.
         is_open: whether it has its slots.
         age_s: time since it was requested.
@@ -69,7 +66,6 @@ class JobView:
         in_pool_usage: usage of the fullest gate's pool.
         memory_bytes: memory reserved for its network buffers; 0 if it uses the shared ones.
         used_memory_bytes: the part of `memory_bytes` in use.
-        channel_count: number of channels.
         channels: the channels with the least credit.
     """
 
@@ -107,14 +103,12 @@ class TaskManagerView:
         hostname: name of its host; empty until the first sample.
         version: version of netstack.
         uptime_s: time since it started.
-        slots: number of slots.
         used_slots: number of slots held by jobs.
         memory_bytes: memory for network buffers.
         held_memory_bytes: memory reserved by jobs.
         used_memory_bytes: memory in use by tasks and connections.
         cpu_percent: CPU time since the last sample, in percent of one CPU; None in the first sample.
         cpus: number of CPUs of its host.
-        jobs: its jobs.
     """
 
     address: str

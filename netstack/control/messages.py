@@ -54,7 +54,6 @@ class SubmitTasks(Message):
     """Creates and starts attempts; answered by their states. An attempt that cannot be created fails alone.
 
     Attributes:
-        job_id: the job.
         descriptors: packed `TaskDeploymentDescriptor`s (`submissions`).
     """
 
@@ -75,7 +74,6 @@ class UpdateGate(Message):
     """Adds producers to an input gate of running attempts.
 
     Attributes:
-        job_id: the job.
         attempts: attempts of one job vertex.
         gate: index of the input gate.
         descriptors: packed `ShuffleDescriptors`.
@@ -100,7 +98,6 @@ class KeepDataset(Message):
     """Keeps partitions of the job after it is closed, until `DropDataset`.
 
     Attributes:
-        job_id: the job.
         key: key of the dataset.
         names: names of the partitions at this TaskManager.
     """
@@ -122,7 +119,6 @@ class TriggerCheckpoint(Message):
     """Starts a checkpoint at these attempts.
 
     Attributes:
-        job_id: the job.
         barrier: the encoded barrier (`events.encode_event`).
         attempts: sources, or tasks whose sources have ended.
         is_savepoint: whether the checkpoint is a savepoint.
@@ -207,7 +203,6 @@ class AskStacks(Message):
 
     Attributes:
         token: identifies the request.
-        job_id: the job.
         sampled_s: 0: the current stack of each task; else the stacks of its processes, sampled for this long.
     """
 
@@ -258,7 +253,6 @@ class OperatorEvent(Message):
     """A message between an operator and its coordinator in the JobManager; order is preserved.
 
     Attributes:
-        job_id: the job.
         attempt: the attempt of the operator's task.
         event: the payload.
     """

@@ -41,10 +41,8 @@ class TaskStates(Message):
     """Attempts entered a state.
 
     Attributes:
-        job_id: the job.
         state: `initializing`, `running`, `waiting` (the attempt has sent its last event and waits for a checkpoint or
             `CommitTasks`) or `canceled`. `TaskFinished` and `TaskFailed` report the other final states.
-        attempts: the attempts.
     """
 
     job_id: str
@@ -57,8 +55,6 @@ class TaskFinished(Message):
     """An attempt finished.
 
     Attributes:
-        job_id: the job.
-        attempt: the attempt.
         produced_bytes: bytes by partition and subpartition.
         results: results of its sinks or its invokable, by operator.
         final: where its last state is stored, for a job with checkpoints.
@@ -78,8 +74,6 @@ class TaskFailed(Message):
     """An attempt failed, or could not be created.
 
     Attributes:
-        job_id: the job.
-        attempt: the attempt.
         kind: class of the exception.
         text: text of the exception; names the operator if user code raised it.
         is_secondary: whether another failure caused this one: a lost connection or a lost producer.
@@ -104,9 +98,6 @@ class CheckpointAcknowledged(Message):
     """An attempt stored its part of a checkpoint.
 
     Attributes:
-        job_id: the job.
-        attempt: the attempt.
-        checkpoint_id: the checkpoint.
         size_bytes: size of the file.
         crc32: checksum of the file.
         report: durations and the size of the channel state.
@@ -144,7 +135,6 @@ class JobProgress(Message):
     """Progress of a job's tasks at a TaskManager; sent once per second while it changes.
 
     Attributes:
-        job_id: the job.
         vertices: {index of a job vertex as text: {"records_in": int, "records_out": int, ...}}, summed over the
             attempts at this TaskManager.
     """
@@ -202,7 +192,6 @@ class SlotEnded(Message):
     """The process of a slot ended, and its attempts with it; the TaskManager starts another process.
 
     Attributes:
-        job_id: the job.
         slot: index of the slot.
         attempts: the job's attempts in the slot, except those that were being canceled.
         text: how the process ended, and where its code was if that is known.
@@ -219,7 +208,6 @@ class SlotBlocked(Message):
     """User code blocks the event loop of a slot, or has stopped blocking it.
 
     Attributes:
-        job_id: the job.
         slot: index of the slot.
         blocked_s: duration of the block so far; 0: the event loop runs again.
         where: {"task", "subtask", "operator", "file", "line", "function"}, as far as known.
@@ -236,10 +224,8 @@ class PartitionSealed(Message):
     """A slot finished writing a re-readable partition; its supervisor serves the files from now on.
 
     Attributes:
-        job_id: the job.
         name: name of the partition.
         files: prefix of its file names in the TaskManager's folder.
-        subpartitions: number of subpartitions.
         drain: the `drain` flag of its EndOfData.
         stored_bytes: bytes on disk.
     """

@@ -101,7 +101,6 @@ class CheckpointReport:
     """The result of a checkpoint.
 
     Attributes:
-        checkpoint_id: number of the checkpoint.
         is_complete: whether it was completed; otherwise it was aborted.
         reason: why it was aborted; empty otherwise.
         is_savepoint: whether it is a savepoint, which is never removed automatically.

@@ -43,7 +43,6 @@ class KeptPartition:
     Attributes:
         name: name of the partition in the cluster.
         address: address of the TaskManager that serves it.
-        subpartitions: number of subpartitions.
         bytes: bytes of records.
     """
 
@@ -59,7 +58,6 @@ class DatasetRecord:
     """One dataset.
 
     Attributes:
-        dataset_id: name of the dataset.
         job_id: id of the job that wrote it.
         job_name: name of the job that wrote it.
         created_at: seconds since 1970.

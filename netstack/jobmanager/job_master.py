@@ -60,9 +60,6 @@ class JobMaster:
     """The master of one job; `run` executes the job to its end.
 
     Attributes:
-        job_id: id of the job.
-        name: name of the job.
-        scheduler: scheduler of the job.
         log: log of the job for people.
         tasks: places and results of the tasks.
         history: ended checkpoints.

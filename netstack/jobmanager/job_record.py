@@ -37,7 +37,6 @@ class JobRecord:
 
     Attributes:
         stored: the job as submitted.
-        name: name of the job.
         generated: its vertices and their explanations; None if the job can no longer be read.
         network: settings of its own network environment; None: it shares the TaskManagers' environment.
         information: packed information that all of its tasks share.

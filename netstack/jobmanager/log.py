@@ -112,7 +112,6 @@ class Failed:
         task: name of the job vertex; empty if no task caused the failure.
         subtask: index of the subtask.
         attempt: attempt of the subtask.
-        taskmanager: name of its TaskManager.
         host: host of its TaskManager.
         report: checked failure report; empty without a Python exception, for example when a process died.
     """

@@ -34,8 +34,6 @@ class LatencyStatistics:
     """Latency of records along an edge, or from a source, measured by the latest markers.
 
     Attributes:
-        job_id: id of the job.
-        job: name of the job.
         origin: name of the vertex that forwarded the marker (edge) or emitted it (source).
         vertex: name of the vertex that received it.
         of: `edge` or `source`.
@@ -57,13 +55,10 @@ class JobStatistics:
     """Statistics of a running job.
 
     Attributes:
-        job_id: id of the job.
-        name: name of the job.
         restarts: restarts since this JobManager runs it; each region failure counts.
         checkpoints_completed: completed checkpoints and savepoints.
         checkpoints_failed: checkpoints that were declined, timed out or could not be stored.
         checkpoint_age_s: time since the newest complete checkpoint was triggered; None before the first.
-        checkpoint_duration_s: duration of that checkpoint.
         checkpoint_bytes: size of that checkpoint.
         blocked_s: how long user code has blocked the event loop of a slot; the maximum of all slots.
         missing_slots: slots that the job waits for.

@@ -36,7 +36,6 @@ class ConnectedTaskManager:
     Attributes:
         location: its name and data address.
         control_address: its control address for other processes.
-        link: the link to it.
         slots: number of its slots that are used.
         facts: the facts in its greeting.
         registered_at: seconds since 1970.

@@ -19,7 +19,6 @@ class Sample(NamedTuple):
     """One value of one metric.
 
     Attributes:
-        metric: the metric.
         labels: identify the item the value belongs to; empty for values of the TaskManager.
         value: in the metric's unit.
     """

@@ -107,8 +107,6 @@ class TaskFailed:
 
     Attributes:
         now_s: the time.
-        subtask: its number.
-        attempt: which attempt of it.
         cause: class and text of the error.
         missing_partition: the partition whose loss, or whose unreachable producer, caused the failure; else None.
         missing_attempt: the attempt of that partition's producer.

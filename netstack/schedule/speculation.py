@@ -125,8 +125,6 @@ class Rival:
     """An attempt that is not its subtask's current one.
 
     Attributes:
-        subtask: its number.
-        attempt: its number.
         state: SCHEDULED while it waits for a slot; CANCELING when another attempt has won.
         slot: None before it has one.
         deployed_s: when it was deployed.

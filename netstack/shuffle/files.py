@@ -43,7 +43,6 @@ class SealedFiles:
 
     Attributes:
         name: start of the file names.
-        subpartitions: number of subpartitions.
         drain: the drain flag of its EndOfData.
         stored_bytes: bytes on disk.
     """
@@ -59,7 +58,6 @@ class ShuffleFolder:
     """The folder of one process, or of several that serve one TaskManager.
 
     Attributes:
-        path: its path.
         prefix: start of the names of this process's files.
         open_files: partitions with open files.
     """

@@ -42,7 +42,6 @@ class Extent:
         file: number of the data file.
         offset: first byte.
         length: stored bytes.
-        pages: number of pages.
     """
 
     file: int

@@ -41,7 +41,6 @@ class PartitionStore:
 
     Attributes:
         number: unique in its TaskManager; names the files, and orders reads.
-        files: its files.
         index: its regions; for a sealed blocking partition empty, since the index file has them.
         page_bytes: size of a network buffer.
         drain: the drain flag of its EndOfData.

@@ -118,7 +118,6 @@ class OperatorChain:
 
     Attributes:
         operators: all operators: the head first, each after the one it reads; chained sources last.
-        sources: the sources.
         inputs: the target of each gate's records.
         head: the operator that reads the gates; None without gates.
         has_waiting: whether records may wait in front of operators other than the head.

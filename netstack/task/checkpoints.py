@@ -54,7 +54,6 @@ class SubtaskReport:
     """The durations and sizes of a checkpoint at one subtask.
 
     Attributes:
-        task: name of the task.
         subtask: index of the subtask.
         start_delay_s: age of the checkpoint when its first barrier arrived.
         alignment_s: time from the first to the last barrier.

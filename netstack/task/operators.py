@@ -113,7 +113,6 @@ class BoundOperator:
     Attributes:
         name: name of the operator.
         kind: kind of the operator.
-        context: its context.
         commits: its prepared commits.
         is_finished: whether `finish` was called, in this attempt or before the restored checkpoint.
         result: the result of `finish`.

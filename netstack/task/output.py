@@ -60,7 +60,6 @@ class TaskOutput:
 
     Attributes:
         edges: the targets of operators, one per partition.
-        partitions: the partitions.
         room: the pools of all partitions; the single pool itself if there is only one partition, which saves a call.
         staged_bytes: number of bytes to stage before they are written.
         backpressured: time that the task has waited for buffers.

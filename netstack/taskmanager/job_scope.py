@@ -77,7 +77,6 @@ class JobScope:
     """One job at a TaskManager, from its wait for memory to its end.
 
     Attributes:
-        job_id: id of the job.
         name: name of the job for people.
         network: settings of the job's own network environment; None: the shared one.
         tasks: attempts that have not ended.

@@ -38,7 +38,6 @@ class Frame:
     Attributes:
         file: source file.
         line: line number; 0 if unknown.
-        function: name of the function.
     """
 
     file: str

@@ -58,7 +58,6 @@ class Taken:
     """A buffer that `Link.drain` took from a gate.
 
     Attributes:
-        channel_index: its channel.
         data_type: data, or the kind of event.
         sequence: number of the event on its channel; not kept for data.
         payload: its bytes.

@@ -55,7 +55,6 @@ class Barrier:
     """A checkpoint barrier with all of Flink's fields.
 
     Attributes:
-        checkpoint_id: the checkpoint.
         timestamp_ms: when it was triggered.
         kind: CHECKPOINT, FULL_CHECKPOINT or one of the savepoints.
         format: of a savepoint: 0 canonical, 1 native; None for a checkpoint.

@@ -35,7 +35,6 @@ class OpenChannel:
     """The consumer opens a channel under a number of its choice, with its initial credit.
 
     Attributes:
-        channel: its number.
         partition_id: the partition it reads.
         subpartition: its index, or the first of several.
         credit: data buffers that may be sent at once.
@@ -184,7 +183,6 @@ class Continue:
     """The first frame after the hellos on another stream of a session, from both sides; then its bytes continue.
 
     Attributes:
-        session: its id.
         attempt: number of the consumer's attempt, from 1; the producer returns it.
         position: received bytes of the peer's direction.
     """

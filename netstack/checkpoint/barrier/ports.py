@@ -42,7 +42,6 @@ class AlignmentStatistics:
     """The alignment of one checkpoint.
 
     Attributes:
-        checkpoint_id: id of the checkpoint.
         channels: number of barriers it waits for: one for each channel that was open when it began here.
         start_delay_ns: age of the checkpoint when its first barrier arrived.
         duration_ns: time from the first to the last barrier; until now while some are missing.

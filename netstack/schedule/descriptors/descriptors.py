@@ -50,7 +50,6 @@ class PartitionDescriptor:
         name: in partition requests; see `partition_name`.
         subpartitions: their number.
         type: how it is kept and consumed.
-        dataset: its dataset.
         max_parallelism: number of key groups of its consumers.
     """
 

@@ -141,7 +141,6 @@ class ShuffleDescriptors:
 
     Attributes:
         execution: prefix of their names.
-        dataset: name of the dataset.
         locations: the TaskManagers that occur.
         index: position of each partition in its ConsumedPartitionGroup.
         partition: number of the partition in its dataset.

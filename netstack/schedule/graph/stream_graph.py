@@ -129,7 +129,6 @@ class StreamNode:
         has_operator: False: a node without an operator, which is never chained.
         parallelism: number of subtasks; `UNDECIDED` in a dynamic graph where it is not set.
         max_parallelism: number of key groups; None: not set.
-        slot_sharing_group: name of its group.
         co_location_group: subtask i of each member runs in the same slot; None: no group.
         strategy: which operators it may be chained to.
         is_source: whether it reads nothing.

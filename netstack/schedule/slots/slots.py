@@ -27,7 +27,6 @@ class Location:
     """The location of a task.
 
     Attributes:
-        taskmanager: its name.
         host: the machine it runs on; TaskManagers of one machine are near each other. Empty: near none.
     """
 

@@ -32,7 +32,6 @@ class EdgeGroups:
     """The groups of one edge.
 
     Attributes:
-        first_group: number of its first group.
         groups: how many it has.
         group_of_consumer: by the consumer's index; None: there is one group, of all consumers.
         row_of_partition: where the groups of a partition begin in `partition_groups`; None: there is one group.
