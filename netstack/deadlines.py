@@ -65,7 +65,6 @@ class Deadlines:
                 alarm.close()
 
     async def _wait(self) -> None:
-        """Returns at the first deadline, or earlier."""
         deadline_s = self._heap[0][0] if self._heap else math.inf
         if self._alarm is not None and self._now is not None:
             self._alarm.set(deadline_s - self._now())

@@ -286,7 +286,6 @@ def _no_key(key: object) -> RecordError:
 
 
 def _signed(unsigned: int) -> int:
-    """Reads a 32-bit number as signed."""
     return unsigned - (1 << 32) if unsigned >> 31 else unsigned
 
 
@@ -312,7 +311,6 @@ def _fold(words: NDArray[Any], *, narrow_is_itself: bool) -> NDArray[np.int32]:
 
 
 def _hash_rows(rows: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """The hash of every row of bytes."""
     hashes = np.ones(len(rows), np.int32)
     for column in rows.view(np.int8).T:
         hashes *= np.int32(31)

@@ -158,5 +158,4 @@ def three_digits(value: float) -> str:
 
 
 def _trimmed(number: str) -> str:
-    """Removes trailing zeros after the decimal point."""
     return number.rstrip("0").rstrip(".") if "." in number else number

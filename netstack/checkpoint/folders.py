@@ -221,7 +221,6 @@ class CheckpointFolders:
             raise OSError(errno.EIO, "the file differs from what was written")
 
     def _make(self, folder: str) -> None:
-        """Creates a folder and its parents."""
         try:
             self._files.make_folder(folder)
         except FileExistsError:

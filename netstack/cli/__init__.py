@@ -52,7 +52,6 @@ class _Commands(click.Group):
     """Imports a command's module only when the command is used, which halves the start time of a TaskManager."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Returns the commands in the order of the help text."""
         return [*_COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

@@ -223,7 +223,6 @@ _SWITCHES = {"true": True, "on": True, "1": True, "false": False, "off": False, 
 
 
 def _converted(name: str, text: str, parameter: inspect.Parameter | None) -> Any:
-    """Converts an argument to the type of the parameter's annotation or default."""
     if parameter is None:
         return text
     kinds = {"bool": bool, "int": int, "float": float}

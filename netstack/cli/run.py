@@ -409,5 +409,4 @@ class _Run:
         self._view.print(f"netstack: {why}; restarting the TaskManagers")
 
     def print_line(self, name: str, line: str) -> None:
-        """Prints a line that an operator printed or a TaskManager logged."""
         self._view.print(line)

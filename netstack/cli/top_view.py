@@ -188,8 +188,6 @@ class TaskManagerHistory:
 
 
 class _Rate:
-    """The current rate of a counter, and its rates over the last minute."""
-
     __slots__ = ("_count", "_history", "_seen_s", "last")
 
     def __init__(self) -> None:
@@ -219,8 +217,6 @@ _RATES: Final = {
 
 
 class _JobHistory:
-    """The samples of one job."""
-
     def __init__(self) -> None:
         self._row: Mapping[str, Any] = {}
         self._rates = {name: _Rate() for name in _RATES}
@@ -299,7 +295,6 @@ def _bar(value: float, highest: float) -> str:
 
 
 def _values(metrics: Mapping[str, Any], name: str) -> list[float]:
-    """The values of a metric: one per partition or gate, or the TaskManager's single one."""
     values = metrics.get(name, {})
     return list(values.values()) if isinstance(values, Mapping) else [values]
 

@@ -342,8 +342,6 @@ def packed(message: Message) -> bytes:
 
 @final
 class _Awaited:
-    """A pending `ping` call."""
-
     __slots__ = ("arrived_ns", "clock_ns", "event")
 
     def __init__(self) -> None:

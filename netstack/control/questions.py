@@ -98,8 +98,6 @@ class Questions:
 
 @final
 class _Asked:
-    """A pending request."""
-
     __slots__ = ("answered", "document", "error")
 
     def __init__(self) -> None:

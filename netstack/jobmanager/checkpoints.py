@@ -162,8 +162,6 @@ class CheckpointRequest:
 
 @final
 class _Pending:
-    """A checkpoint in progress."""
-
     __slots__ = ("is_savepoint", "reports", "request", "size_bytes", "store_s", "triggered_s")
 
     def __init__(self, triggered_s: float, is_savepoint: bool, request: CheckpointRequest | None) -> None:
@@ -424,7 +422,6 @@ class JobCheckpoints:
             await self._in_thread(partial(self._storage.discard, self._to_discard.popleft()))
 
     def _report(self, checkpoint_id: int, reason: str) -> None:
-        """Adds the report of an ended checkpoint to the history."""
         pending = self._pending.pop(checkpoint_id)
         report = CheckpointReport(
             checkpoint_id,

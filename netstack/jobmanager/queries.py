@@ -158,7 +158,6 @@ class ClientQueries:
         return {"dataset_id": released.dataset_id, "bytes": released.bytes}
 
     def _find_own(self, document: Document) -> JobRecord:
-        """Returns a job that the client may cancel and save."""
         record = self._find(document)
         if self._is_bound and record.stored.owner not in ("", _owner(document)):
             raise ConfigError(

@@ -412,7 +412,6 @@ def _try_lock(file: TextIO) -> bool:
 
 
 def _next_life(path: Path) -> int:
-    """Increments and returns the number of JobManagers that used the folder."""
     try:
         document = read_document(path)
         life = -1 if document is None else int(document["life"])

@@ -306,7 +306,6 @@ def _channels(
 
 
 def _connection(is_local: bool, peer: str, consumer_at: str | None) -> str:
-    """Describes the connection of a channel."""
     if is_local:
         return "local"
     return f"{peer.partition('://')[2] or peer} → {consumer_at or '?'}"

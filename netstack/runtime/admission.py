@@ -188,5 +188,4 @@ class Admission:
 
 
 def _source(stream: ByteStream) -> str:
-    """The host or path of the peer."""
     return stream.endpoints()[1].rpartition(":")[0]

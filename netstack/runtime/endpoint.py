@@ -357,5 +357,4 @@ async def _call_later(delay_s: float, callback: Callable[[], None]) -> None:
 
 
 def _new_channel_id() -> bytes:
-    """A unique channel id for a dialect without channel numbers."""
     return secrets.token_bytes(16)

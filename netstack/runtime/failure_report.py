@@ -136,7 +136,6 @@ def rendered(report: Mapping[str, Any], *, folded: bool = True) -> str:
 
 
 def _chain(errors: list[Mapping[str, Any]], folded: bool) -> str:
-    """Formats an error and its causes."""
     parts = []
     for error in reversed(errors):
         parts.append("\n".join(_lines(error, folded)))

@@ -45,8 +45,6 @@ class GateNames:
 
 @final
 class _Numbers:
-    """The numbers in use for one base."""
-
     __slots__ = ("free", "highest", "used")
 
     def __init__(self) -> None:

@@ -325,7 +325,6 @@ class ThreadParking:
                     os.read(self._bell, 64)
 
     def _keep_up(self) -> None:
-        """Updates the set of polled sockets."""
         polled = self._polled
         for pump in list(polled):
             if pump.is_ending:

@@ -205,7 +205,6 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self.socket.setblocking(False)  # a scraper may disconnect before it is accepted
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Starts a scrape; if there are too many, the oldest one is ended."""
         while len(self._scrapes) >= MAX_SCRAPES:
             with contextlib.suppress(StopIteration, RuntimeError):  # it ended meanwhile
                 socket_of = self._scrapes.pop(next(iter(self._scrapes)))
@@ -228,7 +227,6 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
             super().finish_request(secured, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Removes an ended scrape."""
         self._scrapes.pop(request, None)
         super().shutdown_request(request)
 

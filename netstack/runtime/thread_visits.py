@@ -185,7 +185,6 @@ class Visits(trio.abc.Instrument):
     # Inside.
 
     def _take(self) -> None:
-        """Waits for the lock."""
         if self.door.is_wanted or not self._core.acquire(False):
             with self._turnstile:
                 self.door.is_wanted = True

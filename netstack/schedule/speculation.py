@@ -406,7 +406,6 @@ class Speculation:
         self._progress.out.append(Cancel(*_as_arrays(rival, slot)))
 
     def _ended(self, rival: Rival) -> None:
-        """Removes a rival and frees its slot."""
         self._forget(rival)
         if rival.has_share:
             self._progress.work.add(WorkKind.RELEASE, index_array([rival.subtask]))

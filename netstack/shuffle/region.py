@@ -121,7 +121,6 @@ class Region:
         sizes.append((size, count))
 
     def _is_broadcast(self, subpartitions: int) -> bool:
-        """Whether every subpartition has the same buffers."""
         if subpartitions < 2 or len(self._items) < subpartitions:
             return False
         first = self._items[0]

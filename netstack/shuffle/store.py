@@ -100,7 +100,6 @@ class PartitionStore:
         self._is_writing = False
         self._is_cutting = False
         self._is_sealing = False
-        self._index_bytes = 0
         self._views: dict[StoredView, None] = {}
         self._file_users = 1
         self._taken: set[int] = set()

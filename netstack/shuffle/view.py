@@ -69,7 +69,6 @@ class StoredView:
         self._credit: Allowance | None = None
         self._error: NetstackError | None = None
         self._released = False
-        self._sent_bytes = 0
 
     def start(self, extents: Sequence[Extent]) -> None:
         """Sets the extents to read."""
@@ -186,7 +185,6 @@ class StoredView:
         parts = len(buffer.parts) if isinstance(buffer, StoredBuffer) else 1
         buffer.sequence = self._sequence
         self._sequence += parts
-        self._sent_bytes += buffer.length
         self._ask()
         following = self._following()
         if following is not None:
@@ -408,7 +406,6 @@ class StoredView:
         return DataType.END_OF_DATA if self._ends_left == 2 else DataType.END_OF_PARTITION
 
     def _at_end(self) -> bool:
-        """Whether only the end events are left."""
         if not self._ends_left or not self._is_loaded or self._is_reading or not self._store.is_sealed:
             return False
         return not self._is_live or (not self._steps and self._next_region >= self._store.regions)
@@ -423,7 +420,6 @@ class StoredView:
         return Buffer(memory, len(memory), data_type, None)
 
     def _ask(self) -> None:
-        """Requests a block, if the view needs one."""
         if self._is_reading or not self._extents or self._released or self._error is not None:
             return
         if not self._ready or (

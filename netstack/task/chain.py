@@ -342,7 +342,6 @@ _NO_READER: Final = Target(_discard, _discard)
 
 
 def _all(targets: Sequence[Target]) -> Target:
-    """One target that passes records to all targets."""
     if len(targets) < 2:
         return targets[0] if targets else _NO_READER
     pushes = [target.push for target in targets]

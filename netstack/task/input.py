@@ -342,7 +342,6 @@ class TaskInput:
         return made
 
     def _refused(self, channel: int, error: RecordError) -> RecordError:
-        """The error of a deserializer, with the names of both operators."""
         edge = self._inputs[self._input_of[channel]].edge
         return RecordError(f"operator {edge.target!r} reads from {edge.source!r}: {error}")
 

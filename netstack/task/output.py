@@ -341,7 +341,6 @@ class Edge:
                 self._push(record)
 
     def _refused(self, error: RecordError) -> RecordError:
-        """The error of the writer, with the names of both operators."""
         source, target = self._operators
         return RecordError(f"operator {source!r} emits to {target!r}: {error}")
 

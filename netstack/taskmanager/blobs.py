@@ -38,8 +38,6 @@ ReadPlace: TypeAlias = Callable[[str, KeptBlob], Awaitable[None]]
 
 @final
 class _Pending:
-    """A requested part."""
-
     __slots__ = ("changed", "offset", "part")
 
     def __init__(self, offset: int) -> None:

@@ -270,7 +270,6 @@ class RelayedJob:
         return {**network, "memory_bytes": min(network["memory_bytes"], slot.memory_bytes)}
 
     def _mine(self) -> list[Slot]:
-        """Returns the slots that have the job."""
         return [slot for slot in self._slots if (job := slot.jobs.get(self.job_id)) is not None and job.owner is self]
 
     def _by_slot(self, attempts: Iterable[Attempt]) -> list[tuple[Slot, tuple[Attempt, ...]]]:

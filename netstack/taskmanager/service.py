@@ -338,7 +338,6 @@ class TaskManager:
         return [job for job in self._jobs.values() if isinstance(job, JobScope)]
 
     def _used_slots(self) -> int:
-        """Returns the number of slots with tasks."""
         if self._processes is not None:
             return sum(1 for slot in self._processes.slots if slot.jobs)
         return min(self.config.slots, sum(scope.slots for scope in self.scopes))

@@ -150,7 +150,6 @@ class ControlSession:
         nursery.start_soon(self._live, job)
 
     async def _live(self, job: SessionJob) -> None:
-        """Runs a job and reports its end when all of its resources are released."""
         try:
             await job.live()
         except BaseException as error:

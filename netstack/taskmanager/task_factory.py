@@ -168,7 +168,6 @@ class TaskFactory:
             await in_thread(partial(self._shipped.put, self._job_id, package, blob))
 
     def _load(self, job: JobInformation, names: Iterable[str]) -> Mapping[str, Any]:
-        """Imports functions and compares their source; blocks."""
         shipped = {package for package, _ in job.code}
         loaded = {name: self._allowed.load(name, shipped) for name in names}
         check_builds(sorted({root_package(name) for name in loaded} - shipped), job.builds)
@@ -176,7 +175,6 @@ class TaskFactory:
 
 
 def _named(task: TaskInformation) -> set[str]:
-    """Returns all functions that a task names."""
     names = {operator.function for operator in task.operators}
     names |= {each.function for each in task.inputs} | {each.function for each in task.outputs}
     return names - {""}

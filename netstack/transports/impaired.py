@@ -130,11 +130,9 @@ class Impairment:
         return ImpairmentStatistics(self._bytes_delivered, held, len(self._streams))
 
     def _enter(self) -> None:
-        """Counts an open listener or stream."""
         self._users += 1
 
     def _leave(self) -> None:
-        """Uncounts a listener or stream; the last one frees the name."""
         self._users -= 1
         name = self._parameters.name
         if not self._users and name is not None and _named.get(name) is self:
@@ -201,7 +199,6 @@ class _ImpairedStream(ByteStream):
         impairment._streams[self] = None
 
     def try_send(self, pieces: Sequence[Piece]) -> int:
-        """Sends as the underlying stream."""
         if self._broken is not None:
             raise ConnectionLost(self._broken)
         return self._inner.try_send(pieces)
@@ -232,7 +229,6 @@ class _ImpairedStream(ByteStream):
         return 0
 
     async def wait_writable(self) -> None:
-        """Waits as the underlying stream."""
         if not self._is_whole():
             await trio.lowlevel.checkpoint()
             return
@@ -265,7 +261,6 @@ class _ImpairedStream(ByteStream):
                     del self._reading[scope]
 
     def send_eof(self) -> None:
-        """Ends the outgoing direction of the underlying stream."""
         self._inner.send_eof()
 
     def close(self) -> None:
@@ -276,15 +271,12 @@ class _ImpairedStream(ByteStream):
             self._impairment._leave()
 
     def tcp_facts(self) -> dict[str, str | int]:
-        """Of the underlying stream."""
         return self._inner.tcp_facts()
 
     def endpoints(self) -> tuple[str, str]:
-        """Of the underlying stream."""
         return self._inner.endpoints()
 
     def channel_binding(self) -> bytes:
-        """Of the underlying stream."""
         return self._inner.channel_binding()
 
     def look_again(self) -> None:

@@ -229,7 +229,6 @@ class TlsStream(ByteStream):
             await self._inner.wait_writable()
 
     def _keep(self, pieces: Sequence[Piece]) -> int:
-        """Stores data before the end of the handshake."""
         had = len(self._early)
         for piece in pieces:
             self._early += memoryview(piece).cast("B")[: ENCRYPT_BYTES - len(self._early)]
@@ -256,7 +255,6 @@ class TlsStream(ByteStream):
             return count
 
     def _answer(self) -> None:
-        """Sends automatic answers to the peer, if there is room."""
         if self._out.pending and self._out.pending > _MAX_ANSWER_BYTES:
             raise ConnectionLost(f"{self.peer} requests key updates but does not read the answers")
         if self._out.pending:

@@ -97,7 +97,6 @@ class _Recorder:
             await trio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Takes and writes one snapshot, unless writing failed before."""
         if self._has_stopped:
             return
         try:
@@ -224,7 +223,6 @@ def _read_entries(file: gzip.GzipFile, history: History, path: Path) -> None:
 
 
 def _value(line: bytes) -> Any:
-    """The JSON value of a line. Raises `ValueError`."""
     if len(line) > MAX_LINE_BYTES:
         raise ValueError(f"a line is longer than {MAX_LINE_BYTES >> 20} MiB")
     try:

@@ -167,11 +167,9 @@ class _TlsConfig(Config):
 
     @property
     def ssl_enabled(self) -> bool:
-        """Always true."""
         return True
 
     def create_ssl_context(self) -> ssl.SSLContext:
-        """Returns the server's TLS context; each connection uses the newest certificate."""
         context = self._certificates.server_without_client()
         context.sni_callback = self._renewed
         return context

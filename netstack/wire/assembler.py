@@ -245,7 +245,6 @@ class FrameAssembler:
             return
 
     def _deliver(self) -> None:
-        """Delivers the complete payload in the current landing segment."""
         length, channel, sequence, backlog, checksum = self._fields
         cell = self._cell
         self._in_payload = False

@@ -35,7 +35,6 @@ _CODES: Final = {
 
 
 def _class(name: str, serial: str, rest: str = "02 0000 78") -> bytes:
-    """One class of the chain: name, serial version, flags and fields."""
     return b"\x72" + _text(name.encode()) + bytes.fromhex(serial) + bytes.fromhex(rest)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from group_views import consumed_partition_group, consumer_vertex_group
 from hypothesis import given
 from hypothesis import strategies as st
+from job_shapes import job_of
 
 from netstack.schedule.graph.job_graph import DistributionPattern
 from netstack.schedule.topology.distribution import (
@@ -16,7 +17,6 @@ from netstack.schedule.topology.distribution import (
     static_input,
 )
 from netstack.schedule.topology.topology import Topology
-from netstack.testing.job_shapes import job_of
 
 parallelisms = st.integers(1, 60)
 patterns = st.sampled_from(DistributionPattern)

@@ -86,7 +86,6 @@ class DynamicGraph:
         return self._sizes.get(dataset)
 
     def _try(self, vertex: int) -> bool:
-        """Initialises one vertex if it is ready."""
         topology = self._topology
         if topology.is_initialised(vertex):
             return False

@@ -140,8 +140,6 @@ def single_input(given: VertexInput, volume_bytes: int, parallelism: int, settin
 @final
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """One subpartition of some partitions."""
-
     subpartition: int
     partitions: range
     size_bytes: int
@@ -165,7 +163,6 @@ class _Union:
     partitions: int
 
     def slices(self, volume_bytes: int) -> list[list[_Slice]]:
-        """The slices of each subpartition: one, or several where it is cut."""
         everyone = range(self.partitions)
         slices = [[_Slice(column, everyone, size)] for column, size in enumerate(self.totals.tolist())]
         if self.is_cut.any():

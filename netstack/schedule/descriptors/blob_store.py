@@ -223,8 +223,6 @@ class DescriptorCacheStatistics:
 
 @final
 class _Entry:
-    """The lists of one group."""
-
     __slots__ = ("compressed_bytes", "consumers", "lists", "plain_bytes")
 
     def __init__(self, consumers: int) -> None:

@@ -182,7 +182,6 @@ class Deployment:
         self._task_information.clear()
 
     def _information_of(self, vertex: int) -> MaybeOffloaded:
-        """The task information of a vertex."""
         information = self._task_information.get(vertex)
         if information is None:
             task = TaskInformation.of(self._topology.job, vertex, self._topology.parallelism_of)

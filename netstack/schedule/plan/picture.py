@@ -121,7 +121,6 @@ def _width(item: _Item) -> float:
 
 
 def _layers(job: JobGraph) -> list[int]:
-    """The layer of each vertex: one below its lowest input."""
     layers = [0] * len(job.vertices)
     for vertex in range(len(job.vertices)):
         producers = [job.datasets[edge.dataset].producer for edge in job.inputs_of(vertex)]
@@ -130,7 +129,6 @@ def _layers(job: JobGraph) -> list[int]:
 
 
 def _items(job: JobGraph, layer_of: Sequence[int]) -> list[list[_Item]]:
-    """The items of each layer, from left to right."""
     layers: list[list[_Item]] = [[] for _ in range(max(layer_of) + 1)]
     above: dict[_Item, list[_Item]] = {}
     for vertex, layer in enumerate(layer_of):

@@ -271,7 +271,6 @@ class SharedSlots:
         return self._slots[group]
 
     def _take_slots(self, groups: IndexArray) -> list[PhysicalSlot]:
-        """Removes the slots of groups and returns them."""
         taken = []
         for group in groups.tolist():
             slot = self._slots[group]

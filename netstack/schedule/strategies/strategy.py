@@ -159,7 +159,6 @@ class RegionScheduling:
         return self._regions.members_of_all(taken) if taken.size else _NO_BATCHES
 
     def _consumable(self, candidates: IndexArray) -> IndexArray:
-        """The candidates whose inputs from outside are all consumable."""
         topology, region_of = self._topology, self._regions.region_of
         groups, producer_of = topology.groups, topology.producer_of_partition
         # Indexed by position, not by region: the cost follows the candidates, not all regions.
@@ -182,7 +181,6 @@ class RegionScheduling:
         return candidates[~is_waiting]
 
     def _are_consumable(self, edge: int, group: IndexArray) -> FlagArray:
-        """For each group, whether all its partitions are consumable."""
         groups = self._topology.groups
         if self._topology.type_of(edge).is_blocking:
             complete: FlagArray = groups.unfinished[group] == 0
@@ -322,7 +320,6 @@ class VertexwiseScheduling:
         return distinct(self._topology.groups.consumers_of_all(early))
 
     def _consumable(self, candidates: IndexArray) -> IndexArray:
-        """The candidates whose inputs are all consumable."""
         topology = self._topology
         consumable: list[IndexArray] = [NOTHING]
         for vertex, indices in topology.by_vertex(candidates):

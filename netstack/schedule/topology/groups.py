@@ -102,7 +102,6 @@ class GroupTable:
         self._renew_views()
 
     def _renew_views(self) -> None:
-        """Renews the views after an addition."""
         self.edge: IndexArray = self._grown["edge"].view
         self.dataset: IndexArray = self._grown["dataset"].view
         self.partition_start: IndexArray = self._grown["partition_start"].view

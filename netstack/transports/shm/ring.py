@@ -133,7 +133,6 @@ class RingWriter:
         self._words[WRITER_SLEEPS] = 0
 
     def _look(self) -> int:
-        """The free bytes."""
         read = self._words[READ]
         if not self._read <= read <= self._written:
             raise RingBroken(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from group_views import consumer_vertex_group
+from job_shapes import job_of
 from played import Play, canceled, deployed, timer
 
 from netstack.jobmanager.job_inbox import Inbox
@@ -34,7 +35,6 @@ from netstack.schedule.structures import strongly_connected_components
 from netstack.schedule.topology.distribution import dynamic_subpartitions
 from netstack.schedule.topology.regions import Regions
 from netstack.schedule.topology.topology import Topology
-from netstack.testing.job_shapes import job_of
 
 ALL, POINTWISE = DistributionPattern.ALL_TO_ALL, DistributionPattern.POINTWISE
 F = "jobs:function"

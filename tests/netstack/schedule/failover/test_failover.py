@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
+from job_shapes import job_of
 
 from netstack import ConfigError
 from netstack.schedule.recovery import RegionFailover
 from netstack.schedule.structures import index_array
 from netstack.schedule.topology.regions import Regions
 from netstack.schedule.topology.topology import Topology
-from netstack.testing.job_shapes import job_of
 
 
 class Job:

@@ -1,10 +1,10 @@
 import pytest
+from job_shapes import job_of
 
 from netstack.schedule.failover.release import PartitionRelease
 from netstack.schedule.structures import index_array
 from netstack.schedule.topology.regions import Regions
 from netstack.schedule.topology.topology import Topology
-from netstack.testing.job_shapes import job_of
 
 
 class Job:

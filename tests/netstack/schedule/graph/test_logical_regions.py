@@ -1,7 +1,7 @@
 import pytest
+from job_shapes import job_of
 
 from netstack.schedule.graph.slot_groups import acyclic_logical_regions, logical_regions
-from netstack.testing.job_shapes import job_of
 
 
 @pytest.mark.parametrize(

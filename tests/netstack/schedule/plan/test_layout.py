@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from job_shapes import job_of
 
 from netstack.schedule.graph.examples import nightly_join, word_count
 from netstack.schedule.graph.job_generator import job_graph
 from netstack.schedule.graph.job_graph import JobGraph
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.plan.picture import BOX_WIDTH, lay_out
-from netstack.testing.job_shapes import job_of
 
 F = "jobs:function"
 

@@ -1,4 +1,5 @@
 import pytest
+from job_shapes import job_of
 
 from netstack import ConfigError
 from netstack.schedule.strategies.scheduling_types import (
@@ -9,7 +10,6 @@ from netstack.schedule.strategies.scheduling_types import (
 )
 from netstack.schedule.structures import index_array
 from netstack.schedule.topology.topology import Topology
-from netstack.testing.job_shapes import job_of
 
 FIRST, COMPLETE = SchedulingType.NEXT_STAGE_ON_FIRST_OUTPUT, SchedulingType.NEXT_STAGE_ON_COMPLETE_OUTPUT
 

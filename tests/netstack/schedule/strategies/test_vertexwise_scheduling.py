@@ -1,9 +1,9 @@
 import pytest
+from job_shapes import job_of
 
 from netstack.schedule.strategies.strategy import HybridConsumption, VertexwiseScheduling
 from netstack.schedule.structures import index_array
 from netstack.schedule.topology.topology import Topology
-from netstack.testing.job_shapes import job_of
 
 
 def scheduled(text, hybrid=HybridConsumption.UNFINISHED_PRODUCERS, **options):

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 from group_views import consumed_partition_group, consumer_vertex_group
+from job_shapes import job_of
 
 from netstack import ConfigError
 from netstack.schedule.graph.job_graph import UNDECIDED
 from netstack.schedule.structures import index_array
 from netstack.schedule.topology.distribution import InputInfo, Piece
 from netstack.schedule.topology.topology import Topology
-from netstack.testing.job_shapes import job_of
 
 
 def test_subtasks_and_partitions_are_counted_through():

@@ -1,9 +1,9 @@
 import pytest
+from job_shapes import job_of
 
 from netstack import ConfigError
 from netstack.ids import ResultPartitionType
 from netstack.schedule.graph.job_graph import DistributionPattern
-from netstack.testing.job_shapes import job_of
 
 
 def test_a_chain_of_arrows():

@@ -13,9 +13,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ..errors import ConfigError
-from ..ids import ResultPartitionType
-from ..schedule.graph.job_graph import UNDECIDED, Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
+from netstack.errors import ConfigError
+from netstack.ids import ResultPartitionType
+from netstack.schedule.graph.job_graph import UNDECIDED, Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
 
 _PATTERNS: Final = {"pointwise": DistributionPattern.POINTWISE, "all": DistributionPattern.ALL_TO_ALL}
 _VERTEX: Final = re.compile(r"\s*(\w+)(?:\((-?\d+)\))?\s*")
