@@ -28,7 +28,7 @@ class LentBuffer(Buffer):
     (cancellation, a snapshot), `detach` copies the bytes into the reserved segment.
     """
 
-    __slots__ = ("_built", "_is_returned", "_on_returned", "_pool", "_subpartition")
+    __slots__ = ("_built", "_on_returned", "_pool", "_subpartition", "is_returned")
     is_data = True
     is_finished = True
 
@@ -56,7 +56,8 @@ class LentBuffer(Buffer):
             self.pieces = pieces
         self._pool = pool
         self._subpartition = subpartition
-        self._is_returned = False
+        self.is_returned = False
+        """Whether the memory has returned to the lender."""
         self._on_returned = on_returned
         self._built = False
 
@@ -80,18 +81,13 @@ class LentBuffer(Buffer):
         """A copy of the bytes not yet built."""
         return b"" if self._built else bytes(self.contiguous())
 
-    @property
-    def is_returned(self) -> bool:
-        """Whether the memory has returned to the lender."""
-        return self._is_returned
-
     def detach(self) -> bool:
         """Copies the bytes into the reserved segment, unless it was taken for sending or returned.
 
         Returns:
             Whether the buffer was taken for sending. The connection must then copy the bytes that it has not sent.
         """
-        if self._is_returned:
+        if self.is_returned:
             return False
         if self._built:
             return True
@@ -103,7 +99,7 @@ class LentBuffer(Buffer):
             position += len(piece)
         self.memory = memory[:position]
         self.pieces = None
-        self._is_returned = True
+        self.is_returned = True
         return False
 
     def close(self) -> None:
@@ -114,7 +110,7 @@ class LentBuffer(Buffer):
 
     def _reclaim(self) -> None:
         assert self.segment is not None
-        was_back, self._is_returned = self._is_returned, True
+        was_back, self.is_returned = self.is_returned, True
         self.pieces = None
         self.memory = _GONE
         self._pool.recycle(self.segment, self._subpartition)

@@ -55,7 +55,8 @@ class LocalBufferPool:
         """The largest maximum so far; segments acquired under it may still be in use."""
         self.on_available: Callable[[], None] | None = None
         """Called when the pool becomes available. A waiter checks again, since another may have taken the segment."""
-        self._size = required
+        self.present_size = required
+        """The size of the last redistribution; pending changes are not applied."""
         self._max_overdraft = max_overdraft
         self._quota = max_buffers_per_channel
         self._held = [0] * subpartitions if max_buffers_per_channel is not None else []
@@ -65,7 +66,7 @@ class LocalBufferPool:
         self._listeners: deque[BufferListener] = deque()
         self._is_available = False
         self._waits_for_network = False
-        self._destroyed = False
+        self.is_destroyed = False
 
     @property
     def segment_size_bytes(self) -> int:
@@ -76,17 +77,12 @@ class LocalBufferPool:
     def size(self) -> int:
         """The present size in segments, after pending redistribution."""
         self._network.settle()
-        return self._size
+        return self.present_size
 
     @property
     def is_network_idle(self) -> bool:
         """Whether a quarter of the network's segments is free (`NetworkBufferPool.is_idle`)."""
         return self._network.is_idle
-
-    @property
-    def present_size(self) -> int:
-        """The size of the last redistribution; pending changes are not applied."""
-        return self._size
 
     def set_maximum(self, maximum: int) -> None:
         """Sets the maximum size; surplus segments in use return when they are recycled.
@@ -99,7 +95,7 @@ class LocalBufferPool:
                 f"a pool of {self.required} to {self.maximum} segments cannot get the maximum {maximum}; give at least"
                 f" {self.required}, for a pool with a maximum"
             )
-        if maximum != self.maximum and not self._destroyed:
+        if maximum != self.maximum and not self.is_destroyed:
             self.largest_maximum = max(maximum, self.largest_maximum or 0)
             self._network.set_maximum(self, maximum)
 
@@ -111,17 +107,12 @@ class LocalBufferPool:
     @property
     def is_available(self) -> bool:
         """Whether a segment is free and no subpartition has reached its quota; also true when destroyed."""
-        return self._is_available or self._destroyed
+        return self._is_available or self.is_destroyed
 
     @property
     def is_over_quota(self) -> bool:
         """Whether a subpartition has reached its quota: its writer waits before it opens another buffer."""
-        return self._over_quota > 0 and not self._destroyed
-
-    @property
-    def is_destroyed(self) -> bool:
-        """Whether the pool was destroyed."""
-        return self._destroyed
+        return self._over_quota > 0 and not self.is_destroyed
 
     @property
     def wanted(self) -> int:
@@ -141,10 +132,10 @@ class LocalBufferPool:
         if self._available:
             segment = self._available.pop()
         else:
-            if self._destroyed:
+            if self.is_destroyed:
                 raise PoolDestroyed("the buffer pool was destroyed: its partition or gate is closed")
             taken = None
-            if self._requested < (self._size + self._max_overdraft if overdraft else self._size):
+            if self._requested < (self.present_size + self._max_overdraft if overdraft else self.present_size):
                 taken = self._network.try_take()
             if taken is None:
                 return None
@@ -179,12 +170,12 @@ class LocalBufferPool:
         more = count - len(self._available)
         if more <= 0:
             return True
-        if self._destroyed:
+        if self.is_destroyed:
             return False
-        if self._requested + more > self._size and self._network.is_stale:
+        if self._requested + more > self.present_size and self._network.is_stale:
             self._network.at_limit(self)
             more = count - len(self._available)  # the pool may have shrunk and returned free segments
-        return more <= min(self._size + self._max_overdraft - self._requested, self._network.free_segments)
+        return more <= min(self.present_size + self._max_overdraft - self._requested, self._network.free_segments)
 
     def recycle(self, segment: Segment, subpartition: int = -1) -> None:
         """Takes a segment back: to the network pool above the size, else to a listener, else to the free ones."""
@@ -192,10 +183,10 @@ class LocalBufferPool:
             if self._held[subpartition] == self._quota:
                 self._over_quota -= 1
             self._held[subpartition] -= 1
-        if self._destroyed or self._requested > self._size:
+        if self.is_destroyed or self._requested > self.present_size:
             self._requested -= 1
             self._network.give_back(segment)
-            if not self._destroyed:
+            if not self.is_destroyed:
                 self._update()
             return
         while self._listeners:
@@ -207,7 +198,7 @@ class LocalBufferPool:
 
     def add_listener(self, listener: BufferListener) -> bool:
         """Registers for one segment. Returns False when one is free (acquire it) or the pool is destroyed."""
-        if self._available or self._destroyed:
+        if self._available or self.is_destroyed:
             return False
         self._listeners.append(listener)
         return True
@@ -215,7 +206,7 @@ class LocalBufferPool:
     def is_next(self, listener: BufferListener) -> bool:
         """Whether `listener` is the only one that would be offered the next recycled segment."""
         listeners = self._listeners
-        return len(listeners) == 1 and listeners[0] is listener and self._requested <= self._size
+        return len(listeners) == 1 and listeners[0] is listener and self._requested <= self.present_size
 
     def set_size(self, size: int) -> None:
         """Sets the size within [required, maximum]; surplus segments in use return when they are recycled.
@@ -225,19 +216,19 @@ class LocalBufferPool:
         """
         if size < self.required:
             raise LocalProtocolError(f"a pool with {self.required} guaranteed segments cannot shrink to {size}")
-        self._size = size if self.maximum is None else min(size, self.maximum)
-        while self._requested > self._size and self._available:
+        self.present_size = size if self.maximum is None else min(size, self.maximum)
+        while self._requested > self.present_size and self._available:
             self._requested -= 1
             self._network.give_back(self._available.pop())
-        if not self._destroyed:
+        if not self.is_destroyed:
             self._update()
             self._serve_listeners()
 
     def destroy(self) -> None:
         """Returns the free segments and wakes all waiters; each segment in use returns when recycled. Idempotent."""
-        if self._destroyed:
+        if self.is_destroyed:
             return
-        self._destroyed = True
+        self.is_destroyed = True
         at_hand, self._available = self._available, []
         self._requested -= len(at_hand)
         listeners, self._listeners = self._listeners, deque()
@@ -255,17 +246,17 @@ class LocalBufferPool:
         return LocalBufferPoolStatistics(
             required=self.required,
             maximum=self.maximum,
-            size=self._size,
+            size=self.present_size,
             requested=self._requested,
             available=len(self._available),
-            overdraft=max(0, self._requested - self._size),
+            overdraft=max(0, self._requested - self.present_size),
             waiting_listeners=len(self._listeners),
         )
 
     def on_network_segment(self) -> None:
         """The network pool has a free segment again (requested by `_update`)."""
         self._waits_for_network = False
-        if not self._destroyed:
+        if not self.is_destroyed:
             self._update()
             self._serve_listeners()
 
@@ -279,7 +270,7 @@ class LocalBufferPool:
 
     def _update(self) -> None:
         """Keeps one segment free while below the size, so that availability is known before the next request."""
-        if not self._available and self._requested < self._size:
+        if not self._available and self._requested < self.present_size:
             segment = self._network.try_take()
             if segment is not None:
                 self._requested += 1
@@ -287,7 +278,9 @@ class LocalBufferPool:
             elif not self._waits_for_network:
                 self._waits_for_network = True
                 self._network.wait_for_segment(self)
-        elif not self._available and (self.maximum is None or self._size < self.maximum) and not self._destroyed:
+        elif (
+            not self._available and (self.maximum is None or self.present_size < self.maximum) and not self.is_destroyed
+        ):
             self._network.at_limit(self)
         was = self._is_available
         self._is_available = bool(self._available) and self._over_quota == 0

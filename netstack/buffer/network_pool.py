@@ -74,7 +74,7 @@ class NetworkBufferPool:
         self._pools: dict[LocalBufferPool, None] = {}  # in order of creation, so that redistribution is exact
         self._waiting: dict[LocalBufferPool, None] = {}
         self._requests: deque[UnpooledRequest] = deque()
-        self._destroyed = False
+        self.is_destroyed = False
 
     @property
     def segment_size_bytes(self) -> int:
@@ -108,7 +108,7 @@ class NetworkBufferPool:
             raise.
             LocalProtocolError: this pool is destroyed.
         """
-        if self._destroyed:
+        if self.is_destroyed:
             raise LocalProtocolError("the NetworkBufferPool is destroyed; open a new TaskManager")
         if maximum is not None and maximum < required:
             raise ConfigError(f"{purpose}: maximum {maximum} is below required {required}")
@@ -129,7 +129,7 @@ class NetworkBufferPool:
         Raises:
             InsufficientBuffers: too few segments are left to guarantee, or other pools still hold them.
         """
-        if self._destroyed:
+        if self.is_destroyed:
             raise PoolDestroyed(f"{purpose}: the NetworkBufferPool is destroyed")
         self._check(count, purpose)
         self._required += count
@@ -156,7 +156,7 @@ class NetworkBufferPool:
         Raises:
             InsufficientBuffers: too few segments are left to guarantee, so that waiting would not help.
         """
-        if self._destroyed:
+        if self.is_destroyed:
             raise PoolDestroyed(f"{purpose}: the NetworkBufferPool is destroyed")
         self._check(count, purpose)
         self._required += count
@@ -192,8 +192,8 @@ class NetworkBufferPool:
 
     def destroy(self) -> None:
         """Destroys every local pool; lent segments are dropped when they return. Idempotent."""
-        if not self._destroyed:
-            self._destroyed = True
+        if not self.is_destroyed:
+            self.is_destroyed = True
             for pool in list(self._pools):
                 pool.destroy()
             for request in list(self._requests):
@@ -204,11 +204,6 @@ class NetworkBufferPool:
         if self._on_empty is not None and self.free_segments == self._total:
             on_empty, self._on_empty = self._on_empty, None
             on_empty()
-
-    @property
-    def is_destroyed(self) -> bool:
-        """Whether the pool was destroyed."""
-        return self._destroyed
 
     def statistics(self) -> NetworkBufferPoolStatistics:
         """A snapshot; O(1)."""
@@ -235,7 +230,7 @@ class NetworkBufferPool:
         self._free.append(segment)
         if self._waiting or self._requests:
             self._serve_waiting()
-        if self._destroyed:
+        if self.is_destroyed:
             self._check_empty()
 
     def wait_for_segment(self, pool: LocalBufferPool) -> None:

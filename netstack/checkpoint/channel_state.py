@@ -57,10 +57,8 @@ class ChannelStateCapture:
     """
 
     __slots__ = (
-        "_failure",
         "_input_bytes",
         "_inputs",
-        "_is_aborted",
         "_max_bytes",
         "_on_end",
         "_output_bytes",
@@ -68,6 +66,8 @@ class ChannelStateCapture:
         "_result",
         "_unfinished",
         "checkpoint_id",
+        "failure",
+        "is_aborted",
     )
 
     def __init__(self, checkpoint_id: int, *, max_bytes: int, on_end: Callable[[ChannelStateCapture], None]) -> None:
@@ -79,24 +79,16 @@ class ChannelStateCapture:
         self._input_bytes = 0
         self._output_bytes = 0
         self._unfinished = {"inputs", "outputs"}
-        self._is_aborted = False
-        self._failure: CheckpointError | None = None
+        self.is_aborted = False
+        """Whether the data was dropped, by `abort` or because the capture failed."""
+        self.failure: CheckpointError | None = None
+        """Why the capture failed; the text is the reason for declining the checkpoint."""
         self._result: ChannelState | None = None
 
     @property
     def is_complete(self) -> bool:
         """Whether both sides are finished and it was not aborted."""
-        return not self._unfinished and not self._is_aborted
-
-    @property
-    def is_aborted(self) -> bool:
-        """Whether the data was dropped, by `abort` or because the capture failed."""
-        return self._is_aborted
-
-    @property
-    def failure(self) -> CheckpointError | None:
-        """Why the capture failed; the text is the reason for declining the checkpoint."""
-        return self._failure
+        return not self._unfinished and not self.is_aborted
 
     def add_input(self, channel: ChannelKey, data: bytes | memoryview) -> None:
         """Adds data before the barrier that had arrived but was not processed.
@@ -144,7 +136,7 @@ class ChannelStateCapture:
 
     def abort(self) -> None:
         """Drops all data, at any time. Idempotent. `on_end` is not called afterwards."""
-        self._is_aborted = True
+        self.is_aborted = True
         # Replaced, not cleared, since a thread may be joining them.
         self._inputs, self._outputs = {}, {}
         self._result = None
@@ -153,7 +145,7 @@ class ChannelStateCapture:
         """The bytes of every channel; None unless complete. The first call joins the pieces; it may run in a thread."""
         if self._result is None and self.is_complete:
             joined = ChannelState(_joined(self._inputs), _joined(self._outputs))
-            if self._is_aborted:
+            if self.is_aborted:
                 return None  # aborted by another thread meanwhile
             self._inputs, self._outputs = {}, {}
             self._result = joined
@@ -164,7 +156,7 @@ class ChannelStateCapture:
         return ChannelStateStatistics(self._input_bytes, self._output_bytes)
 
     def _takes(self, side: str) -> bool:
-        if self._is_aborted:
+        if self.is_aborted:
             return False
         if side not in self._unfinished:
             raise LocalProtocolError(
@@ -177,7 +169,7 @@ class ChannelStateCapture:
         total_bytes = self._input_bytes + self._output_bytes
         if total_bytes > self._max_bytes:
             self.abort()
-            self._failure = CheckpointError(
+            self.failure = CheckpointError(
                 f"checkpoint {self.checkpoint_id}: its channel state has at least {total_bytes} bytes, the maximum is"
                 f" {self._max_bytes}: raise the limit, take aligned checkpoints, or reduce the data in flight"
             )

@@ -96,12 +96,14 @@ class CheckpointCoordinator:
         self._finals: dict[Subtask, None] = {}
         self._awaiting: dict[Subtask, None] = {}  # a checkpoint that begins from now on
         self._neighbours = connected_tasks(self._tasks)
-        self._is_covered = False
+        self.is_covered = False
+        """Whether a checkpoint is complete that stopped the job, or that began when all running tasks were waiting."""
         self._final_pause_s = 0.0
         self._pending: dict[int, PendingCheckpoint] = {}
         self._requests: deque[tuple[float, bool, bool]] = deque()
         self._is_stopped = False
-        self._is_paused = False
+        self.is_paused = False
+        """Whether it was paused and not resumed."""
         self._failures_in_a_row = 0
         self._triggered = 0
         self._completed = 0
@@ -188,7 +190,7 @@ class CheckpointCoordinator:
         self._end(pending, CheckpointState.COMPLETED, "", now_s)
         if pending.job_goes_on:
             return []
-        self._is_covered = self._is_covered or pending.is_last or pending.stops
+        self.is_covered = self.is_covered or pending.is_last or pending.stops
         for subtask in pending.confirms:
             self._awaiting.pop(subtask, None)
         instructions: list[Instruction] = []
@@ -247,8 +249,8 @@ class CheckpointCoordinator:
 
         Requests stay, and are served after `resume`.
         """
-        self._is_paused = True
-        self._is_covered = False
+        self.is_paused = True
+        self.is_covered = False
         return self._abort_pending(AbortCause.TASK_FAILED, reason, now_s)
 
     def resume(self, restarted: Iterable[Subtask], now_s: float) -> list[Instruction]:
@@ -263,7 +265,7 @@ class CheckpointCoordinator:
             if subtask in self._finals:
                 del self._finals[subtask]
                 self._running.add(subtask)
-        self._is_paused = False
+        self.is_paused = False
         return self.tick(now_s)
 
     @property
@@ -283,16 +285,6 @@ class CheckpointCoordinator:
             return False
         busy = {self._neighbours[task] for task, subtask in self._running if (task, subtask) not in self._awaiting}
         return any(self._neighbours[task] not in busy for task, _ in self._awaiting)
-
-    @property
-    def is_covered(self) -> bool:
-        """Whether a checkpoint is complete that stopped the job, or that began when all running tasks were waiting."""
-        return self._is_covered
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether it was paused and not resumed."""
-        return self._is_paused
 
     def stop(self, now_s: float) -> list[Instruction]:
         """Aborts the checkpoints in progress, except one that is being stored, and triggers no more. Idempotent."""
@@ -316,7 +308,7 @@ class CheckpointCoordinator:
 
     def _trigger_s(self) -> float | None:
         """Time from which a checkpoint may be triggered; None if none may."""
-        if self._is_stopped or self._is_paused or len(self._pending) >= self._settings.max_concurrent:
+        if self._is_stopped or self.is_paused or len(self._pending) >= self._settings.max_concurrent:
             return None
         if self._requests:
             return self._requests[0][0]
@@ -391,7 +383,7 @@ class CheckpointCoordinator:
         self._end(pending, CheckpointState.ABORTED, reason, now_s)
         running = tuple(sorted(self._running))
         instructions: list[Instruction] = [Abort(pending.checkpoint_id, cause, reason, running)]
-        if not cause.is_failure or pending.is_savepoint or self._is_paused:
+        if not cause.is_failure or pending.is_savepoint or self.is_paused:
             return instructions
         if self.is_final_due:  # a restart would not help, so the job waits and tries again
             self._final_pause_s = min(max(FINAL_PAUSE_S, 2 * self._final_pause_s), LONGEST_FINAL_PAUSE_S)

@@ -49,31 +49,23 @@ class ThreadedLink:
         self._room = trio.Event()
         self._inbox: deque[tuple[Message, int]] = deque()
         self._inbox_bytes = 0
-        self._error: BaseException | None = None
+        self.failure: BaseException | None = None
+        """Why the connection ended; None while it is open."""
         self._outbox: deque[bytes] = deque()
         self._outbox_bytes = 0
         # These belong to the thread's loop.
         self._there: trio.lowlevel.TrioToken | None = None
         self._scope = trio.CancelScope()
         self._is_closing = False
-        self._is_connected = False
+        self.is_connected = False
+        """Whether the greetings were exchanged; stays true after the connection is lost."""
         self._more = trio.Event()
         self._taken = trio.Event()
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether the greetings were exchanged; stays true after the connection is lost."""
-        return self._is_connected
-
-    @property
-    def failure(self) -> BaseException | None:
-        """Why the connection ended; None while it is open."""
-        return self._error
 
     def send(self, message: Message) -> None:
         """Queues a message, like `ControlLink.send`; never waits."""
         frame = packed(message)
-        if self._error is not None:
+        if self.failure is not None:
             return
         with self._lock:
             self._outbox.append(frame)
@@ -84,21 +76,21 @@ class ThreadedLink:
 
     async def wait_connected(self) -> None:
         """Waits until the greetings are exchanged or connecting failed."""
-        while not self._is_connected and self._error is None:
+        while not self.is_connected and self.failure is None:
             await self._arrived.wait()
 
     async def wait_room(self) -> None:
         """Waits until few bytes are unsent, like `ControlLink.wait_room`."""
         await trio.lowlevel.checkpoint()
-        while self._outbox_bytes >= MAX_UNSENT_BYTES and self._error is None:
+        while self._outbox_bytes >= MAX_UNSENT_BYTES and self.failure is None:
             await self._room.wait()
 
     async def receive(self) -> Message:
         """Waits for the next message, like `ControlLink.receive`."""
         await trio.lowlevel.checkpoint()
         while not self._inbox:
-            if self._error is not None:
-                raise self._error
+            if self.failure is not None:
+                raise self.failure
             await self._arrived.wait()
         message, size_bytes = self._inbox.popleft()
         with self._lock:
@@ -127,7 +119,7 @@ class ThreadedLink:
             try:
                 link, self.greeting = await self._connect()
                 self.peer = link.peer
-                self._is_connected = True
+                self.is_connected = True
                 self._call_here(self._wake_all)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(link.run)
@@ -135,12 +127,12 @@ class ThreadedLink:
                     await self._read(link)
                     nursery.cancel_scope.cancel()
             except (NetstackError, OSError) as error:
-                self._error = error
+                self.failure = error
             finally:
                 if link is not None:
                     link.close()
-        if self._error is None:
-            self._error = ConnectionLost(f"this process closed its connection to {self.peer or 'the other end'}")
+        if self.failure is None:
+            self.failure = ConnectionLost(f"this process closed its connection to {self.peer or 'the other end'}")
         self._call_here(self._wake_all)
 
     async def _read(self, link: ControlLink) -> None:
@@ -158,7 +150,7 @@ class ThreadedLink:
                     if self._inbox_bytes >= INBOX_BYTES:
                         await self._taken.wait()
         except NetstackError as error:
-            self._error = error
+            self.failure = error
 
     async def _write(self, link: ControlLink) -> None:
         while True:

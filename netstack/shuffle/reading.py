@@ -109,8 +109,9 @@ class ReadScheduler:
         self._disk = disk
         self._page_bytes = page_bytes
         share = max(SMALL_BLOCK_BYTES, min(BLOCK_BYTES, memory_bytes // BLOCKS_AT_LEAST))
-        self._block_bytes = max(share, 2 * (page_bytes + PAGE_BYTES))
-        self._unmade = max(2, memory_bytes // self._block_bytes)
+        self.block_bytes = max(share, 2 * (page_bytes + PAGE_BYTES))
+        """Size of each block."""
+        self._unmade = max(2, memory_bytes // self.block_bytes)
         self._free: list[Block] = []
         self._blocks = 0
         self._waiting: dict[PageReader, None] = {}
@@ -125,12 +126,7 @@ class ReadScheduler:
     @property
     def memory_bytes(self) -> int:
         """Memory of all blocks so far; it is reused."""
-        return self._blocks * self._block_bytes
-
-    @property
-    def block_bytes(self) -> int:
-        """Size of each block."""
-        return self._block_bytes
+        return self._blocks * self.block_bytes
 
     def want(self, reader: PageReader) -> None:
         """Queues a reader for one block."""
@@ -182,7 +178,7 @@ class ReadScheduler:
             del self._waiting[reader]
             self._holding.pop(reader, None)
             self._holding[reader] = None
-            job.append((reader, block, reader.next_extents(self._block_bytes)))
+            job.append((reader, block, reader.next_extents(self.block_bytes)))
             self._position = place
             if len(job) == BLOCKS_A_JOB:
                 break
@@ -192,7 +188,7 @@ class ReadScheduler:
         if not self._free and self._unmade:
             self._unmade -= 1
             self._blocks += 1
-            return Block(np.empty(self._block_bytes, dtype=np.uint8).data, self)
+            return Block(np.empty(self.block_bytes, dtype=np.uint8).data, self)
         if not self._free and is_urgent:
             for holder in list(self._holding):
                 if holder.give_up() and self._free:

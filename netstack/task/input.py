@@ -121,7 +121,8 @@ class TaskInput:
         self._captured: dict[int, ChannelBytes] = {}
         # State of the current records.
         self._buffer: Buffer | None = None
-        self._channel = -1
+        self.channel_index = -1
+        """The channel of the current records, numbered across all gates; -1 for recovered records."""
         self._count = 0
         self._done = 0
         self._handler: BarrierHandler | BarrierTracker
@@ -164,11 +165,6 @@ class TaskInput:
         return all(gate.ended_with_drain is not False for gate in self._gates)
 
     @property
-    def channel_index(self) -> int:
-        """The channel of the current records, numbered across all gates; -1 for recovered records."""
-        return self._channel
-
-    @property
     def waited_s(self) -> float:
         """Total time in which the task waited for input, in seconds."""
         return self._gate.idle.total_s(self._gate.now())
@@ -207,7 +203,7 @@ class TaskInput:
             buffer.recycle()
             return elements
         records = elements if batches is None else batches.joined(elements)
-        self._buffer, self._channel = buffer, channel
+        self._buffer, self.channel_index = buffer, channel
         self._count, self._done = len(records), 0
         self._gate.count_records(channel, len(records))
         self.gate_index = self._input_of[channel]
@@ -218,7 +214,7 @@ class TaskInput:
         self._done = count
         if count == self._count:
             buffer, self._buffer = self._buffer, None
-            self._channel = -1
+            self.channel_index = -1
             if buffer is not None:
                 buffer.recycle()
             elif self._recovered:
@@ -412,6 +408,6 @@ class TaskInput:
         deserializer = self._deserializers[channel]
         if deserializer is None:
             return b""
-        if channel != self._channel or self._buffer is None:
+        if channel != self.channel_index or self._buffer is None:
             return deserializer.unconsumed()
         return deserializer.unprocessed(self._buffer.contiguous(), self._done)

@@ -42,17 +42,13 @@ class BlobTracker:
         self._most = most
         self._limit_bytes = limit_bytes
         self._sizes: OrderedDict[TrackedBlob, int] = OrderedDict()
-        self._total_bytes = 0
-
-    @property
-    def total_bytes(self) -> int:
+        self.total_bytes = 0
         """Size of all tracked files."""
-        return self._total_bytes
 
     def to_delete(self, size_bytes: int) -> list[TrackedBlob]:
         """Returns the blobs that the caller must delete and `untrack` so that a blob of this size fits."""
         chosen: list[TrackedBlob] = []
-        total_bytes = self._total_bytes
+        total_bytes = self.total_bytes
         for blob, tracked_bytes in self._sizes.items():
             if total_bytes + size_bytes <= self._limit_bytes and len(self._sizes) - len(chosen) < self._most:
                 break
@@ -75,7 +71,7 @@ class BlobTracker:
         if (job, key) in self._sizes:
             raise LocalProtocolError(f"blob {key} of job {job!r} is tracked already; use touch")
         self._sizes[job, key] = size_bytes
-        self._total_bytes += size_bytes
+        self.total_bytes += size_bytes
 
     def touch(self, job: str, key: BlobKey) -> None:
         """Marks a file as used; ignores untracked files."""
@@ -84,7 +80,7 @@ class BlobTracker:
 
     def untrack(self, job: str, key: BlobKey) -> None:
         """Removes a deleted file; ignores untracked files."""
-        self._total_bytes -= self._sizes.pop((job, key), 0)
+        self.total_bytes -= self._sizes.pop((job, key), 0)
 
     def untrack_job(self, job: str) -> list[TrackedBlob]:
         """Removes all files of a job and returns them."""

@@ -72,15 +72,11 @@ class Environments:
         self._connect = connect
         self._on_stream_end = on_stream_end
         self._listeners: dict[str, RoutedListener] = {}
-        self._shared: NetworkEnvironment | None = None
+        self.shared: NetworkEnvironment | None = None
+        """The shared environment, while a job uses it."""
         self._users = 0
         self._changed = trio.Event()
         self._failure: BaseException | None = None
-
-    @property
-    def shared(self) -> NetworkEnvironment | None:
-        """The shared environment, while a job uses it."""
-        return self._shared
 
     def accept(self, environment: str, stream: ByteStream) -> bool:
         """Passes an accepted data stream to its environment; returns false if there is none."""
@@ -142,13 +138,13 @@ class Environments:
         self._notify()
         try:
             with trio.move_on_after(timeout_s):
-                while self._shared is None and self._failure is None:
+                while self.shared is None and self._failure is None:
                     await self._changed.wait()
             failure = self._failure  # the next attempt resets it
             await trio.lowlevel.checkpoint()
             if failure is not None:
                 raise failure
-            if self._shared is None:
+            if self.shared is None:
                 raise RequestRefused(
                     f"no network memory became free within {timeout_s:g} s:"
                     f" {format_size(self._pool.free_memory_bytes)} of {format_size(self._pool.memory_bytes)} are free;"
@@ -157,8 +153,8 @@ class Environments:
         except BaseException:
             self.leave()
             raise
-        self._shared.add_address(data_address)
-        return self._shared
+        self.shared.add_address(data_address)
+        return self.shared
 
     def stay(self) -> None:
         """Keeps the open shared environment open until `leave`."""
@@ -178,11 +174,11 @@ class Environments:
             memory_bytes = await self._pool.acquire_rest(LEAST_SHARED_BYTES)
             try:
                 network = dataclasses.replace(self._network, memory_bytes=memory_bytes)
-                async with self._open(SHARED, network, self._address) as self._shared:
+                async with self._open(SHARED, network, self._address) as self.shared:
                     self._notify()
                     while self._users:
                         await self._changed.wait()
-                    self._shared = None
+                    self.shared = None
             except BaseException as error:
                 root = root_cause(error)  # a nursery may have wrapped it
                 if not isinstance(root, NetstackError | MemoryError):
@@ -193,7 +189,7 @@ class Environments:
                 while self._users:
                     await self._changed.wait()
             finally:
-                self._shared = None
+                self.shared = None
                 self._pool.release(memory_bytes)
 
     @asynccontextmanager

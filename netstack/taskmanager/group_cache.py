@@ -50,16 +50,12 @@ class GroupCache(Generic[Value]):
         self._max_bytes = max_bytes
         self._expire_after_s = expire_after_s
         self._cached: OrderedDict[tuple[str, str], _Cached[Value]] = OrderedDict()
-        self._bytes = 0
+        self.size_bytes = 0
+        """The size of all values, by the sizes given to `put`."""
 
     def __len__(self) -> int:
         """The number of values, including expired ones that were not requested since."""
         return len(self._cached)
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of all values, by the sizes given to `put`."""
-        return self._bytes
 
     def get(self, job: str, key: str, now_s: float) -> Value | None:
         """Returns a value and marks it as used; None if it is not cached."""
@@ -78,8 +74,10 @@ class GroupCache(Generic[Value]):
         if self._max_bytes is not None and size_bytes > self._max_bytes:
             return
         self._cached[job, key] = _Cached(value, size_bytes, now_s)
-        self._bytes += size_bytes
-        while len(self._cached) > self._max_entries or (self._max_bytes is not None and self._bytes > self._max_bytes):
+        self.size_bytes += size_bytes
+        while len(self._cached) > self._max_entries or (
+            self._max_bytes is not None and self.size_bytes > self._max_bytes
+        ):
             self._drop(next(iter(self._cached)))
 
     def clear(self, job: str) -> None:
@@ -97,4 +95,4 @@ class GroupCache(Generic[Value]):
     def _drop(self, place: tuple[str, str]) -> None:
         cached = self._cached.pop(place, None)
         if cached is not None:
-            self._bytes -= cached.size_bytes
+            self.size_bytes -= cached.size_bytes

@@ -65,7 +65,8 @@ class TaskAttempt:
         self._job_id = scope.job_id
         self._cancel = trio.CancelScope()
         self._refusal = ""
-        self._task: RunnableTask | None = None
+        self.task: RunnableTask | None = None
+        """The task; None until it is created."""
         self._runs_in: trio.lowlevel.Task | None = None
         self._waiting: list[Callable[[RunnableTask], None]] = []
         self._waiting_bytes = 0
@@ -74,11 +75,6 @@ class TaskAttempt:
     def subtask(self) -> int:
         """Index of the subtask."""
         return self.attempt[1]
-
-    @property
-    def task(self) -> RunnableTask | None:
-        """The task; None until it is created."""
-        return self._task
 
     async def live(self) -> None:
         """Runs the attempt. Raises only for cancellation of the caller and for Ctrl-C."""
@@ -101,7 +97,7 @@ class TaskAttempt:
             if self._refusal and finished is None and self.state != FAILED:
                 failure = self._refusal
                 self._fail(LocalProtocolError(failure), {})
-            task, self._task = self._task, None
+            task, self.task = self.task, None
             if task is not None:
                 with trio.CancelScope(shield=True):
                     await self._close(task, failure)
@@ -123,7 +119,7 @@ class TaskAttempt:
 
     def take_event(self, event: Plain) -> None:
         """Passes an operator event to the task; a task that accepts none fails."""
-        if self._task is None and self.state == DEPLOYING:
+        if self.task is None and self.state == DEPLOYING:
             self._waiting_bytes += len(msgpack.packb(event))
             if self._waiting_bytes > TOLD_EARLY_BYTES:
                 self._waiting.clear()
@@ -173,7 +169,7 @@ class TaskAttempt:
 
     def statistics(self) -> TaskStatistics | None:
         """Returns the statistics of the task; None before it is created."""
-        return None if self._task is None else self._task.statistics()
+        return None if self.task is None else self.task.statistics()
 
     def stack(self) -> list[Frame]:
         """Returns the stack of its code, innermost frame first."""
@@ -181,12 +177,12 @@ class TaskAttempt:
 
     def _when_made(self, do: Callable[[RunnableTask], None]) -> None:
         """Calls a function with the task, now or after its creation; errors fail the task."""
-        if self._task is None:
+        if self.task is None:
             if self.state == DEPLOYING:
                 self._waiting.append(do)
             return
         try:
-            do(self._task)
+            do(self.task)
         except trio.WouldBlock:
             self.refuse(f"task {self._scope.shown_name(self.attempt)} cannot receive more events: its inbox is full")
         except NetstackError as error:
@@ -195,7 +191,7 @@ class TaskAttempt:
     async def _work(self) -> TaskFinished:
         await trio.lowlevel.checkpoint()  # raises if it was canceled meanwhile
         made = await self._scope.make_task(self._descriptor, self)
-        self._task = made
+        self.task = made
         made.create()
         if self._scope.on_made is not None:
             self._scope.on_made(self._job_id, self.attempt, made)

@@ -116,7 +116,7 @@ class Ledger:
             pool = gate.pool
             if pool is not None:
                 floating += pool._requested
-                if not pool._destroyed:
+                if not pool.is_destroyed:
                     promised += pool.required
         orphans = 0
         for buffer, channel in self.held.items():
@@ -266,13 +266,13 @@ def check_environment(environment: NetworkEnvironment) -> None:
 
 def _check_pool(pool: LocalBufferPool, network: NetworkBufferPool) -> None:
     """Checks the invariants of a local pool."""
-    available, requested, size = len(pool._available), pool._requested, pool._size
+    available, requested, size = len(pool._available), pool._requested, pool.present_size
     assert available <= requested, f"a pool has {pool.statistics()}"
     if pool.maximum is not None and pool.largest_maximum is not None:
         assert requested <= pool.largest_maximum + pool._max_overdraft, f"a pool has {pool.statistics()}"
         is_over = requested > pool.maximum + pool._max_overdraft
         assert not is_over or not available, f"a pool that gives back keeps what nobody uses: {pool.statistics()}"
-    if pool._destroyed:
+    if pool.is_destroyed:
         return
     assert pool.required <= size, f"a pool shrank below its guarantee: {pool.statistics()}"
     assert pool.maximum is None or size <= pool.maximum, f"a pool grew too large: {pool.statistics()}"

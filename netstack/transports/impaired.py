@@ -71,7 +71,8 @@ class Impairment:
     def __init__(self, parameters: Parameters) -> None:
         """Created by the first URL with its name; see `impairment`."""
         self._parameters = parameters
-        self._is_stalled = False
+        self.is_stalled = False
+        """Whether `stall` was called, and `heal` was not."""
         self._bytes_delivered = 0
         self._streams: dict[_ImpairedStream, None] = {}
         self._delay_s = parameters.delay_s
@@ -102,11 +103,6 @@ class Impairment:
         self._rate = rate
         self._change()
 
-    @property
-    def is_stalled(self) -> bool:
-        """Whether `stall` was called, and `heal` was not."""
-        return self._is_stalled
-
     def cut(self) -> None:
         """Breaks all open streams, both ends at once; bytes in flight are lost. Later streams are not affected."""
         for stream in list(self._streams):
@@ -114,13 +110,13 @@ class Impairment:
 
     def stall(self) -> None:
         """Stops delivery until `heal`, without loss; the lines continue meanwhile. Idempotent."""
-        self._is_stalled = True
+        self.is_stalled = True
         for stream in self._streams:
             stream.look_again()
 
     def heal(self) -> None:
         """Ends a stall: due bytes arrive at once. Idempotent."""
-        self._is_stalled = False
+        self.is_stalled = False
         for stream in self._streams:
             stream.look_again()
 
@@ -208,7 +204,7 @@ class _ImpairedStream(ByteStream):
         self._check_whole()
         line, impairment = self.line, self._impairment
         self._take_in()
-        if impairment._is_stalled:
+        if impairment.is_stalled:
             return None
         count = line.take_into(windows, self._until_cut)
         due_at = line.due_at()
@@ -244,7 +240,7 @@ class _ImpairedStream(ByteStream):
         line = self.line
         while self._is_whole():
             self._take_in()
-            due_at = math.inf if self._impairment._is_stalled else line.due_at()
+            due_at = math.inf if self._impairment.is_stalled else line.due_at()
             if due_at == -math.inf:
                 return
             with trio.CancelScope() as scope:

@@ -62,7 +62,7 @@ def told(line: str) -> None:
 
 
 def _acquired(found: object, pool: LocalBufferPool, *_: object) -> str:
-    return "buffers beyond a full pool" if found is not None and pool._requested > pool._size else ""
+    return "buffers beyond a full pool" if found is not None and pool._requested > pool.present_size else ""
 
 
 def _copied(found: bytes, *_: object, **__: object) -> str:
