@@ -17,7 +17,7 @@ import errno
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, final
 
 from .. import crc
@@ -40,13 +40,11 @@ class CheckpointFolders:
     Args:
         folder: their parent folder; created with the first file.
         files: the system calls.
-        random_bytes: random source of temporary names.
     """
 
-    def __init__(self, folder: str, files: CheckpointFiles, random_bytes: Callable[[int], bytes]) -> None:
+    def __init__(self, folder: str, files: CheckpointFiles) -> None:
         self.folder = folder
         self._files = files
-        self._random_bytes = random_bytes
 
     def path(self, checkpoint_id: int) -> str:
         """The folder of a checkpoint, whether it exists or not."""
@@ -85,7 +83,7 @@ class CheckpointFolders:
         """
         folder = self.path(checkpoint_id)
         path = os.path.join(folder, name)
-        temporary = os.path.join(folder, f".{name}.{self._random_bytes(_RANDOM_BYTES).hex()}.tmp")
+        temporary = os.path.join(folder, f".{name}.{os.urandom(_RANDOM_BYTES).hex()}.tmp")
         written = 0
         try:
             self._make(folder)

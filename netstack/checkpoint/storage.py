@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -85,7 +85,6 @@ class CheckpointStorage:
         keep: number of complete checkpoints that `prune` keeps; savepoints do not count and are always kept.
         owner: name of this master, for error messages to other masters.
         files: the system calls.
-        random_bytes: random source of temporary names.
 
     Raises:
         ConfigError: `keep` is below 1.
@@ -98,14 +97,13 @@ class CheckpointStorage:
         keep: int = 3,
         owner: str = "a master",
         files: CheckpointFiles | None = None,
-        random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         if keep < 1:
             raise ConfigError(f"keep={keep} checkpoints; give at least 1, since a job restarts from the newest one")
         self.folder = os.path.abspath(folder)
         self._keep = keep
         files = CheckpointFiles() if files is None else files
-        self._folders = CheckpointFolders(self.folder, files, random_bytes)
+        self._folders = CheckpointFolders(self.folder, files)
         self._fence = CheckpointFence(self._folders, files)
         self._owner = owner
         self._refused: tuple[RefusedCheckpoint, ...] = ()

@@ -286,11 +286,8 @@ class JobDatasets:
         if self._has_some:
             self._written.update({partition: int(sizes.sum()) for partition, sizes in event.produced_bytes.items()})
 
-    async def leave(self, clock: Callable[[], float]) -> list[str]:
+    async def leave(self) -> list[str]:
         """Keeps the datasets of a finished job, before TaskManagers close it.
-
-        Args:
-            clock: seconds since 1970.
 
         Returns:
             One sentence for each dataset: whether it is kept.
@@ -304,7 +301,7 @@ class JobDatasets:
                 continue
             (edge, *_) = topology.edges_of(number)
             format, partitions = topology.job.edges[edge].format, tuple(self._partitions(number))
-            dataset = DatasetRecord(name, self._job_id, self._name, clock(), format, partitions)
+            dataset = DatasetRecord(name, self._job_id, self._name, time.time(), format, partitions)
             names: dict[str, list[str]] = {}
             for (_, _, location), partition in zip(places, partitions, strict=True):
                 names.setdefault(location.name, []).append(partition.name)

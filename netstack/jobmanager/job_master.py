@@ -12,8 +12,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -26,12 +24,8 @@ from ..checkpoint.finals import FinalStates
 from ..checkpoint.storage import CheckpointStorage
 from ..control.codec import Message, Plain, check_plain
 from ..control.messages import CloseJob, OperatorEvent, attempts_of
-from ..control.reports import (
-    JobClosed,
-    JobProgress,
-    SlotBlocked,
-)
-from ..errors import CheckpointError, ErrorCode, LocalProtocolError, NetstackError, RemoteProtocolError
+from ..control.reports import JobClosed, JobProgress, SlotBlocked
+from ..errors import CheckpointError, LocalProtocolError, NetstackError
 from ..runtime.threads import InThread
 from ..schedule import events, instructions
 from ..schedule.descriptors.shuffle import TaskManagerLocation
@@ -43,13 +37,10 @@ from .datasets import JobDatasets
 from .driver import JobDriver
 from .job_inbox import PATIENCE_S, HeldFailures, JobInbox
 from .job_tasks import Cluster, JobCoordinator, JobTasks, TaskCommands, TaskSender
-from .log import ENDED, Failed, FailureHistory, JobLog
+from .journal import JobJournal
 from .slots import slots_needed
-from .stacks import blocked_text
 from .stored_files import until_stored
 from .task_reports import TaskReports
-
-LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
 CLOSE_PATIENCE_S: Final = 10.0
 """How long an ended job waits for the `JobClosed` of its TaskManagers."""
@@ -82,7 +73,6 @@ class JobMaster:
         patience_s: float = PATIENCE_S,
         coordinator: JobCoordinator | None = None,
         in_thread: InThread,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         """Creates the master; `run` starts the job.
 
@@ -98,19 +88,20 @@ class JobMaster:
             patience_s: maximum time a secondary failure is held (`job_inbox`).
             coordinator: receives operator events and the end of the job in this process.
             in_thread: runs blocking calls.
-            clock: seconds since 1970, for the log.
         """
         self.job_id = job_id
         self.name = name
         self.scheduler = scheduler
-        self.log = JobLog()
+        self._journal = JobJournal(job_id, name)
+        self._note = self._journal.note
+        self.log = self._journal.log
+        self.failures = self._journal.failures
+        self.blocked = self._journal.blocked
         self.history: list[CheckpointReport] = []
-        self.failures = FailureHistory()
         self.end: instructions.EndJob | None = None
         self.ended = trio.Event()
         self.restored_from = restore
         self.progress: dict[str, dict[str, Any]] = {}
-        self.blocked: dict[tuple[str, int], SlotBlocked] = {}
         self.tasks = JobTasks(scheduler)
         self._driver = JobDriver(job_id, scheduler)
         self._datasets = JobDatasets(job_id, name, scheduler, self._driver, cluster)
@@ -120,7 +111,6 @@ class JobMaster:
         self._storage = storage
         self._coordinator = coordinator
         self._in_thread = in_thread
-        self._clock = clock
         self._taskmanagers: dict[str, TaskManagerLocation] = {}
         self._inbox = JobInbox(HeldFailures(cluster.heard_s, patience_s), self._taskmanagers, scheduler.next_deadline)
         self._reports = TaskReports(
@@ -151,8 +141,7 @@ class JobMaster:
             del self._taskmanagers[taskmanager]
             self._closed(taskmanager)
             self.progress.pop(taskmanager, None)
-            self.blocked = {place: blocked for place, blocked in self.blocked.items() if place[0] != taskmanager}
-            self._note("taskmanager", f"{taskmanager} is lost: {reason}")
+            self._journal.lost(taskmanager, reason)
             self._inbox.post(events.TaskManagerLost(0.0, taskmanager, reason))
             self._inbox.post_held()
 
@@ -178,7 +167,8 @@ class JobMaster:
             case JobProgress():
                 self.progress[taskmanager] = message.vertices
             case SlotBlocked():
-                self._slot_blocked(taskmanager, message)
+                if location := self._taskmanagers.get(taskmanager):
+                    self._journal.slot_blocked(location, message)
             case JobClosed():
                 if self.end is None:
                     self.lost(taskmanager, f"it closed the job: {message.reason}")
@@ -404,9 +394,11 @@ class JobMaster:
             self.tasks.keep_results(event)
             self._datasets.finished(event)
         if after is not before:
-            self._note("job", f"{before.value} -> {after.value}")
-            LOGGER.info("job %s (%s) is now %s", self.job_id, self.name, after.value)
-        self._look_at_failures(event)
+            self._journal.state_changed(before, after)
+        reported = None
+        if isinstance(event, events.TaskFailed):
+            reported = self._reports.failures.pop((event.subtask, event.attempt), None)
+        self._journal.failed(event, self.scheduler.take_failures(), reported, after)
         if self._checkpoints is None:
             return
         if isinstance(event, events.TasksReported) and event.what is ExecutionInput.FINISH:
@@ -416,22 +408,6 @@ class JobMaster:
             self._checkpoints.pause("not all tasks run")
         elif after is JobState.RUNNING:
             self._checkpoints.resume(self.tasks.goes_on)
-
-    def _look_at_failures(self, event: events.Event) -> None:
-        """Logs each root failure with its decision in one line; attaches secondary failures to it."""
-        reported = None
-        if isinstance(event, events.TaskFailed):
-            reported = self._reports.failures.pop((event.subtask, event.attempt), None)
-        roots = self.scheduler.take_failures()
-        for root in roots:
-            led_to = ENDED if root.decision.delay_s is None else str(root.decision)
-            self.failures.add(self._clock(), reported or Failed(root.cause), led_to)
-            self._note("failure", f"{root.cause}; {root.decision}")
-            LOGGER.warning("job %s (%s): %s; %s", self.job_id, self.name, root.cause, root.decision)
-        if not roots and isinstance(event, events.TaskFailed | events.TasksLost | events.GlobalFailure):
-            self._note("task", event.cause)
-            if reported is not None and self.scheduler.state is not JobState.RUNNING:
-                self.failures.beside(self._clock(), reported)
 
     def _tell_ended(self, event: events.TasksReported, checkpoints: JobCheckpoints) -> None:
         """Reports ended tasks to checkpoints, after the scheduler has handled them: a pause before would reset them."""
@@ -448,7 +424,7 @@ class JobMaster:
             self._checkpoints.stop()
             await self._checkpoints.close()
         if end.state is JobState.FINISHED:
-            for text in await self._datasets.leave(self._clock):
+            for text in await self._datasets.leave():
                 self._note("dataset", text)
         for taskmanager in self._open:
             self._cluster.send(taskmanager, CloseJob(self.job_id))
@@ -467,29 +443,7 @@ class JobMaster:
 
     # ------------------------------------------------------------------------------------------------- bookkeeping
 
-    def _slot_blocked(self, taskmanager: str, message: SlotBlocked) -> None:
-        """Logs the begin and the end of a blocked slot once."""
-        location = self._taskmanagers.get(taskmanager)
-        if location is None:
-            return
-        if not 0 <= message.slot < len(location.slot_addresses):
-            raise RemoteProtocolError(
-                ErrorCode.MALFORMED_FRAME,
-                f"{taskmanager} reports slot {message.slot} as blocked, but has no such slot",
-            )
-        place = taskmanager, message.slot
-        before = self.blocked.pop(place, None)
-        if message.blocked_s:
-            self.blocked[place] = message
-        if (before is None) == bool(message.blocked_s):
-            text = blocked_text(message) if message.blocked_s else "its event loop is no longer blocked"
-            self._note("blocked", f"{taskmanager}, slot {message.slot}: {text}")
-            LOGGER.warning("job %s (%s): %s, slot %d: %s", self.job_id, self.name, taskmanager, message.slot, text)
-
     def _closed(self, taskmanager: str) -> None:
         self._open.discard(taskmanager)
         if not self._open:
             self._all_closed.set()
-
-    def _note(self, what: str, text: str) -> None:
-        self.log.add(self._clock(), what, text)

@@ -27,7 +27,7 @@ import trio
 from ..control.blob_answers import BlobAnswers
 from ..control.codec import Message
 from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting, dial
-from ..control.messages import CloseJob, OpenJob, Refused
+from ..control.messages import Refused
 from ..control.reports import BlobKept, FetchBlob, JobClosed, JobOpened, JobRefused, Stacks, Statistics
 from ..errors import ConnectionLost, ErrorCode, RemoteProtocolError, RequestRefused
 from ..runtime.admission import Admission
@@ -42,9 +42,9 @@ from ..version import __version__
 from .blobs import BlobServer, Upload, Uploads
 from .config import JobManagerConfig
 from .datasets import DatasetRecord, Datasets
-from .job_master import JobMaster
 from .jobs import Jobs
 from .queries import ClientQueries
+from .slot_offers import SlotOffers
 from .slots import ClusterSlots
 from .stacks import StackQueries
 from .standby import keep_folder, wait_for_folder
@@ -54,17 +54,8 @@ from .watch import ClusterWatch
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
-BARRED_S: Final = 10.0
-"""Time after which a TaskManager that rejected a job is offered the job again."""
-
-ORDER_PATIENCE_S: Final = 0.5
-"""How long opened slots wait for TaskManagers that registered earlier, to keep the planned order."""
-
 ADOPTION_TIMEOUT_S: Final = 30.0
 """How long an adopted TaskManager may still work for another JobManager; longer than its own limit."""
-
-MEMORY_TIMEOUT_S: Final = 30.0
-"""How long a TaskManager waits for network memory that other jobs hold."""
 
 
 @final
@@ -99,6 +90,7 @@ class JobManager:
         self.jobs = Jobs(self, nursery, in_thread)
         self.in_thread = in_thread
         self._nursery = nursery
+        self._offers = SlotOffers(self, nursery)
         self.watch = ClusterWatch(self)
         self.stacks = StackQueries(self)
         self._uploads = Uploads(store, in_thread, self.jobs.packages)
@@ -134,7 +126,7 @@ class JobManager:
         """Sets the number of slots that a job lacks (`Cluster`)."""
         under_way = sum(len(taskmanager.opening.get(job_id, ())) for taskmanager in self.taskmanagers.all())
         self.slots.require(job_id, max(0, missing - under_way))
-        self.offer()
+        self._offers.offer()
 
     def _demand_of(self, job_id: str) -> SlotDemand | None:
         master = self.jobs.running.get(job_id)
@@ -144,12 +136,12 @@ class JobManager:
         """Returns slots that a job no longer needs (`Cluster`)."""
         for slot in slots:
             self.slots.give_back(job_id, slot.location.taskmanager, slot.index)
-        self.offer()
+        self._offers.offer()
 
     def block(self, job_id: str, taskmanagers: Iterable[str]) -> None:
         """Sets the TaskManagers of which a job accepts no more slots (`Cluster`)."""
         self.slots.block(job_id, taskmanagers)
-        self.offer()
+        self._offers.offer()
 
     def heard_s(self, taskmanager: str) -> float | None:
         """Returns when a TaskManager was last heard (`Cluster`)."""
@@ -172,79 +164,14 @@ class JobManager:
         """Describes the existing slots in words (`Cluster`)."""
         return self.slots.describe()
 
-    def offer(self) -> None:
-        """Offers free slots to jobs that lack some."""
-        for offer in self.slots.offers():
-            master = self.jobs.running.get(offer.job_id)
-            taskmanager = self.taskmanagers.get(offer.taskmanager)
-            if master is None or taskmanager is None:
-                continue
-            if offer.job_id in taskmanager.opening:
-                taskmanager.opening[offer.job_id] += offer.slots
-            elif offer.job_id in taskmanager.jobs:
-                master.offered(taskmanager.location, offer.slots)
-            else:
-                taskmanager.opening[offer.job_id] = offer.slots
-                job = self.jobs.records[offer.job_id]
-                taskmanager.link.send(
-                    OpenJob(
-                        offer.job_id,
-                        master.name,
-                        MEMORY_TIMEOUT_S,
-                        taskmanager.location.address,
-                        job.network,
-                        job.information,
-                    )
-                )
-
-    def _opened(self, found: ConnectedTaskManager, job_id: str, master: JobMaster) -> None:
-        """Handles a TaskManager that has opened a job: offers its slots to the job."""
-        found.jobs.add(job_id)
-        if all(job_id in each.jobs or job_id not in each.opening for each in self.taskmanagers.all()):
-            self._offer_opened(job_id, master)
-        else:
-            self._nursery.start_soon(self._offer_later, job_id, master)
-
-    async def _offer_later(self, job_id: str, master: JobMaster) -> None:
-        await trio.sleep(ORDER_PATIENCE_S)
-        self._offer_opened(job_id, master)
-
-    def _offer_opened(self, job_id: str, master: JobMaster) -> None:
-        """Offers opened slots in the order of registration, which breaks ties as the plan does."""
-        if self.jobs.running.get(job_id) is not master:
-            return
-        for taskmanager in self.taskmanagers.all():
-            if job_id in taskmanager.jobs and (slots := taskmanager.opening.pop(job_id, ())):
-                master.offered(taskmanager.location, slots)
-
-    def _refused(self, found: ConnectedTaskManager, refusal: JobRefused, master: JobMaster) -> None:
-        """Handles a TaskManager that rejects a job: other jobs get its slots; it is offered the job again later."""
-        self.slots.missed(refusal.job_id, len(found.opening.pop(refusal.job_id, ())))
-        found.jobs.discard(refusal.job_id)
-        master.refused(found.location.name, refusal.text)
-        self.slots.bar(refusal.job_id, found.location.name)
-        self._offer_opened(refusal.job_id, master)
-        self._nursery.start_soon(self._ask_again, refusal.job_id, found.location.name)
-        self.offer()
-
-    async def _ask_again(self, job_id: str, taskmanager: str) -> None:
-        await trio.sleep(BARRED_S)
-        self.slots.unbar(job_id, taskmanager)
-        self.offer()
-
     async def prune_packages(self) -> None:
         """Removes packages that no job uses."""
         await self._uploads.prune()
 
     def job_left(self, job_id: str) -> None:
         """Frees the slots and blobs of an ended job."""
-        self.slots.job_left(job_id)
-        for taskmanager in self.taskmanagers.all():
-            taskmanager.jobs.discard(job_id)
-            if taskmanager.opening.pop(job_id, None) is not None:  # the slots were never offered to the job
-                taskmanager.link.send(CloseJob(job_id))
         self.blob_server.job_left(job_id)
-        self.offer()
+        self._offers.job_left(job_id)
 
     async def serve(self, listener: Listener) -> None:
         """Accepts connections until cancelled."""
@@ -271,7 +198,6 @@ class JobManager:
         secret: Secret | None = None,
         slots: int | None = None,
         connect_timeout_s: float = 10.0,
-        adoption_timeout_s: float = ADOPTION_TIMEOUT_S,
     ) -> ConnectedTaskManager:
         """Connects to a TaskManager that was started without a JobManager, and registers it here.
 
@@ -282,7 +208,6 @@ class JobManager:
             secret: secret shared with it.
             slots: number of its slots to use; None: all.
             connect_timeout_s: limit for connect, proof and greetings.
-            adoption_timeout_s: how long it may still work for another JobManager.
 
         Raises:
             ConnectionLost: the address does not answer, or the TaskManager works for another JobManager.
@@ -311,11 +236,11 @@ class JobManager:
         scope = trio.CancelScope()
         self._nursery.start_soon(self._serve_adopted, taskmanager, scope)
         try:
-            with trio.move_on_after(adoption_timeout_s + self.config.heartbeat_timeout_s) as patience:
+            with trio.move_on_after(ADOPTION_TIMEOUT_S + self.config.heartbeat_timeout_s) as patience:
                 await link.ping()  # answered once it works for this JobManager
             if patience.cancelled_caught:
                 raise ConnectionLost(
-                    f"TaskManager {link.peer} did not become available within {adoption_timeout_s:g} s"
+                    f"TaskManager {link.peer} did not become available within {ADOPTION_TIMEOUT_S:g} s"
                 )
         except ConnectionLost as error:
             scope.cancel()
@@ -354,7 +279,7 @@ class JobManager:
         blobs = BlobAnswers(link, partial(self.blob_server.answer, name))
         self._nursery.start_soon(blobs.run)
         try:
-            self.offer()
+            self._offers.offer()
             while True:
                 message = await link.receive()
                 found.heard_s = trio.current_time()
@@ -377,7 +302,7 @@ class JobManager:
             LOGGER.info("TaskManager %s lost: %s", name, reason)
             for master in [*self.jobs.running.values()]:
                 master.lost(name, reason)
-            self.offer()
+            self._offers.offer()
 
     def _on_taskmanager_message(self, name: str, link: ControlLink, message: Message) -> None:
         if isinstance(message, BlobKept):
@@ -409,9 +334,9 @@ class JobManager:
         if master is None or taskmanager is None:
             return
         if isinstance(message, JobOpened):
-            self._opened(taskmanager, message.job_id, master)
+            self._offers.opened(taskmanager, message.job_id, master)
         elif isinstance(message, JobRefused):
-            self._refused(taskmanager, message, master)
+            self._offers.refused(taskmanager, message, master)
         else:
             if isinstance(message, JobClosed):
                 taskmanager.jobs.discard(message.job_id)  # it must open the job again before it gets tasks

@@ -3,11 +3,9 @@
 Takes: a connected `ByteStream`. Gives: received bytes to the protocol logic, and its output to the stream.
 
 Rules (measured; see bench/ and DESIGN.md, "Try first"):
-- The system call is tried first; a task parks only when it would block.
-- `write_now` and `read_now` may be called by any code that has just produced data or is about to wait: a record writer
-  without buffers has its finished ones sent at once, a reader without data reads the socket itself. Under load neither
-  side then switches tasks per read or write. The pump's own tasks handle the rest: a full socket, and data that arrives
-  while nobody reads.
+- The system call is tried first; a task parks only when it would block. Any code that has just produced data or is
+  about to wait may call `write_now` and `read_now`, so under load no task is switched per read or write. The pump's own
+  tasks handle the rest: a full socket, and data that arrives while nobody reads.
 - No exception of the stream, of the peer or of our own handling reaches the caller: the pump closes, and channels and
   partitions are notified. A failure caused by one peer affects only that peer.
 - A peer that causes work without end queues with others like it (`turns`). The size of a read follows from the number
@@ -58,10 +56,7 @@ LOOK_IN_S: Final = 5.0
 SHORT_READ_BYTES: Final = 16 * 1024
 """A read that returns less has usually emptied the socket."""
 
-
-ENDED: Final = OutgoingState.ENDED
-CLOSED: Final = OutgoingState.CLOSED
-_OVER: Final = (OutgoingState.CLOSING, CLOSED)
+_OVER: Final = (OutgoingState.CLOSING, OutgoingState.CLOSED)
 _SENDS_NOTHING: Final = (OutgoingState.ENDED, *_OVER)
 
 
@@ -135,7 +130,7 @@ class Pump:
     @property
     def is_closed(self) -> bool:
         """Whether the connection is over."""
-        return self._outgoing is CLOSED
+        return self._outgoing is OutgoingState.CLOSED
 
     @property
     def is_ending(self) -> bool:
@@ -158,8 +153,7 @@ class Pump:
             self.is_dirty = False
             return
         self._is_writing = True
-        connection = self.connection
-        stream = self.stream
+        connection, stream = self.connection, self.stream
         try:
             while True:
                 batch = self._batch
@@ -205,11 +199,7 @@ class Pump:
             self.write_now()
 
     def read_now(self, reads: int = 1, until: float | None = None) -> int:
-        """Reads arrived data, with at most `reads` system calls.
-
-        Args:
-            reads: the most system calls.
-            until: the time, by the clock of `turns`, after which no further one begins.
+        """Reads arrived data, with at most `reads` system calls; none begins after `until`, by the clock of `turns`.
 
         Returns:
             The number of bytes of the last read; if at least `SHORT_READ_BYTES`, there may be more.
@@ -237,7 +227,7 @@ class Pump:
                     if connection.state is State.FAREWELL:
                         self._say_goodbye()
                     connection.end_of_stream()
-                    self._close(None)
+                    self.abort(None)
                     return 0
                 connection.advance(count, self._now())
                 if connection.continuation is not None:
@@ -305,9 +295,27 @@ class Pump:
 
     def abort(self, error: Exception | None) -> None:
         """Closes at once. Idempotent."""
-        self._close(error)
-
-    # Tasks.
+        if self.is_closed:
+            return
+        if self._visits.is_inside:  # only the loop may end tasks
+            self._goes_on(OutgoingInput.CLOSE_SOON)
+            self._visits.soon(functools.partial(self.abort, error))
+            return
+        self._goes_on(OutgoingInput.CLOSE)
+        self.error = error
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            batch.release()
+        try:
+            self.landing = self.connection.close(error)
+        except Exception as mistake:  # a bug in a callback must not prevent the close
+            text = f"ending the connection to {safe_text(self.stream.peer)}: {safe_error(mistake)}"
+            self._on_mistake(text, mistake)
+            self.landing = self.connection.take_landing()
+        self.stream.close()
+        self.opened.set()
+        self._scope.cancel()
+        self._on_closed(self, error)
 
     async def run(self, heartbeat_interval_s: float | None, heartbeat_timeout_s: float) -> None:
         """Runs until the connection is over; cancellation closes it."""
@@ -321,7 +329,7 @@ class Pump:
                         heart = functools.partial(self._heart, heartbeat_interval_s, heartbeat_timeout_s)
                         nursery.start_soon(self._until_closed, heart)
         finally:
-            self._close(ConnectionLost(f"the connection to {self.stream.peer} was closed by this TaskManager"))
+            self.abort(ConnectionLost(f"the connection to {self.stream.peer} was closed by this TaskManager"))
 
     async def _until_closed(self, task: Callable[[], Awaitable[None]]) -> None:
         """Runs a task; `close` ends it, because waiting for the stream then raises ClosedResourceError."""
@@ -338,7 +346,7 @@ class Pump:
         while True:
             if self._write_error is not None:
                 await trio.sleep(DRAIN_S)
-                self._close(self._write_error)
+                self.abort(self._write_error)
             elif self._is_full or self._has_rest:
                 self._has_rest = False
                 await self.stream.wait_writable()
@@ -393,26 +401,22 @@ class Pump:
                 if not self.stream.break_off():
                     self._fail(ConnectionLost(str(error)))
 
-    # Inside.
-
     def _contain(self, error: Exception, doing: str) -> None:
         """Turns any bug of ours into the end of this connection only."""
         text = f"{doing} {safe_text(self.stream.peer)} failed: {safe_error(error)}"
         self._on_mistake(f"{text}; the connection is closed", error)
         failure = ConnectionLost(text)
         failure.__cause__ = error
-        self._close(failure)
+        self.abort(failure)
 
     def _hand_over(self) -> None:
-        """Passes the stream on, after everything of ours was written."""
         self.write_now()
         if self._batch is not None or self._on_continue is None:
             raise ConnectionLost(f"{self.stream.peer} does not accept our hello")
         self._on_continue(self)
-        self._close(None)
+        self.abort(None)
 
     def _say_goodbye(self) -> None:
-        """Queues our last frame, behind all ready data."""
         if self._outgoing is OutgoingState.OPEN or self._outgoing is OutgoingState.LEAVING:
             self._goes_on(OutgoingInput.GOODBYE)
             self.connection.send(Goodbye())
@@ -428,7 +432,7 @@ class Pump:
     def _stop_writing(self, error: ConnectionLost) -> None:
         """Ends writing: the stream takes no more data, but may still hold data that we wait for."""
         if self._answers or self._is_paused:
-            self._close(error)
+            self.abort(error)
             return
         self._goes_on(OutgoingInput.END)
         self._write_error = error
@@ -443,27 +447,4 @@ class Pump:
                 last_words = self.connection.fail(error)
                 if last_words:
                     self.stream.try_send([last_words])
-        self._close(error)
-
-    def _close(self, error: Exception | None) -> None:
-        if self.is_closed:
-            return
-        if self._visits.is_inside:  # only the loop may end tasks
-            self._goes_on(OutgoingInput.CLOSE_SOON)
-            self._visits.soon(functools.partial(self._close, error))
-            return
-        self._goes_on(OutgoingInput.CLOSE)
-        self.error = error
-        batch, self._batch = self._batch, None
-        if batch is not None:
-            batch.release()
-        try:
-            self.landing = self.connection.close(error)
-        except Exception as mistake:  # a bug in a callback must not prevent the close
-            text = f"ending the connection to {safe_text(self.stream.peer)}: {safe_error(mistake)}"
-            self._on_mistake(text, mistake)
-            self.landing = self.connection.take_landing()
-        self.stream.close()
-        self.opened.set()
-        self._scope.cancel()
-        self._on_closed(self, error)
+        self.abort(error)

@@ -29,7 +29,7 @@ from ..control.blob_answers import BlobAnswers
 from ..control.build import own_build
 from ..control.codec import Message, Plain
 from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting, MessageLink
-from ..control.messages import AskDetails, AskStatistics, BlobPart, DropDataset, OpenJob
+from ..control.messages import AskDetails, AskStatistics, OpenJob
 from ..control.reports import BlobKept, FetchBlob, PartitionSealed
 from ..control.routing import check_job_id
 from ..errors import NetstackError, RequestRefused
@@ -240,20 +240,12 @@ class TaskManager:
         self._log.log(logging.INFO, "opened", f"job {job.job_id} ({safe_text(job.name)}) opened")
         return job
 
-    async def blob_part(self, ask: FetchBlob) -> BlobPart:
-        """Returns a part of a cached blob to another TaskManager."""
-        return await self._blobs.part_of_kept(ask)
-
     def remove_job(self, job: SessionJob) -> None:
         """Removes an ended job."""
         del self._jobs[job.job_id]
         self._jobs_ended += 1
         text = f"job {job.job_id} ({safe_text(job.name)}) closed: {job.reason or 'it has ended'}"
         self._log.log(logging.INFO, "closed", text)
-
-    def drop_dataset(self, message: DropDataset) -> None:
-        """Releases a kept dataset."""
-        self.datasets.drop(message.key)
 
     async def statistics(self) -> Plain:
         """Returns the statistics of this TaskManager as plain data.
@@ -423,7 +415,7 @@ class TaskManager:
 
     async def _answer(self, link: ControlLink) -> None:
         """Serves a client that reads statistics, or another TaskManager that reads a cached blob."""
-        answers = BlobAnswers(link, self.blob_part)
+        answers = BlobAnswers(link, self._blobs.part_of_kept)
         end: NetstackError | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(answers.run)

@@ -23,6 +23,7 @@ from ..errors import ConfigError, ConnectionLost, ErrorCode, NetstackError, Remo
 from ..runtime.causes import root_cause
 from ..safe_text import safe_error, safe_text
 from .blobs import BlobFetcher, BlobPlaces
+from .datasets import KeptDatasets
 from .statistics import shortened
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
@@ -60,15 +61,13 @@ class SessionHost(Protocol):
     """The TaskManager's interface for sessions."""
 
     blob_places: BlobPlaces
+    datasets: KeptDatasets
 
     def make_job(self, message: OpenJob, link: MessageLink, blobs: BlobFetcher) -> SessionJob:
         """Creates a job for `SessionJob.live` and reserves its id. Raises `NetstackError` if it is rejected."""
 
     def remove_job(self, job: SessionJob) -> None:
         """Removes an ended job."""
-
-    def drop_dataset(self, message: DropDataset) -> None:
-        """Releases a kept dataset."""
 
     async def statistics(self) -> Plain:
         """Returns the statistics of the TaskManager."""
@@ -119,7 +118,7 @@ class ControlSession:
                 if job is not None:
                     job.close("")
             case DropDataset():
-                self._host.drop_dataset(message)
+                self._host.datasets.drop(message.key)
             case BlobPart():
                 self._blobs.part(message)
             case AskStatistics():

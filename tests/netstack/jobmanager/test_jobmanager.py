@@ -16,7 +16,7 @@ from netstack.checkpoint.coordinator import CheckpointSettings
 from netstack.control.messages import CloseJob
 from netstack.errors import ConfigError
 from netstack.jobmanager import queries
-from netstack.jobmanager.service import ORDER_PATIENCE_S
+from netstack.jobmanager.slot_offers import ORDER_PATIENCE_S
 from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
