@@ -32,15 +32,10 @@ class FinalStates:
 
     Args:
         folder: the folder of the job's checkpoints.
-        files: the system calls.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, files: CheckpointFiles | None = None) -> None:
-        self._folders = CheckpointFolders(
-            os.path.join(os.path.abspath(folder), FOLDER_NAME),
-            CheckpointFiles() if files is None else files,
-            os.urandom,
-        )
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folders = CheckpointFolders(os.path.join(os.path.abspath(folder), FOLDER_NAME), CheckpointFiles())
 
     def write(self, snapshot: TaskSnapshot) -> TaskFile:
         """Writes the final state of a task; once it returns, the file survives a power failure.
