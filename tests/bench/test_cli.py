@@ -15,6 +15,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from process_tree import children_of
 
 import netstack.bench.cli
 from netstack.bench.cli import Runners, main
@@ -524,17 +525,10 @@ def test_sigterm_is_called_by_its_name(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "netstack.bench", "run", "--seconds", "30", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         told = ""
-        while running.poll() is None and len(children_of(running.pid).split()) < 2:  # both workers
+        while running.poll() is None and len(children_of(running.pid)) < 2:  # both workers
             pass
         running.send_signal(signal.SIGTERM)
         out, told = running.communicate(timeout=20)
     assert running.returncode == 1
     assert "stopped by SIGTERM before anything was measured" in told
     assert json.loads(out)["exit_code"] == 1
-
-
-def children_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    except FileNotFoundError:
-        return ""

@@ -18,6 +18,7 @@ import batch_jobs
 import cluster_jobs
 import pytest
 import trio
+from process_tree import children_of
 
 import netstack
 from netstack.errors import LocalProtocolError, NetstackError
@@ -51,19 +52,6 @@ def finished(process: subprocess.Popen[str], code: int) -> tuple[str, str]:
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code, err
     return out, err
-
-
-def children_of(pid: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int(re.findall(r"\) \w (\d+)", (entry / "stat").read_text())[0])
-            except (OSError, IndexError):
-                continue
-            if parent == pid:
-                found.append(int(entry.name))
-    return found
 
 
 def wait_until_gone(pids: list[int]) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from process_tree import python_workers
 
 pytest.importorskip("pyspark")
 
@@ -53,26 +54,6 @@ pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCAL = SparkSettings(master="local[2]")
-
-
-def python_workers() -> list[int]:
-    """Processes that the Python daemon of this session forked for tasks."""
-    from pyspark import SparkContext
-
-    gateway: Any = SparkContext._gateway
-    (daemon, *_) = children_of(gateway.proc.pid) or [0]
-    return children_of(daemon)
-
-
-def children_of(parent: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdigit():
-                facts = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(facts[1]) == parent and facts[0] != "Z":
-                    found.append(int(entry.name))
-    return sorted(found)
 
 
 def test_a_run_gives_the_document_of_every_engine_and_a_row_of_every_node(spark: Any) -> None:

@@ -22,7 +22,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from workers import children_of, free_address
+from process_tree import children_of
+from workers import free_address
 
 from netstack.runtime.authentication import Secret
 

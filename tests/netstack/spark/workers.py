@@ -1,4 +1,4 @@
-"""The Python workers of a session in local mode, as the system sees them; an address for workers of streams."""
+"""What the Python workers of a session in local mode listen to; an address for workers of streams."""
 
 from __future__ import annotations
 
@@ -7,26 +7,8 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Any
 
-
-def python_workers() -> list[int]:
-    """Processes that the Python daemons of this session, one for each environment, forked for tasks."""
-    from pyspark import SparkContext
-
-    gateway: Any = SparkContext._gateway
-    return [worker for daemon in children_of(gateway.proc.pid) for worker in children_of(daemon)]
-
-
-def children_of(parent: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdigit():
-                facts = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(facts[1]) == parent and facts[0] != "Z":
-                    found.append(int(entry.name))
-    return sorted(found)
+from process_tree import python_workers
 
 
 def listening() -> dict[str, int]:
