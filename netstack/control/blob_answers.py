@@ -40,6 +40,7 @@ class BlobAnswers:
         self._link = link
         self._answer = answer
         self._turn = trio.Lock()
+        self._free = trio.Semaphore(AT_ONCE)
         self._send, self._receive = trio.open_memory_channel[FetchBlob](MAX_FETCHES)
         self._scope = trio.CancelScope()
 
@@ -61,18 +62,19 @@ class BlobAnswers:
         """Serves requests until `stop`."""
         with self._scope:
             async with trio.open_nursery() as nursery:
-                for _ in range(AT_ONCE):
-                    nursery.start_soon(self._work)
+                while True:
+                    await self._free.acquire()
+                    nursery.start_soon(self._serve, await self._receive.receive())
 
-    async def _work(self) -> None:
-        async for fetch in self._receive:
-            try:
-                part = await self._answer(fetch)
-            except Exception as error:  # fails this request only
-                part = BlobPart(fetch.key, 0, -1, safe_error(error).encode())
-            async with self._turn:
-                await self._link.wait_room()
-                self._link.send(part)
+    async def _serve(self, fetch: FetchBlob) -> None:
+        try:
+            part = await self._answer(fetch)
+        except Exception as error:  # fails this request only
+            part = BlobPart(fetch.key, 0, -1, safe_error(error).encode())
+        async with self._turn:
+            await self._link.wait_room()
+            self._link.send(part)
+        self._free.release()
 
     def stop(self) -> None:
         """Ends `run`, because the peer no longer reads. Idempotent."""

@@ -133,7 +133,7 @@ class FrameStream:
 
         Cancellation: loses nothing; call again.
         """
-        await trio.lowlevel.checkpoint()
+        has_waited = False
         if self._share is not None:
             await self._share.wait_turn()
         while True:
@@ -151,6 +151,8 @@ class FrameStream:
                     )
                 end = _LENGTH.size + length
                 if len(self._received) >= end:
+                    if not has_waited:
+                        await trio.lowlevel.checkpoint()
                     began_s = None if self._share is None else self._share.clock()
                     body = bytes(self._received[_LENGTH.size : end])
                     document = unpack(body, self.most_containers(body))
@@ -158,29 +160,33 @@ class FrameStream:
                     if self._share is not None and began_s is not None:
                         self._share.worked(began_s, self.received_bytes)
                     return document
-            await self._read()
+            has_waited |= await self._read()
 
     def close(self) -> None:
         """Closes the stream. Idempotent."""
         self._stream.close()
 
     async def _write(self) -> None:
-        await self._stream.wait_writable()
         sent = self._stream.try_send((bytes(memoryview(self._outbox)[:_WRITE_BYTES]),))
         del self._outbox[:sent]
         if len(self._outbox) < _ROOM_BYTES:
             self._room.set()
             self._room = trio.Event()
+        if self._outbox:
+            await self._stream.wait_writable()
 
     def _give_up(self) -> None:
         self._is_given_up = True
         self._outbox.clear()
         self._room.set()
 
-    async def _read(self) -> None:
+    async def _read(self) -> bool:
+        """Waits for bytes; returns whether it had to."""
+        has_waited = False
         try:
             while (count := self._stream.try_receive_into((self._landing,))) is None:
                 await self._stream.wait_readable()
+                has_waited = True
         except trio.ClosedResourceError as error:
             raise ConnectionLost(f"this process closed its control connection to {self.peer}") from error
         if not count:
@@ -189,6 +195,7 @@ class FrameStream:
             )
         self._received += self._landing[:count]
         self.received_bytes += count
+        return has_waited
 
 
 def pack(document: list[Any]) -> bytes:

@@ -171,16 +171,14 @@ class JobInbox:
             self.post(failure)
 
     async def next(self) -> events.Event:
-        """Waits for the next event.
-
-        Cancellation: loses nothing.
-        """
-        while True:
-            self._post_due()
-            event = self._inbox.take()
-            if event is not None:
-                return event
+        """Waits for the next event. A checkpoint. Cancellation: loses nothing."""
+        self._post_due()
+        if self._inbox:
+            await trio.lowlevel.checkpoint()
+        while (event := self._inbox.take()) is None:
             await self._sleep()
+            self._post_due()
+        return event
 
     def _post_due(self) -> None:
         """Queues the events that are due by the clock."""

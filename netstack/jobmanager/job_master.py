@@ -326,7 +326,6 @@ class JobMaster:
             if isinstance(event, events.SlotsOffered):
                 self._require()
             self._look(before, event)
-            await trio.lowlevel.checkpoint()
         return self.end
 
     def _require(self) -> None:

@@ -59,6 +59,44 @@ class _Registered:
                 deadlines.add(new, scope)
 
 
+@final
+class _Order:
+    """Shuffles ready tasks as `random.Random.shuffle` does, in half of its calls."""
+
+    def __init__(self, seed: int) -> None:
+        self._bits = random.Random(seed).getrandbits
+
+    def shuffle(self, tasks: list[Any]) -> None:
+        for last in range(len(tasks) - 1, 0, -1):
+            size = (last + 1).bit_length()
+            other = self._bits(size)
+            while other > last:
+                other = self._bits(size)
+            tasks[last], tasks[other] = tasks[other], tasks[last]
+
+
+@final
+class _Value:
+    """Replaces `outcome.Value`, whose objects check that they are used once."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def unwrap(self) -> object:
+        return self.value
+
+
+def _joins(status: Any) -> None:
+    """Replaces the second half of the constructor of trio's cancel status: a new one has nothing to recalculate."""
+    parent = status._parent
+    if parent is not None:
+        parent._children.add(status)
+        if parent.effectively_cancelled or status._scope._cancel_called:
+            status.recalculate()
+
+
 @contextlib.contextmanager
 def determined(seed: int, clock: JumpingClock | None = None) -> Iterator[None]:
     """Makes the block deterministic, and restores everything afterwards.
@@ -70,11 +108,12 @@ def determined(seed: int, clock: JumpingClock | None = None) -> Iterator[None]:
     chance = random.Random(seed)
     with contextlib.ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
-        stack.callback(_RUN._r.setstate, _RUN._r.getstate())
         random.seed(seed)
-        _RUN._r.seed(seed)
         for holder, name, instead in (
             (_RUN, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
+            (_RUN, "_r", _Order(seed)),
+            (_RUN, "Value", _Value),
+            (_RUN.CancelStatus, "__attrs_post_init__", _joins),
             (_RUN, "Instruments", dict),  # no instruments; trio checks them several times per step of each task
             (trio.CancelScope, "_might_change_registered_deadline", lambda scope: _Registered(scope)),
             *(() if clock is None else _of_clock(clock)),
