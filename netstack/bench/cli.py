@@ -29,7 +29,7 @@ from .channels.command import channels
 from .checkpoints.command import checkpoints
 from .compare import compare as compare_rows
 from .emulation import emulation_cells, emulation_summary
-from .flags import engine_flags, hosts_flags, json_flag, run_flags, sweep_flags
+from .flags import engine_flags, flag, hosts_flags, json_flag, run_flags, sweep_flags
 from .goals.command import goals
 from .goals.regress import regress
 from .grid import Grid, expected_seconds, with_rows
@@ -73,6 +73,7 @@ SCHEMA_VERSION: Final = 1
 _MOST_REPEATS = 100_000
 _PEER_REPEATS = 5
 _DEFAULT_RUN_S = 3.0
+_FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +117,12 @@ def cli() -> None:
 @cli.command(short_help="One measurement.")
 @run_flags
 @hosts_flags
-@click.option(
-    "--peer",
-    "peers",
-    type=click.Choice(PEERS),
-    multiple=True,
-    help="A peer to measure by turns with netstack; repeatable.",
-)
-@click.option("--repeats", type=COUNT, help="Number of runs whose medians are shown; by default 5 with --peer, else 1.")
-@click.option(
+@flag("--peer", tuple(PEERS), "A peer to measure by turns with netstack; repeatable.", "peers", multiple=True)
+@flag("--repeats", COUNT, "Number of runs whose medians are shown; by default 5 with --peer, else 1.")
+@flag(
     "--hgrm",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write the latency distribution to this file for HdrHistogram's plotters.",
+    click.Path(dir_okay=False, writable=True, path_type=Path),
+    "Write the latency distribution to this file for HdrHistogram's plotters.",
 )
 @json_flag
 @click.pass_obj
@@ -185,10 +180,10 @@ def run(
 @sweep_flags
 @engine_flags
 @hosts_flags
-@click.option(
+@flag(
     "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Results folder; by default results/sweep-<date>. In an existing folder, finished runs are skipped.",
+    _FOLDER,
+    "Results folder; by default results/sweep-<date>. In an existing folder, finished runs are skipped.",
 )
 @json_flag
 @click.pass_obj
@@ -254,9 +249,9 @@ def _run_grid(app: _App, place: Place, grid: Grid, output: Path | None, as_json:
 
 
 @cli.command(short_help="Compare netstack's emulation with a real Flink.")
-@click.option("--repeats", type=COUNT, default=3, show_default=True, help="Passes over the cells.")
-@click.option("--seed", type=COUNT, default=0, show_default=True, help="Seed for the order of the cells.")
-@click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Results folder; see sweep.")
+@flag("--repeats", COUNT, "Passes over the cells.", default=3)
+@flag("--seed", COUNT, "Seed for the order of the cells.", default=0)
+@flag("--output", _FOLDER, "Results folder; see sweep.")
 @json_flag
 @click.pass_obj
 def emulation(app: _App, /, repeats: int, seed: int, output: Path | None, as_json: bool) -> int:
@@ -274,16 +269,12 @@ def emulation(app: _App, /, repeats: int, seed: int, output: Path | None, as_jso
 
 @cli.command(short_help="Rebuild the report of one or several results folders.")
 @click.argument(
-    "folders",
-    metavar="DIR...",
-    nargs=-1,
-    required=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    "folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
-@click.option(
+@flag(
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The page to write; by default report.html in DIR, or comparison.html in the first of several folders.",
+    click.Path(dir_okay=False, path_type=Path),
+    "The page to write; by default report.html in DIR, or comparison.html in the first of several folders.",
 )
 @json_flag
 def report(folders: tuple[Path, ...], output: Path | None, as_json: bool) -> int:
@@ -314,11 +305,9 @@ def _only_results(*paths: Path) -> Iterator[None]:
 @cli.command(short_help="Show which differences between two results exceed the noise.")
 @click.argument("a", metavar="A", type=click.Path(exists=True, path_type=Path))
 @click.argument("b", metavar="B", type=click.Path(exists=True, path_type=Path))
-@click.option(
-    "--threshold", type=NUMBER, help="Percentage of change that counts as a difference if the noise is unknown."
-)
+@flag("--threshold", NUMBER, "Percentage of change that counts as a difference if the noise is unknown.")
 @click.option("--all", "everything", is_flag=True, help="Also list figures within the noise.")
-@click.option("--fail-on", type=click.Choice(["worse"]), help="Exit with 1 if a figure of B is worse.")
+@flag("--fail-on", ("worse",), "Exit with 1 if a figure of B is worse.")
 @json_flag
 def compare(a: Path, b: Path, threshold: float | None, everything: bool, fail_on: str | None, as_json: bool) -> int:
     """Show which differences between two results exceed the noise.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from html import escape
 from pathlib import Path
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, final
 
 import click
 from rich.console import Console
@@ -20,12 +20,12 @@ from netstack.units import three_digits
 
 from . import console
 from .charts.page import document, facts, notes
+from .flags import Flag, flag
 from .host import host_facts, version
 from .spec import Settings
 from .words import plain, setting_name, setting_text
 
 _TITLES: Final = {"isolate": "isolation"}
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def with_facts(spec: Settings, figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,13 +33,10 @@ def with_facts(spec: Settings, figures: Mapping[str, Any]) -> dict[str, Any]:
     return {**figures, "settings": spec.as_dict(), "host": host_facts(), "version": version()}
 
 
-def output_flag(name: str) -> Callable[[_Command], _Command]:
+def output_flag(name: str) -> Flag:
     """The `--output` flag of an experiment with a page."""
-    return click.option(
-        "--output",
-        type=click.Path(file_okay=False, path_type=Path),
-        help=f"Folder of {name}.html and {name}.json; results/{name}-<date> if not given.",
-    )
+    text = f"Folder of {name}.html and {name}.json; results/{name}-<date> if not given."
+    return flag("--output", click.Path(file_okay=False, path_type=Path), text)
 
 
 @final

@@ -56,10 +56,10 @@ class Flag(Protocol):
 def flag(name: str, kind: Any, help: str | None = None, field: str = "", *, default: Any = None, **more: Any) -> Flag:
     """A flag that takes a value: of a click type, or one of a tuple of texts.
 
-    `field` is the command's parameter, if it differs from the name without dashes. A default is shown in the help; a
+    `field` is the command's parameter, by default the name with the unit of the type. A default is shown in the help; a
     duration or size with its unit.
     """
-    field = field or name[2:].replace("-", "_")
+    field = field or _field(name, kind)
     values = default if isinstance(default, tuple) else (default,)
     return click.option(
         name,
@@ -74,7 +74,14 @@ def flag(name: str, kind: Any, help: str | None = None, field: str = "", *, defa
 
 def flag_of(spec: Any, name: str, kind: Any, help: str, field: str = "", **more: Any) -> Flag:
     """A `flag` for a field of a specification, with the default of this instance."""
-    return flag(name, kind, help, field, default=getattr(spec, field or name[2:].replace("-", "_")), **more)
+    return flag(name, kind, help, field, default=getattr(spec, field or _field(name, kind)), **more)
+
+
+def _field(name: str, kind: Any) -> str:
+    """`buffer_timeout_s` for `--buffer-timeout`, a duration."""
+    field = name[2:].replace("-", "_")
+    unit = {DURATION: "_s", LENGTH: "_s", SIZE: "_bytes", RATE: "_per_s"}.get(kind, "")
+    return field if field.endswith(("bytes", "seconds")) else field + unit
 
 
 def _text(field: str, value: Any) -> str:
@@ -191,7 +198,7 @@ _SHARED = flags(
         "Number of connections for the channels, each to its own network environment in the producer's process.",
     ),
     flag("--batch-records", COUNT, "Records in one array or columnar batch; by default about 1 MiB of them."),
-    flag_of(_RUN, "--segment-size", SIZE, "Size of a network buffer.", "segment_size_bytes"),
+    flag_of(_RUN, "--segment-size", SIZE, "Size of a network buffer."),
     flag(
         "--credit",
         SWITCH,
@@ -202,18 +209,12 @@ _SHARED = flags(
         "--debloat",
         DURATION,
         "Buffer debloating: shrink buffers until data in flight takes about this long to consume, such as 1s.",
-        "debloat_s",
     ),
-    flag(
-        "--consume-rate",
-        RATE,
-        "Limit the consumer to this rate in records per second; unlimited by default.",
-        "consume_rate_per_s",
-    ),
+    flag("--consume-rate", RATE, "Limit the consumer to this rate in records per second; unlimited by default."),
     flag_of(
         _RUN, "--transport", get_args(TransportName), "TCP on loopback, TLS over it, a Unix socket, or shared memory."
     ),
-    flag_of(_RUN, "--warmup", LENGTH, "Uncounted time at the start of a run without a rate.", "warmup_s"),
+    flag_of(_RUN, "--warmup", LENGTH, "Uncounted time at the start of a run without a rate."),
     flag_of(_RUN, "--spare-buffers", COUNT, "Additional receive buffers while network memory is idle."),
     flag_of(
         _RUN,
@@ -235,7 +236,6 @@ _SHARED = flags(
         "--spin",
         LENGTH,
         "How long a reader or writer polls for data or buffers before it parks; 0 disables polling.",
-        "spin_s",
     ),
     flag_of(
         _RUN,
@@ -260,9 +260,8 @@ run_flags = flags(
         "--buffer-timeout",
         DURATION,
         "Buffer timeout: 100ms; 0 flushes after every record; none sends only full buffers.",
-        "buffer_timeout_s",
     ),
-    flag("--rate", RATE, "Rate in records per second, open loop; full speed by default.", "rate_per_s"),
+    flag("--rate", RATE, "Rate in records per second, open loop; full speed by default."),
     flag(
         "--input",
         click.Path(exists=True, dir_okay=False, readable=True),
@@ -296,7 +295,6 @@ sweep_flags = flags(
         "--latency-rate",
         RATE,
         "Rate of the latency runs in records per second, open loop.",
-        "latency_rate_per_s",
         default=DEFAULT_LATENCY_RATE_PER_S,
     ),
     flag("--repeats", COUNT, "Passes over the grid.", default=1),
@@ -352,13 +350,7 @@ engine_flags = flags(
     ),
     click.option("--shared-hosts", is_flag=True, help="Allow two nodes of a Spark cluster on one host."),
     flag("--node-ports", Parsed("ports", _ports), "Ports on which nodes listen; by default any.", metavar="FIRST-LAST"),
-    flag(
-        "--executors-timeout",
-        LENGTH,
-        "How long to wait for Spark's executors.",
-        "executors_timeout_s",
-        default="60s",
-    ),
-    flag("--tables-timeout", LENGTH, "How long writing Spark's tables may take.", "tables_timeout_s", default="90s"),
+    flag("--executors-timeout", LENGTH, "How long to wait for Spark's executors.", default="60s"),
+    flag("--tables-timeout", LENGTH, "How long writing Spark's tables may take.", default="90s"),
 )
 """The flags for sweeps on Spark."""

@@ -25,19 +25,10 @@ _DEFAULT: Final = CheckpointsSpec()
 @click.command(short_help="Aligned, unaligned and timed checkpoints under backpressure, side by side.")
 @flags(
     flag_of(
-        _DEFAULT,
-        "--seconds",
-        LENGTH,
-        "Time with checkpoints in each mode at each pressure; the same time without.",
+        _DEFAULT, "--seconds", LENGTH, "Time with checkpoints in each mode at each pressure; the same time without."
     ),
-    flag_of(_DEFAULT, "--interval", LENGTH, "From one checkpoint to the next.", "interval_s"),
-    flag_of(
-        _DEFAULT,
-        "--aligned-timeout",
-        LENGTH,
-        "Timed mode: age at which a checkpoint becomes unaligned.",
-        "aligned_timeout_s",
-    ),
+    flag_of(_DEFAULT, "--interval", LENGTH, "From one checkpoint to the next."),
+    flag_of(_DEFAULT, "--aligned-timeout", LENGTH, "Timed mode: age at which a checkpoint becomes unaligned."),
     flag("--modes", Parsed("modes", listed(str)), "Modes to compare.", default=MODES),
     flag(
         "--pressure",

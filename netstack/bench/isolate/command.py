@@ -33,13 +33,7 @@ _DEFAULT: Final = IsolateSpec()
     flag_of(_DEFAULT, "--seconds", LENGTH, "Length of each phase."),
     flag("--rate", None, "Rate of each producer in records per second; none is full speed.", default="5000"),
     record_bytes_flag(_DEFAULT.record_bytes),
-    flag_of(
-        _DEFAULT,
-        "--slow-rate",
-        RATE,
-        "Rate of B.4 in the middle phase in records per second; 0 stalls it.",
-        "slow_rate_per_s",
-    ),
+    flag_of(_DEFAULT, "--slow-rate", RATE, "Rate of B.4 in the middle phase in records per second; 0 stalls it."),
     flag(
         "--credit",
         tuple(sorted(_CHOSEN)),

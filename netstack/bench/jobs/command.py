@@ -30,11 +30,7 @@ _WAYS: Final = (
 @click.command(short_help="Jobs on real processes: time to start, time to recover, throughput of a chain.")
 @flags(
     flag_of(_DEFAULT, "--tasks", COUNTS, "Numbers of tasks of the timed jobs; even."),
-    flag(
-        "--all-to-all",
-        COUNTS,
-        "Parallelisms of all-to-all jobs; 1000 is a million channels.",
-    ),
+    flag("--all-to-all", COUNTS, "Parallelisms of all-to-all jobs; 1000 is a million channels."),
     flag_of(_DEFAULT, "--taskmanagers", COUNT, "Number of TaskManagers."),
     flag_of(_DEFAULT, "--kills", COUNT, "Number of TaskManager kills; 0 leaves recovery out."),
     flag_of(_DEFAULT, "--records", COUNT, "Records through the chain."),

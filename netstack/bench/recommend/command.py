@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import click
 from rich.markup import escape
@@ -18,13 +18,13 @@ from netstack.errors import ConfigError
 from netstack.units import parse_duration, parse_size
 
 from .. import console
-from ..flags import hosts_flags, json_flag, record_bytes_flag
+from ..flags import flag, hosts_flags, json_flag, record_bytes_flag
 from ..grid import DEFAULT_LATENCY_RATE_PER_S
 from ..mesh.spec import MeshSpec
 from ..report.answers import stored_answers
 from ..report.points import Analysis
 from ..runners import Runners
-from ..spec import RunSpec, constants_of, refuse_below
+from ..spec import Emit, RunSpec, constants_of, refuse_below
 from ..store import StoreError, read_rows
 from ..words import distinct_warnings
 from .answer import Answer, Goal
@@ -66,39 +66,34 @@ def parse_network(text: str) -> tuple[int | None, float]:
 
 @click.command(short_help="Which buffer timeout to set for a goal, and what it costs.")
 @click.argument("results", required=False, type=click.Path(exists=True, path_type=Path))
-@click.option("--p99", "p99_s", type=LENGTH, help="Upper bound of the p99; the answer has the most throughput.")
-@click.option(
+@flag("--p99", LENGTH, "Upper bound of the p99; the answer has the most throughput.")
+@flag(
     "--throughput",
+    Parsed("rate", parse_rate),
+    "Lower bound of the payload, such as 200MB/s; the answer has the least latency.",
     "bytes_per_s",
-    type=Parsed("rate", parse_rate),
-    help="Lower bound of the payload, such as 200MB/s; the answer has the least latency.",
 )
-@click.option(
+@flag(
     "--network",
-    type=Parsed("network", parse_network),
+    Parsed("network", parse_network),
+    "The line of the job, such as 10GbE:0.5ms; this machine's loopback if not given.",
     metavar="[RATE:]ROUND-TRIP",
-    help="The line of the job, such as 10GbE:0.5ms; this machine's loopback if not given.",
 )
 @record_bytes_flag(8)
-@click.option("--channels", type=COUNT, default=1, show_default=True, help="Channels from a source to a sink.")
-@click.option("--parallelism", type=COUNT, default=1, show_default=True, help="Sources that a sink reads from.")
-@click.option(
-    "--emit", type=click.Choice(["record", "batch", "arrow"]), default="record", help="How the job writes its records."
-)
-@click.option(
+@flag("--channels", COUNT, "Channels from a source to a sink.", default=1)
+@flag("--parallelism", COUNT, "Sources that a sink reads from.", default=1)
+@flag("--emit", get_args(Emit), "How the job writes its records.", default="record")
+@flag(
     "--rate",
+    NUMBER,
+    "Records a second of the runs that measure latency.",
     "rate_per_s",
-    type=NUMBER,
     default=DEFAULT_LATENCY_RATE_PER_S,
-    show_default=True,
-    help="Records a second of the runs that measure latency.",
 )
-@click.option(
-    "--segment-size", "segment_size_bytes", type=SIZE, default="32KiB", show_default=True, help="Of a buffer."
-)
+@flag("--segment-size", SIZE, "Of a buffer.", default="32KiB")
 @acts_as_flag
-@click.option("--seconds", type=NUMBER, default=0.7, show_default=True, help="Length of each run.")
-@click.option("--budget", "budget_s", type=LENGTH, default="3min", show_default=True, help="No run begins after this.")
+@flag("--seconds", NUMBER, "Length of each run.", default=0.7)
+@flag("--budget", LENGTH, "No run begins after this.", default="3min")
 @hosts_flags
 @json_flag
 @click.pass_context

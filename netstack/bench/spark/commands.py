@@ -13,18 +13,20 @@ from netstack.cli.values import COUNT, DURATION, SIZE, SIZES
 from netstack.units import format_count, format_duration, format_size, three_digits
 
 from .. import console
-from ..flags import json_flag
+from ..flags import flag, json_flag
+
+_master_flag = flag("--master", None, "Spark's master.", default="local[2]", metavar="URL")
 
 
 @click.command(short_help="Measure a DataFrame's way through netstack's channels, beside Spark's own shuffle.")
-@click.option("--rows", type=COUNT, default=2_000_000, show_default=True, help="Rows of the DataFrame.")
-@click.option("--most-bytes", type=SIZE, default="512MiB", show_default=True, help="Greatest size of the DataFrame.")
-@click.option("--record-sizes", type=SIZES, default="16,128,1KiB", show_default=True, help="Sizes of a row.")
-@click.option("--keys", type=COUNT, default=10_000, show_default=True, help="Number of distinct keys.")
-@click.option("--buffer-timeout", "buffer_timeout_s", type=DURATION, default="100ms", show_default=True)
-@click.option("--repeats", type=COUNT, default=3, show_default=True, help="Passes of each, by turns, after a warm-up.")
-@click.option("--master", metavar="URL", default="local[2]", show_default=True, help="Spark's master.")
-@click.option("--partitions", type=COUNT, help="Input and output partitions; default: N of local[N], else 2.")
+@flag("--rows", COUNT, "Rows of the DataFrame.", default=2_000_000)
+@flag("--most-bytes", SIZE, "Greatest size of the DataFrame.", default="512MiB")
+@flag("--record-sizes", SIZES, "Sizes of a row.", default="16,128,1KiB")
+@flag("--keys", COUNT, "Number of distinct keys.", default=10_000)
+@flag("--buffer-timeout", DURATION, default="100ms")
+@flag("--repeats", COUNT, "Passes of each, by turns, after a warm-up.", default=3)
+@_master_flag
+@flag("--partitions", COUNT, "Input and output partitions; default: N of local[N], else 2.")
 @json_flag
 def exchange(master: str, partitions: int | None, as_json: bool, **settings: Any) -> int:
     """Repartitions a DataFrame by key, with netstack's exchange and with Spark's repartition, and compares the speed.
@@ -72,9 +74,9 @@ def print_exchange(result: Mapping[str, Any], out: Console) -> None:
 
 
 @click.command(short_help="Measure Spark's stream source netstack, beside Spark's own sources.")
-@click.option("--rows", type=COUNT, default=100_000, show_default=True, help="Rows of a micro-batch, 16 bytes each.")
-@click.option("--batches", type=COUNT, default=10, show_default=True, help="Micro-batches after a warm-up.")
-@click.option("--master", metavar="URL", default="local[2]", show_default=True, help="Spark's master.")
+@flag("--rows", COUNT, "Rows of a micro-batch, 16 bytes each.", default=100_000)
+@flag("--batches", COUNT, "Micro-batches after a warm-up.", default=10)
+@_master_flag
 @json_flag
 def streams(rows: int, batches: int, master: str, as_json: bool) -> int:
     """Reads rows by streaming queries from a netstack Publisher, Spark's rate source, Parquet files, and a socket."""
