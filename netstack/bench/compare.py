@@ -26,7 +26,7 @@ from .grid import run_kind
 from .interval import ENOUGH_REPEATS, JUDGED, Interval
 from .spec import RunSpec
 from .store import Row
-from .words import is_duration, setting
+from .words import counted, is_duration, setting
 
 Verdict = Literal["better", "worse", "same"]
 
@@ -206,10 +206,10 @@ def _remarks(
     for name, rows, points, others in (("A", a, here, there), ("B", b, there, here)):
         alone = sum(point not in others for point in points)
         if alone:
-            remarks.append(f"{alone} point{'s' if alone > 1 else ''} only in {name}")
+            remarks.append(f"{counted(alone, 'point')} only in {name}")
         failed = len(rows) - sum(len(texts) for texts in points.values())
         if failed:
-            remarks.append(f"{failed} failed run{'s' if failed > 1 else ''} of {name} left out")
+            remarks.append(f"{counted(failed, 'failed run')} of {name} left out")
     lengths = [
         {_value("seconds", row.get("settings_seconds")) for rows in points.values() for row in rows}
         for points in (here, there)

@@ -25,6 +25,6 @@ class Figure:
             return None
         return cls(statistics.median(present), present[0], present[-1], len(present))
 
-    def spread(self, write: Callable[[float], str], unit: str = "") -> str:
+    def spread(self, write: Callable[[float], str]) -> str:
         """The range of the repeats for a tooltip: `3.9 to 4.5 ms in 3 runs`; empty for a single run."""
-        return f"{write(self.low)} to {write(self.high)}{unit} in {self.count} runs" if self.count > 1 else ""
+        return f"{write(self.low)} to {write(self.high)} in {self.count} runs" if self.count > 1 else ""

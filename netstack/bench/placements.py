@@ -27,6 +27,7 @@ from .runners import Runners
 from .spec import RunSpec, constants_of
 from .store import Store
 from .sweep import Progress, RunOnce
+from .words import counted
 
 Open = tuple[RunOnce, Progress]
 
@@ -195,8 +196,7 @@ class SparkPlace(Place):
         """Prints the nodes and the number of subtasks."""
         if runs:
             spec: Any = runs[0].spec
-            plural = "s" if spec.sources_per_node > 1 else ""
-            each = f"{spec.sources_per_node} source{plural} {'or' if spec.one_way else 'and'} as many sinks"
+            each = f"{counted(spec.sources_per_node, 'source')} {'or' if spec.one_way else 'and'} as many sinks"
             console.print(
                 f"starting Spark at {escape(self.settings['master'])}: {spec.nodes} nodes with {each} each",
                 soft_wrap=True,

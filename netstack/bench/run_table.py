@@ -15,7 +15,7 @@ from .console import table as made_table
 from .interval import Interval
 from .report.charts import PERCENTILES
 from .spec import RunSpec
-from .words import buffers_of, setting_text
+from .words import buffers_of, counted, setting_text
 
 _CAUSE: Final = "netstack_output_{}_flushes_total"
 
@@ -72,7 +72,7 @@ def describe_spec(spec: RunSpec) -> str:
     parts = [
         spec.rows,
         f"by {spec.emit}",
-        f"{spec.channels:,} channel{'s' if spec.channels > 1 else ''}",
+        counted(spec.channels, "channel"),
         f"buffer timeout {format_duration(spec.buffer_timeout_s, space=' ')}",
         buffers_of(spec),
         spec.transport,

@@ -12,6 +12,7 @@ from rich.table import Table
 from netstack.units import format_count, format_latency, three_digits
 
 from .. import console
+from ..words import counted
 from .matrix import Matrix
 from .spec import MeshSpec
 
@@ -29,9 +30,9 @@ def print_matrix(spec: MeshSpec, out: Console, *, channels: bool = True) -> None
     for row in Matrix(spec).as_rows():
         table.add_row(escape(row["address"]), *(_numbers(row[task]) for task in tasks))
     out.print(table)
-    ends = f"{_count(spec.sources, 'source')} to {_count(spec.sinks, 'relay' if spec.relay else 'sink')}"
+    ends = f"{counted(spec.sources, 'source')} to {counted(spec.sinks, 'relay' if spec.relay else 'sink')}"
     back = " and back" if spec.relay else ""
-    each = f", {_count(spec.channels, 'channel')} from each to each" if channels else ""
+    each = f", {counted(spec.channels, 'channel')} from each to each" if channels else ""
     out.print(f"all-to-all: {ends}{back}{each}")
 
 
@@ -95,10 +96,6 @@ def _numbers(subtasks: Sequence[int]) -> str:
         return "\u2013"
     first, last = subtasks[0], subtasks[-1]
     return f"{len(subtasks)}: #{first}" + (f" to #{last}" if last > first else "")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _cell(value: Any, write: Any) -> str:

@@ -26,7 +26,7 @@ from ..report.points import Analysis
 from ..runners import Runners
 from ..spec import Emit, RunSpec, constants_of, refuse_below
 from ..store import StoreError, read_rows
-from ..words import distinct_warnings
+from ..words import counted, distinct_warnings
 from .answer import Answer, Goal
 from .lines import lines, memory_bytes, settings_of, spec_of
 from .measure import Measurer
@@ -161,7 +161,7 @@ def _measured(runners: Runners, goal: Goal, settings: dict[str, Any]) -> list[di
     result = Search(measurer, goal, has_time=has_time).run()
     if result is None:
         raise ConfigError("--budget: there is no time for one repeat; give a longer one")
-    words = f"{spec.rows}, {spec.channels:,} channel{'s' if spec.channels > 1 else ''}"
+    words = f"{spec.rows}, {counted(spec.channels, 'channel')}"
     warned = [f"{text} ({count} of {len(measurer.rows)} runs)" for text, count in distinct_warnings(measurer.rows)]
     return [_document(result, words, measurer.spec, warned)]
 

@@ -20,7 +20,7 @@ from netstack.units import format_size, three_digits
 from ..figure import Figure
 from ..spec import RunSpec
 from ..store import Row
-from ..words import setting, setting_name, setting_text
+from ..words import counted, setting, setting_name, setting_text
 from .charts import timeout_label
 from .points import Analysis, facet, row_kind
 
@@ -58,10 +58,9 @@ class Link:
     @property
     def words(self) -> str:
         """The workload, for the subtitle of a chart."""
-        plural = "s" if self.channels > 1 else ""
         parts = [
             f"{format_size(self.record_bytes, space=' ')} records",
-            f"{self.channels:,} channel{plural}",
+            counted(self.channels, "channel"),
             f"timeout {timeout_label(self.timeout_s)}",
             f"buffers of {format_size(self.segment_bytes, space=' ')}",
             *(f"{setting_name(name)} {text}" for name, text in self.extras if name != "segment_size_bytes"),

@@ -14,6 +14,7 @@ from netstack.units import format_duration, three_digits
 from ..charts.page import facts
 from ..figure import Figure
 from ..store import Row
+from ..words import counted
 
 
 def on_spark(rows: Sequence[Row]) -> bool:
@@ -37,7 +38,7 @@ def executors(rows: Sequence[Row]) -> str:
     many, hosts = max(((_count(row, "spark_executors"), _count(row, "spark_hosts")) for row in rows), default=(0, 0))
     if not many or not hosts:
         return ""
-    return f"{many} executor{'s' if many > 1 else ''} on {f'{hosts} hosts' if hosts > 1 else 'one host'}"
+    return f"{counted(many, 'executor')} on {f'{hosts} hosts' if hosts > 1 else 'one host'}"
 
 
 def spark_remarks(rows: Sequence[Row]) -> list[str]:

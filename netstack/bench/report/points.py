@@ -22,7 +22,7 @@ from ..figure import Figure
 from ..grid import Kind, run_kind
 from ..spec import constants_of
 from ..store import Row
-from ..words import plain, setting, setting_name, setting_text
+from ..words import counted, plain, setting, setting_name, setting_text
 
 REFERENCE_TIMEOUT_S: Final = 0.1  # the field's default
 PREFIX_BYTES: Final = 4  # length prefix of a record on the wire
@@ -64,8 +64,7 @@ class Line:
     def words(self) -> str:
         """For sentences."""
         more = "".join(f", {setting_name(name)} {text}" for name, text in self.extras)
-        plural = "s" if self.channels > 1 else ""
-        return f"{format_size(self.record_bytes, space=' ')} records, {self.channels:,} channel{plural}{more}"
+        return f"{format_size(self.record_bytes, space=' ')} records, {counted(self.channels, 'channel')}{more}"
 
 
 class Analysis:

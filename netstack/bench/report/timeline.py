@@ -21,6 +21,7 @@ from ..charts.plane import Plane, draw_plane
 from ..charts.svg import Mark, Series, nice_ticks
 from ..grid import Kind
 from ..store import Row
+from ..words import counted
 from .charts import View, panel, tabs, timeout_label, views
 from .filters import Filters
 from .points import Analysis, Line
@@ -117,7 +118,7 @@ def _view(row: Row, parts: Sequence[tuple[str, str, float]], numbers: Mapping[_T
         note = f'<p class="note">On average: {escape(means)}.</p>'
         most = max(map(len, present.values()))
         if most < _LEAST_SAMPLES:
-            why = f"Too short a run for a line: {most} sample{'s' if most > 1 else ''} of each task."
+            why = f"Too short a run for a line: {counted(most, 'sample')} of each task."
             drawn.append(panel(number, f'<p class="note">{why}</p>{note}'))
             continue
         series = [
