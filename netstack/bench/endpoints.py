@@ -22,7 +22,7 @@ SPARE_SEGMENTS: Final = 64  # for a pool that grows before another has shrunk
 
 
 def address_of(spec: RunSpec, socket_path: Path) -> str:
-    """Where a TaskManager of the run listens; the producer's address sets the delay and rate of the connection."""
+    """The listening address of a TaskManager; the producer's address sets the delay and rate of the connection."""
     plain = {
         "unix": f"unix://{socket_path}",
         "shm": f"shm://bench-{os.getpid()}-{socket_path.stem}",

@@ -164,7 +164,7 @@ def _checkpoints(size: Parsed, mode: Any, length: Parsed, more: str) -> Flag:
 
 
 def _use_constants(context: click.Context, parameter: click.Parameter, acts_as: str) -> str:
-    """What cannot be set there becomes the default of its flag."""
+    """Makes the constants of the selected system the defaults of their flags."""
     context.default_map = {name: f"{value:g}" for name, value in constants_of(acts_as).items()}
     return acts_as
 

@@ -2,8 +2,8 @@
 
 - Every engine is paced the same way: sleep until `SPIN_NS` before the due time, then spin on the clock. A trio engine
   sleeps by a kernel timer (`alarm`): trio's sleep is too coarse for a thousand records per second, and a core that
-  never sleeps delays other processes. Where other processes need the processor nobody spins: the timer alone wakes the
-  task, 50 to 150 us late.
+  never sleeps delays other processes. Where other processes need the processor, no engine spins: the timer alone wakes
+  the task, 50 to 150 us late.
 - Open loop: record i is due at `start_ns + i / rate`, regardless of earlier records. A late pacer returns everything
   that is due at once and never moves a due time, so a stall is visible in the latencies.
 - Records that were due before the end of a run are sent even when late, up to twice the run's length: otherwise the

@@ -1,4 +1,4 @@
-"""Where a sweep runs: two processes of this machine, TaskManagers on hosts, or nodes of a Spark cluster.
+"""The places of a sweep: two processes of this machine, TaskManagers on hosts, or nodes of a Spark cluster.
 
 `--engine auto` takes hosts if they are named, else local Spark. If Spark cannot run or does not support the request, it
 takes two processes and prints why.
@@ -59,7 +59,7 @@ class Bar(Progress, Protocol):
 
 
 class Place(Protocol):
-    """Where runs are made."""
+    """A place that makes runs."""
 
     @property
     def start_s(self) -> float:

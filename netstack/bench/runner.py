@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 OURS: Final = "netstack"
 DEFAULT_SECONDS: Final = 3.0
-"""How long a run lasts when neither records nor seconds are given."""
+"""Length of a run without `records` and `seconds`."""
 
 _LATE_NS = 1_000_000_000  # records that arrive this long after the last was sent: the receiver is too slow
 _RATE_KEPT = 0.98  # below this part of the requested rate there is a warning

@@ -113,7 +113,7 @@ class RunSpec(Settings):
     """
 
     ENGINE_KIND: ClassVar[str] = "local"
-    """How the two ends are started: `local`, `hosts` or `spark`."""
+    """The kind of processes of the two ends: `local`, `hosts`, `spark` or `flink`."""
 
     START_S: ClassVar[float] = 0.75
     """Time of a run besides its length: two Python processes import numpy and trio and connect."""

@@ -14,7 +14,7 @@ import trio
 from .pacing import clock_ns
 
 GRAIN_NS: Final = 10_000_000
-"""How far ahead of its turns a consumer may be before it sleeps, and the most that it may catch up."""
+"""The lead over its turns at which a consumer sleeps, and the limit of what it may catch up."""
 
 
 @final

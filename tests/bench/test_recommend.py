@@ -35,24 +35,31 @@ def frontier(rng: random.Random, noise: float, drift: float) -> Callable[[float]
     return measure
 
 
-def searched(goal: Goal, noise: float = 0.0, seed: int = 0) -> tuple[Answer, Search]:
+def searched(goal: Goal, noise: float = 0.0, seed: int = 0) -> tuple[Answer, int]:
+    """The answer, and the number of measurements."""
     drift = 0.2 if goal.mb_per_s is None else 0.0  # absolute figures are those of a machine that stands still
-    search = Search(frontier(random.Random(seed), noise, drift), goal)
-    found = search.run()
+    measure = frontier(random.Random(seed), noise, drift)
+    samples: list[Sample] = []
+
+    def measured(timeout_s: float) -> Sample:
+        samples.append(measure(timeout_s))
+        return samples[-1]
+
+    found = Search(measured, goal).run()
     assert found is not None
-    return found, search
+    return found, len(samples)
 
 
 @pytest.mark.parametrize("bound_us", [500.0, 1000.0, 4000.0, 15_000.0, 20_400.0, 90_000.0, 1e6])
 def test_the_longest_timeout_within_a_latency_or_one_that_keeps_as_much(bound_us: float) -> None:
-    found, search = searched(Goal(p99_us=bound_us))
+    found, repeats = searched(Goal(p99_us=bound_us))
     within = [timeout_s for timeout_s in LADDER_S if p99_at(timeout_s) <= bound_us]
     most = max(map(kept_at, within))
     assert found.is_decided
     assert found.is_reached
     assert found.point.timeout_s in within
     assert kept_at(found.point.timeout_s or 0.0) >= most - 0.03
-    assert search.repeats <= 3 * 4, "bisection measures few of the timeouts"
+    assert repeats <= 3 * 4, "bisection measures few of the timeouts"
 
 
 @pytest.mark.parametrize("part", [0.55, 0.7, 0.9, 0.99])
@@ -76,8 +83,8 @@ def test_what_is_decided_is_right(goal: Goal, noise: float) -> None:
     decided = wrong = 0
     rounds = 80
     for seed in range(rounds):
-        found, search = searched(goal, noise, seed)
-        assert search.repeats <= 5 * MOST_REPEATS
+        found, repeats = searched(goal, noise, seed)
+        assert repeats <= 5 * MOST_REPEATS
         if not found.is_decided or not found.is_reached:
             continue
         decided += 1

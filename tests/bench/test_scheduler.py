@@ -32,6 +32,7 @@ CONTRACT = {
     "results",
     "delivered",
     "warnings",
+    "settings",
     "host",
     "version",
 }
@@ -92,8 +93,10 @@ def test_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
 def test_flinks_figures_stand_beside_their_parallelism(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result: dict[str, Any] = measuring.measure(2, steps={SOME[0]: STEPS[SOME[0]]}, repeats=(1, 1))
-    monkeypatch.setattr(measuring, "measure", lambda parallelism, on_step: {**result, "parallelism": parallelism})
+    result: dict[str, Any] = measuring.measure(
+        measuring.SchedulerSpec(parallelism=2), steps={SOME[0]: STEPS[SOME[0]]}, repeats=(1, 1)
+    )
+    monkeypatch.setattr(measuring, "measure", lambda spec, on_step: {**result, **spec.as_dict()})
     assert main(["scheduler"]) == 0
     text = capsys.readouterr().out
     assert "10,000 subtasks each" in text
@@ -108,7 +111,7 @@ def test_a_parallelism_that_cannot_be_halved_or_made_is_refused(
     assert main(["scheduler", "--parallelism", str(parallelism)]) == 2
     assert f"--parallelism {parallelism}" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="even number"):
-        measuring.measure(parallelism)
+        measuring.SchedulerSpec(parallelism=parallelism)
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ class Upright:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plane:
-    """What to draw.
+    """The description of a chart.
 
     `span` has the ends of the horizontal axis, `below` its (position, label) ticks, `domain` the least and greatest
     value before rounding. With `bare`, lines have no marks and the script shows the values at the pointer. A mark that

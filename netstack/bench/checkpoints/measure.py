@@ -34,7 +34,7 @@ from .operators import SINK, SOURCE, TAKEN, job
 from .spec import SINKS, WARM_UP_S, CheckpointsSpec, Mode
 
 PATIENCE_S: Final = 60.0
-"""How much longer than expected a job may take; aligned checkpoints are slow under pressure."""
+"""The time that a job may take beyond the expected one; aligned checkpoints are slow under pressure."""
 
 SHARED_BYTES: Final = 8 * MIB
 """Memory of a TaskManager besides the job's: for the network that jobs share, unused here."""

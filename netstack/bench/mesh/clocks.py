@@ -75,7 +75,7 @@ def translate(there_ns: Int64s, source: HostClock, sink: HostClock) -> Int64s:
 
 
 def latency_correction_ns(source: HostClock, sink: HostClock, at_ns: int) -> int:
-    """What to add to a latency around `at_ns`, with start times from the first measurements.
+    """The correction of a latency around `at_ns`, with start times from the first measurements.
 
     The source paces by its own clock from a start that it received, the sink subtracts due times in its own clock: the
     difference contains the drift of both clocks since then.

@@ -37,7 +37,7 @@ class Daemon:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the daemon reported about itself."""
+        """The facts that the daemon reported about itself."""
         return self.taskmanager.facts
 
     @property

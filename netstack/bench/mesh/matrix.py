@@ -114,7 +114,7 @@ class Matrix:
         )
 
     def placed(self, taskmanagers: Sequence[str]) -> FixedPlacement:
-        """Where the subtasks run; `taskmanagers` are the names of the TaskManagers in the order of the hosts."""
+        """The TaskManager of each subtask; `taskmanagers` are their names in the order of the hosts."""
         taskmanagers_of: dict[str, list[str]] = {}
         for each in self.placements:
             taskmanagers_of.setdefault(each.task, []).append(taskmanagers[each.host])

@@ -38,7 +38,7 @@ class Host:
 @final
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Everything that is known after a run.
+    """The results of a run, before they become a document.
 
     Times are in the coordinator's clock; `stopped_ns` has the time at which each source stopped.
     """

@@ -145,7 +145,7 @@ class SinkVerifier:
 
 
 def order_of(spec: RunSpec) -> Order:
-    """How a source distributes its records over its lanes."""
+    """The order in which a source distributes its records over its lanes."""
     return Order.BLOCKS if spec.emit == "arrow" else Order.ROUND_ROBIN
 
 

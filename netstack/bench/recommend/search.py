@@ -78,11 +78,6 @@ class Search:
         """The answer by the samples so far."""
         return answer([self._point(timeout_s) for timeout_s in self._samples], self._goal, self._ladder_s[-1])
 
-    @property
-    def repeats(self) -> int:
-        """The number of samples so far."""
-        return sum(map(len, self._samples.values()))
-
     def _settle(self, timeout_s: float) -> Point | None:
         """Repeats a point until its judgement is clear, `FIRST_REPEATS` times at most; None without time for one."""
         while len(self._samples.get(timeout_s, ())) < FIRST_REPEATS:

@@ -37,7 +37,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleSpec(Settings):
-    """What is measured; `most` limits the number of channels, connections and TaskManagers."""
+    """The settings of the command; `most` limits the number of channels, connections and TaskManagers."""
 
     axes: tuple[str, ...] = AXES
     most: int | None = None

@@ -36,7 +36,7 @@ _NOW_S: Final = 0.0
 @final
 @dataclass(slots=True)
 class Done:
-    """What the scheduler has done so far: tasks, partitions, bytes of descriptors, and the length of each step."""
+    """Counters of the work of a scheduler: tasks, partitions, bytes of descriptors, and the length of each step."""
 
     deployed: int = 0
     deployed_bytes: int = 0

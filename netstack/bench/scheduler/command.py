@@ -42,10 +42,11 @@ def scheduler(parallelism: int, as_json: bool) -> int:
     No process is started and nothing is sent: slots and TaskManagers are events. Exit code 1 if a step had a wrong
     result.
     """
-    from .measure import measure
+    from .measure import SchedulerSpec, measure
 
+    spec = SchedulerSpec(parallelism=parallelism)
     with console.err().status("scheduling") as status:
-        result = measure(parallelism, on_step=lambda name: status.update(name.replace("_", " ")))
+        result = measure(spec, on_step=lambda name: status.update(name.replace("_", " ")))
     return console.finish(result, as_json, print_scheduler)
 
 

@@ -21,7 +21,8 @@ from netstack.schedule.strategies.strategy import RegionScheduling, VertexwiseSc
 from netstack.schedule.topology.regions import Regions
 from netstack.schedule.topology.topology import Topology
 
-from ..host import host_facts, version
+from ..experiment import with_facts
+from ..spec import Settings
 from .cluster import Cluster
 from .trials import BATCH, STEPS, STREAMING, Facts, Step, Trial, job_of, scheduler_of
 
@@ -44,8 +45,20 @@ class Timing:
     expected: Facts
 
 
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSpec(Settings):
+    """The parallelism of the source and of the sink."""
+
+    parallelism: int
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.parallelism <= MOST_PARALLELISM or self.parallelism % 2:
+            raise ConfigError(f"--parallelism {self.parallelism}: give an even number from 2 to {MOST_PARALLELISM}")
+
+
 def measure(
-    parallelism: int,
+    spec: SchedulerSpec,
     *,
     steps: Mapping[str, Step] = STEPS,
     on_step: Callable[[str], None] | None = None,
@@ -54,13 +67,8 @@ def measure(
     """Times every step and returns the document of the command (`bench/METHOD.md` describes each key).
 
     `repeats` are the minimum for each step, and the maximum for quick ones.
-
-    Raises:
-        ConfigError: the parallelism is not even or out of range.
     """
-    if not 2 <= parallelism <= MOST_PARALLELISM or parallelism % 2:
-        raise ConfigError(f"--parallelism {parallelism}: give an even number from 2 to {MOST_PARALLELISM}")
-    report = on_step or (lambda _: None)
+    parallelism, report = spec.parallelism, on_step or (lambda _: None)
     halves: dict[str, Timing] = {}
     wholes: dict[str, Timing] = {}
     for name, step in steps.items():
@@ -68,7 +76,8 @@ def measure(
         halves[name], wholes[name] = time_step(step, (parallelism // 2, parallelism), repeats)
     report("memory")
     memory, sizes = peak_bytes(parallelism), descriptor_sizes(parallelism)
-    return {
+    problems = _problems(halves, wholes)
+    figures = {
         "parallelism": parallelism,
         **_headlines(wholes),
         "topology_bytes": memory["topology"],
@@ -82,11 +91,10 @@ def measure(
         "memory_bytes": memory,
         "work": _work(wholes),
         "results": {name: dict(timing.facts) for name, timing in wholes.items()},
-        "delivered": not _problems(halves, wholes),
-        "warnings": _problems(halves, wholes),
-        "host": host_facts(),
-        "version": version(),
+        "delivered": not problems,
+        "warnings": problems,
     }
+    return with_facts(spec, figures)
 
 
 @final

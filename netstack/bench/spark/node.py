@@ -49,7 +49,7 @@ PEER: Final = "peer"
 OK: Final = "ok"
 LOST: Final = "lost"
 KINDS: Final = (SETUP, FAULT, TIMEOUT, PEER, LOST, OK)
-"""How a node ended, the likelier root cause first. A lost node has returned nothing."""
+"""The ways in which a node ends, the likelier root cause first. A lost node has returned nothing."""
 
 INVOKABLES: Final = ("netstack.bench.mesh.invokables:",)
 _PACKED: Final = "netstack.bench.packed"
