@@ -114,7 +114,7 @@ def cli() -> None:
     """Measures netstack between two processes over a real network stack, and verifies every delivery."""
 
 
-@cli.command(short_help="One measurement.")
+@cli.command(short_help="Run one measurement and print its table.")
 @run_flags
 @hosts_flags
 @flag("--peer", tuple(PEERS), "A peer to measure by turns with netstack; repeatable.", "peers", multiple=True)

@@ -23,7 +23,7 @@ _DEFAULT: Final = ChannelsSpec()
 @click.command(short_help="Cost of idle logical channels: time to open, memory, CPU.")
 @flags(
     flag_of(_DEFAULT, "--channels", COUNT, f"Logical channels on the one connection, {MOST_CHANNELS} at most."),
-    flag_of(_DEFAULT, "--idle-seconds", LENGTH, "How long they are idle."),
+    flag_of(_DEFAULT, "--idle-seconds", LENGTH, "Time for which they are idle."),
     json_flag,
 )
 def channels(channels: int, idle_seconds: float, as_json: bool) -> int:

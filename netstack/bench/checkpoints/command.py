@@ -27,7 +27,7 @@ _DEFAULT: Final = CheckpointsSpec()
     flag_of(
         _DEFAULT, "--seconds", LENGTH, "Time with checkpoints in each mode at each pressure; the same time without."
     ),
-    flag_of(_DEFAULT, "--interval", LENGTH, "From one checkpoint to the next."),
+    flag_of(_DEFAULT, "--interval", LENGTH, "Interval between checkpoints."),
     flag_of(_DEFAULT, "--aligned-timeout", LENGTH, "Timed mode: age at which a checkpoint becomes unaligned."),
     flag("--modes", Parsed("modes", listed(str)), "Modes to compare.", default=MODES),
     flag(
@@ -46,7 +46,7 @@ _DEFAULT: Final = CheckpointsSpec()
 )
 @click.pass_obj
 def checkpoints(app: Any, /, modes: tuple[str, ...], output: Path | None, as_json: bool, **settings: Any) -> int:
-    """Sources in one process, a keyed exchange over TCP, slow sinks with state in another; checkpoints in each mode.
+    """Takes checkpoints under backpressure in each mode: sources in one process, slow sinks with state in another.
 
     Aligned barriers wait behind the records that are queued in front of the sinks, so backpressure delays them.
     Unaligned barriers overtake the records, which become part of the checkpoint.

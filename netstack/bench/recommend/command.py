@@ -13,7 +13,7 @@ import click
 from rich.markup import escape
 
 from netstack.cli.network_flags import acts_as_flag
-from netstack.cli.values import COUNT, LENGTH, NUMBER, SIZE, Parsed
+from netstack.cli.values import COUNT, LENGTH, RATE, SIZE, Parsed
 from netstack.errors import ConfigError
 from netstack.units import parse_duration, parse_size
 
@@ -66,7 +66,7 @@ def parse_network(text: str) -> tuple[int | None, float]:
 
 @click.command(short_help="Which buffer timeout to set for a goal, and what it costs.")
 @click.argument("results", required=False, type=click.Path(exists=True, path_type=Path))
-@flag("--p99", LENGTH, "Upper bound of the p99; the answer has the most throughput.")
+@flag("--p99", LENGTH, "Upper bound of the p99 latency; the answer has the most throughput.")
 @flag(
     "--throughput",
     Parsed("rate", parse_rate),
@@ -76,24 +76,18 @@ def parse_network(text: str) -> tuple[int | None, float]:
 @flag(
     "--network",
     Parsed("network", parse_network),
-    "The line of the job, such as 10GbE:0.5ms; this machine's loopback if not given.",
+    "The network of the job, such as 10GbE:0.5ms; by default this machine's loopback.",
     metavar="[RATE:]ROUND-TRIP",
 )
 @record_bytes_flag(8)
 @flag("--channels", COUNT, "Channels from a source to a sink.", default=1)
 @flag("--parallelism", COUNT, "Sources that a sink reads from.", default=1)
 @flag("--emit", get_args(Emit), "How the job writes its records.", default="record")
-@flag(
-    "--rate",
-    NUMBER,
-    "Records a second of the runs that measure latency.",
-    "rate_per_s",
-    default=DEFAULT_LATENCY_RATE_PER_S,
-)
-@flag("--segment-size", SIZE, "Of a buffer.", default="32KiB")
+@flag("--rate", RATE, "Rate of the latency runs in records per second, open loop.", default=DEFAULT_LATENCY_RATE_PER_S)
+@flag("--segment-size", SIZE, "Size of a network buffer.", default="32KiB")
 @acts_as_flag
-@flag("--seconds", NUMBER, "Length of each run.", default=0.7)
-@flag("--budget", LENGTH, "No run begins after this.", default="3min")
+@flag("--seconds", LENGTH, "Length of each run.", default=0.7)
+@flag("--budget", LENGTH, "Time after which no run begins.", default="3min")
 @hosts_flags
 @json_flag
 @click.pass_context
@@ -106,12 +100,12 @@ def recommend(
     as_json: bool,
     **settings: Any,
 ) -> int:
-    """Names the buffer timeout to set: with --p99 the one with most throughput, with --throughput the shortest.
+    """Recommends a buffer timeout: with --p99 the one with the most throughput, with --throughput the shortest.
 
-    Without a goal it is the shortest that keeps 90 % of the throughput at 100 ms. It measures each point three times or
-    more, until the ranges are small enough or the budget ends. With RESULTS (a sweep's folder) it measures nothing.
+    Without a goal it is the shortest that keeps 90 % of the throughput at 100 ms. Each point is measured three times or
+    more, until the ranges are small enough or the budget ends. With RESULTS (a sweep's folder) nothing is measured.
 
-    Exit code 1 when no timeout reaches the goal, or the data do not decide.
+    Exit code 1 if no timeout reaches the goal, or the data do not decide.
     """
     if p99_s is not None and bytes_per_s is not None:
         raise ConfigError("--p99 with --throughput: one of them is the goal, the other what it costs; leave one out")

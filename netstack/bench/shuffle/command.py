@@ -20,24 +20,32 @@ from .measure import ShuffleSpec, measure
 from .rows import MODES
 
 
-@click.command(short_help="Rows of 100 bytes from every producer to every consumer: pipelined, hybrid, blocking.")
+@click.command(short_help="Shuffle of a batch job: pipelined, hybrid, blocking; rate, disk, memory.")
 @flags(
-    flag("--bytes", SIZE, "Of all rows.", "size_bytes", default="256MiB"),
-    flag("--mode", tuple(MODES), "May be given several times; all if not given.", "modes", multiple=True),
-    flag("--producers", COUNT, default=2),
-    flag("--consumers", COUNT, default=2),
-    flag("--taskmanagers", COUNT, "Processes on this machine.", default=2),
-    flag("--slots", COUNT, "Of each; with 1 the second stage waits.", default=2),
-    flag("--repeats", COUNT, "Of each mode, by turns.", default=3),
+    flag("--bytes", SIZE, "Size of all rows together.", "size_bytes", default="256MiB"),
+    flag("--mode", tuple(MODES), "How the stages exchange rows; repeatable, by default all.", "modes", multiple=True),
+    flag("--producers", COUNT, "Subtasks that make rows.", default=2),
+    flag("--consumers", COUNT, "Subtasks that receive rows.", default=2),
+    flag("--taskmanagers", COUNT, "Number of TaskManagers, processes of this machine.", default=2),
+    flag("--slots", COUNT, "Slots of each TaskManager; with 1 the second stage waits for the first.", default=2),
+    flag("--repeats", COUNT, "Runs of each mode, by turns.", default=3),
     flag(
         "--compression",
         SHUFFLE_COMPRESSIONS,
-        "Of what is kept; may be given several times; all if not given.",
+        "Compression of stored data; repeatable, by default all.",
         "compressions",
         multiple=True,
     ),
-    click.option("--half/--no-half", "is_halved", default=True, show_default=True, help="Also with half of the slots."),
-    click.option("--spark/--no-spark", "with_spark", show_default=True, help="PySpark's shuffle beside it."),
+    click.option(
+        "--half/--no-half",
+        "is_halved",
+        default=True,
+        show_default=True,
+        help="Also run modes that store data with half of the slots.",
+    ),
+    click.option(
+        "--spark/--no-spark", "with_spark", show_default=True, help="Also run PySpark's shuffle of the same rows."
+    ),
     json_flag,
 )
 def shuffle(
@@ -48,10 +56,10 @@ def shuffle(
     as_json: bool,
     **settings: int,
 ) -> int:
-    """An all-to-all between two stages of a batch job on TaskManagers, the disk's own rate and PySpark's beside it.
+    """Measures the shuffle between two stages of a batch job, beside the rate of the disk and PySpark's shuffle.
 
-    Exit code 1 when a row is lost or comes to the wrong consumer: of each range of keys the number of rows and a sum
-    that does not depend on their order are compared with those of the rows that were made.
+    Exit code 1 if a row is lost or reaches the wrong consumer. For each range of keys the number of rows and a sum that
+    does not depend on their order are compared with those of the generated rows.
     """
     errors = console.err()
     compressions = compressions or SHUFFLE_COMPRESSIONS

@@ -18,13 +18,13 @@ from ..flags import flag, json_flag
 _master_flag = flag("--master", None, "Spark's master.", default="local[2]", metavar="URL")
 
 
-@click.command(short_help="Measure a DataFrame's way through netstack's channels, beside Spark's own shuffle.")
+@click.command(short_help="Repartition a DataFrame with netstack and with Spark's own shuffle.")
 @flag("--rows", COUNT, "Rows of the DataFrame.", default=2_000_000)
 @flag("--most-bytes", SIZE, "Greatest size of the DataFrame.", default="512MiB")
 @flag("--record-sizes", SIZES, "Sizes of a row.", default="16,128,1KiB")
 @flag("--keys", COUNT, "Number of distinct keys.", default=10_000)
-@flag("--buffer-timeout", DURATION, default="100ms")
-@flag("--repeats", COUNT, "Passes of each, by turns, after a warm-up.", default=3)
+@flag("--buffer-timeout", DURATION, "Buffer timeout of netstack's exchange.", default="100ms")
+@flag("--repeats", COUNT, "Passes of each way, by turns, after a warm-up.", default=3)
 @_master_flag
 @flag("--partitions", COUNT, "Input and output partitions; default: N of local[N], else 2.")
 @json_flag
@@ -73,13 +73,13 @@ def print_exchange(result: Mapping[str, Any], out: Console) -> None:
         out.print(escape(slowest), soft_wrap=True)
 
 
-@click.command(short_help="Measure Spark's stream source netstack, beside Spark's own sources.")
+@click.command(short_help="Read streams in Spark from netstack and from Spark's own sources.")
 @flag("--rows", COUNT, "Rows of a micro-batch, 16 bytes each.", default=100_000)
 @flag("--batches", COUNT, "Micro-batches after a warm-up.", default=10)
 @_master_flag
 @json_flag
 def streams(rows: int, batches: int, master: str, as_json: bool) -> int:
-    """Reads rows by streaming queries from a netstack Publisher, Spark's rate source, Parquet files, and a socket."""
+    """Reads rows in streaming queries from a netstack Publisher, Spark's rate source, Parquet files, and a socket."""
     from netstack.spark.session import open_session
     from netstack.spark.settings import SparkSettings
 
