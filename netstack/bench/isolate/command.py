@@ -49,8 +49,8 @@ _DEFAULT: Final = IsolateSpec()
 def isolate(app: Any, /, rate: str, credit: str, output: Path | None, as_json: bool, **settings: Any) -> int:
     """Stalls one of two consumers that share a connection, and measures whether the other continues.
 
-    In one process A.1 writes for B.3 and A.2 for B.4, which are in another process. In three phases both consumers read,
-    then B.4 stalls, then both read again. With credit-based flow control B.3 is not affected; without it, B.3 stalls
+    In one process A.1 writes for B.3 and A.2 for B.4, which are in another process. First both consumers read, then B.4
+    stalls, then both read again. With credit-based flow control B.3 is not affected; without it, B.3 stalls
     with B.4, because the connection is not read any more.
 
     Exit code 1 if a record did not arrive completely, in order and exactly once.

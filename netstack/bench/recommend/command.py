@@ -32,7 +32,6 @@ from .lines import lines, memory_bytes, settings_of, spec_of
 from .measure import Measurer
 from .search import LADDER_S, Search
 
-_FLAGS: Final = {"acts_as": "as"}
 _ETHERNET: Final = re.compile(r"(\d+(?:\.\d+)?)GbE", re.IGNORECASE)
 
 
@@ -126,14 +125,13 @@ def recommend(
 
 def _stored(context: click.Context, results: Path, goal: Goal) -> list[dict[str, Any]]:
     given = [
-        name
-        for name in context.params
-        if name not in ("results", "p99_s", "bytes_per_s", "as_json")
-        and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in ("results", "p99_s", "bytes_per_s", "as_json")
+        and context.get_parameter_source(str(parameter.name)) is click.core.ParameterSource.COMMANDLINE
     ]
     if given:
-        flags = ", ".join(f"--{_FLAGS.get(name, name.removesuffix('_s').replace('_', '-'))}" for name in given)
-        raise ConfigError(f"{flags} with {results}: a stored sweep has its own settings; leave them out")
+        raise ConfigError(f"{', '.join(given)} with {results}: a stored sweep has its own settings; leave them out")
     try:
         rows = read_rows(results)
     except StoreError as error:
