@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from netstack.units import format_count, three_digits
 
@@ -27,6 +27,9 @@ svg .pt:hover .bin { fill-opacity: 0.08; }
 td .swatch { width: 34px; height: 16px; vertical-align: -3px; margin-right: 6px; }
 """
 """CSS beyond the common style sheet."""
+
+_Edges: TypeAlias = Sequence[tuple[float, float]]
+"""Left and right end of each bin, in pixels."""
 
 _STRIP_PX: Final = 26.0
 _STRIP_GAP_PX: Final = 9.0
@@ -61,62 +64,50 @@ def draw(
     below = [(x(tick), three_digits(tick)) for tick in nice_ticks("linear", 0, seconds) if tick <= seconds * 1.001]
     title = f"{name}: records a second of both subtasks over time, and when their producers were backpressured"
     series = mode["series"]
-    edges = [(first * TICK_S, end * TICK_S) for first, end in spec.bins()]
+    spans_s = [(first * TICK_S, end * TICK_S) for first, end in spec.bins()]
+    edges = [(x(start), x(end)) for start, end in spans_s]
     floor = height - _AXIS_PX
     parts = [
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}"'
         f' xmlns="http://www.w3.org/2000/svg"><title>{escape(title)}</title>',
-        *_phases(plot, x, spec, floor),
+        *_phases(plot, spec, floor),
         *axes(plot, ticks, format_count, below, "seconds", unit="records/s", floor=floor),
         f'<text class="axis" x="{plot.left:.1f}" y="{plot.bottom + _CAPTION_PX - 6:.1f}">'
         "producer backpressured, 0 to 100 %</text>",
-        *(_line(plot, x, *each, series["records_per_s"][each[1]], edges) for each in enumerate(SUBTASKS)),
-        *(_strip(plot, x, *each, series["backpressured_ms_per_s"][each[1]], edges) for each in enumerate(SUBTASKS)),
-        *(_bin(plot, x, floor, number, edge, series) for number, edge in enumerate(edges)),
+        *(_line(plot, *each, series["records_per_s"][each[1]], edges) for each in enumerate(SUBTASKS)),
+        *(_strip(plot, *each, series["backpressured_ms_per_s"][each[1]], edges) for each in enumerate(SUBTASKS)),
+        *(_bin(plot, floor, number, spans_s[number], edge, series) for number, edge in enumerate(edges)),
         "</svg>",
     ]
     return "".join(parts)
 
 
-def _phases(plot: Plot, x: Callable[[float], float], spec: IsolateSpec, floor: float) -> list[str]:
+def _phases(plot: Plot, spec: IsolateSpec, floor: float) -> list[str]:
     parts = []
+    width = (plot.right - plot.left) / len(PHASES)
     for number, (phase, name) in enumerate(zip(PHASES, ("before", middle_phase(spec), "after"), strict=True)):
-        start, end = (x(spec.ticks * TICK_S * part / len(PHASES)) for part in (number, number + 1))
+        start = plot.left + number * width
         if phase == "during":
             parts.append(
-                f'<rect class="shade" x="{start:.1f}" y="{plot.top:.1f}" width="{end - start:.1f}"'
+                f'<rect class="shade" x="{start:.1f}" y="{plot.top:.1f}" width="{width:.1f}"'
                 f' height="{floor - plot.top:.1f}"/>'
             )
         parts.append(
-            f'<text class="phase" x="{(start + end) / 2:.1f}" y="{plot.top - 9:.1f}" text-anchor="middle">'
+            f'<text class="phase" x="{start + width / 2:.1f}" y="{plot.top - 9:.1f}" text-anchor="middle">'
             f"{escape(name)}</text>"
         )
     return parts
 
 
-def _line(
-    plot: Plot,
-    x: Callable[[float], float],
-    number: int,
-    subtask: Subtask,
-    rates: Sequence[float],
-    edges: Sequence[tuple[float, float]],
-) -> str:
-    path = _steps(rates, edges, x, lambda rate: plot.y(min(rate, plot.high)))
+def _line(plot: Plot, number: int, subtask: Subtask, rates: Sequence[float], edges: _Edges) -> str:
+    path = _steps(rates, edges, lambda rate: plot.y(min(rate, plot.high)))
     hue, dash, _ = LOOKS[subtask]
     return f'<g class="series h{hue} d{dash}" data-series="{number}"><path class="line" d="M{path}"/></g>'
 
 
-def _strip(
-    plot: Plot,
-    x: Callable[[float], float],
-    number: int,
-    subtask: Subtask,
-    waits: Sequence[float],
-    edges: Sequence[tuple[float, float]],
-) -> str:
+def _strip(plot: Plot, number: int, subtask: Subtask, waits: Sequence[float], edges: _Edges) -> str:
     bottom = plot.bottom + _CAPTION_PX + number * (_STRIP_PX + _STRIP_GAP_PX) + _STRIP_PX
-    path = _steps(waits, edges, x, lambda ms: bottom - _STRIP_PX * ms / 1000)
+    path = _steps(waits, edges, lambda ms: bottom - _STRIP_PX * ms / 1000)
     hue, _, _ = LOOKS[subtask]
     return (
         f'<text class="tick" x="{plot.left - 7:.1f}" y="{bottom - _STRIP_PX / 2 + 4:.1f}" text-anchor="end">'
@@ -127,28 +118,23 @@ def _strip(
     )
 
 
-def _steps(
-    values: Sequence[float],
-    edges: Sequence[tuple[float, float]],
-    x: Callable[[float], float],
-    y: Callable[[float], float],
-) -> str:
+def _steps(values: Sequence[float], edges: _Edges, y: Callable[[float], float]) -> str:
     return "L".join(
-        f"{x(start):.1f} {y(value):.1f}L{x(end):.1f} {y(value):.1f}"
+        f"{start:.1f} {y(value):.1f}L{end:.1f} {y(value):.1f}"
         for value, (start, end) in zip(values, edges, strict=True)
     )
 
 
 def _bin(
     plot: Plot,
-    x: Callable[[float], float],
     floor: float,
     number: int,
+    span_s: tuple[float, float],
     edge: tuple[float, float],
     series: Mapping[str, Any],
 ) -> str:
     start, end = edge
-    parts = [f"{three_digits(round(start, 2))} to {three_digits(round(end, 2))} s"]
+    parts = [f"{three_digits(round(span_s[0], 2))} to {three_digits(round(span_s[1], 2))} s"]
     for subtask in SUBTASKS:
         waits = percent(series["backpressured_ms_per_s"][subtask][number])
         rate = f"{series['records_per_s'][subtask][number]:,.0f}"
@@ -156,6 +142,6 @@ def _bin(
     text = escape("\n".join(parts))
     return (
         f'<g class="pt" data-tooltip="{text}"><title>{text}</title>'
-        f'<rect class="m bin" x="{x(start):.1f}" y="{plot.top:.1f}" width="{x(end) - x(start):.1f}"'
+        f'<rect class="m bin" x="{start:.1f}" y="{plot.top:.1f}" width="{end - start:.1f}"'
         f' height="{floor - plot.top:.1f}"/></g>'
     )

@@ -37,6 +37,11 @@ class Goal:
     mb_per_s: float | None = None
     kept: float = DEFAULT_KEPT
 
+    @classmethod
+    def of(cls, p99_s: float | None, mb_per_s: float | None) -> Goal:
+        """The goal with a bound of the p99 in seconds, or of the payload."""
+        return cls(p99_us=None if p99_s is None else p99_s * 1e6, mb_per_s=mb_per_s)
+
     def __str__(self) -> str:
         if self.p99_us is not None:
             return f"p99 up to {format_latency(self.p99_us)}"

@@ -108,9 +108,7 @@ def recommend(
     """
     if p99_s is not None and bytes_per_s is not None:
         raise ConfigError("--p99 with --throughput: one of them is the goal, the other what it costs; leave one out")
-    goal = Goal(
-        p99_us=None if p99_s is None else p99_s * 1e6, mb_per_s=None if bytes_per_s is None else bytes_per_s / 1e6
-    )
+    goal = Goal.of(p99_s, None if bytes_per_s is None else bytes_per_s / 1e6)
     if results is not None:
         answer = _stored(context, results, goal)
     else:

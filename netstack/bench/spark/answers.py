@@ -41,7 +41,7 @@ def recommend(runs: Any, *, p99_s: float | None = None, mb_per_s: float | None =
         mb_per_s: the least allowed payload throughput; the recommendation then has the least latency. Without a goal it
             is 90 % of the throughput at 100 ms.
     """
-    answers = _recommended(_rows(runs), _goal(p99_s, mb_per_s))
+    answers = _recommended(_rows(runs), Goal.of(p99_s, mb_per_s))
     return runs.sparkSession.createDataFrame(list(answers), _ANSWERS)
 
 
@@ -88,7 +88,7 @@ def register_views(
         AnalysisException: the tables do not exist; Spark's error.
     """
     url = table_url(warehouse)
-    goal = _goal(p99_s, mb_per_s)
+    goal = Goal.of(p99_s, mb_per_s)
     views = {table: read_table(spark, url, table) for table in SCHEMAS}
     rows = sorted(_rows(views[RUNS]), key=lambda row: (row["sweep_id"], row["started_at"]))
     of_sweeps = [(str(sweep), list(runs)) for sweep, runs in groupby(rows, key=lambda row: row["sweep_id"])]
@@ -100,10 +100,6 @@ def register_views(
     for name, frame in views.items():
         frame.createOrReplaceTempView(f"{prefix}{name}")
     return tuple(f"{prefix}{name}" for name in views)
-
-
-def _goal(p99_s: float | None, mb_per_s: float | None) -> Goal:
-    return Goal(p99_us=None if p99_s is None else p99_s * 1e6, mb_per_s=mb_per_s)
 
 
 def _recommended(rows: Sequence[Row], goal: Goal) -> Iterator[tuple[Any, ...]]:
