@@ -181,8 +181,8 @@ def _pools(metrics: Mapping[str, Any]) -> str | None:
 
 
 _FIGURES: tuple[tuple[str, tuple[str, ...], Callable[[Any], str | None]], ...] = (
-    ("records in all", ("records",), lambda value: f"{value:,}"),
-    ("looked at", ("verified",), str),
+    ("records", ("records",), lambda value: f"{value:,}"),
+    ("verified", ("verified",), str),
     ("seconds measured", ("seconds",), three_digits),
     ("records/s", ("records_per_s",), format_count),
     ("payload MB/s", ("payload_mb_per_s",), three_digits),

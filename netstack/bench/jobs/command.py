@@ -16,6 +16,7 @@ from netstack.units import format_count, format_latency, three_digits
 
 from .. import console
 from ..flags import flag, flag_of, flags, json_flag
+from ..words import counted
 from .spec import JobsSpec
 
 _DEFAULT: Final = JobsSpec()
@@ -86,7 +87,7 @@ def print_jobs(result: Mapping[str, Any], out: Console) -> None:
     if recover is not None:
         recovery_ms = recover["recovery_ms"]
         out.print(
-            f"kill -9 of a TaskManager, {recover['kills']} times: its region recovered after"
+            f"kill -9 of a TaskManager, {counted(recover['kills'], 'time')}: its region recovered after"
             f" {_seconds(recovery_ms['p50'] / 1e3)}, {_seconds(recovery_ms['max'] / 1e3)} at most",
             soft_wrap=True,
         )
