@@ -288,11 +288,14 @@ class OpenBuffers:
             self.is_broadcasting = broadcasting
 
     def finish_all(self, *, by_event: bool = False) -> None:
-        """Finishes every open buffer."""
+        """Finishes every open buffer, and queues the waiting events of all slots."""
         if self._open_slots:
             for slot, builder in enumerate(self.builders):
                 if builder is not _NONE:
                     self.finish(slot, by_event=by_event)
+        if self._marks:  # of slots without a buffer: later they might stand behind the open buffer of another slot
+            for slot in list(self._marks):
+                self._follow(slot)
 
     def mark(self, slot: int, event: bytes) -> None:
         """Queues an event behind the bytes written to a slot, when a record written now would be flushed.

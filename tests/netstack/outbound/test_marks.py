@@ -93,3 +93,27 @@ def test_a_writer_in_a_hurry_sends_it_with_its_round() -> None:
     assert found.count(None) == 1
     data = b"".join(each for each in found if each is not None)
     assert data.count(b"%8d" % (channels * 40 + 3)) == 1
+
+
+@pytest.mark.parametrize("kinds", [(0, 2), (2, 0)])
+def test_what_waits_leaves_when_the_writer_turns_to_broadcasts_or_back(kinds: tuple[int, int]) -> None:
+    """Else the event would stand behind a buffer that is still written, and the reader's poll would fail the task."""
+    stage = Stage(subpartitions=2, selector=CustomSelector(lambda record, channels: 0), timeout_s=TIMEOUT_S)
+    before, after = kinds
+    stage.writer.buffers.switch(before)
+    stage.writer.mark(0, EVENT)  # leaves at once
+    stage.writer.mark(0, EVENT)  # waits for the timeout
+    assert taken(stage) == [None]
+    assert stage.writer.try_write(after, b"b")
+    stage.host.advance(2 * TIMEOUT_S)
+    assert taken(stage) == [None, b"\0\0\0\1b"]
+
+
+def test_nothing_follows_the_end() -> None:
+    stage = Stage(timeout_s=TIMEOUT_S)
+    stage.writer.mark(0, EVENT)
+    stage.writer.mark(0, EVENT)  # waits
+    stage.writer.end(drain=True)
+    assert taken(stage) == [None, None, None, None]  # both, the end of the data, the end of the partition
+    stage.host.advance(2 * TIMEOUT_S)
+    assert taken(stage) == []
