@@ -13,11 +13,7 @@ from .transport import ByteStream, Listener
 
 
 class QueueListener(Listener):
-    """Hands out the streams passed to `put`, in order.
-
-    Attributes:
-        address: its URL.
-    """
+    """Hands out the streams passed to `put`, in order."""
 
     def __init__(self, address: str) -> None:
         self.address = address

@@ -31,7 +31,6 @@ class Buffer:
         pieces: all pieces; None for an ordinary buffer, which has one.
         length: readable bytes in all pieces.
         data_type: data, or the kind of event.
-        sequence: sequence number on its channel.
         backlog: data buffers behind it at the producer, as announced to the consumer.
         more_available: whether another element was available when this one was taken.
         next_is_event: whether that element is an event, which needs no credit.

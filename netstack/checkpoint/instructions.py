@@ -24,7 +24,6 @@ class JobTask:
 
     Attributes:
         name: unique in the job.
-        parallelism: number of subtasks.
         inputs: the tasks whose records it reads; none for a source.
     """
 
@@ -138,7 +137,6 @@ class Complete:
     """All subtasks have acknowledged: store the manifest, then call `completed` or `not_stored`.
 
     Attributes:
-        parallelism: number of subtasks of each task.
         files: one file for each subtask.
         job_goes_on: whether it is a savepoint that does not stop the job; see `Manifest`.
     """

@@ -54,7 +54,6 @@ class TaskPlan:
 
     Attributes:
         task: name of the task, as in the checkpoint; a task that is not in the checkpoint starts empty.
-        parallelism: its number of subtasks.
         exchanges: its inputs.
         keyed_state: whether the operator's state is keyed (a dict, or a list of [key, value]) and redistributed by key
             group. Otherwise the whole state of old subtask i goes to subtask i modulo the new parallelism.
@@ -73,7 +72,6 @@ class RecoveredTask:
     """The restored state of one subtask of the next run.
 
     Attributes:
-        subtask: index of the subtask.
         operator_states: states of the old subtasks that it replaces, in their order; keyed state is always one dict, by
             `canonical_key`.
         records: encoded records in flight to it, without length prefixes, by name of the exchange.

@@ -119,8 +119,6 @@ class TaskFile:
     """A subtask's snapshot on disk, as its acknowledgement describes it.
 
     Attributes:
-        subtask: index of the subtask.
-        size_bytes: size of the file.
         crc32: checksum at the end of the file.
     """
 

@@ -23,7 +23,6 @@ class CheckpointStatistics:
         triggered_s: time of its trigger, on the caller's clock.
         duration_s: time from its trigger to its end; None before.
         size_bytes: size of the acknowledged files.
-        acknowledged: number of subtasks that have acknowledged.
         reason: why it was aborted; empty otherwise.
     """
 
@@ -43,9 +42,6 @@ class CoordinatorStatistics:
     """A snapshot of a coordinator.
 
     Attributes:
-        triggered: number of triggered checkpoints.
-        completed: number of completed checkpoints.
-        aborted: number of aborted checkpoints.
         ignored_acknowledgements: number of acknowledgements that came late or twice.
         failures_in_a_row: number of failures since the last completed checkpoint.
         pending: checkpoints in progress, oldest first.

@@ -135,7 +135,6 @@ class ConsumePlan:
     Attributes:
         address: URL of the producer.
         partition_id: id of the partition, in the library's notation.
-        subpartitions: the subpartitions to read.
         config: network settings of the consumer.
         kind: kind of the records, see `RecordPayloads`.
         columns: columns of rows, see `RecordPayloads`.
@@ -158,7 +157,6 @@ class Consumption:
     """One run of `netstack consume`.
 
     Attributes:
-        accounts: the account of each subpartition.
         outcome: finished, closed-early (the limit was reached, or the run was cancelled) or error.
         error: the reason of the outcome error.
     """

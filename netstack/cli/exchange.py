@@ -47,7 +47,6 @@ class ChannelAccount:
         records: number of values; watermarks and other stream elements do not count.
         payload_bytes: size of the values without framing.
         events: names of Flink's event classes, in order.
-        buffers: number of data buffers.
         buffer_bytes: size of the data buffers, including framing.
         watermark: the last watermark among the records, in milliseconds.
     """

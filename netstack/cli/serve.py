@@ -76,7 +76,6 @@ class ServePlan:
         ack_timeout_s: how long to wait for consumers to acknowledge all records before the partition ends anyway; 0
             does not wait.
         timeout_s: time after which the run fails; None waits forever.
-        type: type of the partition.
     """
 
     listen: str
@@ -97,7 +96,6 @@ class Serving:
     """One run of `netstack serve`.
 
     Attributes:
-        accounts: the account of each subpartition.
         outcome: finished (all records were distributed), closed-early (the run was cancelled before) or error.
         error: the reason of the outcome error.
         is_released: whether every consumer has released its subpartition.

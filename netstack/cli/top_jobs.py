@@ -24,10 +24,7 @@ class VertexView:
     """One vertex of a job. Rates are None in the first sample, percentages while no task has reported them.
 
     Attributes:
-        name: name of the vertex.
         tasks: number of tasks in each state.
-        in_records_per_s: records that all its tasks read.
-        out_records_per_s: records that all its tasks write.
         busy_percent: busy time of its tasks, on average.
         idle_percent: idle time of its tasks, on average.
         backpressured_percent: back-pressured time of its tasks, on average.
@@ -68,8 +65,6 @@ class HostView:
     """One TaskManager of a JobManager.
 
     Attributes:
-        hostname: name of its host.
-        used_slots: number of slots held by jobs.
         gone: why it was lost; empty if it is registered.
     """
 

@@ -31,7 +31,6 @@ class ChannelView:
 
     Attributes:
         peer: address of the reader.
-        subpartition: index of the subpartition.
         credit: number of buffers it may still send.
         credits: history of the credit.
     """
@@ -52,12 +51,7 @@ class JobView:
         is_open: whether it has its slots.
         age_s: time since it was requested.
         tasks: number of tasks that are `running`, `finished`, `failed`.
-        out_bytes_per_s: bytes that its tasks write.
-        in_bytes_per_s: bytes that its tasks read.
-        out_records_per_s: records that its tasks write.
-        in_records_per_s: records that its tasks read.
         sent_bytes_per_s: bytes sent over the network.
-        received_bytes_per_s: bytes received from the network.
         out_history: `out_bytes_per_s` over the last minute.
         in_history: `in_bytes_per_s` over the last minute.
         backpressured_ms_per_s: back-pressured time of the partition that waits most.
@@ -103,7 +97,6 @@ class TaskManagerView:
         hostname: name of its host; empty until the first sample.
         version: version of netstack.
         uptime_s: time since it started.
-        used_slots: number of slots held by jobs.
         memory_bytes: memory for network buffers.
         held_memory_bytes: memory reserved by jobs.
         used_memory_bytes: memory in use by tasks and connections.

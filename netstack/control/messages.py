@@ -98,7 +98,6 @@ class KeepDataset(Message):
     """Keeps partitions of the job after it is closed, until `DropDataset`.
 
     Attributes:
-        key: key of the dataset.
         names: names of the partitions at this TaskManager.
     """
 
@@ -121,7 +120,6 @@ class TriggerCheckpoint(Message):
     Attributes:
         barrier: the encoded barrier (`events.encode_event`).
         attempts: sources, or tasks whose sources have ended.
-        is_savepoint: whether the checkpoint is a savepoint.
         stops: whether sources stop after it, without sending EndOfData.
     """
 
@@ -169,7 +167,6 @@ class BlobPart(Message):
     """Answers `FetchBlob`.
 
     Attributes:
-        key: key of the blob.
         offset: offset of `data` in the blob.
         total: length of the blob in bytes; -1: there is no such blob, and `data` is the reason as UTF-8.
         data: at most `SLICE_BYTES`.
@@ -220,7 +217,6 @@ class Ask(Message):
 
     Attributes:
         token: identifies the request; chosen by the client.
-        what: name of the request.
         document: arguments of the request.
     """
 
@@ -281,7 +277,6 @@ class Pong(Message):
     """Answers a `Ping`.
 
     Attributes:
-        token: token of the ping.
         clock_ns: CLOCK_MONOTONIC of the answering process.
     """
 

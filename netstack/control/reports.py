@@ -98,7 +98,6 @@ class CheckpointAcknowledged(Message):
     """An attempt stored its part of a checkpoint.
 
     Attributes:
-        size_bytes: size of the file.
         crc32: checksum of the file.
         report: durations and the size of the channel state.
     """
@@ -148,7 +147,6 @@ class FetchBlob(Message):
     """Requests a part of a blob; answered by one `BlobPart`.
 
     Attributes:
-        key: key of the blob.
         offset: where the part begins.
         failed: places at which reading the blob failed.
     """
@@ -163,7 +161,6 @@ class BlobKept(Message):
     """Reports the end of fetching a long blob.
 
     Attributes:
-        key: key of the blob.
         is_kept: whether the TaskManager has the blob and serves it to others.
     """
 
@@ -192,7 +189,6 @@ class SlotEnded(Message):
     """The process of a slot ended, and its attempts with it; the TaskManager starts another process.
 
     Attributes:
-        slot: index of the slot.
         attempts: the job's attempts in the slot, except those that were being canceled.
         text: how the process ended, and where its code was if that is known.
     """
@@ -208,7 +204,6 @@ class SlotBlocked(Message):
     """User code blocks the event loop of a slot, or has stopped blocking it.
 
     Attributes:
-        slot: index of the slot.
         blocked_s: duration of the block so far; 0: the event loop runs again.
         where: {"task", "subtask", "operator", "file", "line", "function"}, as far as known.
     """
@@ -224,7 +219,6 @@ class PartitionSealed(Message):
     """A slot finished writing a re-readable partition; its supervisor serves the files from now on.
 
     Attributes:
-        name: name of the partition.
         files: prefix of its file names in the TaskManager's folder.
         drain: the `drain` flag of its EndOfData.
         stored_bytes: bytes on disk.

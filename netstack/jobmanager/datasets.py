@@ -43,7 +43,6 @@ class KeptPartition:
     Attributes:
         name: name of the partition in the cluster.
         address: address of the TaskManager that serves it.
-        bytes: bytes of records.
     """
 
     name: str
@@ -58,11 +57,7 @@ class DatasetRecord:
     """One dataset.
 
     Attributes:
-        job_id: id of the job that wrote it.
-        job_name: name of the job that wrote it.
         created_at: seconds since 1970.
-        format: record format.
-        partitions: all partitions.
     """
 
     dataset_id: str

@@ -55,7 +55,6 @@ class JobMaster:
         tasks: places and results of the tasks.
         history: ended checkpoints.
         blocked: slots whose event loop is blocked by user code, by TaskManager and slot.
-        failures: failure history of the job.
         end: how the job ended; None before.
         ended: set when `run` has ended in any way.
     """

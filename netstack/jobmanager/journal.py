@@ -29,7 +29,6 @@ class JobJournal:
 
     Attributes:
         log: log of the job for people.
-        failures: failure history of the job.
         blocked: slots whose event loop is blocked by user code, by TaskManager and slot.
     """
 

@@ -39,7 +39,6 @@ class Happening:
         at: seconds since 1970.
         what: category: `job`, `slots`, `deploy`, `failure` (a root failure), `task` (a secondary failure), `restart`,
             `checkpoint`, `taskmanager`, `speculation`, `blocklist`, `dataset`.
-        text: a sentence.
     """
 
     at: float
@@ -110,9 +109,7 @@ class Failed:
     Attributes:
         text: task, place and error.
         task: name of the job vertex; empty if no task caused the failure.
-        subtask: index of the subtask.
         attempt: attempt of the subtask.
-        host: host of its TaskManager.
         report: checked failure report; empty without a Python exception, for example when a process died.
     """
 

@@ -81,11 +81,9 @@ class JobManagerStatistics:
     """Statistics of a JobManager.
 
     Attributes:
-        taskmanagers: number of registered TaskManagers.
         slots: their slots.
         free_slots: slots that no job uses.
         jobs: number of jobs in each state, including remembered ended jobs.
-        running: statistics of the running jobs.
         latencies: latencies of the running jobs, at most `MOST_LATENCIES` of each job, with three quantiles.
     """
 

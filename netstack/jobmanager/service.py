@@ -63,12 +63,8 @@ class JobManager:
     """A JobManager; created by `open_jobmanager`. It implements `Cluster` for its jobs.
 
     Attributes:
-        config: settings.
         address: bound URL.
-        slots: assignment of slots to jobs.
-        taskmanagers: connected TaskManagers.
         blob_server: serves offloaded data and packages to TaskManagers.
-        datasets: kept datasets.
         jobs: running and ended jobs.
         store: storage of jobs in the folder.
         watch: takes snapshots of the cluster.

@@ -89,7 +89,6 @@ class JobStore:
     """The folder of one JobManager; created by `open_job_store`.
 
     Attributes:
-        folder: path of the folder.
         life: number of earlier JobManagers on it.
         is_stolen: whether it was taken from a JobManager that may be alive.
     """

@@ -37,7 +37,6 @@ class ConnectedTaskManager:
         location: its name and data address.
         control_address: its control address for other processes.
         slots: number of its slots that are used.
-        facts: the facts in its greeting.
         registered_at: seconds since 1970.
         heard_s: time of its last message on trio's clock.
         opening: jobs that it is opening, with the slots that they receive afterwards.

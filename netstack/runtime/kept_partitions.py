@@ -143,11 +143,7 @@ def folder_name() -> str:
 
 @final
 class KeptPartitions:
-    """The stored partitions of one process.
-
-    Attributes:
-        factory: creates the partitions.
-    """
+    """The stored partitions of one process."""
 
     def __init__(
         self,

@@ -50,7 +50,6 @@ class SlotsOffered:
     Attributes:
         now_s: the time.
         taskmanager: its name. The offer of an unknown TaskManager, one that was lost meanwhile, is ignored.
-        slots: indices of the slots.
         profile: resource profile of each of them.
     """
 

@@ -213,7 +213,6 @@ class JobStatus:
     """The state of one job, and why it fails.
 
     Attributes:
-        state: now.
         reason: why it is failing or has failed; empty otherwise.
     """
 

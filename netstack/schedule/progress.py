@@ -62,7 +62,6 @@ class Progress:
 
     Attributes:
         topology: the subtasks, partitions and groups so far.
-        regions: its pipelined regions.
         executions: state and attempt of each subtask.
         versions: version of each subtask.
         tracker: locations of partitions.
@@ -78,7 +77,6 @@ class Progress:
         on_released: called with subtasks whose slots were returned; set by `recovery`.
         deployed_s: by subtask, when its current attempt was deployed.
         took_s: by finished subtask, seconds from deployment to its end.
-        deployed: attempts deployed so far.
         steps: pieces of work done so far.
     """
 

@@ -91,7 +91,6 @@ class SchedulerStatistics:
     """A snapshot of a scheduler.
 
     Attributes:
-        state: of the job.
         executions: number of subtasks in each state.
         deployed: attempts that were deployed.
         failures: failures that the restart strategy decided about.

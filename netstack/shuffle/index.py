@@ -39,7 +39,6 @@ class Extent:
     """Consecutive whole pages in a file.
 
     Attributes:
-        file: number of the data file.
         offset: first byte.
         length: stored bytes.
     """

@@ -38,7 +38,6 @@ class Page:
         data_type: data, or the kind of event.
         memory: the stored bytes; of a compressed page with their `PART_HEADER`.
         original_bytes: decompressed size; 0 if not compressed.
-        file: number of its data file.
         offset: where it starts in the file; -1 for a partial page.
     """
 

@@ -26,7 +26,6 @@ class Region:
     Attributes:
         number: in the order of the cuts.
         buffers: number of buffers in memory, of all subpartitions.
-        bytes: bytes in them.
         is_cut: whether it is complete.
         is_torn: whether it was cut inside a record.
     """

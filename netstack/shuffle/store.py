@@ -45,7 +45,6 @@ class PartitionStore:
         page_bytes: size of a network buffer.
         drain: the drain flag of its EndOfData.
         is_sealed: whether everything is on disk.
-        is_released: whether it was released.
         stored_bytes: bytes on disk.
         compression: decides which pages are compressed, and counts them.
         reads: schedules reads.

@@ -76,7 +76,6 @@ class ChainedOperator:
     """One operator of a chain.
 
     Attributes:
-        bound: the operator.
         out: its output.
         main: the target of its main output.
         waiting: records that wait for `settle`.

@@ -54,7 +54,6 @@ class SubtaskReport:
     """The durations and sizes of a checkpoint at one subtask.
 
     Attributes:
-        subtask: index of the subtask.
         start_delay_s: age of the checkpoint when its first barrier arrived.
         alignment_s: time from the first to the last barrier.
         timed_out: whether the checkpoint became unaligned here because of its timeout.
@@ -62,8 +61,6 @@ class SubtaskReport:
         input_bytes: channel state of the inputs.
         output_bytes: channel state of the outputs.
         gather_s: time from the snapshot until the channel state was complete.
-        write_s: time for writing the file.
-        size_bytes: size of the file.
     """
 
     task: str

@@ -46,7 +46,6 @@ class FusedOperator(NamedTuple):
     """One operator of a fused function.
 
     Attributes:
-        name: name of the operator.
         kind: how its function is called: PROCESS with an output, SINK without one.
         function: the user's function.
         out: the output of a PROCESS.

@@ -41,9 +41,6 @@ class InvokableTask:
     """One attempt of an invokable, as its function sees it (a `RunnableTask`).
 
     Attributes:
-        name: name of its vertex.
-        subtask: index of the subtask, from 0.
-        parameters: parameters as deployed.
         environment: its network environment; the statistics there include all tasks of the environment.
         partitions: its partitions, ready to be written. A partition that is unfinished when the task ends is failed, so
             that its consumers fail too.

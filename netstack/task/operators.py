@@ -111,9 +111,6 @@ class BoundOperator:
     """One operator of a task: the user's object with its methods, as the runtime calls them.
 
     Attributes:
-        name: name of the operator.
-        kind: kind of the operator.
-        commits: its prepared commits.
         is_finished: whether `finish` was called, in this attempt or before the restored checkpoint.
         result: the result of `finish`.
         is_batched: whether `process` takes lists or arrays.

@@ -79,7 +79,6 @@ class OperatorStatistics:
     """The record counts of one operator of a chain.
 
     Attributes:
-        name: name of the operator.
         records_in: records processed; 0 for a source.
         records_out: records emitted to the main output; 0 if it has no reader.
     """
@@ -96,7 +95,6 @@ class TaskStatistics:
 
     Attributes:
         records_in: records read through gates or by its sources.
-        records_out: records written to all partitions.
         operators: record counts of each operator, the head first.
         busy_s: time spent working or waiting for the CPU.
         idle_s: time spent waiting for records.

@@ -27,7 +27,6 @@ class KeptBlob:
         directory: folder of its file; None: the system's temporary folder.
 
     Attributes:
-        key: key of the blob.
         size_bytes: bytes written so far.
     """
 

@@ -86,11 +86,7 @@ class TaskManagerClient:
 
 @final
 class OtherRole(RequestRefused):
-    """The peer is not a TaskManager.
-
-    Attributes:
-        role: role of the peer.
-    """
+    """The peer is not a TaskManager."""
 
     def __init__(self, text: str, role: str) -> None:
         super().__init__(text)

@@ -49,7 +49,6 @@ class ForkedSlot:
     """A started slot process.
 
     Attributes:
-        pid: process id.
         pidfd: process descriptor; the receiver closes it.
     """
 

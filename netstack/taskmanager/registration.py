@@ -42,9 +42,6 @@ class Registration:
         facts: returns the facts for the greeting.
         serve_driver: serves the JobManager at the other end of a link until the link is lost.
         processes: the slot processes, which must be ready first; None: tasks run in this process.
-
-    Attributes:
-        count: number of registrations so far.
     """
 
     def __init__(

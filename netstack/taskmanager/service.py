@@ -81,13 +81,8 @@ class TaskManager:
     """A TaskManager; created by `open_taskmanager`. It implements `SessionHost` for its sessions.
 
     Attributes:
-        config: settings.
         address: bound URL for data and control.
         control_address: URL of the control port.
-        memory: network memory.
-        environments: network environments of its jobs.
-        datasets: kept datasets.
-        registration: registration at its JobManager.
     """
 
     def __init__(

@@ -105,7 +105,6 @@ class SlotJob:
     """One job in one slot.
 
     Attributes:
-        opening: the message that opens it.
         owner: receives the events of the slot.
         attempts: attempts that have not ended, with the time of their cancellation request or None.
         closing_s: time of the close request; None before.

@@ -41,7 +41,6 @@ class SlotChild:
 
     Attributes:
         link: the link to the process, usable after `greet`.
-        code: the code of its tasks.
     """
 
     def __init__(self, number: int) -> None:

@@ -45,7 +45,6 @@ class SlotProcesses:
 
     Attributes:
         slots: slots by index.
-        settings: settings of all slots.
     """
 
     def __init__(self, settings: SlotSettings, server: ForkServer, metrics: str | None) -> None:

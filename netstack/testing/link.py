@@ -60,7 +60,6 @@ class Taken:
     Attributes:
         data_type: data, or the kind of event.
         sequence: number of the event on its channel; not kept for data.
-        payload: its bytes.
     """
 
     channel_index: int

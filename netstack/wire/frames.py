@@ -35,7 +35,6 @@ class OpenChannel:
     """The consumer opens a channel under a number of its choice, with its initial credit.
 
     Attributes:
-        partition_id: the partition it reads.
         subpartition: its index, or the first of several.
         credit: data buffers that may be sent at once.
         subpartitions: number of consecutive subpartitions that the channel reads.

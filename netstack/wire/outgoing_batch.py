@@ -22,7 +22,6 @@ class OutgoingBatch:
 
     Attributes:
         pieces: for the socket, in order.
-        total_bytes: bytes in all pieces.
         has_room: whether another frame may be added.
     """
 

@@ -35,7 +35,6 @@ class VertexInput:
 
     Attributes:
         sizes: what its producers wrote.
-        pattern: of the edge.
         is_broadcast: whether every subtask reads all of it.
         input_number: of the vertex, from 1; the edges of a union share one.
         binds_keys: whether all records of one key must reach one subtask.

@@ -85,7 +85,6 @@ class InputGateDescriptor:
 
     Attributes:
         dataset: the consumed dataset.
-        type: of the dataset.
         partitions: number of partitions of its group.
         pieces: what it reads of them: one piece, or several where data were skewed.
         groups: lists of shuffle descriptors; a later one overrides an earlier one.
@@ -145,9 +144,7 @@ class TaskDeploymentDescriptor:
     """Everything that a TaskManager needs to run one attempt of a subtask.
 
     Attributes:
-        attempt: its identity.
         allocation: id of the slot.
-        job_information: shared by all tasks of the job.
         task_information: shared by all subtasks of the vertex.
         restore: the checkpoint to restore; None: begins empty.
         partitions: what it produces.

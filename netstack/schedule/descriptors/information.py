@@ -73,8 +73,6 @@ class JobInformation:
 
     Attributes:
         job_id: of this execution of the job.
-        name: of the job.
-        operators: all of the job, by name.
         checkpoints: when and how they are taken; None: never.
         checkpoint_folder: where they are stored.
         keep: how many complete checkpoints are kept.
@@ -193,7 +191,6 @@ class InputInformation:
         edge: that it reads.
         partitioner: how its records chose their channel, such as `hash`.
         function: the partitioner's function: for `hash` the key of a record; empty without.
-        format: of its records.
         producers: number of subtasks that write to it.
         is_pointwise: whether each of them writes to a part of the consumers only.
     """
@@ -215,7 +212,6 @@ class OutputInformation:
         edge: that reads it; the first of several.
         partitioner: how a record chooses its channel, such as `hash`.
         function: the partitioner's function; empty without.
-        format: of its records.
         buffer_timeout_s: longest time that a record waits for its buffer to fill; None: until it is full.
     """
 
@@ -232,8 +228,6 @@ class TaskInformation:
     """What all subtasks of a vertex share.
 
     Attributes:
-        name: of the vertex.
-        parallelism: number of subtasks.
         max_parallelism: number of key groups.
         operators: of the chain: the head first, then every operator after the one that it reads; sources that are
             inputs of the chain come last.

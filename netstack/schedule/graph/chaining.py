@@ -96,7 +96,6 @@ class Chaining:
     """The chains of a stream graph.
 
     Attributes:
-        graph: the stream graph.
         chains: in topological order.
         chain_of: the index of every node's chain.
     """

@@ -205,7 +205,6 @@ class JobEdge:
         buffer_timeout_s: longest time that a record waits for its buffer to fill; None: until it is full.
         function: of the partitioners `hash` (the key of a record) and `custom` (its channel), as
             `package.module:attribute`.
-        format: name of the record format.
         operator: which operator of the consumer's chain reads it; empty: the first.
         ordinal: distinguishes edges of the same operators, input and side output.
         channels: parallel channels from each producer to each consumer; of a static graph.

@@ -25,7 +25,6 @@ class EdgeChannels:
     """The channels of one edge.
 
     Attributes:
-        channels: their number.
         local: channels within one TaskManager.
         connections: pairs of TaskManagers that remote channels connect, by direction.
         per_consumer: channels of each consumer subtask.

@@ -50,8 +50,6 @@ class Layout:
     """A page.
 
     Attributes:
-        width: of the page.
-        height: of the page.
         boxes: by vertex.
         lines: by edge: points from the producer down to the consumer.
         labels: by edge: the centre of its label.

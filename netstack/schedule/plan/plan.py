@@ -74,7 +74,6 @@ class Plan:
     """Everything that `netstack plan` shows.
 
     Attributes:
-        job: the planned job.
         chaining: why its vertices are as they are; None for a job without a stream graph.
         mode: how tasks are spread.
         network: settings of every TaskManager.

@@ -40,7 +40,6 @@ class PhysicalSlot:
     """A slot that a TaskManager offers.
 
     Attributes:
-        location: of its TaskManager.
         index: among its slots, from 0.
         profile: what it offers.
     """
