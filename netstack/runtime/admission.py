@@ -14,7 +14,6 @@ Rules:
 from __future__ import annotations
 
 import os
-import secrets
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ import trio
 
 from ..errors import AuthenticationFailed, ConfigError, Refusal
 from ..transport import ByteStream
-from .authentication import KNOWN_AS_VARIABLE, Secret, Token, prove_acceptor
+from .authentication import KNOWN_AS_VARIABLE, Secret, prove_acceptor
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +33,11 @@ class AdmissionStatistics:
     Attributes:
         connections: currently admitted.
         unproven: currently unproven.
-        admitted: admitted so far.
         refused: refused so far, by reason; every reason is present.
     """
 
     connections: int
     unproven: int
-    admitted: int
     refused: Mapping[Refusal, int]
 
 
@@ -56,7 +53,6 @@ class Admission:
         max_connections: int = 1024,
         max_unproven: int = 64,
         timeout_s: float,
-        token: Token = secrets.token_bytes,
     ) -> None:
         """Starts without connections.
 
@@ -66,7 +62,6 @@ class Admission:
             max_connections: the most admitted connections at once.
             max_unproven: the most unproven peers at once.
             timeout_s: the time for the proof.
-            token: creates nonces.
 
         Raises:
             ConfigError: a bound is below 1, or the timeout is not above 0.
@@ -81,14 +76,12 @@ class Admission:
         self._max_connections = max_connections
         self._max_unproven = max_unproven
         self._timeout_s = timeout_s
-        self._token = token
         given = os.environ.get(KNOWN_AS_VARIABLE, "")
         self._known_as = tuple(address.strip() for address in given.split(",") if address.strip())
         self._most_of_one = max_connections - max_connections // 8
         self._admitted_from: dict[ByteStream, str] = {}
         self._sources: Counter[str] = Counter()
         self._unproven: dict[trio.CancelScope, str] = {}  # with the source; oldest first
-        self._admitted = 0
         self._refused = dict.fromkeys(Refusal, 0)
 
     async def admit(self, stream: ByteStream) -> bool:
@@ -118,7 +111,6 @@ class Admission:
         source = _source(stream)
         self._admitted_from[stream] = source
         self._sources[source] += 1
-        self._admitted += 1
         return is_anybody
 
     def left(self, stream: ByteStream) -> None:
@@ -132,7 +124,7 @@ class Admission:
 
     def statistics(self) -> AdmissionStatistics:
         """A snapshot; O(1)."""
-        return AdmissionStatistics(len(self._admitted_from), len(self._unproven), self._admitted, dict(self._refused))
+        return AdmissionStatistics(len(self._admitted_from), len(self._unproven), dict(self._refused))
 
     async def _prove(self, stream: ByteStream, secret: Secret) -> bool:
         is_anybody = False
@@ -143,9 +135,7 @@ class Admission:
         self._unproven[scope] = source
         try:
             with scope:
-                is_anybody = await prove_acceptor(
-                    stream, secret, also=self._client_secret, known_as=self._known_as, token=self._token
-                )
+                is_anybody = await prove_acceptor(stream, secret, also=self._client_secret, known_as=self._known_as)
         finally:
             is_crowded_out = scope not in self._unproven
             self._unproven.pop(scope, None)

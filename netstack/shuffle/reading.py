@@ -57,9 +57,9 @@ class Block:
         self._scheduler = scheduler
         self._users = 0
 
-    def use(self, count: int = 1) -> None:
-        """Adds references."""
-        self._users += count
+    def use(self) -> None:
+        """Adds a reference."""
+        self._users += 1
 
     def drop(self, count: int = 1) -> None:
         """Drops references; the last one returns the block."""
@@ -121,7 +121,6 @@ class ReadScheduler:
         self._pumping = False
         self.reads = 0
         """Number of blocks read."""
-        self.bytes_read = 0
 
     @property
     def memory_bytes(self) -> int:
@@ -217,7 +216,6 @@ class ReadScheduler:
                 block.use()
                 if isinstance(result, tuple):
                     self.reads += 1
-                    self.bytes_read += sum(len(page.memory) for page in result[0])
                     reader.on_block(block, *result)
                 else:
                     assert result is not None

@@ -35,11 +35,6 @@ def counted_bytes(config: NetworkConfig) -> int:
     return max(config.memory_bytes, overhead)
 
 
-def config_document(config: NetworkConfig) -> Plain:
-    """Returns network settings as a document."""
-    return dataclasses.asdict(config)
-
-
 def config_of(document: Plain) -> NetworkConfig:
     """Returns the network settings of a document.
 

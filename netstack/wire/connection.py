@@ -63,7 +63,6 @@ class ConnectionStatistics:
 
     Attributes:
         state: its state (`states`).
-        peer_software: from the peer's hello.
         bytes_received: bytes received.
         bytes_sent: bytes written to the socket.
         sends: gathering writes.
@@ -74,7 +73,6 @@ class ConnectionStatistics:
     """
 
     state: str
-    peer_software: str | None
     bytes_received: int
     bytes_sent: int
     sends: int
@@ -298,7 +296,6 @@ class Connection:
         session = self._session
         return ConnectionStatistics(
             state=self.state.value,
-            peer_software=None if self.peer_hello is None else self.peer_hello.software,
             bytes_received=self.bytes_received,
             bytes_sent=self.bytes_sent,
             sends=self.sends,

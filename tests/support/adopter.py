@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, TypeAlias, final
 
@@ -32,7 +32,6 @@ from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, TaskManage
 from netstack.schedule.graph.job_graph import OperatorKind
 from netstack.task.invokable import InvokableTask
 from netstack.taskmanager.code import root_package
-from netstack.taskmanager.slot_settings import config_document
 
 
 @final
@@ -315,7 +314,7 @@ class Adopter:
             raise ConnectionLost(str(self._error))
         data = str((self.facts["slot_addresses"] or [self.facts["data"]])[0])  # where the first slot is, at least
         job = RemoteJob(self.link, job_id, self.address, data)
-        document = config_document(network) if isinstance(network, NetworkConfig) else network
+        document = asdict(network) if isinstance(network, NetworkConfig) else network
         self.link.send(OpenJob(job_id, name, memory_timeout_s, data, document, b""))
         self._jobs.setdefault(job_id, job)
         others, self._jobs[job_id] = self._jobs[job_id], job

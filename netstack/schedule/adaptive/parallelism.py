@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from ..graph.job_graph import UNDECIDED, DistributionPattern, SourceSize
+from ..graph.job_graph import DistributionPattern, SourceSize
 from ..graph.settings import AdaptiveSettings
 from ..topology.distribution import InputInfo
 from .skew import VertexInput, bound_inputs, even_input, single_input
@@ -120,7 +120,6 @@ def decide(
     inputs: Sequence[VertexInput],
     settings: AdaptiveSettings,
     *,
-    parallelism: int = UNDECIDED,
     max_parallelism: int = 1 << 15,
     source: SourceSize | None = None,
 ) -> Decision:
@@ -129,7 +128,6 @@ def decide(
     Args:
         inputs: all complete, in the vertex's order; none for a source.
         settings: the job's.
-        parallelism: of the vertex, if it is set.
         max_parallelism: the largest possible parallelism.
         source: the size of a source.
 
@@ -137,15 +135,9 @@ def decide(
         ConfigError: there are fewer subpartitions than subtasks, or inputs that belong together cannot be cut together.
     """
     if not inputs:
-        return Decision(
-            source_parallelism(settings, max_parallelism, source or SourceSize())
-            if parallelism == UNDECIDED
-            else parallelism
-        )
+        return Decision(source_parallelism(settings, max_parallelism, source or SourceSize()))
     least, most = (min(bound, max_parallelism) for bound in settings.bounds)
-    if parallelism != UNDECIDED:
-        least = most = parallelism
-    elif not settings.is_rounded:
+    if not settings.is_rounded:
         # A subtask reads at least a subpartition, or at least whatever must stay in one piece.
         most = max(least, min([most, *(_capacity(given) for given in inputs if not _is_bound(given))]))
     wanted = _wanted(inputs, settings, least, most)

@@ -206,9 +206,7 @@ class DescriptorCacheStatistics:
         blobs: lists that were offloaded.
         plain_bytes: of all lists before compression.
         compressed_bytes: of all lists.
-        hits: consumers served from an entry.
         misses: entries made.
-        invalidated: entries dropped.
     """
 
     groups: int
@@ -216,9 +214,7 @@ class DescriptorCacheStatistics:
     blobs: int
     plain_bytes: int
     compressed_bytes: int
-    hits: int
     misses: int
-    invalidated: int
 
 
 @final
@@ -239,17 +235,12 @@ class DescriptorCache:
     def __init__(self, offloader: Offloader) -> None:
         self._offloader = offloader
         self._entries: dict[int, _Entry] = {}
-        self._hits = 0
         self._misses = 0
-        self._invalidated = 0
 
     def lists(self, group: int) -> tuple[MaybeOffloaded, ...] | None:
         """The lists for a consumer of the group; None if its entry has to be made first."""
         entry = self._entries.get(group)
-        if entry is None:
-            return None
-        self._hits += 1
-        return entry.lists
+        return None if entry is None else entry.lists
 
     def put(self, group: int, descriptors: ShuffleDescriptors, consumers: int) -> tuple[MaybeOffloaded, ...]:
         """Makes an entry for all partitions of a group.
@@ -284,7 +275,6 @@ class DescriptorCache:
         for group in groups:
             entry = self._entries.pop(group, None)
             if entry is not None:
-                self._invalidated += 1
                 for part in entry.lists:
                     self._offloader.discard(part)
 
@@ -305,9 +295,7 @@ class DescriptorCache:
             len(self.blobs()),
             sum(entry.plain_bytes for entry in entries),
             sum(entry.compressed_bytes for entry in entries),
-            self._hits,
             self._misses,
-            self._invalidated,
         )
 
     def _append(self, entry: _Entry, descriptors: ShuffleDescriptors) -> None:

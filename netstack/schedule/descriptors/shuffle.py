@@ -33,7 +33,6 @@ _COLUMNS: Final = ("index", "partition", "attempt", "taskmanager")
 _WIDTH: Final = 4
 MAX_SERIALISED_BYTES: Final = 1 << 28
 """No list is larger; data that inflate to more are rejected."""
-BYTES_PER_DESCRIPTOR: Final = _WIDTH * len(_COLUMNS)
 
 
 @final

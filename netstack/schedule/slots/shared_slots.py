@@ -54,15 +54,12 @@ class InputLocations:
     producers: Sequence[Location]
 
 
-def preferred_locations(state: Location | None, inputs: Iterable[InputLocations]) -> tuple[Location, ...]:
-    """The preferred locations of a subtask: its state's, else those of the input with the fewest locations.
+def preferred_locations(inputs: Iterable[InputLocations]) -> tuple[Location, ...]:
+    """The preferred locations of a subtask: those of the input with the fewest locations.
 
     Args:
-        state: the location of its state (its previous attempt), if any.
         inputs: the partition groups it consumes, in order; among equally good ones the last wins.
     """
-    if state is not None:
-        return (state,)
     best: tuple[Location, ...] = ()
     for consumed in inputs:
         if consumed.consumers > MAX_CONSUMERS_TO_CONSIDER or len(consumed.producers) > MAX_LOCATIONS_TO_CONSIDER:
@@ -92,12 +89,7 @@ class InputPreferences:
         self._inputs: dict[int, list[_Input]] = {}
 
     def of(
-        self,
-        vertex: int,
-        subtask: int,
-        parallelisms: Sequence[int],
-        located: Callable[[int, int], Location | None],
-        state: Location | None = None,
+        self, vertex: int, subtask: int, parallelisms: Sequence[int], located: Callable[[int, int], Location | None]
     ) -> tuple[Location, ...]:
         """The preferred locations of a subtask.
 
@@ -106,12 +98,11 @@ class InputPreferences:
             subtask: its index.
             parallelisms: of every vertex; those of `vertex` and of its producers never change.
             located: the location of a producer, if any, by vertex and index.
-            state: the location of its state, if any.
         """
         inputs = self._inputs.get(vertex)
         if inputs is None:
             inputs = self._inputs[vertex] = self._read_by(vertex, parallelisms)
-        return preferred_locations(state, (self._locations(given, subtask, located) for given in inputs))
+        return preferred_locations(self._locations(given, subtask, located) for given in inputs)
 
     def _locations(self, given: _Input, subtask: int, located: Callable[[int, int], Location | None]) -> InputLocations:
         """The locations of one input; stops as soon as the input has too many to count."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -26,15 +27,14 @@ from netstack.errors import ConnectionLost, RemoteProtocolError, RequestRefused
 from netstack.runtime.authentication import Secret
 from netstack.taskmanager.job_scope import EARLY_BYTES
 from netstack.taskmanager.service import TaskManager
-from netstack.taskmanager.slot_settings import config_document
 from netstack.transport import ByteStream, transport_for
 
 ROUTE = CONTROL + bytes(16)
 HELLO = pack([GREETING, VERSION, f"{__version__}+{own_build()}", "a stranger", "jobmanager", {}])
 LOOKS = pack([GREETING, VERSION, f"{__version__}+{own_build()}", "a stranger", "client", {}])
-CONFIG = config_document(NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20))
+CONFIG = asdict(NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20))
 OPEN = ["OpenJob", "0123456789abcdef", "name", 5.0, "memory://x", CONFIG, b""]
-BEFORE = ["OpenJob", "00000000000000aa", "holds all memory", 5.0, "memory://x", config_document(EVERYTHING), b""]
+BEFORE = ["OpenJob", "00000000000000aa", "holds all memory", 5.0, "memory://x", asdict(EVERYTHING), b""]
 
 
 async def dial(daemon: TaskManager, data: bytes = b"") -> ByteStream:

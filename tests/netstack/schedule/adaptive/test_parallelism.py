@@ -122,11 +122,6 @@ def test_only_broadcast_inputs_give_the_least():
     assert [ranges(info) for info in decision.inputs] == [[(0, 0)]] * 2
 
 
-def test_a_parallelism_that_is_set_stays_and_is_cut_by_data():
-    decision = decide([given(A)], settings(3, 100, GIB), parallelism=3, max_parallelism=100)
-    assert ranges(decision.inputs[0]) == [(0, 2), (3, 6), (7, 9)]
-
-
 def test_with_a_pointwise_input_the_division_decides_for_all():
     pointwise = given(
         [8, 12, 21, 9, 13], [7, 19, 13, 14, 5],
@@ -163,13 +158,10 @@ def test_the_smaller_maximum_counts(least, most, of_vertex, expected):
     assert decide([wide], settings(least, most, 1), max_parallelism=of_vertex).parallelism == expected
 
 
-@pytest.mark.parametrize(
-    ("default", "of_vertex", "set_", "expected"),
-    [(32, 8, -1, 8), (None, 200, -1, 128), (32, 200, -1, 32), (32, 200, 4, 4)],
-)
-def test_sources(default, of_vertex, set_, expected):
+@pytest.mark.parametrize(("default", "of_vertex", "expected"), [(32, 8, 8), (None, 200, 128), (32, 200, 32)])
+def test_sources(default, of_vertex, expected):
     sources = AdaptiveSettings(default_source_parallelism=default)
-    assert decide([], sources, parallelism=set_, max_parallelism=of_vertex).parallelism == expected
+    assert decide([], sources, max_parallelism=of_vertex).parallelism == expected
 
 
 @pytest.mark.parametrize(

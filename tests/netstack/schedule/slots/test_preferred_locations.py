@@ -8,24 +8,20 @@ A, B, C = Location("a", "h1"), Location("b", "h1"), Location("c", "h2")
 
 def test_more_than_eight_known_producers_are_near_nothing():
     places = [Location(f"tm{number}") for number in range(9)]
-    assert preferred_locations(None, [InputLocations(1, places)]) == ()
-    assert preferred_locations(None, [InputLocations(1, places[:8])]) == tuple(places[:8])
+    assert preferred_locations([InputLocations(1, places)]) == ()
+    assert preferred_locations([InputLocations(1, places[:8])]) == tuple(places[:8])
 
 
 def test_a_group_with_more_than_eight_consumers_does_not_count():
-    assert preferred_locations(None, [InputLocations(9, [A])]) == ()
-    assert preferred_locations(None, [InputLocations(8, [A])]) == (A,)
+    assert preferred_locations([InputLocations(9, [A])]) == ()
+    assert preferred_locations([InputLocations(8, [A])]) == (A,)
 
 
 def test_the_input_from_the_fewest_places_wins_and_of_equal_ones_the_later():
     inputs = [InputLocations(1, [A, B]), InputLocations(1, [C]), InputLocations(1, [])]
-    assert preferred_locations(None, inputs) == (C,)
-    assert preferred_locations(None, [InputLocations(1, [A]), InputLocations(1, [B])]) == (B,)
-    assert preferred_locations(None, [InputLocations(1, [A, A]), InputLocations(1, [B, C])]) == (A, A)
-
-
-def test_state_wins_over_inputs():
-    assert preferred_locations(B, [InputLocations(1, [A])]) == (B,)
+    assert preferred_locations(inputs) == (C,)
+    assert preferred_locations([InputLocations(1, [A]), InputLocations(1, [B])]) == (B,)
+    assert preferred_locations([InputLocations(1, [A, A]), InputLocations(1, [B, C])]) == (A, A)
 
 
 def preferences(producers, consumers, pattern):
