@@ -33,11 +33,13 @@ class AdmissionStatistics:
     Attributes:
         connections: currently admitted.
         unproven: currently unproven.
+        admitted: admitted so far.
         refused: refused so far, by reason; every reason is present.
     """
 
     connections: int
     unproven: int
+    admitted: int
     refused: Mapping[Refusal, int]
 
 
@@ -82,6 +84,7 @@ class Admission:
         self._admitted_from: dict[ByteStream, str] = {}
         self._sources: Counter[str] = Counter()
         self._unproven: dict[trio.CancelScope, str] = {}  # with the source; oldest first
+        self._admitted = 0
         self._refused = dict.fromkeys(Refusal, 0)
 
     async def admit(self, stream: ByteStream) -> bool:
@@ -111,6 +114,7 @@ class Admission:
         source = _source(stream)
         self._admitted_from[stream] = source
         self._sources[source] += 1
+        self._admitted += 1
         return is_anybody
 
     def left(self, stream: ByteStream) -> None:
@@ -124,7 +128,7 @@ class Admission:
 
     def statistics(self) -> AdmissionStatistics:
         """A snapshot; O(1)."""
-        return AdmissionStatistics(len(self._admitted_from), len(self._unproven), dict(self._refused))
+        return AdmissionStatistics(len(self._admitted_from), len(self._unproven), self._admitted, dict(self._refused))
 
     async def _prove(self, stream: ByteStream, secret: Secret) -> bool:
         is_anybody = False

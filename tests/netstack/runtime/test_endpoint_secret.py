@@ -64,7 +64,7 @@ async def test_with_the_same_secret_records_come_through(address: str) -> None:
             while admissions(producer).connections or consumer.statistics().dialled:
                 await trio.lowlevel.checkpoint()
         await settle()
-        assert refusals(producer) == {}
+        assert (admissions(producer).admitted, refusals(producer)) == (1, {})
         assert_nothing_left(consumer)
 
 
