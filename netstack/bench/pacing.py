@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +53,6 @@ class Pacer:
         "_interval_ns",
         "_limit",
         "_most",
-        "_should_stop",
         "_spin_ns",
         "_start_ns",
         "sent_records",
@@ -69,10 +67,9 @@ class Pacer:
         records: int | None = None,
         seconds: float | None = None,
         rate_per_s: float | None = None,
-        should_stop: Callable[[], bool] = lambda: False,
         spins: bool = True,
     ) -> None:
-        """Creates the pacer of a run that ends after `records`, `seconds`, or if `should_stop` (called for each span).
+        """Creates the pacer of a run that ends after `records` or `seconds`.
 
         Record 0 is due at `start_ns`; a span has `most` records at most, and exactly that many without a rate. A trio
         engine that does not spin sleeps only: it is about 100 us late, and leaves the processor to others.
@@ -85,7 +82,6 @@ class Pacer:
         if rate_per_s is not None and seconds is not None:
             self._limit = math.ceil(seconds * rate_per_s)
             self._give_up_ns = start_ns + int(2 * seconds * 1e9)
-        self._should_stop = should_stop
         self._spin_ns = SPIN_NS if spins else 0
         self._alarm: Alarm | None = None  # created on first use: threads have none
         self.sent_records = 0
@@ -131,7 +127,7 @@ class Pacer:
 
     def _take(self) -> int:
         now = clock_ns()
-        count = 0 if self.stopped_ns or self._should_stop() else self._available(now)
+        count = 0 if self.stopped_ns else self._available(now)
         if count:
             self.sent_records += count
         elif not self.stopped_ns:

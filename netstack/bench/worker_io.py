@@ -4,8 +4,8 @@ The conversation, each line a JSON object with `event`:
 
     worker -> runner   address (where it listens) · ready · progress (records so far, each 0.25 s) · done (the summary)
                        error (a typed error: kind and text)
-    runner -> worker   address (of the other worker) · go (start_ns, CLOCK_MONOTONIC) · stop
-                       producer_done (to the consumer: what it must have received, and the samples)
+    runner -> worker   address (of the other worker) · go (start_ns, CLOCK_MONOTONIC)
+                       producer_done (to the consumer: the counts and sums that it must have, and the samples)
 
 An engine is a module with `produce(spec, io)` and `consume(spec, io)`, both plain or both async; each returns `Facts`:
 
@@ -84,9 +84,8 @@ class Link:
         self._on_runner_exit = on_runner_exit
         self._lock = threading.Lock()
         self._inbox: dict[str, queue.SimpleQueue[dict[str, Any]]] = {
-            event: queue.SimpleQueue() for event in ("start", "job", "address", "go", "producer_done")
+            event: queue.SimpleQueue() for event in ("job", "address", "go", "producer_done")
         }
-        self.stop_asked = False
         self.progress: Callable[[], int] = int
         self.before_go: Callable[[], object] = int
         """Called when an engine is set up."""
@@ -119,10 +118,7 @@ class Link:
             *lines, pending = (pending + chunk).split(b"\n")
             for line in lines:
                 message = json.loads(line)
-                if message["event"] == "stop":
-                    self.stop_asked = True
-                else:
-                    self._inbox[message["event"]].put(message)
+                self._inbox[message["event"]].put(message)
 
 
 class WorkerIo:
@@ -163,10 +159,6 @@ class WorkerIo:
         """`ready` for trio. Cancellation: the waiting thread ends with the process."""
         await _in_thread(self.ready)
 
-    def should_stop(self) -> bool:
-        """Whether the runner requested an early end; `next_span` checks it itself."""
-        return self._link.stop_asked
-
     def cpu_s(self) -> float:
         """CPU seconds of this process since the go."""
         return cpu_seconds() - self._cpu_at_start_s
@@ -185,8 +177,8 @@ class DueRecords:
         self.start_ns = 0
         self._pacer: Pacer | None = None
 
-    def begin(self, start_ns: int, *, should_stop: Callable[[], bool] = lambda: False, spins: bool = True) -> None:
-        """Sets when record 0 is due, what ends the run early, and whether to spin until a record is due."""
+    def begin(self, start_ns: int, *, spins: bool = True) -> None:
+        """Sets when record 0 is due, and whether to spin until a record is due."""
         spec, records = self.spec, self.spec.records
         if isinstance(self.source, RowSource) and records is None and spec.seconds is None:
             records = self.source.rows
@@ -197,7 +189,6 @@ class DueRecords:
             records=records,
             seconds=spec.seconds,
             rate_per_s=spec.rate_per_s,
-            should_stop=should_stop,
             spins=spins,
         )
 
@@ -261,7 +252,7 @@ class ProducerIo(WorkerIo, DueRecords):
         link.progress = lambda: self.sent_records
 
     def _go(self, start_ns: int) -> None:
-        self.begin(start_ns, should_stop=self.should_stop)
+        self.begin(start_ns)
 
 
 class ConsumerIo(WorkerIo):

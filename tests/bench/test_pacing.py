@@ -111,15 +111,6 @@ def test_seconds_end_an_unpaced_run(clock: Clock) -> None:
     assert paced.next_span() == 0
 
 
-def test_it_stops_when_asked() -> None:
-    asked: list[bool] = []
-    paced = Pacer(start_ns=0, most=7, should_stop=lambda: bool(asked))
-    assert paced.next_span() == 7
-    asked.append(True)
-    assert paced.next_span() == 0
-    assert paced.stopped_ns > 0
-
-
 def test_under_trio_others_run_while_it_waits() -> None:
     ticks: list[int] = []
 

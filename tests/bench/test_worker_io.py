@@ -85,18 +85,6 @@ def test_heartbeats_tell_how_far_it_is(runner: Runner, tmp_path: Path) -> None:
         pass
 
 
-def test_a_stop_ends_the_run(runner: Runner, tmp_path: Path) -> None:
-    io = ProducerIo(RunSpec(seconds=1e9), runner.link, tmp_path)
-    runner.say("go", start_ns=0)
-    io.ready()
-    assert io.next_span() == (0, 4096)
-    runner.say("stop")
-    while io.next_span() is not None:
-        pass
-    assert io.should_stop()
-    assert io.stopped_ns > 0
-
-
 def test_spans_cover_every_record_once(runner: Runner, tmp_path: Path) -> None:
     io = ProducerIo(RunSpec(records=10_000), runner.link, tmp_path)
     runner.say("go", start_ns=0)
