@@ -42,6 +42,7 @@ class JobRecord:
         information: packed information that all of its tasks share.
         storage: storage of its checkpoints; None: it takes none.
         named_folder: checkpoint folder that the job names itself.
+        retain: after which ends its checkpoints are kept (`StreamSettings`).
         placement: fixed placement (`Jobs.submit`).
         coordinator: coordinator in this process (`Jobs.submit`).
         scheduler: its scheduler until it runs; then the master has it.
@@ -60,6 +61,7 @@ class JobRecord:
     information: bytes = b""
     storage: CheckpointStorage | None = None
     named_folder: str | None = None
+    retain: str = "always"
     placement: FixedPlacement | None = None
     coordinator: JobCoordinator | None = None
     scheduler: Scheduler | None = None
@@ -104,6 +106,7 @@ def read_job(
         JobInformation.of(stored.job_id, generated.job, builds=stored.builds, code=_code_of(stored)).pack(),
         None if folder is None else CheckpointStorage(folder, keep=generated.job.keep),
         None if settings.checkpoints is None else settings.checkpoint_folder,
+        settings.retain,
         placement,
         coordinator,
     )

@@ -330,9 +330,9 @@ class Jobs:
             self._manager.job_left(job_id)
         results = {operator: _by_text(values) for operator, values in master.tasks.results.items()}
         await self._put_end(record, state, reason, results, master.failures)
-        retain = job_of(record.stored.document).settings.retain
         is_finished = state is JobState.FINISHED
-        if record.storage is not None and (retain == "never" or (retain == "unless_finished" and is_finished)):
+        is_kept = record.retain == "always" or (record.retain == "unless_finished" and not is_finished)
+        if record.storage is not None and not is_kept:
             with trio.CancelScope(shield=True):
                 await self._in_thread(record.storage.remove_all)
 

@@ -51,7 +51,8 @@ def write_bytes(path: Path, data: bytes) -> None:
     """
     part = path.with_name(f"{path.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not os.path.isdir(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
         with open(part, "wb") as file:
             file.write(data)
             file.flush()

@@ -194,7 +194,11 @@ class Environments:
 
     @asynccontextmanager
     async def _open(self, name: str, network: NetworkConfig, address: str) -> AsyncIterator[NetworkEnvironment]:
-        network = dataclasses.replace(network, connect_retry_s=max(network.connect_retry_s, REPLACED_S))
+        network = dataclasses.replace(
+            network,
+            connect_retry_s=max(network.connect_retry_s, REPLACED_S),
+            shuffle_directory=network.shuffle_directory or self._network.shuffle_directory,
+        )
         listener = RoutedListener(address, self._on_stream_end)
         self._listeners[name] = listener
         try:

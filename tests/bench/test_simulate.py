@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -115,6 +116,15 @@ def test_a_seed_is_the_same_scenario_and_the_same_run_in_every_process() -> None
     assert (one["deaths"], one["failure"]) == (1, "")
     assert Scenario.from_dict(json.loads(json.dumps(SMALL.as_dict()))) == SMALL
     assert random_scenario(7) == random_scenario(7) != random_scenario(8)
+
+
+def test_a_job_with_its_own_network_stores_partitions_in_the_folder_of_its_taskmanager() -> None:
+    """They were in the system's temporary folder, which events showed, with the number of the process."""
+    full = Fault(at_s=0.1, kind="disk full", host="tm-0", for_s=1.0)
+    job = replace(SMALL, movement=BLOCKING, own_network=True, records=800, batch=40, pace_s=0.05, faults=(full,))
+    outcome = simulate(job)
+    assert not outcome.failure, "\n".join((*outcome.events, outcome.line))
+    assert any(re.search(r"ShuffleStorageError: /shuffle/netstack-shuffle-\w+/", each) for each in outcome.events)
 
 
 def test_what_is_wrong_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ from netstack.runtime.causes import root_cause
 from netstack.runtime.network_environment import NetworkEnvironment
 from netstack.runtime.turns import measure_with
 from netstack.schedule.slots.slots import LoadBalanceMode
+from netstack.shuffle.files import FOLDER_PREFIX
 from netstack.taskmanager.config import TaskManagerConfig
 from netstack.taskmanager.runner import open_taskmanager
 from netstack.taskmanager.service import TaskManager
@@ -62,6 +63,8 @@ _MISUNDERSTOOD: Final = re.compile(
 )
 _SECRET: Final = b"a secret that every simulated host has"
 _JOBMANAGER: Final = f"{SCHEME}://{JOBMANAGER}:6120"
+_OWN_FOLDERS: Final = f"{FOLDER_PREFIX}{os.getpid()}-"
+"""Begins the names of shuffle folders; events show them without the number of the process."""
 
 
 @final
@@ -210,7 +213,7 @@ class Cluster:
 
     def tell(self, text: str) -> None:
         """Something happened."""
-        text = text.replace(str(self._folder), "")
+        text = text.replace(str(self._folder), "").replace(_OWN_FOLDERS, FOLDER_PREFIX)
         line = f"{trio.current_time() - self._began_s:9.4f} {text}"
         if not self._is_lied_to and _MISUNDERSTOOD.search(text):
             self._misunderstood = self._misunderstood or text

@@ -60,18 +60,17 @@ class _Registered:
 
 
 @final
-class _Order:
-    """Shuffles ready tasks as `random.Random.shuffle` does, in half of its calls."""
+class _Order(random.Random):
+    """Shuffles ready tasks as `random.Random` does, in half of its calls."""
 
-    def __init__(self, seed: int) -> None:
-        self._bits = random.Random(seed).getrandbits
-
-    def shuffle(self, tasks: list[Any]) -> None:
+    def shuffle(self, tasks: Any) -> None:
+        """Shuffles in place."""
+        bits = self.getrandbits
         for last in range(len(tasks) - 1, 0, -1):
             size = (last + 1).bit_length()
-            other = self._bits(size)
+            other = bits(size)
             while other > last:
-                other = self._bits(size)
+                other = bits(size)
             tasks[last], tasks[other] = tasks[other], tasks[last]
 
 

@@ -213,7 +213,7 @@ class Topology:
         while position < subtasks.size:
             vertex = int(self._vertex_of.view[subtasks[position]])
             own = self.subtasks_of(vertex)
-            stop = int(np.searchsorted(subtasks, own.stop))
+            stop = int(subtasks.searchsorted(own.stop))
             yield vertex, subtasks[position:stop] - np.int32(own.start)
             position = stop
 
