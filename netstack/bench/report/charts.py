@@ -61,10 +61,7 @@ def throughput_figure(analysis: Analysis, filters: Filters) -> str:
     """Records per second and payload against the timeout."""
     panels = []
     for name, tab, unit in (("records_per_s", "records/s", "records/s"), ("payload_mb_per_s", "payload MB/s", "MB/s")):
-
-        def read(line: Line, timeout: float | None, name: str = name) -> Figure | None:
-            return analysis.throughput(line, timeout, name)
-
+        read = partial(analysis.throughput, name=name)
         write = format_count if name == "records_per_s" else three_digits
         values = _values(analysis, read)
         if not values:
@@ -80,15 +77,10 @@ def throughput_figure(analysis: Analysis, filters: Filters) -> str:
 
 def latency_figure(analysis: Analysis, filters: Filters) -> str:
     """Percentiles against the timeout, on one logarithmic axis."""
-    every: list[float] = []
-    for name, _ in PERCENTILES:
-        every += _values(analysis, lambda line, timeout, name=name: analysis.latency(line, timeout, name))  # type: ignore[misc]
+    reads = {tab: partial(analysis.latency, name=name) for name, tab in PERCENTILES}
+    every = [value for read in reads.values() for value in _values(analysis, read)]
     panels = []
-    for name, tab in PERCENTILES:
-
-        def read(line: Line, timeout: float | None, name: str = name) -> Figure | None:
-            return analysis.latency(line, timeout, name)
-
+    for tab, read in reads.items():
         if _values(analysis, read):
             title = (
                 f"Latency {tab} against buffer timeout, logarithmic scale; one line per record size and channel count"

@@ -54,9 +54,10 @@ def percentiles_section(analysis: Analysis, filters: Filters) -> str:
     names = [name for name in PERCENTILES if _values(analysis, kind, (name,))]
     if len(names) < 2:
         return ""
+    every = _curves(analysis, kind, filters)
     figures = [
-        _figure(analysis, kind, names, title, curves, filters.line(line) if line else "", filters)
-        for title, line, curves in _groups(analysis, kind, filters)
+        _figure(analysis, kind, names, title, curves, filters.line(line) if line else "")
+        for title, line, curves in _groups(analysis, every)
     ]
     back = " Where records are relayed back: the round trip." if analysis.has_round_trips else ""
     rates = " and ".join(f"{rate:,.0f}" for rate in analysis.latency_rates)
@@ -65,7 +66,7 @@ def percentiles_section(analysis: Analysis, filters: Filters) -> str:
         '<h2 id="percentiles-head">Latency percentiles</h2>'
         f'<p class="note">{_NOTES[kind].format(rates=rates)}{back} Each tick to the right is ten times rarer than'
         " the one before. Lower and flatter is better. Hollow marks: less than one record lies above.</p>"
-        f"{_legend(analysis, kind, filters)}{chart_grid(figures, _MOST_OPEN)}</section>"
+        f"{_legend(analysis, every, filters)}{chart_grid(figures, _MOST_OPEN)}</section>"
     )
 
 
@@ -109,8 +110,7 @@ def _curves(analysis: Analysis, kind: Kind, filters: Filters) -> list[_Curve]:
     return curves
 
 
-def _groups(analysis: Analysis, kind: Kind, filters: Filters) -> list[tuple[str, Line | None, list[_Curve]]]:
-    curves = _curves(analysis, kind, filters)
+def _groups(analysis: Analysis, curves: list[_Curve]) -> list[tuple[str, Line | None, list[_Curve]]]:
     if len(analysis.timeouts) < 2:
         timeout = "".join(timeout_label(each) for each in analysis.timeouts)
         return [(f"Buffer timeout {timeout}", None, curves)]
@@ -118,9 +118,9 @@ def _groups(analysis: Analysis, kind: Kind, filters: Filters) -> list[tuple[str,
     return [(work.label, work, [curve for curve in curves if curve.line.work == work]) for work in works]
 
 
-def _legend(analysis: Analysis, kind: Kind, filters: Filters) -> str:
+def _legend(analysis: Analysis, curves: Sequence[_Curve], filters: Filters) -> str:
     entries: dict[int, tuple[int, Look, str, str]] = {}
-    for curve in _curves(analysis, kind, filters):
+    for curve in curves:
         label = curve.label
         facets = curve.facets
         if len(analysis.timeouts) > 1:
@@ -138,7 +138,6 @@ def _figure(
     title: str,
     curves: Sequence[_Curve],
     facets: str,
-    filters: Filters,
 ) -> str:
     places = [nines(PERCENTILES[name]) for name in names]
     end = math.floor(places[-1] + 1e-9) + 1.0

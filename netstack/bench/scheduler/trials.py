@@ -159,12 +159,17 @@ def deploy_streaming(parallelism: int) -> Trial:
 
 def deploy_downstream_batch(parallelism: int) -> Trial:
     """Descriptors of the sinks, after the sources have finished."""
-    cluster = Cluster(scheduler_of(parallelism, BATCH), 2 * parallelism, parallelism)
-    cluster.start()
-    cluster.run(sources(parallelism))
+    cluster = _running_sources(parallelism)
     cluster.keeps_deployments = True
     cluster.report(ExecutionInput.FINISH, sources(parallelism))
     return _make_descriptors(cluster, parallelism)
+
+
+def _running_sources(parallelism: int) -> Cluster:
+    cluster = Cluster(scheduler_of(parallelism, BATCH), 2 * parallelism, parallelism)
+    cluster.start()
+    cluster.run(sources(parallelism))
+    return cluster
 
 
 def _make_descriptors(cluster: Cluster, tasks: int) -> Trial:
@@ -234,9 +239,7 @@ def release_partitions(parallelism: int) -> Trial:
 
 def finish_sinks(parallelism: int) -> Trial:
     """The same through the scheduler, up to the end of the job."""
-    cluster = Cluster(scheduler_of(parallelism, BATCH), 2 * parallelism, parallelism)
-    cluster.start()
-    cluster.run(sources(parallelism))
+    cluster = _running_sources(parallelism)
     cluster.report(ExecutionInput.FINISH, sources(parallelism))
     cluster.run(sinks(parallelism))
 
