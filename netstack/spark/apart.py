@@ -97,16 +97,16 @@ def run_job(
         context.setJobGroup(group, description)
         return work()
 
-    apart = Apart(body)
+    thread = Apart(body)
     began_s = time.monotonic()
     try:
-        while not apart.is_over(_LOOK_S):
+        while not thread.is_over(_LOOK_S):
             elapsed_s = time.monotonic() - began_s
             tick()
             if elapsed_s > deadline_s:
                 raise JobTooSlow(deadline_s, bool(context.statusTracker().getJobIdsForGroup(group)))
     except BaseException:
         context.cancelJobGroup(group)
-        apart.is_over(_CANCEL_S)
+        thread.is_over(_CANCEL_S)
         raise
-    return apart.result()
+    return thread.result()

@@ -149,8 +149,8 @@ def _is_straight(rdd: Any) -> bool:
         if each.getNumPartitions() != partitions:
             return False
         dependencies = each.dependencies()
-        found = [dependencies.apply(index) for index in range(dependencies.size())]
-        waiting += [one.rdd() for one in found if not str(one.getClass().getName()).endswith("ShuffleDependency")]
+        listed = [dependencies.apply(index) for index in range(dependencies.size())]
+        waiting += [one.rdd() for one in listed if not str(one.getClass().getName()).endswith("ShuffleDependency")]
     return True
 
 

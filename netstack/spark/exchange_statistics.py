@@ -122,12 +122,12 @@ class ExchangeStatistics:
 
     def build(self) -> str:
         """Returns the build of the tasks: `compiled`, or `python` and the reason; with the hosts if they differ."""
-        found: dict[str, list[str]] = {}
+        hosts_of: dict[str, list[str]] = {}
         for each in self.tasks():
-            found.setdefault(each.build, []).append(each.host)
-        if len(found) < 2:
-            return next(iter(found), "")
-        return "; ".join(f"{words} on {', '.join(dict.fromkeys(hosts))}" for words, hosts in found.items())
+            hosts_of.setdefault(each.build, []).append(each.host)
+        if len(hosts_of) < 2:
+            return next(iter(hosts_of), "")
+        return "; ".join(f"{words} on {', '.join(dict.fromkeys(hosts))}" for words, hosts in hosts_of.items())
 
     def slowest(self) -> str:
         """Returns a sentence about the task that all others wait for, with its host; empty if there is none.

@@ -17,7 +17,7 @@ _ENDED: Final = "the application was ended: the cluster's master is down, or som
 _FINAL: Final[tuple[tuple[str, str], ...]] = (
     (
         SHORTAGE,
-        "the barrier stage needs {tasks} slots at once and the cluster has fewer{gone}: start more workers, or {fewer}",
+        "the barrier stage needs {tasks} slots at once and the cluster has fewer{lost}: start more workers, or {fewer}",
     ),
     (
         "SPARK-24820",
@@ -111,8 +111,8 @@ def explain(
     executors = executors or Executors()
     host = _host(text, executors.hosts)
     where = f" on {host}" if host and host != "localhost" else ""
-    gone = f" ({', '.join(executors.lost_hosts)} lost what it had)" if executors.lost_hosts else ""
-    facts = {"tasks": tasks, "python": python, "task": task, "fewer": fewer, "where": where, "gone": gone}
+    lost = f" ({', '.join(executors.lost_hosts)} lost what it had)" if executors.lost_hosts else ""
+    facts = {"tasks": tasks, "python": python, "task": task, "fewer": fewer, "where": where, "lost": lost}
     missing = _MISSING.search(text)
     if missing:
         return FailureExplanation(
@@ -127,9 +127,9 @@ def explain(
         if mark in text:
             return FailureExplanation(known.format(**facts), is_final=False)
     text = text.partition(" SQLSTATE")[0]
-    found = _LAST_LINE.findall(text)
-    if found:
-        kind, sentence = found[-1]
+    last_lines = _LAST_LINE.findall(text)
+    if last_lines:
+        kind, sentence = last_lines[-1]
         if sentence.endswith(":"):  # the sentence continues on the next line
             rest = text.partition(sentence)[2].splitlines()
             sentence += f" {next((line.strip() for line in rest if line.strip()), '')}"

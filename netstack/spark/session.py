@@ -190,14 +190,14 @@ def _open_context(gateway: Any, settings: SparkSettings, log: Path) -> Any:
 def _await_executors(spark: Any, settings: SparkSettings, log: Path) -> None:
     """Counts the executors after the session has waited for them; raises SparkFailed if some are missing."""
     nodes = settings.node_count
-    found = nodes if settings.is_local else ClassicDriver(spark).executor_count()
-    if found < nodes:
+    registered = nodes if settings.is_local else ClassicDriver(spark).executor_count()
+    if registered < nodes:
         spark.stop()
         cores = settings.executor_cores
         raise SparkFailed(
-            f"{found} of {nodes} executors registered within {settings.wait_for_executors_s:g} s: start more workers at"
-            f" {settings.master}, each with {cores} free core{'s' if cores > 1 else ''} and {settings.executor_memory}"
-            f" of memory, or lower {settings.nodes_flag}; Spark's own log is {log}"
+            f"{registered} of {nodes} executors registered within {settings.wait_for_executors_s:g} s: start more"
+            f" workers at {settings.master}, each with {cores} free core{'s' if cores > 1 else ''} and"
+            f" {settings.executor_memory} of memory, or lower {settings.nodes_flag}; Spark's own log is {log}"
         )
 
 

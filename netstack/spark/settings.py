@@ -109,14 +109,14 @@ class SparkSettings:
 
     @property
     def _local_slots(self) -> int:
-        found = _LOCAL.fullmatch(self.master)
-        return int(found.group(1)) if found else 0
+        match = _LOCAL.fullmatch(self.master)
+        return int(match.group(1)) if match else 0
 
     def properties(self) -> dict[str, str]:
         """Returns Spark's properties for a session."""
         cores, nodes = self.executor_cores, self.node_count
         flags = "" if self.is_measured else _JVM_FLAGS
-        found = {
+        properties = {
             "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",  # default: 15 s, 40 times
             "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "2" if self.is_local else "20",
             "spark.barrier.sync.timeout": f"{max(30, int(self.setup_timeout_s) + 10)}s",  # default: a year
@@ -130,12 +130,12 @@ class SparkSettings:
             "spark.ui.showConsoleProgress": "false",  # it overwrites the progress bar
         }
         if flags:
-            found |= {"spark.driver.extraJavaOptions": flags, "spark.executor.extraJavaOptions": flags}
+            properties |= {"spark.driver.extraJavaOptions": flags, "spark.executor.extraJavaOptions": flags}
         if self.is_local:
-            found["spark.driver.host"] = "127.0.0.1"
-            found["spark.driver.bindAddress"] = "127.0.0.1"
+            properties["spark.driver.host"] = "127.0.0.1"
+            properties["spark.driver.bindAddress"] = "127.0.0.1"
         else:
-            found |= {
+            properties |= {
                 "spark.executor.cores": str(cores),
                 "spark.task.cpus": str(cores),  # one slot per executor
                 "spark.cores.max": str(nodes * cores),  # one executor per node; the master spreads them over workers
@@ -145,5 +145,6 @@ class SparkSettings:
                 "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{self.wait_for_executors_s:g}s",
             }
             if not self.master.startswith("spark://"):
-                found["spark.executor.memoryOverhead"] = "1g"  # Python and buffers; the container's limit includes them
-        return found
+                # Python and buffers; the container's limit includes them
+                properties["spark.executor.memoryOverhead"] = "1g"
+        return properties

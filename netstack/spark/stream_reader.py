@@ -126,7 +126,7 @@ class EpochReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             NetstackError: epochs are missing, and the option failOnDataLoss is true.
         """
-        found: list[InputPartition] = []
+        slices: list[InputPartition] = []
         wanted = {address for address, epoch in end.items() if epoch > start.get(address, 0)}
         states = self._poller.states
         if not wanted.issubset(states):  # an earlier driver began this batch
@@ -135,8 +135,8 @@ class EpochReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if address in wanted:
                 first = self._readable(address, start.get(address), states[address])
                 if first < end[address]:
-                    found += [Slice(index, each, first, end[address]) for each in range(self._settings.subpartitions)]
-        return found
+                    slices += [Slice(index, each, first, end[address]) for each in range(self._settings.subpartitions)]
+        return slices
 
     def read(self, partition: Any) -> Iterator[Any]:
         """Reads the rows of one input, in a task."""
