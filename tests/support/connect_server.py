@@ -56,7 +56,7 @@ class ConnectServer:
     def run_client(self, function: str, folder: Path) -> str:
         """Runs a function of `connect_client` in a process that has no JVM; returns its output."""
         command = [sys.executable, str(CLIENT), function, self.url, str(folder)]
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "tests/support"), os.environ.get("PYTHONPATH"))))
         environment = {**os.environ, "PYTHONPATH": path}
         client = subprocess.run(
             command, env=environment, cwd=folder, capture_output=True, text=True, timeout=CLIENT_S, check=False

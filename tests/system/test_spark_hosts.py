@@ -149,7 +149,7 @@ def test_a_sweep_names_the_host_that_is_slow_and_the_one_whose_link_is_cut(clust
     slow, cut = json.loads(out)["rows"]
     assert slow["delivered"], slow
     page = (sweep / "report.html").read_text()
-    assert f"What {hosts.address(2)} sends and receives takes" in page
+    assert f"Records to and from {hosts.address(2)} take" in page
     assert (
         f" at {hosts.address(3)} did not end when the others did: the host is down, frozen or cut off" in cut["error"]
     )

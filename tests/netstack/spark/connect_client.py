@@ -20,6 +20,7 @@ import pytest
 from pyspark.sql import SparkSession
 from workers import free_address
 
+import netstack.spark
 from netstack import blocking
 from netstack.bench.spark import compare, recommend, register_views, run_sweep
 from netstack.bench.spark.tables import RUNS, SCHEMAS, run_frame
@@ -33,7 +34,6 @@ from netstack.spark import (
     Subscriber,
     exchange,
     plain_errors,
-    register,
     run,
 )
 
@@ -45,8 +45,6 @@ def exchanges(spark: Any, _: Path) -> None:
     """Every action on an exchange, on a server without netstack; and the sentences for what Connect cannot do."""
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-    (block,) = (each for each in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "remote(" in each)
-    exec(block.replace("sc://10.0.0.1:15002", sys.argv[2]))
     df = spark.range(0, 1000, 1, 2).selectExpr("id", "concat('u', id % 7) as user")
     out = exchange(df, key="user", buffer_timeout_s=None, exclusive_buffers_per_channel=1)
     assert out.schema == df.schema
@@ -74,8 +72,9 @@ def exchanges(spark: Any, _: Path) -> None:
 
 
 def batches(spark: Any, folder: Path) -> None:
-    """Reads a partition and saves a DataFrame, on a server without netstack."""
-    register(spark)
+    """Reads a partition and saves a DataFrame, on a server without netstack; first what the page says."""
+    (block,) = (each for each in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "remote(" in each)
+    exec(block.replace("sc://10.0.0.1:15002", sys.argv[2]))
     with blocking.open_network("tcp://127.0.0.1:0") as network:
         writer = blocking.RecordWriter(network.create_partition("rows", subpartitions=2), format="arrow")
         for at in range(100):
@@ -94,7 +93,7 @@ def batches(spark: Any, folder: Path) -> None:
 
 def streams(spark: Any, folder: Path) -> None:
     """A stream into a table, and a query into a Subscriber: they need netstack on the server."""
-    register(spark)
+    netstack.spark.register(spark)  # not imported above, because it needs pyspark 4.2
     with blocking.open_network("tcp://127.0.0.1:0") as network:
         publisher = Publisher(network, "events", folder / "epochs", resume=None)
         for epoch in range(2):

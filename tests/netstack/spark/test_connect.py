@@ -11,12 +11,12 @@ pytestmark = [pytest.mark.java, pytest.mark.long, pytest.mark.xdist_group("conne
 
 
 def test_exchanges_run_on_a_server_without_netstack(connect_server: ConnectServer, tmp_path: Path) -> None:
-    assert "only showing top 20 rows" in connect_server.run_client("exchanges", tmp_path)
+    assert "only showing top 3 rows" in connect_server.run_client("exchanges", tmp_path)
 
 
 def test_the_data_source_reads_and_writes(connect_server: ConnectServer, tmp_path: Path) -> None:
     """Spark does not send a session's archives to the planner of a streaming query, so the server needs netstack."""
-    connect_server.run_client("batches", tmp_path)
+    assert "only showing top 20 rows" in connect_server.run_client("batches", tmp_path)
     connect_server.install_netstack()
     (tmp_path / "streams").mkdir()
     connect_server.run_client("streams", tmp_path / "streams")
