@@ -25,7 +25,7 @@ from .adaptive_flags import adaptive_flags, adaptive_settings
 from .jobmanager_flags import json_flag, secret_flag
 from .json_document import print_document
 from .logs import log_flag, set_up_logging
-from .network_flags import load_balance_flag
+from .network_flags import load_balance_flag, metrics_flag
 from .values import COUNT, LENGTH, SIZE
 
 _DEFAULTS = JobManagerConfig()
@@ -124,11 +124,7 @@ _DEFAULTS = JobManagerConfig()
     multiple=True,
     help="Additional host name in the page's URL, besides the names of this host; repeatable.",
 )
-@click.option(
-    "--metrics",
-    metavar="ADDR:PORT",
-    help="Serve Prometheus metrics at this address; for TLS write tls+tcp://ADDR:PORT.",
-)
+@metrics_flag
 @click.option(
     "--web-submit", is_flag=True, help="Allow the web page to cancel and save jobs; without it the page is read-only."
 )

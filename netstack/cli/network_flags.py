@@ -1,13 +1,12 @@
-"""Command-line flags for network buffers and for the network profile.
+"""Command-line flags that several commands have: network buffers, network profile, placement, metrics.
 
-Takes: defaults. Gives: decorators that add `--exclusive-buffers`, `--floating-buffers`, `--segment-size`, `--memory`,
-`--max-required` and `--as` to a command.
+Takes: defaults. Gives: decorators that add flags to a command.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -75,23 +74,32 @@ def memory_flags(command: _Command) -> _Command:
     )(command)
 
 
-def load_balance_flag(command: _Command) -> _Command:
-    """Adds `load_balance`: the value of a `LoadBalanceMode`, or None."""
-    return click.option(
-        "--load-balance",
-        type=click.Choice([mode.value for mode in LoadBalanceMode]),
-        show_default=LoadBalanceMode.NONE.value,
-        help="How to place subtasks. none: keep exchanges local; slots or tasks: spread these over all TaskManagers.",
-    )(command)
+load_balance_flag: Final = click.option(
+    "--load-balance",
+    type=click.Choice([mode.value for mode in LoadBalanceMode]),
+    show_default=LoadBalanceMode.NONE.value,
+    help="How to place subtasks. none: keep exchanges local; slots or tasks: spread these over all TaskManagers.",
+)
 
+acts_as_flag: Final = click.option(
+    "--as",
+    "acts_as",
+    type=click.Choice(tuple(PROFILES)),
+    show_default="netstack",
+    help="Network profile: netstack's own, that of Flink 2.3, or that of Flink 1.x. Use the same one in the whole"
+    " cluster.",
+)
 
-def acts_as_flag(command: _Command) -> _Command:
-    """Adds `acts_as`: the name of a profile of `NetworkConfig.acting_as`, or None."""
-    return click.option(
-        "--as",
-        "acts_as",
-        type=click.Choice(tuple(PROFILES)),
-        show_default="netstack",
-        help="Network profile: netstack's own, that of Flink 2.3, or that of Flink 1.x. Use the same one in the whole"
-        " cluster.",
-    )(command)
+max_record_flag: Final = click.option(
+    "--max-record",
+    "max_record_bytes",
+    type=SIZE,
+    show_default="256MiB",
+    help="Maximum size of a record; a larger record fails its task.",
+)
+
+metrics_flag: Final = click.option(
+    "--metrics",
+    metavar="ADDR:PORT",
+    help="Serve Prometheus metrics at this address; for TLS write tls+tcp://ADDR:PORT.",
+)

@@ -37,7 +37,7 @@ from .job import checked_savepoint, job_parameters, load_stream_graph, parameter
 from .job_output import decided_lines, not_restored_line, print_results, result_document
 from .jobmanager_flags import json_flag
 from .json_document import print_document
-from .network_flags import acts_as_flag, load_balance_flag
+from .network_flags import acts_as_flag, load_balance_flag, max_record_flag
 from .run_view import RunView
 from .values import COUNT, SIZE
 
@@ -123,13 +123,7 @@ class JobCluster(Protocol):
     show_default=True,
     help="processes: each slot is a process; loop: the slots of a TaskManager share one process and one event loop.",
 )
-@click.option(
-    "--max-record",
-    "max_record_bytes",
-    type=SIZE,
-    show_default="256MiB",
-    help="Maximum size of a record; a larger record fails its task.",
-)
+@max_record_flag
 @acts_as_flag
 @adaptive_flags
 @click.option("--verbose", is_flag=True, help="Print the log of the TaskManagers.")

@@ -36,7 +36,7 @@ from ..tls_files import dial_as
 from .jobmanager_flags import ADDRESS_VARIABLE, SECRET_VARIABLE
 from .json_document import print_document
 from .logs import log_flag, set_up_logging
-from .network_flags import acts_as_flag
+from .network_flags import acts_as_flag, max_record_flag, metrics_flag
 from .values import COUNT, LENGTH, SIZE, Parsed
 
 _IDLE_CHECK_S: Final = 10.0
@@ -90,11 +90,7 @@ _FILE_NAMES: Final = {
 @click.option(
     "--memory", "memory_bytes", type=SIZE, show_default="256MiB", help="Memory for the network buffers of all jobs."
 )
-@click.option(
-    "--metrics",
-    metavar="ADDR:PORT",
-    help="Serve Prometheus metrics at this address; for TLS write tls+tcp://ADDR:PORT.",
-)
+@metrics_flag
 @click.option(
     "--secret-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -116,13 +112,7 @@ _FILE_NAMES: Final = {
     help="Size of one network buffer.",
 )
 @acts_as_flag
-@click.option(
-    "--max-record",
-    "max_record_bytes",
-    type=SIZE,
-    show_default="256MiB",
-    help="Maximum size of a record; a larger record fails its task.",
-)
+@max_record_flag
 @click.option(
     "--shuffle-directory",
     type=click.Path(exists=True, file_okay=False),

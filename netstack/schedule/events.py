@@ -34,7 +34,6 @@ class TaskManagerRegistered:
     """A TaskManager has registered; `SlotsOffered` follows.
 
     Attributes:
-        now_s: the time.
         location: its unique name and its address.
     """
 
@@ -48,7 +47,6 @@ class SlotsOffered:
     """A TaskManager offers slots; the job keeps them until it sends `ReturnSlots` or ends.
 
     Attributes:
-        now_s: the time.
         taskmanager: its name. The offer of an unknown TaskManager, one that was lost meanwhile, is ignored.
         profile: resource profile of each of them.
     """
@@ -75,10 +73,7 @@ class TasksReported:
     """A TaskManager reports that tasks have changed their state.
 
     Attributes:
-        now_s: the time.
         what: `INITIALIZE`, `RUN`, `FINISH` or `CANCELED`.
-        subtasks: numbers.
-        attempts: one each.
         produced_bytes: with `FINISH` in an adaptive job: the bytes of each subpartition, by partition.
     """
 
@@ -105,7 +100,6 @@ class TaskFailed:
     """A task has failed.
 
     Attributes:
-        now_s: the time.
         cause: class and text of the error.
         missing_partition: the partition whose loss, or whose unreachable producer, caused the failure; else None.
         missing_attempt: the attempt of that partition's producer.

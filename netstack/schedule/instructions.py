@@ -49,8 +49,6 @@ class Deploy:
 
     Attributes:
         subtasks: ascending.
-        attempts: one each.
-        slots: one each.
         restore: the checkpoint to restore; None: the tasks begin empty.
         is_speculative: whether these are further attempts of subtasks that already run.
     """
@@ -69,8 +67,6 @@ class UpdateGate:
 
     Attributes:
         subtasks: the consumers.
-        attempts: one each.
-        slots: one each.
         gate: the index of the input gate, in the order of their descriptors.
         descriptors: a compressed list (`ShuffleDescriptors`) that overrides what the consumers have.
     """
