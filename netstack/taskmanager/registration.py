@@ -57,7 +57,6 @@ class Registration:
         self._serve_driver = serve_driver
         self._processes = processes
         self._log = LimitedLog(LOGGER, trio.current_time)
-        self._registered = trio.Event()
 
     async def run(self, address: str) -> None:
         """Registers at a JobManager and serves it, again after every loss, until cancelled."""
@@ -84,10 +83,6 @@ class Registration:
                 backoff_s = _LEAST_BACKOFF_S
             await trio.sleep(backoff_s * random.uniform(0.8, 1.2))  # spreads the connections of many TaskManagers
             backoff_s = min(2 * backoff_s, _MOST_BACKOFF_S)
-
-    async def wait_first(self) -> None:
-        """Waits for the first registration. Cancellation: changes nothing."""
-        await self._registered.wait()
 
     async def _work_for(self, address: str) -> None:
         """Runs one registration, from connecting to the loss of the JobManager."""
@@ -120,6 +115,5 @@ class Registration:
                 f"{link.peer} is a {safe_text(role)}, not a JobManager; give --jobmanager the address of a JobManager"
             )
         self.count += 1
-        self._registered.set()
         LOGGER.info("registered at JobManager %s", safe_text(link.peer))
         await self._serve_driver(link)

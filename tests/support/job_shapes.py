@@ -16,6 +16,8 @@ from typing import Final
 from netstack.errors import ConfigError
 from netstack.ids import ResultPartitionType
 from netstack.schedule.graph.job_graph import UNDECIDED, Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.schedule.graph.stream_graph import GlobalExchangeMode, StreamSettings
 
 _PATTERNS: Final = {"pointwise": DistributionPattern.POINTWISE, "all": DistributionPattern.ALL_TO_ALL}
 _VERTEX: Final = re.compile(r"\s*(\w+)(?:\((-?\d+)\))?\s*")
@@ -77,3 +79,19 @@ def _dataset(arrow: re.Match[str], producer: int, datasets: dict[str, Dataset]) 
     name = f"{producer}.{arrow[3]}" if arrow[3] else f"{producer}:{len(datasets)}"
     datasets.setdefault(name, Dataset(name, producer, ResultPartitionType(arrow[2])))
     return list(datasets).index(name)
+
+
+def nightly_join() -> StreamEnvironment:
+    """A batch job: cleans orders and customers, joins them by customer and writes twice; regions run in turn."""
+    settings = StreamSettings(is_batch=True, exchange_mode=GlobalExchangeMode.FORWARD_EDGES_PIPELINED)
+    job = StreamEnvironment("nightly join", parallelism=6, settings=settings)
+    orders = job.source("shop:read_orders", name="orders").filter("shop:is_paid", name="paid")
+    customers = job.source("shop:read_customers", name="customers").set_parallelism(2)
+    joined = orders.key_by("shop:customer").connect(
+        customers.map("shop:clean", name="clean").set_parallelism(2).key_by("shop:customer"), "shop:Join", name="join"
+    )
+    joined.forward().sink("shop:archive", name="archive").start_new_chain()
+    joined.key_by("shop:region").process("shop:Sum", name="sums").set_parallelism(3).sink(
+        "shop:report", name="report"
+    ).set_parallelism(3)
+    return job

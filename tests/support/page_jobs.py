@@ -61,6 +61,11 @@ def stalled() -> StreamEnvironment:
     return job
 
 
+async def until_registered(taskmanager: TaskManager) -> None:
+    while not taskmanager.registration.count:  # noqa: ASYNC110  # registrations set no event
+        await trio.sleep(0.01)
+
+
 @asynccontextmanager
 async def cluster() -> AsyncIterator[tuple[JobManager, list[TaskManager], str]]:
     """A JobManager, two TaskManagers of this process, and a job on them that comes to rest."""
@@ -69,8 +74,8 @@ async def cluster() -> AsyncIterator[tuple[JobManager, list[TaskManager], str]]:
             listen="tcp://127.0.0.1:0", jobmanager=manager.address, slots=2, allow=("*",), link_in_thread=False
         )
         async with open_taskmanager(config) as first:
-            await first.registration.wait_first()
+            await until_registered(first)
             async with open_taskmanager(config) as second, open_job_client(manager.address) as client:
-                await second.registration.wait_first()
+                await until_registered(second)
                 job_id = await client.submit(stalled())
                 yield manager, [first, second], job_id

@@ -23,7 +23,6 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import trio
 
-from netstack.control.clock import measure_clock
 from netstack.errors import LocalProtocolError, NetstackError
 from netstack.jobmanager.job_master import JobMaster
 from netstack.jobmanager.job_record import JobRecord
@@ -35,6 +34,7 @@ from netstack.schedule.instructions import EndJob
 from ..pair import OnProgress, Progress
 from ..processes import MeasurementFailed
 from ..runner import DEFAULT_SECONDS
+from .clock import measure_clock
 from .clocks import HostClock, Reading, translate
 from .cluster import Mesh, open_mesh
 from .matrix import RELAY, SINK, SOURCE, Matrix, Placement

@@ -24,7 +24,7 @@ from taskmanagerworld import (
 )
 from trio.testing import MockClock
 
-from netstack.control.clock import measure_clock
+from netstack.bench.mesh.clock import measure_clock
 from netstack.errors import (
     ConnectionLost,
     NetstackError,

@@ -24,8 +24,8 @@ from taskmanagerworld import (
 )
 from trio.testing import MockClock
 
+from netstack.bench.mesh.clock import measure_clock
 from netstack.config import NetworkConfig
-from netstack.control.clock import measure_clock
 from netstack.control.codec import Plain
 from netstack.errors import (
     ConfigError,

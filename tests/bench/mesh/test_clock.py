@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.control.clock import best_sample
+from netstack.bench.mesh.clock import best_sample
 
 DELAYS = st.integers(0, 10_000_000_000)
 

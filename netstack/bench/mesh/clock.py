@@ -15,8 +15,8 @@ from typing import Final
 
 import trio
 
-from ..errors import ConnectionLost
-from .link import ControlLink
+from netstack.control.link import ControlLink
+from netstack.errors import ConnectionLost
 
 CLOCK_SAMPLES: Final = 20
 
