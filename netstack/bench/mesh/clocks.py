@@ -7,13 +7,20 @@ is at most half its round trip.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
+import trio
+
+from netstack.control.link import ControlLink
+from netstack.errors import ConnectionLost
 
 Int64s = npt.NDArray[np.int64]
+
+CLOCK_SAMPLES: Final = 20
 
 
 @final
@@ -86,3 +93,37 @@ def latency_correction_ns(source: HostClock, sink: HostClock, at_ns: int) -> int
 def latency_uncertainty_ns(source: HostClock, sink: HostClock) -> int:
     """The maximum error of a one-way latency: the errors of both offsets; 0 within one host."""
     return 0 if source is sink else source.uncertainty_ns + sink.uncertainty_ns
+
+
+def best_reading(exchanges: Iterable[tuple[int, int, int]]) -> Reading:
+    """Returns the reading with the shortest round trip, whose error is at most half of it.
+
+    Under load, queueing delays one direction more and enlarges the error.
+
+    Args:
+        exchanges: (our time before, the peer's time, our time after) in ns; at least one.
+    """
+    sent_ns, theirs_ns, received_ns = min(exchanges, key=lambda each: each[2] - each[0])
+    rtt_ns = received_ns - sent_ns
+    middle_ns = sent_ns + rtt_ns // 2
+    return Reading(middle_ns, theirs_ns - middle_ns, rtt_ns)
+
+
+async def read_clock(link: ControlLink) -> Reading:
+    """Measures the clock of the peer against ours; most precise while the link is otherwise idle.
+
+    Args:
+        link: a link on which another task calls `receive`.
+
+    Raises:
+        ConnectionLost: the peer closed the connection or does not answer.
+
+    Cancellation: leaves no state behind.
+    """
+    exchanges = []
+    for _ in range(CLOCK_SAMPLES):
+        with trio.move_on_after(link.heartbeat_timeout_s) as silence:
+            exchanges.append(await link.ping())
+        if silence.cancelled_caught:
+            raise ConnectionLost(f"{link.peer} did not answer within {link.heartbeat_timeout_s:g} s")
+    return best_reading(exchanges)

@@ -34,8 +34,7 @@ from netstack.schedule.instructions import EndJob
 from ..pair import OnProgress, Progress
 from ..processes import MeasurementFailed
 from ..runner import DEFAULT_SECONDS
-from .clock import measure_clock
-from .clocks import HostClock, Reading, translate
+from .clocks import HostClock, Reading, read_clock, translate
 from .cluster import Mesh, open_mesh
 from .matrix import RELAY, SINK, SOURCE, Matrix, Placement
 from .result import Host, Outcome, crowded_hosts, document_of
@@ -203,11 +202,7 @@ class _Conversation:
         )
 
     async def _read_clocks(self) -> list[Reading]:
-        clocks = []
-        for daemon in self._mesh.daemons:
-            sample = await measure_clock(daemon.taskmanager.link)
-            clocks.append(Reading(sample.at_ns, sample.offset_ns, sample.rtt_ns))
-        return clocks
+        return [await read_clock(daemon.taskmanager.link) for daemon in self._mesh.daemons]
 
     def _go(self, clocks: Sequence[HostClock]) -> None:
         lead_ns = _LEAD_NS + 2 * max(clock.before.rtt_ns for clock in clocks)
