@@ -343,6 +343,7 @@ async def test_nonsense_in_the_middle_of_a_run_closes_it() -> None:
         assert [(await peer.receive())[0] for _ in range(2)] == [GREETING, "JobOpened"]
         stream.try_send([b"\xff\xff\xff\xff"])
         with pytest.raises((ConnectionLost, RemoteProtocolError)):
-            await peer.receive()
+            while True:
+                assert (await peer.receive())[0] == "JobClosed"
         stream.close()
         await until(lambda: is_empty(daemon))
