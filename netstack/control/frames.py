@@ -133,8 +133,9 @@ class FrameStream:
 
         Cancellation: loses nothing; call again.
         """
-        has_waited = False
+        has_waited = self._share is not None
         if self._share is not None:
+            await trio.lowlevel.checkpoint()  # the loop is shared turn by turn, also with peers that send now and then
             await self._share.wait_turn()
         while True:
             if len(self._received) >= _LENGTH.size:
