@@ -151,7 +151,7 @@ class Serving:
         async with open_network(plan.listen, plan.config) as manager:
             handle = manager.create_partition(plan.partition_id, subpartitions=plan.subpartitions, kind=plan.type)
             partition = handle.engine
-            partition.on_task_event = self._take_task_event
+            partition.on_task_event = lambda event: self.task_events.append(flink_name(event))
             writer = RecordWriter(handle, format=value_format_named(plan.kind), buffer_timeout_s=plan.buffer_timeout_s)
             wake_writer = partition.on_acknowledged
             assert wake_writer is not None
@@ -238,9 +238,6 @@ class Serving:
     def _count_event(self, event: Event) -> None:
         for account in self.accounts.values():
             account.add_event(event)
-
-    def _take_task_event(self, event: Event) -> None:
-        self.task_events.append(flink_name(event))
 
     def _fail(self, error: NetstackError) -> None:
         self.outcome, self.error = ERROR, error

@@ -328,7 +328,10 @@ class Jobs:
             record.master = None
             del self.running[job_id]
             self._manager.job_left(job_id)
-        results = {operator: _by_text(values) for operator, values in master.tasks.results.items()}
+        results = {
+            operator: {str(subtask): value for subtask, value in sorted(values.items())}
+            for operator, values in master.tasks.results.items()
+        }
         await self._put_end(record, state, reason, results, master.failures)
         is_finished = state is JobState.FINISHED
         is_kept = record.retain == "always" or (record.retain == "unless_finished" and not is_finished)
@@ -369,7 +372,3 @@ class Jobs:
         for job_id in ended[: max(0, len(ended) - self._manager.config.max_ended_jobs)]:
             del self.records[job_id]
             self._nursery.start_soon(self._in_thread, partial(self._manager.store.forget, job_id))
-
-
-def _by_text(values: Mapping[int, Any]) -> dict[str, Any]:
-    return {str(subtask): value for subtask, value in sorted(values.items())}

@@ -95,7 +95,9 @@ class NetworkEndpoint:
         self._views = views
         self._nursery = nursery
         self._dialect = dialect_named(
-            config.dialect, segment_size_bytes=config.segment_size_bytes, new_id=_new_channel_id
+            config.dialect,
+            segment_size_bytes=config.segment_size_bytes,
+            new_id=functools.partial(secrets.token_bytes, 16),
         )
         self.unsent: dict[Pump, None] = {}
         """The connections that `flush_connections` has to serve; each at most once, because a process without writers
@@ -354,7 +356,3 @@ class NetworkEndpoint:
 async def _call_later(delay_s: float, callback: Callable[[], None]) -> None:
     await trio.sleep(delay_s)
     callback()
-
-
-def _new_channel_id() -> bytes:
-    return secrets.token_bytes(16)

@@ -9,6 +9,8 @@ used blobs are evicted first. At the end of a job its values and blobs are dropp
 from __future__ import annotations
 
 import hashlib
+import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final, TypeAlias, final
@@ -24,11 +26,15 @@ from ..schedule.descriptors.blob_store import CODE_KEY, BlobError
 from ..schedule.descriptors.descriptors import BlobKey, MaybeOffloaded
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
 from .blob_files import KeptBlob
-from .blob_tracker import BlobTracker, TrackedBlob
 from .group_cache import GroupCache
+
+LOGGER: Final = logging.getLogger("netstack")
 
 FETCH_RETRIES: Final = 5
 CACHE_BYTES: Final = 100 * MIB
+
+MOST_BLOBS: Final = 256
+"""Maximum number of cached blobs; each is an open file."""
 
 Fetch: TypeAlias = Callable[[KeptBlob], Awaitable[None]]
 """Fills an empty blob and checks it; raises `BlobError`, or `ConnectionLost`, after which it is not retried."""
@@ -39,8 +45,7 @@ class BlobReader:
     """Reads blobs for the tasks of one TaskManager.
 
     Args:
-        cache_bytes: limit of all cached blobs, and separately of all decoded lists; a larger blob is cached alone. The
-            number of blobs is limited by `blob_tracker.MOST_BLOBS`.
+        cache_bytes: limit of all cached blobs, and separately of all decoded lists; a larger blob is cached alone.
         directory: folder for files; None: the system's temporary folder.
         retries: number of retries of a failed fetch.
 
@@ -54,18 +59,15 @@ class BlobReader:
         if retries < 0:
             raise ConfigError(f"retries={retries}: the minimum is 0")
         self._directory = directory
-        self._kept: dict[TrackedBlob, KeptBlob] = {}
-        self._tracker = BlobTracker(cache_bytes)
+        self._cache_bytes = cache_bytes
+        self._kept: OrderedDict[tuple[str, BlobKey], KeptBlob] = OrderedDict()  # by job and key, last used last
+        self.kept_bytes = 0
+        """Size of all cached blobs."""
         self._values: GroupCache[ShuffleDescriptors] = GroupCache(max_bytes=cache_bytes)
         self._retries = retries
-        self._under_way: dict[TrackedBlob, trio.Event] = {}
+        self._under_way: dict[tuple[str, BlobKey], trio.Event] = {}
         self.fetched = self.evicted = 0
         """Numbers of blobs."""
-
-    @property
-    def kept_bytes(self) -> int:
-        """Size of all cached blobs."""
-        return self._tracker.total_bytes
 
     async def fetch_all(self, job: str, parts: Iterable[MaybeOffloaded], fetch: Fetch) -> dict[BlobKey, bytes]:
         """Returns the bytes of all offloaded parts; fetches each at most once.
@@ -101,7 +103,7 @@ class BlobReader:
         while True:
             blob = self._kept.get(place)
             if blob is not None:
-                self._tracker.touch(*place)
+                self._kept.move_to_end(place)
                 return blob
             under_way = self._under_way.get(place)
             if under_way is not None:
@@ -155,17 +157,24 @@ class BlobReader:
     def job_left(self, job: str) -> None:
         """Drops the values and blobs of an ended job, except packages."""
         self._values.clear(job)
-        for place in self._tracker.untrack_job(job):
-            del self._kept[place]
+        for place in [place for place in self._kept if place[0] == job]:
+            self.kept_bytes -= self._kept.pop(place).size_bytes
 
-    def _keep(self, place: TrackedBlob, blob: KeptBlob) -> None:
-        for old in self._tracker.to_delete(blob.size_bytes):
-            del self._kept[old]
-            self._tracker.untrack(*old)
+    def _keep(self, place: tuple[str, BlobKey], blob: KeptBlob) -> None:
+        size_bytes = blob.size_bytes
+        while self._kept and (self.kept_bytes + size_bytes > self._cache_bytes or len(self._kept) >= MOST_BLOBS):
+            _, evicted = self._kept.popitem(last=False)
+            self.kept_bytes -= evicted.size_bytes
             self.evicted += 1
+        if size_bytes > self._cache_bytes:
+            LOGGER.warning(
+                "a blob of %d bytes is larger than the blob cache of %d bytes; raise --blob-cache",
+                size_bytes,
+                self._cache_bytes,
+            )
         self.fetched += 1
         self._kept[place] = blob
-        self._tracker.track(*place, blob.size_bytes)
+        self.kept_bytes += size_bytes
 
     async def _fetch(self, key: BlobKey, fetch: Fetch) -> KeptBlob:
         attempts_left = self._retries

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from pathlib import Path
 from typing import final
 
@@ -103,6 +104,30 @@ def test_blobs_make_room() -> None:
         trio.run(reader.fetch, "job", BlobKey(f"shuffle-{number}"), link.fetch)
     assert link.reads == 4  # only 1 had to be fetched again
     assert reader.kept_bytes == 2 * len(LIST)
+
+
+def test_a_blob_larger_than_the_cache_is_kept_alone(caplog: pytest.LogCaptureFixture) -> None:
+    link, reader = Link(), BlobReader(2 * len(LIST))
+    for number in (0, 1):
+        trio.run(reader.fetch, "job", BlobKey(f"shuffle-{number}"), link.fetch)
+
+    async def fetch(blob: KeptBlob) -> None:
+        blob.write(bytes(2 * len(LIST) + 1))
+
+    with caplog.at_level(logging.WARNING, "netstack"):
+        trio.run(reader.fetch, "job", BlobKey("shuffle-2"), fetch)
+    assert "larger than the blob cache" in caplog.text
+    assert (reader.kept_bytes, reader.evicted) == (2 * len(LIST) + 1, 2)
+
+
+def test_there_are_never_more_blobs_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netstack.taskmanager.blob_reader.MOST_BLOBS", 2)
+    link, reader = Link(), BlobReader()
+    for job in ("a", "b", "a", "c", "a"):
+        trio.run(reader.fetch, job, KEY, link.fetch)
+    assert (link.reads, reader.evicted) == (3, 1)
+    reader.job_left("a")
+    assert reader.kept_bytes == len(LIST)
 
 
 def test_a_package_stays_for_the_next_job() -> None:
