@@ -15,7 +15,7 @@ from .version import __version__ as __version__
 if TYPE_CHECKING:
     from .buffer.requirements import BufferRequirements, GatePlan, PartitionPlan, RequirementRow, required_buffers
     from .buffer.statistics import NetworkBufferPoolStatistics
-    from .checkpoint.coordinator import CheckpointSettings
+    from .checkpoint.instructions import CheckpointSettings
     from .checkpoint.snapshot import TaskSnapshot
     from .checkpoint.storage import CheckpointStorage, CompletedCheckpoint, RefusedCheckpoint
     from .config import NetworkConfig
@@ -199,7 +199,7 @@ _HOMES: Final = {
         "required_buffers",
     ),
     "buffer.statistics": ("NetworkBufferPoolStatistics",),
-    "checkpoint.coordinator": ("CheckpointSettings",),
+    "checkpoint.instructions": ("CheckpointSettings",),
     "checkpoint.snapshot": ("TaskSnapshot",),
     "checkpoint.storage": (
         "CheckpointStorage",

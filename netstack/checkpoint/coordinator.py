@@ -45,23 +45,6 @@ from .pending import PendingCheckpoint, checked_tasks, connected_tasks
 from .snapshot import TaskFile
 from .statistics import CheckpointState, CheckpointStatistics, CoordinatorStatistics
 
-__all__ = [
-    "Abort",
-    "AbortCause",
-    "CheckpointCoordinator",
-    "CheckpointSettings",
-    "CheckpointState",
-    "CheckpointStatistics",
-    "Complete",
-    "CoordinatorStatistics",
-    "FailJob",
-    "Instruction",
-    "JobTask",
-    "StoreFinal",
-    "Subtask",
-    "Trigger",
-]
-
 FINAL_PAUSE_S: Final = 1.0
 LONGEST_FINAL_PAUSE_S: Final = 30.0
 """Pauses between attempts of a final checkpoint that cannot be stored: the first one, and the longest one."""

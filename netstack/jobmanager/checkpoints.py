@@ -22,19 +22,11 @@ from typing import Any, Final, Protocol, final
 
 import trio
 
-from ..checkpoint.coordinator import (
-    Abort,
-    CheckpointCoordinator,
-    Complete,
-    CoordinatorStatistics,
-    FailJob,
-    Instruction,
-    StoreFinal,
-    Subtask,
-    Trigger,
-)
+from ..checkpoint.coordinator import CheckpointCoordinator
 from ..checkpoint.finals import FinalStates
+from ..checkpoint.instructions import Abort, Complete, FailJob, Instruction, StoreFinal, Subtask, Trigger
 from ..checkpoint.snapshot import TaskFile
+from ..checkpoint.statistics import CoordinatorStatistics
 from ..checkpoint.storage import CheckpointStorage
 from ..errors import CheckpointError, ConfigError, LocalProtocolError
 from ..events import encode_event

@@ -19,8 +19,9 @@ from typing import Any, Final, final
 
 import trio
 
-from ..checkpoint.coordinator import CheckpointCoordinator, JobTask
+from ..checkpoint.coordinator import CheckpointCoordinator
 from ..checkpoint.finals import FinalStates
+from ..checkpoint.instructions import JobTask
 from ..checkpoint.storage import CheckpointStorage
 from ..control.codec import Message, Plain, check_plain
 from ..control.messages import CloseJob, OperatorEvent, attempts_of

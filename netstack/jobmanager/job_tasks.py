@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, final
 
 import trio
 
-from ..checkpoint.coordinator import JobTask, Subtask
+from ..checkpoint.instructions import JobTask, Subtask
 from ..checkpoint.snapshot import TaskFile
 from ..checkpoint.storage import CheckpointStorage
 from ..control.codec import Attempt, Message, Plain

@@ -14,7 +14,7 @@ from typing import Any
 
 import trio
 
-from netstack.checkpoint.coordinator import CheckpointSettings
+from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.schedule import StreamEnvironment, StreamSettings
 from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import OperatorStream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from netstack.checkpoint.coordinator import CheckpointSettings
+from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.config import NetworkConfig
 from netstack.schedule.graph.settings import AdaptiveSettings, RestartSettings, SpeculationSettings
 from netstack.schedule.graph.stream_builder import DataStream, OperatorStream, StreamEnvironment

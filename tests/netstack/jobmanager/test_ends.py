@@ -13,7 +13,7 @@ import trio
 from scripted_taskmanager import Client, client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
-from netstack.checkpoint.coordinator import CheckpointSettings
+from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.checkpoint.storage import CheckpointStorage
 from netstack.errors import CheckpointStorageError
 from netstack.jobmanager.store import JobStore

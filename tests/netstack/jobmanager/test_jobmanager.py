@@ -12,7 +12,7 @@ import trio
 from scripted_taskmanager import ScriptedTaskManager, client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
-from netstack.checkpoint.coordinator import CheckpointSettings
+from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.control.messages import CloseJob
 from netstack.errors import ConfigError
 from netstack.jobmanager import queries

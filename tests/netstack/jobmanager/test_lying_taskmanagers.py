@@ -10,7 +10,7 @@ import trio
 from scripted_taskmanager import client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
-from netstack.checkpoint.coordinator import CheckpointSettings
+from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.control.codec import Message
 from netstack.control.reports import (
     CheckpointAcknowledged,

@@ -13,7 +13,7 @@ from scripted_taskmanager import client, document, jobmanager, taskmanager
 from served_pages import pipeline
 from trio.testing import MockClock
 
-from netstack.checkpoint.coordinator import CheckpointSettings
+from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.jobmanager import metrics
 from netstack.jobmanager.metrics import CATALOGUE, serve_metrics, statistics
 from netstack.runtime.metrics import samples

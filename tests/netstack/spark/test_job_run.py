@@ -17,7 +17,7 @@ import jobworld
 import pytest
 from workers import listening, silent
 
-from netstack.checkpoint.coordinator import CheckpointSettings
+from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.cli import main
 from netstack.errors import JobFailed, RequestRefused
 from netstack.schedule.graph.settings import RestartSettings
