@@ -26,7 +26,6 @@ from ..checkpoint.coordinator import CheckpointCoordinator
 from ..checkpoint.finals import FinalStates
 from ..checkpoint.instructions import Abort, Complete, FailJob, Instruction, StoreFinal, Subtask, Trigger
 from ..checkpoint.snapshot import TaskFile
-from ..checkpoint.statistics import CoordinatorStatistics
 from ..checkpoint.storage import CheckpointStorage
 from ..errors import CheckpointError, ConfigError, LocalProtocolError
 from ..events import encode_event
@@ -197,7 +196,7 @@ class JobCheckpoints:
             history: list to which reports are appended.
         """
         self.history = history
-        self.failed = 0
+        self.completed = self.failed = 0
         self.waits_for = ""
         self._coordinator = coordinator
         self._storage = storage
@@ -316,10 +315,6 @@ class JobCheckpoints:
             await self._in_thread(partial(self._storage.discard, self._to_discard.pop()))
         await self._in_thread(self._finals.clear)
 
-    def statistics(self) -> CoordinatorStatistics:
-        """Returns the statistics of the coordinator."""
-        return self._coordinator.statistics()
-
     async def _run(self) -> None:
         while not self._is_stopped:
             self._changed = trio.Event()
@@ -426,6 +421,7 @@ class JobCheckpoints:
             pending.store_s,
             tuple(pending.reports),
         )
+        self.completed += report.is_complete
         self.history.append(report)
         del self.history[:-HISTORY]
         self._ended_one.set()

@@ -233,7 +233,7 @@ class JobMaster:
     def checkpoint_counts(self) -> tuple[int, int]:
         """The numbers of completed and failed checkpoints of this run."""
         checkpoints = self._checkpoints
-        return (0, 0) if checkpoints is None else (checkpoints.statistics().completed, checkpoints.failed)
+        return (0, 0) if checkpoints is None else (checkpoints.completed, checkpoints.failed)
 
     @property
     def waits_for(self) -> str:
