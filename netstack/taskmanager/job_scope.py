@@ -27,6 +27,7 @@ from ..control.messages import (
     CheckpointCompleted,
     CommitTasks,
     KeepDataset,
+    OpenJob,
     OperatorEvent,
     ReleasePartitions,
     SubmitTasks,
@@ -39,6 +40,7 @@ from ..events import CheckpointBarrier, decode_event
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.statistics import NetworkStatistics
 from ..runtime.turns import turns
+from ..safe_text import safe_text
 from ..schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from ..schedule.descriptors.shuffle import ShuffleDescriptors, is_of_job
 from ..task.commits import AT_THE_END
@@ -67,6 +69,7 @@ EARLY_BYTES: Final = 64 << 20
 """Limit of descriptors that arrive while a job waits for memory."""
 
 _ENDED_SHOWN: Final = 256
+_NAME_CHARACTERS: Final = 200
 
 OnMade: TypeAlias = Callable[[str, Attempt, RunnableTask], None]
 """Receives a created task: the id of its job, its attempt, the task."""
@@ -87,14 +90,11 @@ class JobScope:
 
     def __init__(
         self,
-        job_id: str,
-        name: str,
+        opening: OpenJob,
         network: NetworkConfig | None,
-        data_address: str,
         *,
         memory: TaskMemory,
         environments: Environments,
-        memory_timeout_s: float,
         host: str,
         allowed: AllowList,
         shipped: ShippedCode | None,
@@ -108,13 +108,10 @@ class JobScope:
         """Creates the scope; `live` reserves its resources.
 
         Args:
-            job_id: id of the job.
-            name: name of the job.
+            opening: the received `OpenJob`.
             network: settings of the job's own network environment, or None.
-            data_address: address of this TaskManager in shuffle descriptors.
             memory: memory of the TaskManager.
             environments: network environments of the TaskManager.
-            memory_timeout_s: how long to wait for memory that other jobs hold.
             host: name of the TaskManager for error texts.
             allowed: names that may be run.
             shipped: stores packages that the job ships; None: shipping is not allowed.
@@ -125,15 +122,15 @@ class JobScope:
             source: host of the JobManager.
             on_made: called with each created task, or None.
         """
-        self.job_id = job_id
-        self.name = name
+        self.job_id = job_id = opening.job_id
+        self.name = name = safe_text(opening.name, _NAME_CHARACTERS)
         self.on_made = on_made
         self.source = source
         self.network = network
         self._memory = memory
         self._environments = environments
-        self._memory_timeout_s = memory_timeout_s
-        self.data_address = data_address
+        self._memory_timeout_s = opening.memory_timeout_s
+        self.data_address = opening.data_address
         self.tasks: dict[Attempt, TaskAttempt] = {}
         self.began_s = trio.current_time()
         self.reason = ""

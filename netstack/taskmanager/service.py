@@ -73,8 +73,6 @@ JOBS_OF_A_HOST: Final = 768
 ADOPTION_TIMEOUT_S: Final = 20.0
 """How long a JobManager that connects waits for the current one; a dead one is detected by then."""
 
-_NAME_CHARACTERS: Final = 200
-
 
 @final
 class TaskManager:
@@ -214,13 +212,10 @@ class TaskManager:
             )
         else:
             job = JobScope(
-                message.job_id,
-                safe_text(message.name, _NAME_CHARACTERS),
+                message,
                 network,
-                message.data_address,
                 memory=self.memory,
                 environments=self.environments,
-                memory_timeout_s=message.memory_timeout_s,
                 host=self.config.name or socket.gethostname(),
                 allowed=self._allowed,
                 shipped=self._shipped,
