@@ -80,9 +80,3 @@ class SegmentReservation:
         self.left -= 1
         start = self.left * self._size_bytes
         return Segment(self._region[start : start + self._size_bytes])
-
-
-def allocate_segments(count: int, size_bytes: int) -> list[Segment]:
-    """`count` segments cut from one reservation."""
-    reservation = SegmentReservation(count, size_bytes)
-    return [reservation.make() for _ in range(count)]

@@ -12,8 +12,9 @@ from flink_frames import composite
 from flink_vectors import CASES, WRONG_ON_PURPOSE, Vector, channel_ids, frames_in, load, partition_requests
 from hypothesis import given
 from hypothesis import strategies as st
+from segments import allocate_segments
 
-from netstack.buffer.segment import Segment, allocate_segments
+from netstack.buffer.segment import Segment
 from netstack.errors import ErrorCode, RemoteProtocolError
 from netstack.events import DataType, decode_event, encode_event
 from netstack.record.flink import ByteArrayFormat, LongFormat, StreamElementFormat, StreamRecord

@@ -19,11 +19,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from partition_builders import open_builder
+from segments import allocate_segments
 
 from netstack import events as in_band
 from netstack.buffer.buffer import BufferSource, Notify
 from netstack.buffer.network_pool import NetworkBufferPool
-from netstack.buffer.segment import Segment, allocate_segments
+from netstack.buffer.segment import Segment
 from netstack.buffer.stored import PART_HEADER, Packaging, StoredBuffer, compress, part_crc32
 from netstack.errors import ChannelFailed, ErrorCode, RemoteProtocolError
 from netstack.events import Alignment, DataType, data_type_of, decode_event, encode_event

@@ -15,9 +15,10 @@ from typing import Final
 
 from netstack.errors import ConfigError
 from netstack.ids import ResultPartitionType
+from netstack.schedule.graph.job_generator import generate_job
 from netstack.schedule.graph.job_graph import UNDECIDED, Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
 from netstack.schedule.graph.stream_builder import StreamEnvironment
-from netstack.schedule.graph.stream_graph import GlobalExchangeMode, StreamSettings
+from netstack.schedule.graph.stream_graph import GlobalExchangeMode, StreamGraph, StreamSettings
 
 _PATTERNS: Final = {"pointwise": DistributionPattern.POINTWISE, "all": DistributionPattern.ALL_TO_ALL}
 _VERTEX: Final = re.compile(r"\s*(\w+)(?:\((-?\d+)\))?\s*")
@@ -95,3 +96,7 @@ def nightly_join() -> StreamEnvironment:
         "shop:report", name="report"
     ).set_parallelism(3)
     return job
+
+
+def job_graph(graph: StreamGraph) -> JobGraph:
+    return generate_job(graph).job

@@ -209,11 +209,6 @@ def generate_job(graph: StreamGraph) -> GeneratedJob:
     return GeneratedJob(job, chaining)
 
 
-def job_graph(graph: StreamGraph) -> JobGraph:
-    """The job graph of a stream graph. Raises as `generate_job`."""
-    return generate_job(graph).job
-
-
 def _vertex(chaining: Chaining, chain: Chain) -> JobVertex:
     nodes = [chaining.graph.nodes[index] for index in (*chain.nodes, *chain.sources)]
     head = nodes[0]

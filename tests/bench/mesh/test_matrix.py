@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from job_shapes import job_graph
 
 from netstack.bench.mesh.matrix import Matrix, Placement
 from netstack.bench.mesh.spec import MeshSpec
@@ -11,7 +12,6 @@ from netstack.schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from netstack.schedule.descriptors.shuffle import TaskManagerLocation
 from netstack.schedule.events import Proceed, SlotsOffered, StartJob, TaskManagerRegistered
 from netstack.schedule.graph.job_file import job_of, write_job
-from netstack.schedule.graph.job_generator import job_graph
 from netstack.schedule.instructions import Continue, Deploy
 from netstack.schedule.scheduler import Scheduler, SchedulerSettings
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from netstack.buffer.segment import allocate_segments
+from segments import allocate_segments
 
 
 def test_every_segment_has_its_own_bytes_and_both_views_are_the_same() -> None:

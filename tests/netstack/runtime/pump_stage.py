@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 import trio
 import trio.testing
+from segments import allocate_segments
 
 from netstack.buffer.buffer import Buffer
-from netstack.buffer.segment import Segment, allocate_segments
+from netstack.buffer.segment import Segment
 from netstack.errors import ConnectionLost
 from netstack.events import DataType
 from netstack.runtime.pump import Pump

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from group_views import consumer_vertex_group
-from job_shapes import job_of
+from job_shapes import job_graph, job_of
 from played import Play, canceled, deployed, timer
 
 from netstack.jobmanager.job_inbox import Inbox
@@ -16,7 +16,6 @@ from netstack.schedule.descriptors.shuffle import TaskManagerLocation
 from netstack.schedule.events import GlobalFailure, SlotsOffered, TaskManagerLost, TaskManagerRegistered, Tick
 from netstack.schedule.execution import ExecutionInput
 from netstack.schedule.failover.restart import FixedDelay
-from netstack.schedule.graph.job_generator import job_graph
 from netstack.schedule.graph.job_graph import UNDECIDED, DistributionPattern
 from netstack.schedule.graph.settings import AdaptiveSettings
 from netstack.schedule.graph.slot_groups import required_slots

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from job_shapes import job_graph
 
 from netstack.checkpoint.snapshot import TaskSnapshot
 from netstack.errors import StateMismatch
 from netstack.schedule.descriptors.information import JobInformation, TaskInformation
-from netstack.schedule.graph.job_generator import job_graph
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.task.recovery import RestoredCheckpoint
 

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from segments import allocate_segments
 
-from netstack.buffer.segment import Segment, allocate_segments
+from netstack.buffer.segment import Segment
 from netstack.errors import ErrorCode, RemoteProtocolError
 from netstack.events import DataType
 from netstack.wire.assembler import SMALL_BYTES, STAGING_BYTES, FrameAssembler

@@ -10,8 +10,9 @@ import pytest
 from flink_frames import composite, deflate
 from hypothesis import given
 from hypothesis import strategies as st
+from segments import allocate_segments
 
-from netstack.buffer.segment import Segment, allocate_segments
+from netstack.buffer.segment import Segment
 from netstack.errors import ConfigError, ErrorCode, LocalProtocolError, RemoteProtocolError
 from netstack.events import (
     Alignment,

@@ -10,10 +10,11 @@ from flink_frames import composite
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from partition_builders import open_builder
+from segments import allocate_segments
 
 from netstack.buffer.buffer import Buffer, BufferSource, Notify
 from netstack.buffer.network_pool import NetworkBufferPool
-from netstack.buffer.segment import Segment, allocate_segments
+from netstack.buffer.segment import Segment
 from netstack.buffer.stored import Packaging
 from netstack.errors import ChannelFailed, ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError
 from netstack.events import DataType

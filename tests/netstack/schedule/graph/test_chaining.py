@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from job_shapes import job_graph
 
 from netstack.errors import ConfigError
 from netstack.schedule.graph.chaining import Chaining
-from netstack.schedule.graph.job_generator import generate_job, job_graph
+from netstack.schedule.graph.job_generator import generate_job
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import (
     ChainingStrategy,

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from job_shapes import job_graph
 
 from netstack.errors import ConfigError
 from netstack.schedule.graph.job_file import check, job_file_schema, read_job
-from netstack.schedule.graph.job_generator import job_graph
 from netstack.schedule.graph.job_graph import ResourceProfile
 from netstack.schedule.graph.stream_graph import (
     UNSET,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from job_shapes import job_graph
 
 from netstack.errors import ConfigError
 from netstack.ids import ResultPartitionType
-from netstack.schedule.graph.job_generator import job_graph, pattern_of
+from netstack.schedule.graph.job_generator import pattern_of
 from netstack.schedule.graph.job_graph import UNDECIDED, DistributionPattern, JobGraph, ResourceProfile
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import (

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from job_shapes import job_of, nightly_join
+from job_shapes import job_graph, job_of, nightly_join
 
 from netstack.schedule.graph.examples import word_count
-from netstack.schedule.graph.job_generator import job_graph
 from netstack.schedule.graph.job_graph import JobGraph
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.plan.picture import BOX_WIDTH, lay_out

@@ -8,14 +8,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from job_shapes import nightly_join
+from job_shapes import job_graph, nightly_join
 
 from netstack.buffer.requirements import GatePlan, PartitionPlan, required_buffers
 from netstack.config import KIB, NetworkConfig
 from netstack.errors import ConfigError
 from netstack.ids import ResultPartitionType
 from netstack.schedule.graph.examples import word_count
-from netstack.schedule.graph.job_generator import job_graph
 from netstack.schedule.graph.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import ExchangeMode, StreamEdge, StreamGraph, StreamNode, StreamSettings
