@@ -367,6 +367,11 @@ class JobCheckpoints:
             case FailJob():
                 self._commands.fail(instruction.reason)
 
+    @property
+    def is_storing(self) -> bool:
+        """Whether a checkpoint that all tasks have acknowledged is not yet stored."""
+        return bool(self._to_complete)
+
     async def _complete_all(self) -> None:
         """Completes checkpoints one by one; prunes only when no other one is being completed."""
         while self._to_complete:

@@ -124,7 +124,7 @@ class HeldFailures:
 
 
 _LISTEN_S: Final = 0.02
-"""Interval at which held failures are checked."""
+"""Interval at which held failures and held timers are checked."""
 
 _TICK_S: Final = 0.01
 """Minimum interval of `Tick` events: a deadline may pass without any possible action."""
@@ -138,11 +138,18 @@ class JobInbox:
         held: holds secondary failures.
         taskmanagers: names of the job's TaskManagers; read whenever a failure is held.
         next_deadline_s: returns when the scheduler needs a `Tick`; None: not now.
+        is_storing: returns whether a checkpoint is being stored. No timer is due meanwhile: tasks that restarted from
+            an older checkpoint would prepare commits again that the newer one contains.
     """
 
     def __init__(
-        self, held: HeldFailures, taskmanagers: Collection[str], next_deadline_s: Callable[[], float | None]
+        self,
+        held: HeldFailures,
+        taskmanagers: Collection[str],
+        next_deadline_s: Callable[[], float | None],
+        is_storing: Callable[[], bool],
     ) -> None:
+        self._is_storing = is_storing
         self._held = held
         self._taskmanagers = taskmanagers
         self._next_deadline_s = next_deadline_s
@@ -183,7 +190,7 @@ class JobInbox:
     def _post_due(self) -> None:
         """Queues the events that are due by the clock."""
         now_s = trio.current_time()
-        while self._timers and self._timers[0][0] <= now_s:
+        while self._timers and self._timers[0][0] <= now_s and not self._is_storing():
             self.post(events.TimerDue(now_s, heappop(self._timers)[1]))
         for failure in self._held.release(self._taskmanagers, now_s):
             self.post(failure)
@@ -202,6 +209,8 @@ class JobInbox:
         ]
         if self._timers:
             deadlines.append(self._timers[0][0])
+            if self._is_storing():
+                deadlines[-1] = max(self._timers[0][0], trio.current_time() + _LISTEN_S)
         if len(self._held):
             deadlines.append(trio.current_time() + _LISTEN_S)
         with trio.move_on_at(min((each for each in deadlines if each is not None), default=math.inf)):

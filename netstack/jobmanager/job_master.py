@@ -112,7 +112,12 @@ class JobMaster:
         self._coordinator = coordinator
         self._in_thread = in_thread
         self._taskmanagers: dict[str, TaskManagerLocation] = {}
-        self._inbox = JobInbox(HeldFailures(cluster.heard_s, patience_s), self._taskmanagers, scheduler.next_deadline)
+        self._inbox = JobInbox(
+            HeldFailures(cluster.heard_s, patience_s),
+            self._taskmanagers,
+            scheduler.next_deadline,
+            lambda: self._checkpoints is not None and self._checkpoints.is_storing,
+        )
         self._reports = TaskReports(
             scheduler, self.tasks, self._driver, self._inbox, cluster, self._taskmanagers, coordinator
         )

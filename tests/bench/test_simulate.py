@@ -35,6 +35,7 @@ from netstack.bench.simulate.scenario import (
     ADAPTIVE,
     BLOCKING,
     CANCEL,
+    CHECKED,
     HYBRID,
     KILL,
     LIE,
@@ -174,6 +175,16 @@ def test_a_job_that_is_canceled_while_it_waits_for_a_full_disk_never_runs_again(
     assert not outcome.failure, "\n".join((*outcome.events, outcome.line))
     assert any("canceled before it was taken up again" in event for event in outcome.events)
     assert not any(event.endswith(") taken up again") for event in outcome.events), "\n".join(outcome.events)
+
+
+def test_a_job_restarts_only_when_its_checkpoint_is_stored() -> None:
+    """Tasks restarted without a checkpoint that was being stored; later both commits of a record were made."""
+    kills = tuple(Fault(at_s=at_s, kind=KILL, host="tm-0", for_s=0.1) for at_s in (1.8, 7.5, 13.3))
+    slow = Fault(at_s=0.45, kind="disk slow", host="jobmanager", for_s=8.0, amount=3.0)
+    job = replace(SMALL, taskmanagers=1, movement=CHECKED, mode="aligned", stages=(), parallelism=(1, 1, 1))
+    outcome = simulate(replace(job, records=20, pace_s=0.075, batch=1, faults=(slow, *kills)))
+    assert not outcome.failure, "\n".join((*outcome.events, outcome.line))
+    assert any(event.endswith("checkpoint 1 is complete") for event in outcome.events)
 
 
 # ------------------------------------------------------------------------------------------------------- what users do
