@@ -137,7 +137,6 @@ def test_a_source_has_as_many_subtasks_as_it_can_tell():
     assert [decided(splits=splits) for splits in (0, 1, 7, 99)] == [1, 1, 7, 50]
     assert decided(bytes=10**9, splits=3) == decided(bytes=201, splits=9) == 3
     assert decided(most=4, bytes=10**9, splits=9) == 4
-    assert decide([], settings, parallelism=5, source=SourceSize(bytes=1)).parallelism == 5
     made = explain([], settings, 128, decide([], settings), SourceSize(bytes=201, splits=9))
     assert made.steps == ("a source: max_parallelism 50, at most 128; ceil(201 / 100) = 3; 9 splits: 50",)
 
