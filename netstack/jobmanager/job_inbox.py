@@ -187,6 +187,11 @@ class JobInbox:
             self._post_due()
         return event
 
+    @property
+    def holds_a_timer(self) -> bool:
+        """Whether a timer is due and waits until a checkpoint is stored."""
+        return bool(self._timers) and self._timers[0][0] <= trio.current_time() and self._is_storing()
+
     def _post_due(self) -> None:
         """Queues the events that are due by the clock."""
         now_s = trio.current_time()
