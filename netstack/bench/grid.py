@@ -114,7 +114,8 @@ class Grid:
 
     def __post_init__(self) -> None:
         for name, (flag, _) in _AXES.items():
-            if getattr(self, name) == ():
+            values = getattr(self, name)
+            if values is not None and not values:
                 raise ConfigError(f"{flag} is empty; give at least one value")
         refuse_below(("--repeats", self.repeats, 1))
 

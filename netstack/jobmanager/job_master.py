@@ -243,7 +243,7 @@ class JobMaster:
     @property
     def waits_for(self) -> str:
         """What delays a restart or storing the job's end; empty if nothing does."""
-        if self._inbox.holds_a_timer:
+        if self.scheduler.state is JobState.RESTARTING and self._inbox.holds_a_timer:
             return "the checkpoint that is being stored; then the job restarts"
         return self._commit_waits or ("" if self._checkpoints is None else self._checkpoints.waits_for)
 

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from ..errors import ConfigError
 from .driver import PartitionLayout
-from .failures import SHORTAGE, spark_errors
+from .failures import SHORTAGE, SparkFailed, explain, spark_errors
 
 _SENT: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
 _ROWS: Final = 1 << 16  # at least one in each partition
@@ -58,6 +58,7 @@ class ConnectDriver:
 
         Raises:
             ConfigError: the default number of partitions is larger than the number of slots; or a profile is given.
+            SparkFailed: the stage failed for another reason.
         """
         if profile is not None:
             raise ConfigError("Spark Connect does not report the slots of a resource profile: leave out profile")
@@ -65,7 +66,8 @@ class ConnectDriver:
             return len(self._spark.range(_ROWS).mapInArrow(_first_row, "id bigint", barrier=True).collect())
         except spark_errors() as error:
             if SHORTAGE not in str(error):
-                raise
+                python = "PYSPARK_PYTHON of the Connect server"
+                raise SparkFailed(explain(error, tasks="all its", python=python).text) from error
             raise ConfigError(
                 f"exchange: the session has fewer slots than its default number of partitions: set {_PARALLELISM} to"
                 " the number of slots"

@@ -164,13 +164,13 @@ def key_type_of(function: Callable[[Any], Any] | None, format: str) -> type | No
         return _TYPE_OF_FORMAT.get(format)
     if isinstance(function, type):
         return function if function in _ONE_TYPE else None
-    if isinstance(function, FunctionType):  # evaluating all annotations takes a hundred times as long
-        annotation = function.__annotations__.get("return")
-        if annotation is None:
-            return None
-        if type(annotation) is str and annotation in _TYPE_OF_NAME and annotation not in function.__globals__:
-            return _TYPE_OF_NAME[annotation]
     try:
+        if isinstance(function, FunctionType):  # evaluating all annotations takes a hundred times as long
+            annotation = function.__annotations__.get("return")
+            if annotation is None:
+                return None
+            if type(annotation) is str and annotation in _TYPE_OF_NAME and annotation not in function.__globals__:
+                return _TYPE_OF_NAME[annotation]
         types = get_type_hints(function).get("return")
     except Exception:  # annotations are user code and may raise anything; the type is then unknown
         return None

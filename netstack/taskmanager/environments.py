@@ -39,6 +39,22 @@ LEAST_SHARED_BYTES: Final = 4 * MIB
 """Minimum memory to open the shared environment; it waits until that much is free."""
 
 
+def network_of_job(network: NetworkConfig, own: NetworkConfig) -> NetworkConfig:
+    """The settings of a job's own network on a TaskManager.
+
+    Args:
+        network: what the job asks for. Without a shuffle directory it gets the TaskManager's.
+        own: settings of the TaskManager. Its limit of the disk also bounds the job's.
+    """
+    limits = [each.shuffle_disk_bytes for each in (network, own) if each.shuffle_disk_bytes is not None]
+    return dataclasses.replace(
+        network,
+        connect_retry_s=max(network.connect_retry_s, REPLACED_S),
+        shuffle_directory=network.shuffle_directory or own.shuffle_directory,
+        shuffle_disk_bytes=min(limits, default=None),
+    )
+
+
 @final
 class Environments:
     """The open network environments of a TaskManager.
@@ -194,11 +210,7 @@ class Environments:
 
     @asynccontextmanager
     async def _open(self, name: str, network: NetworkConfig, address: str) -> AsyncIterator[NetworkEnvironment]:
-        network = dataclasses.replace(
-            network,
-            connect_retry_s=max(network.connect_retry_s, REPLACED_S),
-            shuffle_directory=network.shuffle_directory or self._network.shuffle_directory,
-        )
+        network = network_of_job(network, self._network)
         listener = RoutedListener(address, self._on_stream_end)
         self._listeners[name] = listener
         try:

@@ -80,6 +80,7 @@ def test_a_grid_takes_its_own_settings_and_hands_on_the_others() -> None:
     ("settings", "named"),
     [
         ({"timeouts_s": ()}, "--timeouts"),
+        ({"timeouts_s": []}, "--timeouts"),  # a mapping from a notebook
         ({"record_sizes": ()}, "--record-sizes"),
         ({"channels": ()}, "--channels"),
         ({"exclusive_buffers": ()}, "--exclusive-buffers"),

@@ -381,7 +381,7 @@ def _parsed_output(
 def _packable(each: object) -> object:
     if isinstance(each, OperatorKind):
         return each.value
-    if dataclasses.is_dataclass(each):
+    if dataclasses.is_dataclass(each) and not isinstance(each, type):
         return [getattr(each, name) for name in each.__dataclass_fields__]
     raise TypeError(f"{each!r} is a {type(each).__name__}")
 

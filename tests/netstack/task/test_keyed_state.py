@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -172,6 +173,13 @@ def says_what_is_not_there(record: Any) -> Missing:  # type: ignore[name-defined
 )
 def test_the_type_of_an_edge_s_keys(function: Any, format: str, expected: type | None) -> None:
     assert key_type_of(function, format) is expected
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated when they are read from 3.14 on")
+def test_annotations_that_cannot_be_read_leave_the_type_of_keys_unknown() -> None:
+    names: dict[str, Any] = {}
+    exec(compile("def key(event: OnlyForTypeCheckers) -> int: return 0", "m", "exec", dont_inherit=True), names)
+    assert key_type_of(names["key"], "msgpack") is None
 
 
 def test_kept_results_may_be_shared_out_by_size() -> None:
