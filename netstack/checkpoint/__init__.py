@@ -1,1 +1,1 @@
-"""Checkpoints without an event loop: what was overtaken, what is stored, who waits for whom, what is restored."""
+"""Checkpoints without an event loop: overtaken data, storage, alignment, restore."""

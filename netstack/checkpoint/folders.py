@@ -152,7 +152,7 @@ class CheckpointFolders:
         )
 
     def ids_if_any(self) -> list[int]:
-        """As `ids`, but returns an empty list and logs a warning if the parent folder cannot be listed."""
+        """Returns `ids`, or an empty list with a warning in the log if the parent folder cannot be listed."""
         try:
             return self.ids()
         except CheckpointStorageError as error:

@@ -59,13 +59,13 @@ class VirtualHost:
     ticks = now
 
     def flush_connections(self) -> None:
-        """See `PartitionHost.flush_connections`."""
+        """Implements `PartitionHost.flush_connections`."""
         self.kicks += 1
         if self.on_kick is not None:
             self.on_kick()
 
     def call_at(self, deadline_s: float, callback: Callable[[], None]) -> None:
-        """See `PartitionHost.call_at`."""
+        """Implements `PartitionHost.call_at`."""
         heapq.heappush(self._calls, (deadline_s, next(self._order), callback))
 
     def advance(self, seconds: float) -> None:
@@ -202,7 +202,7 @@ class Half:
             batch = self.connection.collect()
             if batch is None:
                 return 0
-            assert was_wanted, f"{self.connection.peer}: {batch.total_bytes} bytes to write, and nobody was told"
+            assert was_wanted, f"{self.connection.peer}: {batch.total_bytes} bytes to write, and no write was requested"
             self.is_write_wanted = True  # as a pump does, ask until there is nothing more
             self.batch = batch
             self._rest = b"".join(batch.pieces)

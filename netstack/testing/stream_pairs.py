@@ -109,7 +109,7 @@ async def clog(stream: ByteStream) -> int:
 
 
 async def closed_while(wait: Callable[[], Awaitable[object]], close: Callable[[], None]) -> None:
-    """Closes while another task waits, which must be told."""
+    """Closes while another task waits; the task must get an error."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(raises_closed, wait)
         await trio.testing.wait_all_tasks_blocked()

@@ -82,7 +82,7 @@ class _Historian:
             unique = str(len(_LIVES))
             _LIVES.append(unique)
         self._life = f"{context.attempt}@{unique}"
-        self._tell(BEGUN)
+        self._log_event(BEGUN)
 
     def close(self) -> None:
         """A life ends."""
@@ -91,15 +91,15 @@ class _Historian:
 
     def checkpoint_completed(self, checkpoint_id: int) -> None:
         """Records a completed checkpoint."""
-        self._tell(COMPLETE, number=checkpoint_id)
+        self._log_event(COMPLETE, number=checkpoint_id)
 
     def _took(self, number: int = -1) -> str:
         self._taken += 1
         token = f"{self.operator}-{self._subtask}/{self._life}/{self._taken}"
-        self._tell(SNAPSHOT, token=token, number=number)
+        self._log_event(SNAPSHOT, token=token, number=number)
         return token
 
-    def _tell(self, what: str, **values: Any) -> None:
+    def _log_event(self, what: str, **values: Any) -> None:
         if self._file is not None:
             write_event(self._file, Event(time.monotonic(), what, self.operator, self._subtask, self._life, **values))
         elif _MEMORY:
@@ -124,7 +124,7 @@ class Source(_Historian):
         """Continues at the position of the checkpoint."""
         (state,) = states
         self._next = state["next"]
-        self._tell(RESTORED, token=state["token"], number=self._next)
+        self._log_event(RESTORED, token=state["token"], number=self._next)
 
     async def read(self) -> list[Record] | None:
         """The next few."""
@@ -136,7 +136,7 @@ class Source(_Historian):
         self._due_s = None
         first, self._next = self._next, min(self._next + self._batch, self._end)
         for number in range(first, self._next):
-            self._tell(SENT, split=self._subtask, number=number, of_life=self._life)
+            self._log_event(SENT, split=self._subtask, number=number, of_life=self._life)
         return [[self._subtask, number, self._life] for number in range(first, self._next)]
 
     def snapshot(self, unsent: int) -> dict[str, Any]:
@@ -158,13 +158,13 @@ class Sink(_Historian):
         """Continues with the counts of the checkpoint."""
         (state,) = states
         self._count = state["count"]
-        self._tell(RESTORED, token=state["token"])
+        self._log_event(RESTORED, token=state["token"])
 
     def process(self, record: Record, out: Output) -> None:
         """One record."""
         split, number, life = record
         self._count += 1
-        self._tell(APPLIED, split=split, number=number, of_life=life)
+        self._log_event(APPLIED, split=split, number=number, of_life=life)
         self._uncommitted.append([split, number])
 
     def prepare_commit(self) -> dict[str, Any] | None:
@@ -176,7 +176,7 @@ class Sink(_Historian):
         """Records the committed records."""
         for each in committables:
             for split, number in each["rows"]:
-                self._tell(COMMITTED, split=split, number=number, token=each["token"])
+                self._log_event(COMMITTED, split=split, number=number, token=each["token"])
 
     def snapshot(self) -> dict[str, Any]:
         """The counts."""
@@ -184,7 +184,7 @@ class Sink(_Historian):
 
     def finish(self, out: Output) -> list[Any]:
         """Returns the life of this attempt and its counts."""
-        self._tell(FINISHED)
+        self._log_event(FINISHED)
         return [self._life, self._count]
 
 

@@ -49,7 +49,7 @@ from .hosts import Host, files_in
 from .network import SCHEME, THIS_HOST, Network, Process
 from .operators import Outside, outside
 from .scenario import JOBMANAGER, LIE, PORT, Scenario, second_of
-from .situations import counted, happened, told
+from .situations import counted, happened, note_line
 from .user import LONGEST_S, User
 from .written import network
 
@@ -185,7 +185,7 @@ class Cluster:
             checkpoint_roots=(str(folder),),
             load_balance=LoadBalanceMode(scenario.load_balance),
         )
-        self.jobmanager = Host(JOBMANAGER, self.network, partial(open_jobmanager, jobmanager), self.tell)
+        self.jobmanager = Host(JOBMANAGER, self.network, partial(open_jobmanager, jobmanager), self.log_event)
         self.taskmanagers = [
             Host(
                 name,
@@ -205,28 +205,29 @@ class Cluster:
                         heartbeat_timeout_s=_HEARTBEAT_S,
                     ),
                 ),
-                self.tell,
+                self.log_event,
             )
             for name in (f"tm-{number}" for number in range(scenario.taskmanagers))
         ]
         self._hosts = {host.name: host for host in (self.jobmanager, *self.taskmanagers)}
 
-    def tell(self, text: str) -> None:
+    def log_event(self, text: str) -> None:
         """Something happened."""
         text = text.replace(str(self._folder), "").replace(_OWN_FOLDERS, FOLDER_PREFIX)
         line = f"{trio.current_time() - self._began_s:9.4f} {text}"
         if not self._is_lied_to and _MISUNDERSTOOD.search(text):
             self._misunderstood = self._misunderstood or text
         self.events.append(line)
-        told(line)
+        note_line(line)
         self.network.digest.update(line.encode())
 
     def begin(self, world: Outside) -> None:
         """Creates the users and the external system."""
         scenario = self.scenario
         scenarios = [scenario, second_of(scenario)] if scenario.has_second else [scenario]
+        folder = self._folder / "jobs"
         self._users = [
-            User(each, f"simulated-{scenario.seed}.{number}", self.jobmanager, self._folder / "jobs", world, self.tell)
+            User(each, f"simulated-{scenario.seed}.{number}", self.jobmanager, folder, world, self.log_event)
             for number, each in enumerate(scenarios)
         ]
 
@@ -239,7 +240,7 @@ class Cluster:
     def listening(self) -> Iterator[None]:
         """Turns log records of the services into events."""
         logger = logging.getLogger("netstack")
-        handler = _Handler(self.tell)
+        handler = _Handler(self.log_event)
         level, propagate = logger.level, logger.propagate
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
@@ -265,7 +266,7 @@ class Cluster:
                 self._scope = nursery.cancel_scope
                 for host in self._hosts.values():
                     nursery.start_soon(host.live)
-                faults = Faults(self._hosts, self.network, self.tell, self._check)
+                faults = Faults(self._hosts, self.network, self.log_event, self._check)
                 nursery.start_soon(self._look, faults)
                 for fault in self.scenario.faults:
                     nursery.start_soon(faults.happen, fault)
@@ -303,8 +304,8 @@ class Cluster:
             service: TaskManager | None = host.service
             if service is None:
                 continue
-            found = [scope.environment for scope in service.scopes]
-            for environment in dict.fromkeys((service.environments.shared, *found)):
+            own = [scope.environment for scope in service.scopes]
+            for environment in dict.fromkeys((service.environments.shared, *own)):
                 if environment is not None:
                     with host.asked() as process:  # a check may start reading kept partitions
                         self._environments.setdefault(environment, process)
@@ -357,9 +358,9 @@ class Cluster:
 
 @final
 class _Handler(logging.Handler):
-    def __init__(self, tell: Any) -> None:
+    def __init__(self, log_event: Any) -> None:
         super().__init__()
-        self._tell = tell
+        self._log_event = log_event
 
     def emit(self, record: logging.LogRecord) -> None:
         process = THIS_HOST.get(None)
@@ -368,4 +369,4 @@ class _Handler(logging.Handler):
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             text += f": {record.exc_info[1]!r}"
-        self._tell(f"{where}{dead}: {text}")
+        self._log_event(f"{where}{dead}: {text}")

@@ -178,16 +178,17 @@ def simulate(seeds: int, first: int, file: Path | None, shrink: int, processes: 
     return 1 if campaign.failed or never or ended else 0
 
 
-def print_failure(told: dict[str, Any], console: Console) -> None:
+def print_failure(outcome: dict[str, Any], console: Console) -> None:
     """Prints the events before a failure, the smallest scenario that also fails, and how to play it again."""
-    small = told.get("shrunk", told)
+    small = outcome.get("shrunk", outcome)
     for text in (
         *small["events"],
         small["detail"],
-        f"smallest scenario that fails, after {told.get('shrunk_in', 0)} attempts: {small['line']}",
+        f"smallest scenario that fails, after {outcome.get('shrunk_in', 0)} attempts: {small['line']}",
         json.dumps(small["scenario"]),
-        f"to play it again: netstack-bench simulate --from {told['seed']} --seeds 1; or --scenario FILE with that JSON",
-        told["line"],
+        f"to play it again: netstack-bench simulate --from {outcome['seed']} --seeds 1;"
+        " or --scenario FILE with that JSON",
+        outcome["line"],
     ):
         console.print(escape(text), soft_wrap=True, highlight=False)
 

@@ -18,7 +18,7 @@ from netstack.jobmanager.service import JobManager
 from netstack.taskmanager.job_scope import JobScope
 
 from . import scenario as kinds
-from .hosts import Host, Tell
+from .hosts import Host, LogEvent
 from .liar import attempts_over, lies
 from .network import Network
 from .scenario import JOBMANAGER, PORT, Fault
@@ -34,17 +34,19 @@ class Faults:
     Args:
         hosts: hosts by name.
         network: network between them.
-        tell: logs an event.
+        log_event: logs an event.
         check: checks the invariants, before and after each fault.
     """
 
-    def __init__(self, hosts: Mapping[str, Host], network: Network, tell: Tell, check: Callable[[], None]) -> None:
+    def __init__(
+        self, hosts: Mapping[str, Host], network: Network, log_event: LogEvent, check: Callable[[], None]
+    ) -> None:
         self._hosts = hosts
         self._taskmanagers = [host for name, host in hosts.items() if name != JOBMANAGER]
         self._network = network
-        self._tell = tell
+        self._log_event = log_event
         self._check = check
-        self._heard: deque[tuple[str, JobMaster, Message]] = deque(maxlen=200)
+        self._messages: deque[tuple[str, JobMaster, Message]] = deque(maxlen=200)
         self._ending = trio.Event()
 
     async def happen(self, fault: Fault) -> None:
@@ -52,7 +54,7 @@ class Faults:
         if fault.is_at_end:
             await self._ending.wait()
         await trio.sleep(fault.at_s)
-        self._tell(f"FAULT {fault}")
+        self._log_event(f"FAULT {fault}")
         host = self._hosts[fault.host]
         others = [name for name in self._hosts if name != fault.host]
         network = self._network
@@ -100,10 +102,10 @@ class Faults:
                         await trio.sleep(0.1)
                 self._lie(host)
             case kinds.REPEAT:
-                said = [each for each in self._heard if each[0].startswith(fault.host)]
+                latest = [each for each in self._messages if each[0].startswith(fault.host)]
                 await trio.sleep(fault.for_s)
                 with self._hosts[JOBMANAGER].asked():  # the effects are on the JobManager's host and disk
-                    for taskmanager, master, message in said[-5:]:
+                    for taskmanager, master, message in latest[-5:]:
                         if master.end is None:
                             master.on_message(taskmanager, message)
         self._check()
@@ -126,7 +128,7 @@ class Faults:
         for scope, master in self._lied_to(host):
             for message in lies(master, f"{host.name}:{PORT}", self._network.chance):
                 happened("lies")
-                self._tell(f"LIE of {host.name}: {message}")
+                self._log_event(f"LIE of {host.name}: {message}")
                 scope._send(message)
 
     def overhear(self, master: JobMaster) -> None:
@@ -139,15 +141,15 @@ class Faults:
                     self._ending.set()
                 hear(taskmanager, message)
                 if isinstance(message, _REPEATED):
-                    self._heard.append((taskmanager, master, message))
+                    self._messages.append((taskmanager, master, message))
 
             master.on_message = on_message  # type: ignore[method-assign]
             add = master.log.add
 
             def note(at: float, what: str, text: str) -> None:
-                self._tell(f"{what}: {text}")
+                self._log_event(f"{what}: {text}")
                 add(at, what, text)
 
             master.log.add = note  # type: ignore[method-assign]
             for happening in master.log.all():
-                self._tell(f"earlier, {happening.what}: {happening.text}")
+                self._log_event(f"earlier, {happening.what}: {happening.text}")

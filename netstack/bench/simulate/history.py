@@ -112,12 +112,12 @@ class _Life:
 
     def until(self, token: str) -> list[Event]:
         """Returns the events before a snapshot; all events without one."""
-        found = []
+        chosen = []
         for event in self.events:
             if token and event.what == SNAPSHOT and event.token == token:
                 break
-            found.append(event)
-        return found
+            chosen.append(event)
+        return chosen
 
 
 def check(
@@ -174,9 +174,9 @@ class _Checker:
                     self._completed[event.number] = event
 
     def anomalies(self) -> Iterator[Anomaly]:
-        for found in (self._stale(), self._too_old(), self._overtaken(), self._effects(), self._commits()):
+        for group in (self._stale(), self._too_old(), self._overtaken(), self._effects(), self._commits()):
             kinds: dict[str, int] = defaultdict(int)
-            for anomaly in found:
+            for anomaly in group:
                 kinds[anomaly.kind] += 1
                 if kinds[anomaly.kind] <= _SHOWN_AT_MOST:
                     yield anomaly
@@ -225,14 +225,14 @@ class _Checker:
         for life in self._lives.values():
             restored = life.restored()
             known = snapshots[life.begun.operator, life.begun.subtask]
-            told = [
+            reported = [
                 number
                 for number, event in self._completed.items()
                 if event.at_s + self._settled_s < life.begun.at_s and number in known
             ]
-            if not told:
+            if not reported:
                 continue
-            newest = max(told)
+            newest = max(reported)
             snapshot = known[newest]
             taken = None if restored is None else self._taken.get(restored.token)
             if taken is None or taken[1].at_s < snapshot.at_s:
@@ -291,11 +291,11 @@ class _Checker:
                 numbers[event.split] = event
         for split, count in self._records.items():
             for number in range(count):
-                found = applied.get((split, number), [])
-                if len(found) != 1:
+                uses = applied.get((split, number), [])
+                if len(uses) != 1:
                     yield Anomaly(
-                        "repeated" if found else "lost",
-                        f"record {number} of split {split} is in the result {len(found)} times",
+                        "repeated" if uses else "lost",
+                        f"record {number} of split {split} is in the result {len(uses)} times",
                         self._about(split, number),
                     )
 
@@ -307,10 +307,10 @@ class _Checker:
                     tokens[event.split, event.number].setdefault(event.token, event)
         for split, count in self._records.items():
             for number in range(count):
-                found = tokens.get((split, number), {})
-                if len(found) != 1:
-                    text = f"record {number} of split {split} was committed {len(found)} times"
-                    yield Anomaly("committed", text, (*found.values(), *self._about(split, number)))
+                commits = tokens.get((split, number), {})
+                if len(commits) != 1:
+                    text = f"record {number} of split {split} was committed {len(commits)} times"
+                    yield Anomaly("committed", text, (*commits.values(), *self._about(split, number)))
 
     def _lineage(self, life: _Life) -> list[Event]:
         """Returns the lineage of an attempt, in order."""
@@ -330,15 +330,15 @@ class _Checker:
             for event in life.events
             if event.what in (SENT, APPLIED) and (event.split, event.number) == (split, number)
         }
-        found = []
+        related = []
         used = {each.token for other in self._lives.values() if (each := other.restored()) is not None}
         for life in lives.values():
-            found.append(life.begun)
+            related.append(life.begun)
             for event in life.events:
                 is_it = event.what in (SENT, APPLIED) and (event.split, event.number) == (split, number)
                 if is_it or event.what == RESTORED or (event.what == SNAPSHOT and event.token in used):
-                    found.append(event)
-        return tuple(sorted(found, key=lambda event: event.at_s))
+                    related.append(event)
+        return tuple(sorted(related, key=lambda event: event.at_s))
 
 
 # ---------------------------------------------------------------------------------------------------------------- files
@@ -353,11 +353,11 @@ def write_event(file: Any, event: Event) -> None:
 
 def read_history(folder: Path) -> list[Event]:
     """Reads the events of all files of a folder; the last line of a killed writer may be torn."""
-    found = []
+    events = []
     for path in sorted(folder.iterdir()):
         for line in path.read_text().splitlines():
             try:
-                found.append(Event(*json.loads(line)))
+                events.append(Event(*json.loads(line)))
             except ValueError:
                 continue
-    return found
+    return events

@@ -27,7 +27,7 @@ _Result = TypeVar("_Result")
 GiveBirth = Callable[[], AbstractAsyncContextManager[Any]]
 """Opens the service of a host."""
 
-Tell = Callable[[str], None]
+LogEvent = Callable[[str], None]
 
 _LONGEST_END_S: Final = 120.0
 
@@ -88,7 +88,7 @@ class Host:
         births: number of lives so far.
     """
 
-    def __init__(self, name: str, network: Network, give_birth: GiveBirth, tell: Tell) -> None:
+    def __init__(self, name: str, network: Network, give_birth: GiveBirth, log_event: LogEvent) -> None:
         self.name = name
         self.disk = Disk()
         self.service: Any = None
@@ -96,7 +96,7 @@ class Host:
         self.births = 0
         self._network = network
         self._give_birth = give_birth
-        self._tell = tell
+        self._log_event = log_event
         self._scope = trio.CancelScope()
         self._reborn_s = 0.0
 
@@ -127,7 +127,7 @@ class Host:
                 with trio.CancelScope() as self._scope, no_threads(partial(self.disk.run, process)):
                     async with self._give_birth() as self.service:
                         self.births += 1
-                        self._tell(f"{self.name} is up")
+                        self._log_event(f"{self.name} is up")
                         await trio.sleep_forever()
             except BaseException as error:
                 if isinstance(error, trio.Cancelled) or (
@@ -136,7 +136,7 @@ class Host:
                     raise
                 if process.is_alive:
                     self._network.died(process, silently=False)
-                    self._tell(f"{self.name} cannot start: {error!r}")
+                    self._log_event(f"{self.name} cannot start: {error!r}")
                     if not isinstance(error, Exception) or not is_of_the_system(error):
                         raise
                     self._reborn_s = trio.current_time() + 1.0
@@ -162,11 +162,11 @@ def is_of_the_system(error: BaseException) -> bool:
     """Whether a service could not start because of its disk or address."""
     if isinstance(error, BaseExceptionGroup):
         return all(is_of_the_system(each) for each in error.exceptions)
-    found: BaseException | None = error
-    while found is not None:
-        if isinstance(found, OSError):
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError):
             return True
-        found = found.__cause__ or found.__context__
+        cause = cause.__cause__ or cause.__context__
     return False
 
 

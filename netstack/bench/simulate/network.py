@@ -273,7 +273,7 @@ class _SimulatedStream(ByteStream):
         network.streams[self] = None
 
     def try_send(self, pieces: Sequence[Piece]) -> int:
-        """See `ByteStream.try_send`."""
+        """Implements `ByteStream.try_send`."""
         self._check_whole()
         out = self._out
         if out.is_reset and not out.route.stalls:
@@ -289,7 +289,7 @@ class _SimulatedStream(ByteStream):
         return len(data)
 
     def try_receive_into(self, windows: Sequence[memoryview]) -> int | None:
-        """See `ByteStream.try_receive_into`."""
+        """Implements `ByteStream.try_receive_into`."""
         self._check_whole()
         incoming = self._in
         now = trio.current_time()
@@ -316,7 +316,7 @@ class _SimulatedStream(ByteStream):
         return taken
 
     async def wait_writable(self) -> None:
-        """See `ByteStream.wait_writable`."""
+        """Implements `ByteStream.wait_writable`."""
         await trio.lowlevel.checkpoint()
         out = self._out
         while not self._lost and out.size >= CAPACITY_BYTES and not (out.is_reset and not out.route.stalls):
@@ -325,7 +325,7 @@ class _SimulatedStream(ByteStream):
         self._check_open()
 
     async def wait_readable(self) -> None:
-        """See `ByteStream.wait_readable`."""
+        """Implements `ByteStream.wait_readable`."""
         incoming = self._in
         if self._lost or incoming.arrival_s() <= trio.current_time():
             await trio.lowlevel.checkpoint()

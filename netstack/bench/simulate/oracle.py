@@ -21,7 +21,7 @@ _SETTLED_S: Final = 10.0
 def problems(scenario: Scenario, results: Mapping[str, Any], committed: Committed, history: Sequence[Event]) -> str:
     """Returns what is wrong with the results and the history of a finished job; empty if nothing is."""
     if scenario.movement == CHECKED:
-        found = verdict(
+        anomalies = verdict(
             history,
             results,
             sources=scenario.parallelism[0],
@@ -29,7 +29,7 @@ def problems(scenario: Scenario, results: Mapping[str, Any], committed: Committe
             aligned=scenario.mode == "aligned",
             settled_s=_SETTLED_S,
         )
-        return str(found[0]) if found else ""
+        return str(anomalies[0]) if anomalies else ""
     sums: dict[int, list[int]] = {}
     for rows in results.get(SINK, {}).values():
         for key, *counted in rows:

@@ -127,7 +127,7 @@ def planned(seed: int, hosts: int, count: int = 6) -> tuple[Fault, ...]:
 
 
 def torment(
-    hosts: Hosts, seed: int, folder: Path, *, mode: str = "aligned", tell: Callable[[str], None] = lambda _: None
+    hosts: Hosts, seed: int, folder: Path, *, mode: str = "aligned", log_event: Callable[[str], None] = lambda _: None
 ) -> Verdict:
     """Runs the job once with the faults of a seed.
 
@@ -136,7 +136,7 @@ def torment(
         seed: seed of the faults.
         folder: empty folder for all files.
         mode: checkpoint mode, `aligned` or `unaligned`.
-        tell: logs an event.
+        log_event: logs an event.
 
     Raises:
         MeasurementFailed: the job did not end, or failed.
@@ -148,16 +148,16 @@ def torment(
         cluster = _Cluster(hosts, folder, disk)
         cluster.start_all()
         job_id = cluster.submit(history, mode)
-        cluster.until(job_id, lambda found: found["checkpoints_completed"] >= 1)
+        cluster.until(job_id, lambda job: job["checkpoints_completed"] >= 1)
         faults = planned(seed, hosts.count)
-        cluster.play(faults, tell)
-        found = cluster.until(job_id, lambda found: found["state"] in ("finished", "failed", "canceled"))
-        if found["state"] != "finished":
-            raise MeasurementFailed(f"the job has {found['state']}: {json.dumps(found['log'][-5:])}")
+        cluster.play(faults, log_event)
+        job = cluster.until(job_id, lambda job: job["state"] in ("finished", "failed", "canceled"))
+        if job["state"] != "finished":
+            raise MeasurementFailed(f"the job has {job['state']}: {json.dumps(job['log'][-5:])}")
         events = read_history(history)
-        wrong = judged(events, found["results"], mode)
+        wrong = judged(events, job["results"], mode)
         lives = sum(event.what == BEGUN for event in events)
-        return Verdict(faults, lives, tuple(events), found["results"], tuple(wrong))
+        return Verdict(faults, lives, tuple(events), job["results"], tuple(wrong))
 
 
 def judged(events: Sequence[Event], results: dict[str, Any], mode: str) -> list[Anomaly]:
@@ -207,25 +207,25 @@ class _Cluster:
         words = [f"{__package__}.checked:job", "-p", f"history={history}", "-p", f"records={RECORDS}"]
         end_s = time.monotonic() + _PATIENCE_S
         while time.monotonic() < end_s:
-            told = self._ask("submit", *words, "-p", f"sources={SOURCES}", "-p", f"mode={mode}")
-            if told is not None:
-                return str(told["job_id"])
+            submitted = self._ask("submit", *words, "-p", f"sources={SOURCES}", "-p", f"mode={mode}")
+            if submitted is not None:
+                return str(submitted["job_id"])
             time.sleep(0.5)  # it does not listen yet
         raise MeasurementFailed(f"the job cannot be submitted: {self._refusal} {self._last_words(JOBMANAGER)}")
 
     def until(self, job_id: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Queries until a condition holds; an unreachable JobManager is queried again."""
         end_s = time.monotonic() + _PATIENCE_S
-        found = None
+        job = None
         while time.monotonic() < end_s:
-            found = self._ask("jobs", job_id) or found
-            if found is not None and condition(found):
-                return found
+            job = self._ask("jobs", job_id) or job
+            if job is not None and condition(job):
+                return job
             time.sleep(0.2)
-        log = [] if found is None else found["log"][-10:]
+        log = [] if job is None else job["log"][-10:]
         raise MeasurementFailed(f"the job made no progress for {_PATIENCE_S:g} s: {json.dumps(log)}")
 
-    def play(self, faults: Sequence[Fault], tell: Callable[[str], None]) -> None:
+    def play(self, faults: Sequence[Fault], log_event: Callable[[str], None]) -> None:
         """Executes the planned faults and undoes them, each at its time."""
         acts = [(fault.at_s, True, fault) for fault in faults]
         acts += [(fault.at_s + fault.for_s, False, fault) for fault in faults]
@@ -234,7 +234,7 @@ class _Cluster:
         for at_s, is_begin, fault in sorted(acts, key=lambda act: act[:2]):
             time.sleep(max(0.0, began_s + at_s - time.monotonic()))
             if is_begin:
-                tell(str(fault))
+                log_event(str(fault))
                 self._do(fault)
                 under_way.append(fault)
             else:
@@ -305,8 +305,8 @@ class _Cluster:
         if done.returncode:
             self._refusal = done.stderr.strip()
             return None
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
 
     def _log(self, host: int) -> Path:
         return self._folder / f"log-{host}"

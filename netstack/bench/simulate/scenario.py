@@ -265,13 +265,13 @@ def random_scenario(seed: int) -> Scenario:
     def fault() -> Fault:
         """A place names one life of a TaskManager: a job whose places are decided loses none."""
         while True:
-            found = _random_fault(chance, hosts, storm_s)
-            if not is_placed or found.kind in (DISK_FULL, DISK_SLOW, REPEAT, SLOW):
-                return found
-            if found.kind == CUT and JOBMANAGER not in (found.host, found.other):
-                return found
-            if found.kind in (KILL, POWER, STOP) and found.host == JOBMANAGER:  # the next one knows of no places
-                return found
+            drawn = _random_fault(chance, hosts, storm_s)
+            if not is_placed or drawn.kind in (DISK_FULL, DISK_SLOW, REPEAT, SLOW):
+                return drawn
+            if drawn.kind == CUT and JOBMANAGER not in (drawn.host, drawn.other):
+                return drawn
+            if drawn.kind in (KILL, POWER, STOP) and drawn.host == JOBMANAGER:  # the next one knows of no places
+                return drawn
 
     faults = [fault() for _ in range(chance.choice((0, 1, 2, 4, 8)))]
     at_end = [

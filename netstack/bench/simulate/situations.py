@@ -48,7 +48,7 @@ _REGIONS: Final = re.compile(r"(\d+) of (\d+) tasks, in the regions")
 _ALONE: Final = "regions that restart alone"
 
 
-def told(line: str) -> None:
+def note_line(line: str) -> None:
     """Counts the situations that a log line or event shows."""
     for name, pattern in _TOLD_AS.items():
         if pattern.search(line):
@@ -61,12 +61,12 @@ def told(line: str) -> None:
 # ---------------------------------------------------------------------------------------------------- by calls
 
 
-def _acquired(found: object, pool: LocalBufferPool, *_: object) -> str:
-    return "buffers beyond a full pool" if found is not None and pool._requested > pool.present_size else ""
+def _acquired(result: object, pool: LocalBufferPool, *_: object) -> str:
+    return "buffers beyond a full pool" if result is not None and pool._requested > pool.present_size else ""
 
 
-def _copied(found: bytes, *_: object, **__: object) -> str:
-    return "barriers that overtake data" if found else ""
+def _copied(result: bytes, *_: object, **__: object) -> str:
+    return "barriers that overtake data" if result else ""
 
 
 def _viewed(_: object, store: Any, first: int, *__: object, **___: object) -> str:
@@ -115,11 +115,11 @@ _OWN: Final = (
 
 def _watched(inner: Callable[..., Any], seen: Callable[..., str]) -> Callable[..., Any]:
     def outer(*arguments: Any, **named: Any) -> Any:
-        found = inner(*arguments, **named)
-        what = seen(found, *arguments, **named)
+        result = inner(*arguments, **named)
+        what = seen(result, *arguments, **named)
         if what:
             happened(what)
-        return found
+        return result
 
     return outer
 

@@ -26,7 +26,7 @@ from netstack.schedule.graph.job_generator import generate_job
 from netstack.schedule.slots.slot_sharing import FixedPlacement
 
 from .history import Event
-from .hosts import Host, Tell
+from .hosts import Host, LogEvent
 from .operators import SINK, Outside
 from .oracle import problems, wrong_commits
 from .scenario import CANCEL, PORT, RESCALE, Act, Scenario, takes_checkpoints
@@ -51,7 +51,7 @@ class User:
     """
 
     def __init__(
-        self, scenario: Scenario, name: str, jobmanager: Host, folder: Path, world: Outside, tell: Tell
+        self, scenario: Scenario, name: str, jobmanager: Host, folder: Path, world: Outside, log_event: LogEvent
     ) -> None:
         """Creates the user of one job and of the jobs that continue it.
 
@@ -61,7 +61,7 @@ class User:
             jobmanager: host of the JobManager.
             folder: folder of the JobManager.
             world: the external system.
-            tell: logs an event.
+            log_event: logs an event.
         """
         self.jobs: list[str] = []
         self._scenario = scenario
@@ -69,7 +69,7 @@ class User:
         self._host = jobmanager
         self._folder = folder
         self._world = world
-        self._tell = tell
+        self._log_event = log_event
         self._widths = scenario.parallelism
         self._stopped_for: tuple[int, ...] = ()  # the parallelism with which the job continues after a stop
         self._savepoint: str | None = None
@@ -99,7 +99,7 @@ class User:
         record = (await self._manager()).jobs.records.get(self._job_id)
         if record is None or record.master is None:
             return
-        self._tell(f"USER {act.kind} of {self._name}")
+        self._log_event(f"USER {act.kind} of {self._name}")
         if act.kind == CANCEL:
             await self._cancel()
             return
@@ -123,9 +123,9 @@ class User:
             await self._ask(lambda manager: manager.jobs.cancel(manager.jobs.records[self._job_id]))
         if record.end["state"] != _CANCELED:
             return
-        found = CheckpointStorage(self._checkpoints).newest()
-        self._savepoint = None if found is None else found.path
-        happened("cancelled jobs that begin again from a checkpoint" if found else "cancelled jobs that begin anew")
+        newest = CheckpointStorage(self._checkpoints).newest()
+        self._savepoint = None if newest is None else newest.path
+        happened("cancelled jobs that begin again from a checkpoint" if newest else "cancelled jobs that begin anew")
         self._is_known = False
 
     async def _go_on(self, widths: tuple[int, ...], patience_s: float) -> bool:
@@ -133,9 +133,9 @@ class User:
         record = await self._follow(trio.current_time() + patience_s)
         if record is None or record.end is None or record.end["state"] != "finished" or record.end["results"].get(SINK):
             return False
-        found = CheckpointStorage(self._checkpoints).newest()
-        assert found is not None, "the job has stopped, but its savepoint is missing"
-        self._savepoint = found.path
+        newest = CheckpointStorage(self._checkpoints).newest()
+        assert newest is not None, "the job has stopped, but its savepoint is missing"
+        self._savepoint = newest.path
         self._widths = widths
         self._is_known = False
         happened("jobs that go on from a savepoint with another parallelism")
@@ -170,14 +170,14 @@ class User:
         new = [job_id for job_id in mine if job_id not in self.jobs]
         if not new:
             graph = job(self._scenario, self._name, self._widths).stream_graph()
-            placement = _apart(self._scenario, graph) if self._scenario.is_placed else None
+            placement = _placed_apart(self._scenario, graph) if self._scenario.is_placed else None
             document = write_job(graph)
             submit = partial(manager.jobs.submit, document, from_savepoint=self._savepoint, placement=placement)
-            found = await self._ask(lambda manager: submit())
-            if found is None:
+            job_id = await self._ask(lambda manager: submit())
+            if job_id is None:
                 await trio.sleep(_LOOK_S)
                 return
-            new = [found]
+            new = [job_id]
         self.jobs.append(new[0])
         self._is_known = True
 
@@ -196,11 +196,11 @@ class User:
                 if "does not run" not in str(error):
                     raise
             except (NetstackError, OSError) as error:
-                self._tell(f"the user's request was refused: {error}")
+                self._log_event(f"the user's request was refused: {error}")
             except RuntimeError as error:  # a service that is stopped cancels its requests; ours runs outside of it
                 if host.is_up and host.process is process:
                     raise
-                self._tell(f"nobody answers: {error}")
+                self._log_event(f"nobody answers: {error}")
             finally:
                 done.set()
 
@@ -216,8 +216,8 @@ class User:
     async def _manager(self) -> JobManager:
         while not self._host.is_up:  # noqa: ASYNC110  # between two of its lives
             await trio.sleep(_LOOK_S)
-        found: JobManager = self._host.service
-        return found
+        service: JobManager = self._host.service
+        return service
 
     # The end.
 
@@ -245,7 +245,7 @@ class User:
         )
 
 
-def _apart(scenario: Scenario, graph: Any) -> FixedPlacement:
+def _placed_apart(scenario: Scenario, graph: Any) -> FixedPlacement:
     """Places the first subtask of each vertex on another TaskManager."""
     count = scenario.taskmanagers
 

@@ -39,16 +39,16 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     """Plays the scenario of one request, and shrinks it if it fails and the request says so."""
     scenario = Scenario.from_dict(asked["scenario"]) if "scenario" in asked else random_scenario(asked["seed"])
     outcome = simulate(scenario)
-    told = document(outcome)
+    summary = document(outcome)
     if outcome.failure and asked.get("shrink"):
         small, played = shrink(outcome, simulate, attempts=asked["shrink"])
-        told |= {"shrunk": document(small), "shrunk_in": played}
-    return told
+        summary |= {"shrunk": document(small), "shrunk_in": played}
+    return summary
 
 
 def document(outcome: Outcome) -> dict[str, Any]:
     """An outcome as JSON values; events, traceback and scenario only of a failure."""
-    told: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "seed": outcome.scenario.seed,
         "line": outcome.line,
         "failure": outcome.failure,
@@ -58,8 +58,8 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "situations": outcome.situations,
     }
     if outcome.failure:
-        told |= {"events": [*outcome.events], "detail": outcome.detail, "scenario": outcome.scenario.as_dict()}
-    return told
+        summary |= {"events": [*outcome.events], "detail": outcome.detail, "scenario": outcome.scenario.as_dict()}
+    return summary
 
 
 if __name__ == "__main__":
