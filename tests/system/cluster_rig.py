@@ -72,7 +72,12 @@ class ClusterRig:
             for port, each in zip(ports, slots, strict=True)
         ]
         self.taskmanagers += started
-        self.wait_until(lambda: len(self.ask(JobClient.taskmanagers)) == len(self.taskmanagers))
+
+        def have_registered() -> bool:
+            assert all(each.poll() is None for each in started), self.log()
+            return len(self.ask(JobClient.taskmanagers)) == len(self.taskmanagers)
+
+        self.wait_until(have_registered)
 
     def ask(self, question: Callable[[JobClient], Awaitable[_Result]]) -> _Result:
         async def run() -> _Result:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import urllib.request
@@ -249,8 +250,7 @@ def test_taskmanagers_on_neighbouring_ports_share_out_the_ports(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Their slots want the same ports, and the port of the other one: who comes late takes another."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = two_free_ports()
     with ClusterRig(tmp_path / "cluster") as rig:
         rig.start_taskmanagers(2, first_port=port + 1)
         rig.start_taskmanagers(2, first_port=port)
@@ -264,6 +264,15 @@ def test_slots_in_one_loop_are_one_process(tmp_path: Path) -> None:
     with ClusterRig(tmp_path / "cluster") as rig:
         rig.start_taskmanagers(SLOTS, flags=("--slots-in", "loop"))
         assert not children_of(rig.taskmanagers[0].pid)
+
+
+def two_free_ports() -> int:
+    """The first of two neighbouring ports where nobody listens; below those that the system gives out by itself."""
+    for port in random.sample(range(20_000, 32_000, 2), 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            socket.create_server(("127.0.0.1", port + 1)).close()
+            return port
+    raise AssertionError("no two neighbouring ports are free")
 
 
 def slot_processes(rig: ClusterRig) -> set[int]:
