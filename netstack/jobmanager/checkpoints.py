@@ -207,7 +207,6 @@ class JobCheckpoints:
         self._requests: deque[CheckpointRequest] = deque()  # not triggered yet
         self._pending: dict[int, _Pending] = {}
         self._to_complete: deque[Complete] = deque()
-        self._is_pruning = False  # then the first of these is stored
         self._to_discard: deque[int] = deque()
         self._is_stopped = self._is_abandoned = False
         self._ended_one = trio.Event()
@@ -371,18 +370,14 @@ class JobCheckpoints:
     @property
     def is_storing(self) -> bool:
         """Whether a checkpoint that all tasks have acknowledged is not yet stored; pruning others does not count."""
-        return len(self._to_complete) > self._is_pruning
+        return any(each.checkpoint_id in self._pending for each in self._to_complete)
 
     async def _complete_all(self) -> None:
         """Completes checkpoints one by one; prunes only when no other one is being completed."""
         while self._to_complete:
             await self._complete(self._to_complete[0])
             if len(self._to_complete) == 1:
-                self._is_pruning = True
-                try:
-                    await self._in_thread(self._storage.prune)
-                finally:
-                    self._is_pruning = False
+                await self._in_thread(self._storage.prune)
             self._to_complete.popleft()
 
     async def _complete(self, instruction: Complete) -> None:

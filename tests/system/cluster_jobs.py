@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import resource
 import signal
 import sys
 import threading
@@ -151,6 +152,21 @@ def large_results() -> StreamEnvironment:
     job.source(three, name="short").rebalance().sink(Large, name="large").set_parallelism(2)
     long = job.source(three, name="long").slot_sharing_group("apart")  # it blocks its process
     long.map(computes, seconds=2.0).sink(Collect, name="result")
+    return job
+
+
+def page_faults(context: Any) -> Iterator[int]:
+    """The page faults of records that are made and dropped, hundreds at a time."""
+    assert len([bytes(1024) for _ in range(2048)]) == 2048
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(50):
+        assert len([bytes(1024) for _ in range(2048)]) == 2048
+    yield resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def faulting() -> StreamEnvironment:
+    job = StreamEnvironment("faulting", parallelism=1)
+    job.source(page_faults, name="source").sink(Collect, name="collect")
     return job
 
 

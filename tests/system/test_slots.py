@@ -233,6 +233,14 @@ def test_each_job_meets_a_fresh_interpreter(
     cluster.wait_until(lambda: len(slot_processes(cluster)) == SLOTS and slot_processes(cluster) != pids)
 
 
+def test_dropped_records_leave_their_memory_to_the_next_ones(
+    cluster: ClusterRig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = command(cluster, capsys, "submit", "cluster_jobs:faulting", "--wait")
+    ((faults,),) = ended["results"]["collect"].values()
+    assert faults < 2_000, "of 25,000 pages"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_of_a_taskmanager_that_ends(number: signal.Signals, tmp_path: Path) -> None:
     with ClusterRig(tmp_path / "cluster") as rig:

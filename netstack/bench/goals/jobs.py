@@ -24,13 +24,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from netstack.errors import NetstackError
 from netstack.examples.word_count import LINES_AT_ONCE, split
 from netstack.keygroups import stable_hash
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 
 from ..jobs.operators import RESULT, chain, in_one_process
 from ..peers.flink import FlinkSession
+from ..processes import MeasurementFailed
 from ..stopping import scratch_folder
 from .sort import is_whole, write_rows
 from .sparse import measure_sparse
@@ -50,10 +50,6 @@ _LINE_WORDS: Final = 10
 _VOCABULARY: Final = 20_000
 
 
-class JobFailed(NetstackError):
-    """A job of the table failed, or its result is wrong."""
-
-
 def six(records: int = 1) -> StreamEnvironment:
     """A chain of six operators: one task."""
     return chain(records, _OPERATORS, is_chained=True, is_spread=False)
@@ -65,8 +61,7 @@ def measure_job(
     """Runs one job once.
 
     Raises:
-        JobFailed: the job failed, or its result is wrong.
-        MeasurementFailed: a process, or Flink's JVM, died or fell silent.
+        MeasurementFailed: the job failed or its result is wrong, or a process died or made no progress.
     """
     if name == SPARSE_EDGE:
         return measure_sparse(engine == "netstack", environment, seconds)
@@ -98,7 +93,7 @@ def _run(job: str, environment: Mapping[str, str], *arguments: str) -> dict[str,
     command = [sys.executable, "-m", "netstack.cli", "run", job, "--taskmanagers", "2", "--json", *arguments]
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise JobFailed(f"{job}: exit code {done.returncode}: {done.stderr[-1000:]}")
+        raise MeasurementFailed(f"{job}: exit code {done.returncode}: {done.stderr[-1000:]}")
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
@@ -158,7 +153,7 @@ def _word_bytewax(scratch: Path, environment: Mapping[str, str], seconds: float)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     ended_s = time.monotonic()
     if done.returncode:
-        raise JobFailed(f"Bytewax: exit code {done.returncode}: {done.stderr[-1000:]}")
+        raise MeasurementFailed(f"Bytewax: exit code {done.returncode}: {done.stderr[-1000:]}")
     counts = (line.split() for line in (scratch / "counts").read_text().splitlines())
     _check({word: int(count) for word, count in counts}, wanted)
     return wanted.total() / (ended_s - max(float(each.read_text()) for each in scratch.glob("began-*")))
@@ -199,11 +194,11 @@ def _sort(scratch: Path, engine: str, environment: Mapping[str, str], seconds: f
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise JobFailed(f"{engine}: exit code {done.returncode}: {done.stderr[-1000:]}")
+            raise MeasurementFailed(f"{engine}: exit code {done.returncode}: {done.stderr[-1000:]}")
         result = json.loads(done.stdout)
         parts, taken_s = result["parts"], result["seconds"]
     if not is_whole(parts, wanted):
-        raise JobFailed(f"{engine}: rows are missing, changed or not sorted")
+        raise MeasurementFailed(f"{engine}: rows are missing, changed or not sorted")
     return count / float(taken_s)
 
 
@@ -266,7 +261,7 @@ def _chain_loop(scratch: Path, environment: Mapping[str, str], seconds: float) -
 
 def _check(counts: Any, wanted: Any) -> None:
     if counts != wanted:
-        raise JobFailed("the counts differ from those of the input")
+        raise MeasurementFailed("the counts differ from those of the input")
 
 
 _MEASURES: Final[Mapping[tuple[str, str], Callable[[Path, Mapping[str, str], float], float]]] = {
