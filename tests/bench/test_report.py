@@ -123,6 +123,7 @@ def test_warnings_that_differ_in_numbers_are_one(fake_rows: Rows) -> None:
 def test_one_repeat_is_no_answer(fake_rows: Rows) -> None:
     told = findings(fake_rows())[0]
     assert told.startswith("Buffer timeout: not decided by these data: points were measured once")
+    assert "repeat the command with --repeats 3 and --output with this folder" in told
     assert findings(fake_rows(Grid(timeouts_s=(0.1,))))[0].startswith("Throughput"), "one timeout is no choice"
 
 

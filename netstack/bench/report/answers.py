@@ -52,7 +52,11 @@ def answer_finding(analysis: Analysis) -> list[tuple[str, str, str]]:
     lines = "".join(f"\n{each}" for each in texts)
     if doubts:
         open_ones = sum(not each.is_decided for each in answers.values())
-        again = "" if analysis.repeats >= ENOUGH_REPEATS else "; sweep again into the same folder with three repeats"
+        again = (
+            ""
+            if analysis.repeats >= ENOUGH_REPEATS
+            else "; repeat the command with --repeats 3 and --output with this folder: only what is missing is measured"
+        )
         of = "" if open_ones == len(answers) else f", for {open_ones} of {len(answers)} lines"
         return [("Buffer timeout", "not decided", f"by these data{of}: {next(iter(doubts))}{again}. So far:{lines}")]
     return [("Buffer timeout", _range(list(answers.values())), f"{question}:{lines}")]
