@@ -178,7 +178,6 @@ def run(
         level=logging.INFO if verbose else logging.ERROR, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
     )
     embedded = _Run(graph, from_savepoint, allow_non_restored_state=allow_non_restored_state, web=web, record=record)
-    began = time.monotonic()
     sizes: Any = {
         "taskmanagers": taskmanagers,
         "slots": slots,
@@ -208,7 +207,7 @@ def run(
                 "job": graph.name,
                 "taskmanagers": taskmanagers,
                 "slots": slots,
-                "duration_s": round(time.monotonic() - began, 3),
+                "duration_s": round(embedded.duration_s, 3),
                 "restarts": embedded.restarts,
                 "checkpoints_completed": embedded.checkpoints,
                 "decided": {
@@ -271,7 +270,14 @@ def _size(graph: StreamGraph, taskmanagers: int | None, slots: int | None, mode:
 
 @final
 class _Run:
-    """One run of a job, from the start of its cluster to the end of the cluster."""
+    """One run of a job, from the start of its cluster to the end of the cluster.
+
+    Attributes:
+        restarts: how often regions were restarted.
+        checkpoints: the number of completed checkpoints.
+        duration_s: from the submission of the job to its end; without start and end of the cluster.
+        vertices: the job's vertices as the job document lists them.
+    """
 
     def __init__(
         self,
@@ -283,6 +289,7 @@ class _Run:
         record: Path | None = None,
     ) -> None:
         self.restarts = self.checkpoints = self._printed = 0
+        self.duration_s = 0.0
         self.vertices: list[dict[str, Any]] = []
         self._graph = graph
         self._from_savepoint = from_savepoint
@@ -334,6 +341,7 @@ class _Run:
 
     async def _run_job(self, cluster: JobCluster) -> JobResult:
         self._cluster = cluster
+        began_s = time.monotonic()
         self._job_id = await cluster.client.submit(
             self._graph,
             from_savepoint=self._from_savepoint,
@@ -349,6 +357,7 @@ class _Run:
                 outcome: JobResult | NetstackError = await cluster.wait(self._job_id)
             except NetstackError as error:
                 outcome = error
+            self.duration_s = time.monotonic() - began_s
             nursery.cancel_scope.cancel()
         self._print_log(master)
         if isinstance(outcome, NetstackError):
