@@ -214,13 +214,14 @@ async def _consume_records(verifier: Taker, gate: InputGate) -> None:
     feed = verifier.feed
     reader = RecordReader(gate)
     has_many = gate.channel_count > 1
-    channel = 0
+    channel, left = 0, TAKE_RECORDS
     taken: list[bytes] = []
     async for record in reader:
-        if (has_many and reader.channel_index != channel) or len(taken) == TAKE_RECORDS:
+        if (has_many and reader.channel_index != channel) or not left:
             feed(channel, taken)
             taken.clear()
-            channel = reader.channel_index
+            channel, left = reader.channel_index, TAKE_RECORDS
+        left -= 1
         taken.append(record)
     if taken:
         feed(channel, taken)
