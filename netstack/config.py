@@ -1,7 +1,4 @@
-"""Settings of a TaskManager's network: frozen, with units in the names.
-
-Takes: keyword arguments. Gives: a checked `NetworkConfig`.
-"""
+"""Settings of a TaskManager's network: frozen, with units in the names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Timed callbacks, mostly for buffer timeouts; one task sleeps until the earliest deadline.
-
-Takes: (deadline, callback). Gives: calls in the order of their deadlines.
-"""
+"""Timed callbacks, mostly for buffer timeouts; one task sleeps until the earliest deadline."""
 
 from __future__ import annotations
 

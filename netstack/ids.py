@@ -1,7 +1,4 @@
-"""Typed names of partitions and channels.
-
-Takes: nothing. Gives: `NewType`s, which make a wrong argument a type error, and `ChannelDescriptor`.
-"""
+"""Typed names of partitions and channels."""
 
 from __future__ import annotations
 

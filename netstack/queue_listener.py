@@ -1,7 +1,4 @@
-"""A listener for transports whose two ends are in one process.
-
-Takes: dialled streams. Gives: the same streams to `accept`.
-"""
+"""A listener for transports whose two ends are in one process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Deprecated public names, which work for one more minor release.
-
-Takes: the old and the new name. Gives: a `DeprecationWarning` at the line that used the old one.
-"""
+"""Deprecated public names, which work for one more minor release."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Runs async functions of trio for asyncio tasks, through the portal of `netstack.blocking`.
-
-Takes: a portal, an async function for its thread. Gives: its result or error.
-"""
+"""Runs async functions of trio for asyncio tasks, through the portal of `netstack.blocking`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A network environment for asyncio: partitions and gates; trio runs in a thread of its own.
-
-Takes: the arguments of `netstack.open_network`. Gives: handles of `netstack.blocking`, for writers and readers.
-"""
+"""A network environment for asyncio: partitions and gates; trio runs in a thread of its own."""
 
 from __future__ import annotations
 

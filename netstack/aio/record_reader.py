@@ -1,7 +1,4 @@
-"""RecordReader and ArrayReader for asyncio.
-
-Takes: a gate of `aio.NetworkEnvironment`. Gives: records or arrays in order per channel, fair among channels.
-"""
+"""RecordReader and ArrayReader for asyncio."""
 
 from __future__ import annotations
 

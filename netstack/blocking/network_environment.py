@@ -1,7 +1,4 @@
-"""A TaskManager in a thread of its own: partitions and gates for blocking programs.
-
-Takes: the arguments of `netstack.open_network`. Gives: handles, whose methods run in that thread.
-"""
+"""A TaskManager in a thread of its own: partitions and gates for blocking programs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The elements of a subpartition's queue: their interface, and the elements that hold events.
 
-Takes: an event's bytes, or a barrier. Gives: its bytes as a `Buffer`, once. The elements that hold records are
-`BufferConsumer` and `LentBuffer`. Two functions report what a whole queue holds.
+Two functions report what a whole queue holds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Snapshots of the two levels of pools.
-
-Takes: counts, on request. Gives: frozen values, and values derived from them.
-"""
+"""Snapshots of the two levels of pools."""
 
 from __future__ import annotations
 

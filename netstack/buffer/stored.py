@@ -1,7 +1,4 @@
-"""Buffers in the form they have in a file, for codecs that send them without decompressing; and how readers get them.
-
-Takes: compressed buffers (or, glued, any buffers). Gives: one `Buffer` that stands for all of them.
-"""
+"""Buffers as they are in a file, for codecs that send them without decompressing; and how readers get them."""
 
 from __future__ import annotations
 

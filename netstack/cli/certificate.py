@@ -1,7 +1,4 @@
-"""The command `netstack certificate`: a small certificate authority for TLS between the hosts of a cluster.
-
-Takes: folders and host names. Gives: PEM files.
-"""
+"""The command `netstack certificate`: a small certificate authority for TLS between the hosts of a cluster."""
 
 from __future__ import annotations
 

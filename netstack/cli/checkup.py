@@ -1,7 +1,5 @@
 """The checks of `netstack doctor`: one function per check of this machine.
 
-Takes: system files (below a root folder that tests replace), ports, a secret file. Gives: `Finding`s.
-
 Rules: a check changes nothing and contacts no other machine. Verdicts: `fail` means that netstack will not work, `warn`
 that it will be slow, `note` that some commands lack something.
 """

@@ -1,7 +1,4 @@
-"""The command `netstack datasets`: lists or releases the datasets that jobs kept.
-
-Takes: names of datasets to release. Gives: a table, or one JSON document.
-"""
+"""The command `netstack datasets`: lists or releases the datasets that jobs kept."""
 
 from __future__ import annotations
 

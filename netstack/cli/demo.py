@@ -1,7 +1,4 @@
-"""The command `netstack demo`: shows flow control in slow motion on the live web page.
-
-Takes: an address for the page. Gives: two small jobs on TaskManagers of this machine, until Ctrl-C.
-"""
+"""The command `netstack demo`: shows flow control in slow motion on the live web page."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The command `netstack doctor`: checks whether this machine is set up well for netstack.
-
-Takes: ports and a secret file to check. Gives: one line per check with advice; exit code 1 if a check failed.
-"""
+"""The command `netstack doctor`: checks whether this machine is set up well for netstack."""
 
 from __future__ import annotations
 

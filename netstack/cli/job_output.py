@@ -1,7 +1,4 @@
-"""Formats what commands print about jobs: results, lists, details.
-
-Takes: documents of a JobManager. Gives: text, or one JSON document.
-"""
+"""Formats what commands print about jobs: results, lists, details."""
 
 from __future__ import annotations
 

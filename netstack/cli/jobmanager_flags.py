@@ -1,7 +1,4 @@
-"""Command-line flags for the address of the JobManager and for the shared secret, and a client that uses them.
-
-Takes: command-line arguments or environment variables. Gives: a connected client.
-"""
+"""Command-line flags for the address of the JobManager and for the shared secret, and a client that uses them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The commands `netstack jobs`, `cancel`, `savepoint` and `submit`, which send requests to a JobManager.
-
-Takes: job ids, or any unique prefix of one. Gives: tables, or one JSON document.
-"""
+"""The commands `netstack jobs`, `cancel`, `savepoint` and `submit`, which send requests to a JobManager."""
 
 from __future__ import annotations
 

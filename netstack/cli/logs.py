@@ -1,7 +1,4 @@
-"""Sets up the log of a service: text lines, or JSON for a log collector.
-
-Takes: the flag `--log`. Gives: `logging` on standard error.
-"""
+"""Sets up the log of a service: text lines, or JSON for a log collector."""
 
 from __future__ import annotations
 

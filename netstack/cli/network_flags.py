@@ -1,7 +1,4 @@
-"""Command-line flags that several commands have: network buffers, network profile, placement, metrics.
-
-Takes: defaults. Gives: decorators that add flags to a command.
-"""
+"""Command-line flags that several commands have: network buffers, network profile, placement, metrics."""
 
 from __future__ import annotations
 

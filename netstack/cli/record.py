@@ -1,7 +1,4 @@
-"""The commands `netstack record` and `netstack replay`: store the data of the live web page, and show it later.
-
-Takes: a job or the address of a JobManager; a recording. Gives: a recording; a web page or an HTML file.
-"""
+"""The commands `netstack record` and `netstack replay`: store the data of the live web page, and show it later."""
 
 from __future__ import annotations
 

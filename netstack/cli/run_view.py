@@ -1,7 +1,4 @@
-"""A live view of one job on a terminal: tasks by state, records per second, checkpoints.
-
-Takes: documents of a job, and the time. Gives: a view on standard error; nothing if that is no terminal.
-"""
+"""A live view of one job on a terminal: tasks by state, records per second, checkpoints."""
 
 from __future__ import annotations
 

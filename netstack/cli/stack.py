@@ -1,7 +1,4 @@
-"""The command `netstack stack`: prints the current Python stack of each task of a job.
-
-Takes: a job and optionally one of its vertices. Gives: a Python stack for each task, or one JSON document.
-"""
+"""The command `netstack stack`: prints the current Python stack of each task of a job."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The command `netstack taskmanager`: the service that runs the tasks of jobs.
 
-Takes: flags, or a TOML file with the same names. Gives: a line with the addresses on standard output once it listens;
-the log on standard error. SIGINT and SIGTERM close every job and end the TaskManager with exit code 0.
+It prints a line with its addresses once it listens. SIGINT and SIGTERM close every job and end it with exit code 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The JobManager views of `netstack top`: jobs, tasks and TaskManagers.
-
-Takes: samples of `ClusterWatch.snapshot` with their times. Gives: a frozen view, and lines for a terminal.
-"""
+"""The JobManager views of `netstack top`: jobs, tasks and TaskManagers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The command `netstack web-token`: creates a token that the web page and the REST interface of a JobManager accept.
-
-Takes: the secret. Gives: a token on standard output that expires after some time.
-"""
+"""The command `netstack web-token`: creates a token that the web page and the REST interface of a JobManager accept."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Source fingerprints: a short hash of a package's source, which two processes compare.
-
-Takes: package names. Gives: twelve hex digits for each, equal exactly when all Python source is equal.
-"""
+"""Source fingerprints: a short hash of a package's source, which two processes compare."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Schema of the channel details with which a TaskManager answers `AskDetails`.
-
-Takes: documents. Gives: the column names of both ends of a channel; an error for a malformed document.
-"""
+"""Schema of the channel details with which a TaskManager answers `AskDetails`."""
 
 from __future__ import annotations
 

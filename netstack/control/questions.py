@@ -1,7 +1,4 @@
-"""The client side of requests over a control link; any number may be pending.
-
-Takes: a link after its greeting. Gives: the answer to each request.
-"""
+"""The client side of requests over a control link; any number may be pending."""
 
 from __future__ import annotations
 

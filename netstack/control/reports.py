@@ -1,7 +1,4 @@
-"""The messages from TaskManagers to a JobManager.
-
-Takes: nothing. Gives: frozen messages, which `messages.CODEC` encodes.
-"""
+"""The messages from TaskManagers to a JobManager."""
 
 from __future__ import annotations
 

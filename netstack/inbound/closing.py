@@ -1,7 +1,4 @@
-"""Closes gates and readers at the end of a `with` block.
-
-Takes: how the block ended. Gives: a closed gate, and a warning if it left records unread by mistake.
-"""
+"""Closes gates and readers at the end of a `with` block."""
 
 from __future__ import annotations
 

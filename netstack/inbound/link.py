@@ -1,7 +1,4 @@
-"""ChannelLink: how a remote input channel sends control frames through the receiver of its connection.
-
-Takes: requests of one channel. Gives: frames, when the socket has room for them.
-"""
+"""ChannelLink: how a remote input channel sends control frames through the receiver of its connection."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""LocalInputChannel: an input channel that reads a partition of the same TaskManager, directly from its queue.
-
-Takes: a `BufferSource`. Gives: its buffers to the gate.
-"""
+"""LocalInputChannel: an input channel that reads a partition of the same TaskManager, directly from its queue."""
 
 from __future__ import annotations
 

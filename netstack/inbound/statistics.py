@@ -1,7 +1,4 @@
-"""Snapshots of an input gate and its channels.
-
-Takes: counts. Gives: `ChannelStatistics` and `GateStatistics`, with values derived from the counts.
-"""
+"""Snapshots of an input gate and its channels."""
 
 from __future__ import annotations
 

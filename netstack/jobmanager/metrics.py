@@ -1,7 +1,4 @@
-"""The JobManager's Prometheus metrics: jobs by state, slots, and the state of each running job.
-
-Takes: the JobManager. Gives: a statistics snapshot; the catalogue of the metrics that are read from it.
-"""
+"""The JobManager's Prometheus metrics: jobs by state, slots, and the state of each running job."""
 
 from __future__ import annotations
 

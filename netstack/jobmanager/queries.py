@@ -1,8 +1,4 @@
-"""The requests of clients to a JobManager.
-
-Takes: documents of requests. Gives: documents of answers, or an error whose text the client receives
-(`control_port.answer_questions`).
-"""
+"""The requests of clients to a JobManager."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Zips packages to ship them with a job.
-
-Takes: names or paths of packages and modules. Gives: zip files that are byte-identical for identical sources.
-"""
+"""Zips packages to ship them with a job."""
 
 from __future__ import annotations
 

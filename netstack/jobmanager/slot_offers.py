@@ -1,8 +1,4 @@
-"""Offers slots of TaskManagers to jobs: a TaskManager opens a job before the job receives slots there.
-
-Takes: free slots and missing slots (`slots`), the answers `JobOpened` and `JobRefused`. Gives: `OpenJob` messages, and
-slots to JobMasters.
-"""
+"""Offers slots of TaskManagers to jobs: a TaskManager opens a job before the job receives slots there."""
 
 from __future__ import annotations
 

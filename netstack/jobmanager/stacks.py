@@ -1,7 +1,4 @@
-"""The Python stacks of a job's tasks, collected from its TaskManagers.
-
-Takes: requests of clients, answers of TaskManagers. Gives: one document, flame graphs, and texts about blocked slots.
-"""
+"""The Python stacks of a job's tasks, collected from its TaskManagers."""
 
 from __future__ import annotations
 

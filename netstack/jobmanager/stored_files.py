@@ -1,7 +1,4 @@
-"""Atomic, synchronised files of a JobManager's folder.
-
-Takes: documents, bytes. Gives: files, their contents, and writes that are retried until they succeed.
-"""
+"""Atomic, synchronised files of a JobManager's folder."""
 
 from __future__ import annotations
 

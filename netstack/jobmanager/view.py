@@ -1,7 +1,4 @@
-"""Jobs and TaskManagers as plain data for clients.
-
-Takes: records and masters. Gives: the answers to the requests `jobs`, `job` and `taskmanagers`.
-"""
+"""Jobs and TaskManagers as plain data for clients."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """BatchPlanner: splits arrays of records among the slots of a `PartitionWriter`.
 
-Takes: arrays of records. Gives: emissions and shares, in the order of writing; the result equals emitting each record
-alone.
+The result equals emitting each record alone.
 """
 
 from __future__ import annotations

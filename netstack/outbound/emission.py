@@ -1,8 +1,4 @@
-"""Writes framed bytes into one slot of a writer, from a batch, a byte source or pieces that are not copied.
-
-Takes: a batch as runs, a source of bytes, or a cursor over pieces. Gives: filled builders and lent buffers while
-buffers are available; `advance` continues later.
-"""
+"""Writes framed bytes into one slot of a writer, from a batch, a byte source or pieces that are not copied."""
 
 from __future__ import annotations
 

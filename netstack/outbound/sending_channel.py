@@ -1,7 +1,4 @@
-"""The producer's state of one channel: credit, counters, and the view that it sends from.
-
-Takes: notifications of its view. Gives: its place in the queue of the `ChannelSender`.
-"""
+"""The producer's state of one channel: credit, counters, and the view that it sends from."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The shares of a small batch that goes to many subpartitions, on their way into the open buffers.
-
-Takes: the payloads of a batch, grouped by slot. Gives: the next share to write.
-"""
+"""The shares of a small batch that goes to many subpartitions, on their way into the open buffers."""
 
 from __future__ import annotations
 

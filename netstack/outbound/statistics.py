@@ -1,7 +1,4 @@
-"""Snapshots of the producing side: a partition, its subpartitions, and the channels that carry them.
-
-Takes: counts. Gives: frozen values for metrics and reports.
-"""
+"""Snapshots of the producing side: a partition, its subpartitions, and the channels that carry them."""
 
 from __future__ import annotations
 

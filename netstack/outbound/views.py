@@ -1,7 +1,4 @@
-"""The interface through which a sender opens subpartitions.
-
-Takes: names of partitions. Gives: views of their subpartitions, as soon as the partitions exist.
-"""
+"""The interface through which a sender opens subpartitions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Limits the size of compressed Arrow batches before they are decompressed.
 
-Takes: a message of an Arrow IPC stream. Gives: a `ValueError` if its buffers announce too many bytes.
-
 Arrow allocates what each compressed buffer announces, and 33 KB may announce 1 GiB. The announcements are read from the
 message itself: Arrow's columnar format, "Compression of record batch buffers", and its flatbuffers schema
 `Message.fbs`. We never write compressed batches; other writers may.

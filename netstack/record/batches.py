@@ -1,7 +1,6 @@
 """BatchFormat: reads records as arrays, for readers that take arrays.
 
-Takes: a format whose records are bytes or numbers; elements of its deserializer. Gives: arrays of shape (records, bytes
-of a record) or (records,); a list if records differ in length.
+Arrays have the shape (records, bytes of a record) or (records,); records that differ in length come as a list.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Parses Flink's SQL types to an Arrow schema: `schema_of("id BIGINT NOT NULL, at TIMESTAMP(3)")`.
-
-Takes: columns as in `CREATE TABLE` and `DESCRIBE`. Gives: the schema for `FlinkRows`.
-"""
+"""Parses Flink's SQL types to an Arrow schema: `schema_of("id BIGINT NOT NULL, at TIMESTAMP(3)")`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Waits for guaranteed network buffers that others still hold.
-
-Takes: a request to the NetworkBufferPool. Gives: all requested segments, or an error after a timeout.
-"""
+"""Waits for guaranteed network buffers that others still hold."""
 
 from __future__ import annotations
 

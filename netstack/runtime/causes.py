@@ -1,7 +1,4 @@
-"""The root cause of a failure: the first error in a group that is not a cancellation.
-
-Takes: the error raised by a task. Gives: the error to report.
-"""
+"""The root cause of a failure: the first error in a group that is not a cancellation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Creates the deserializer of a channel from a TaskManager's settings.
-
-Takes: a format, `NetworkConfig`. Gives: a `RecordDeserializer`.
-"""
+"""Creates the deserializer of a channel from a TaskManager's settings."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Short unique names of open gates.
 
-Takes: a description of what a gate reads. Gives: the first free name: `p`, `p#2`, `p#3`, ...
-
 Taking and returning a name is O(log gates with this description).
 """
 

@@ -1,7 +1,4 @@
-"""Opens input gates: takes their buffers, finds local channels, and requests remote ones from the producers.
-
-Takes: `ChannelDescriptor`s. Gives: `SingleInputGate`s, with the connections that each one reads.
-"""
+"""Opens input gates: takes their buffers, finds local channels, and requests remote ones from the producers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The user's handles of partitions and gates: ResultPartition, InputGate and UnionInputGate.
 
-Takes: the engine's objects. Gives: names, snapshots, and ways to end them. Writers and readers take the engine out of a
-handle once, when they are created, so a handle costs nothing per record.
+Writers and readers take the engine out of a handle once, when they are created, so a handle costs nothing per record.
 """
 
 from __future__ import annotations

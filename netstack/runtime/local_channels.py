@@ -1,7 +1,4 @@
-"""Channels within one TaskManager: recognises its own addresses and opens local channels.
-
-Takes: addresses, descriptors. Gives: `LocalInputChannel`s that read a subpartition without a connection.
-"""
+"""Channels within one TaskManager: recognises its own addresses and opens local channels."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reads the values of the catalogue's metrics, and computes how a task spent its time.
-
-Takes: a `NetworkStatistics`. Gives: `samples` to the Prometheus export, `as_dict` to reports, `TaskTimes` of one task.
-"""
+"""Reads the values of the catalogue's metrics, and computes how a task spent its time."""
 
 from __future__ import annotations
 

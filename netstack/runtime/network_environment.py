@@ -1,7 +1,4 @@
-"""A NetworkEnvironment: the network of one process: buffers, a listener, connections, partitions and gates.
-
-Takes: an address and a `NetworkConfig`. Gives: partitions to write to, gates to read from.
-"""
+"""A NetworkEnvironment: the network of one process: buffers, a listener, connections, partitions and gates."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The state machine of the sending direction of a connection: (state, input) -> next state, complete.
 
-Takes: inputs named by `OutgoingInput`. Gives: states to `pump`; `tools/render_states.py` renders the table into
-DESIGN.md.
+`tools/render_states.py` renders the table into DESIGN.md.
 """
 
 from __future__ import annotations

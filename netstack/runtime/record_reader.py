@@ -1,7 +1,6 @@
 """RecordReader and ArrayReader: read a gate's buffers as single records or as arrays.
 
-Takes: a gate. Gives: elements in order per channel, fair among channels. A buffer is recycled as soon as it is decoded,
-which returns its credit to the producer.
+A buffer is recycled as soon as it is decoded, which returns its credit to the producer.
 """
 
 from __future__ import annotations

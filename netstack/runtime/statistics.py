@@ -1,7 +1,4 @@
-"""Statistics of a TaskManager and its connections.
-
-Takes: snapshots of its parts. Gives: values to `metrics` and to reports.
-"""
+"""Statistics of a TaskManager and its connections."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Runs blocking functions in threads, never in the event loop; in virtual time they are plain calls.
-
-Takes: a function without arguments. Gives: its result, in the event loop; a nursery for background tasks, which is
-cancelled when its block ends.
-"""
+"""Runs blocking functions in threads, never in the event loop; in virtual time they are plain calls."""
 
 from __future__ import annotations
 

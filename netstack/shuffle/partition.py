@@ -1,7 +1,4 @@
-"""KeptPartitionFactory: creates kept partitions: their memory, their store, and the `ResultPartition` over both.
-
-Takes: settings, the network's memory, and the shared services of kept partitions. Gives: partitions.
-"""
+"""KeptPartitionFactory: creates kept partitions: their memory, their store, and the `ResultPartition` over both."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Region: the output of a writer between two cuts, in memory and then on disk.
-
-Takes: finished buffers and events of each subpartition. Gives: their pages, appended to the data files; an index entry.
-"""
+"""Region: the output of a writer between two cuts, in memory and then on disk."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Finds the operator that raised an error, from the traceback, so that processing a record needs no bookkeeping.
-
-Takes: an error, and the operators of a chain. Gives: the error to report.
-"""
+"""Finds the operator that raised an error, from the traceback, so that processing a record needs no bookkeeping."""
 
 from __future__ import annotations
 

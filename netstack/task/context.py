@@ -1,7 +1,4 @@
-"""The context of an operator: its place in the job, and access to its keyed state.
-
-Takes: the operator's name, subtask and parallelism. Gives: its keyed states.
-"""
+"""The context of an operator: its place in the job, and access to its keyed state."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A source operator that reads from a function that returns an iterable.
-
-Takes: the function. Gives: an operator that reads the iterable, and after a restart skips the records sent before it.
-"""
+"""A source operator that reads from a function that returns an iterable."""
 
 from __future__ import annotations
 

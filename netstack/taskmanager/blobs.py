@@ -1,8 +1,4 @@
-"""Fetches blobs over a control link, or from the place that the other end names.
-
-Takes: keys and received parts; places from the JobManager: a path in a shared folder, or another TaskManager. Gives:
-complete, checked blobs.
-"""
+"""Fetches blobs over a control link, or from the place that the other end names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Opens and runs a TaskManager.
-
-Takes: its settings. Gives: `open_taskmanager`, which serves while its block runs.
-"""
+"""Opens and runs a TaskManager."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Settings of slot processes, and network settings of jobs as documents.
-
-Takes: settings of a TaskManager; a `NetworkConfig` or its document. Gives: settings of one slot; the document, or the
-checked `NetworkConfig`.
-"""
+"""Settings of slot processes, and network settings of jobs as documents."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Python stacks of tasks, and the operators that their frames belong to.
-
-Takes: the text that `faulthandler` writes, coroutines of waiting tasks, code locations of operators. Gives: frames.
-"""
+"""Python stacks of tasks, and the operators that their frames belong to."""
 
 from __future__ import annotations
 

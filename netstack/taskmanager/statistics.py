@@ -1,7 +1,4 @@
-"""Statistics of a TaskManager as plain data for `netstack top`, and of all jobs together for Prometheus.
-
-Takes: the open jobs. Gives: a document, and one `NetworkStatistics` of all jobs.
-"""
+"""Statistics of a TaskManager as plain data for `netstack top`, and of all jobs together for Prometheus."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the checks of a transport are made of: pairs of streams, whole sends and receives, and what must be so.
-
-Takes: an address, streams. Gives: an `AssertionError` that says what was found instead.
-"""
+"""What the checks of a transport are made of: pairs of streams, whole sends and receives, and what must be so."""
 
 from __future__ import annotations
 

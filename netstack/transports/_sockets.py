@@ -1,7 +1,4 @@
-"""The common part of TCP and unix sockets: non-blocking sockets driven by trying.
-
-Takes: connected or listening sockets. Gives: `ByteStream` and `Listener`.
-"""
+"""The common part of TCP and unix sockets: non-blocking sockets driven by trying."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`memory://NAME`: bounded pipes within one process, for tests and for several TaskManagers in one program.
-
-Takes: URLs. Gives: streams that behave like sockets: bounded, byte-oriented, with half-close.
-"""
+"""`memory://NAME`: bounded pipes within one process, for tests and for several TaskManagers in one program."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`unix:///path/to/socket`: stream sockets in the file system, for processes of one host.
-
-Takes: URLs. Gives: streams and listeners over unix sockets.
-"""
+"""`unix:///path/to/socket`: stream sockets in the file system, for processes of one host."""
 
 from __future__ import annotations
 

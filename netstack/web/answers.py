@@ -1,7 +1,4 @@
-"""HTTP responses: JSON documents, the page, and the history.
-
-Takes: documents, texts, a history. Gives: HTTP responses.
-"""
+"""HTTP responses: JSON documents, the page, and the history."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Builds the page: markup, style and scripts of `page/` in one HTML text, so that it loads nothing from elsewhere.
-
-Takes: the files in `page/`; for a page without a server, a history. Gives: HTML.
-"""
+"""Builds the page: markup, style and scripts of `page/` in one HTML text, so that it loads nothing from elsewhere."""
 
 from __future__ import annotations
 

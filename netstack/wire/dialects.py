@@ -1,7 +1,4 @@
-"""The wire dialects by name: netstack's own, and Flink's.
-
-Takes: a name. Gives: one codec for each connection.
-"""
+"""The wire dialects by name: netstack's own, and Flink's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""ChannelIds: maps Flink's channel ids (16 random bytes, chosen by consumers) to channel numbers and back.
-
-Takes: ids and numbers. Gives: the other of the two, to the codec of one connection.
-"""
+"""ChannelIds: maps Flink's channel ids (16 random bytes, chosen by consumers) to channel numbers and back."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""FlinkProducerCodec, the producing side of Flink's dialect: reads requests, writes buffers (`codec_flink`).
-
-Takes: frames of a consumer; buffers, events and errors to send. Gives: frames, and bytes.
-"""
+"""FlinkProducerCodec, the producing side of Flink's dialect: reads requests, writes buffers (`codec_flink`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The greeting: negotiates features, and detects peers of another protocol.
-
-Takes: both hellos, or the first bytes of a stream. Gives: the features in use, or an error that names the fix.
-"""
+"""The greeting: negotiates features, and detects peers of another protocol."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The states of a connection as a table: (state, input) -> next state. A missing key is a protocol error.
 
-Takes: inputs named by `Input`. Gives: states to `connection`; `tools/render_states.py` renders the table into
-`SPEC.md`, section 3.
+`tools/render_states.py` renders the table into `SPEC.md`, section 3.
 """
 
 from __future__ import annotations

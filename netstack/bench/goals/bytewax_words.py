@@ -1,6 +1,6 @@
 """The word count in Bytewax: the dataflow that its processes run.
 
-Takes: a folder with parts of a text. Gives: the file `counts` in it, and for each process a file with its start time.
+Each process writes the file `counts` and a file with its start time to the folder.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The command `netstack-bench goals`.
-
-Takes: flags. Gives: the table of figures as Markdown, or one JSON document, on standard output; an exit code.
-"""
+"""The command `netstack-bench goals`."""
 
 from __future__ import annotations
 

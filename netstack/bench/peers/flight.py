@@ -1,7 +1,4 @@
-"""Arrow Flight: `do_put` of columnar batches, the server in the consumer process.
-
-Takes: the same values, pacing and verifier as every engine. Gives: their delivery over gRPC.
-"""
+"""Arrow Flight: `do_put` of columnar batches, the server in the consumer process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The report's section on buffers: a chart for each link, a shared legend, and a table of all points.
-
-Takes: `BufferCurve`s. Gives: one HTML section; empty without a curve.
-"""
+"""The report's section on buffers: a chart for each link, a shared legend, and a table of all points."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Time per buffer and record in profiled sweeps.
-
-Takes: an `Analysis` whose rows have `costs`. Gives: one HTML section with a table for each side of each point; empty
-without such rows.
-"""
+"""Time per buffer and record in profiled sweeps."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The report's table of differences from a real Flink.
-
-Takes: the rows of a sweep beside Flink. Gives: HTML; empty without rows of Flink's.
-"""
+"""The report's table of differences from a real Flink."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The report's tables: kept throughput, and every row.
 
-Takes: an `Analysis`. Gives: HTML tables; the script makes the long ones sortable by the values in `data-v`.
+The script makes the long ones sortable by the values in `data-v`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Faults of a simulation at their times, and recorded messages that lying TaskManagers repeat.
-
-Takes: faults, the hosts and the network. Gives: nothing.
-"""
+"""Faults of a simulation at their times, and recorded messages that lying TaskManagers repeat."""
 
 from __future__ import annotations
 

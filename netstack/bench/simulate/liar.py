@@ -1,7 +1,5 @@
 """A lying TaskManager: sends false reports about a job, which must have no effect.
 
-Takes: a `JobMaster`; the TaskManager's name without its registration number. Gives: messages for its own link.
-
 It reports attempts that were never sent to it, that do not exist yet, or that are over, and values of wrong types.
 Reports about its own attempts cannot be checked, so it does not lie there.
 """

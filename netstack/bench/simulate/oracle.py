@@ -1,7 +1,4 @@
-"""The expected end of the job of a simulation.
-
-Takes: a `Scenario`, the results and commits of its job, and its history. Gives: the first violation in one line.
-"""
+"""The expected end of the job of a simulation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Scenarios of simulations: a cluster, jobs and faults as data, generated from a seed.
-
-Takes: a seed. Gives: a `Scenario`, simpler variants of it for shrinking, and its JSON form.
-"""
+"""Scenarios of simulations: a cluster, jobs and faults as data, generated from a seed."""
 
 from __future__ import annotations
 

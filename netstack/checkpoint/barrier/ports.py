@@ -1,8 +1,4 @@
-"""The interfaces of a barrier handler: the inputs and the task it works with, its abort reasons and its statistics.
-
-Takes: nothing. Gives: `CheckpointedInputs` and `CheckpointTask` to implement, and the functions that both handlers
-share.
-"""
+"""The interfaces of a barrier handler: the inputs and the task it works with, its abort reasons and its statistics."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The settings of a run on a real Flink: those of a run of ours that Flink 2.3 has too.
-
-Takes: a `RunSpec`. Gives: a `FlinkSpec`, and the line that asks the JVM for this cell.
-"""
+"""The settings of a run on a real Flink: those of a run of ours that Flink 2.3 has too."""
 
 from __future__ import annotations
 
