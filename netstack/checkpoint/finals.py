@@ -21,7 +21,8 @@ from .storage import CheckpointStorage
 
 FOLDER_NAME: Final = "finals"
 
-_NO_CHECKPOINT: Final = 0
+NO_CHECKPOINT: Final = 0
+"""Stands for a checkpoint id in files of final states, and in the report that such a file cannot be written yet."""
 
 
 @final
@@ -45,8 +46,8 @@ class FinalStates:
             CheckpointError: the state is not plain data.
             CheckpointStorageError: the disk is full or broken.
         """
-        pieces, file = encode_snapshot(_NO_CHECKPOINT, snapshot)
-        self._folders.write(_NO_CHECKPOINT, file.name, pieces)
+        pieces, file = encode_snapshot(NO_CHECKPOINT, snapshot)
+        self._folders.write(NO_CHECKPOINT, file.name, pieces)
         return file
 
     def copy(self, final: TaskFile, checkpoint_id: int, storage: CheckpointStorage) -> TaskFile:
@@ -56,11 +57,11 @@ class FinalStates:
             CheckpointStorageError: the file is missing or damaged, or the copy cannot be written.
         """
         name = final.name
-        snapshot = decode_snapshot(b"".join(self._folders.read(_NO_CHECKPOINT, name)), _NO_CHECKPOINT)
+        snapshot = decode_snapshot(b"".join(self._folders.read(NO_CHECKPOINT, name)), NO_CHECKPOINT)
         if (snapshot.task, snapshot.subtask) != (final.task, final.subtask):
             raise CheckpointStorageError(f"{name} holds the state of {snapshot.task}-{snapshot.subtask}")
         return storage.write_task(checkpoint_id, snapshot)
 
     def clear(self) -> None:
         """Removes all final states; called before a job's first task starts, or after its last task has ended."""
-        self._folders.remove(_NO_CHECKPOINT, keep_folder=False)
+        self._folders.remove(NO_CHECKPOINT, keep_folder=False)

@@ -109,7 +109,7 @@ class CheckpointAcknowledged(Message):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointDeclined(Message):
-    """An attempt declines a checkpoint."""
+    """An attempt declines a checkpoint; of id 0: its final state cannot be stored, which it tries again."""
 
     job_id: str
     attempt: Attempt

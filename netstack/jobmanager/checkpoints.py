@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, final
 import trio
 
 from ..checkpoint.coordinator import CheckpointCoordinator
-from ..checkpoint.finals import FinalStates
+from ..checkpoint.finals import NO_CHECKPOINT, FinalStates
 from ..checkpoint.instructions import Abort, Complete, FailJob, Instruction, StoreFinal, Subtask, Trigger
 from ..checkpoint.snapshot import TaskFile
 from ..checkpoint.storage import CheckpointStorage
@@ -127,6 +127,9 @@ class CheckpointCommands(Protocol):
     def checkpoint_aborted(self, checkpoint_id: int, reason: str, *, is_failure: bool) -> None:
         """Handles an aborted checkpoint; not a failure if a user or another failure caused the abort."""
 
+    def final_waits(self, subtask: Subtask, reason: str) -> None:
+        """Handles a finished task whose final state cannot be stored yet."""
+
     def fail(self, reason: str) -> None:
         """Fails the job, because too many checkpoints have failed."""
 
@@ -167,7 +170,8 @@ class JobCheckpoints:
     Attributes:
         history: the last `HISTORY` ended checkpoints, oldest first.
         failed: number of checkpoints that were declined, timed out, or could not be stored.
-        waits_for: why the final checkpoint is not complete yet; empty if nothing delays it.
+        waits_for: why the final checkpoint is not complete, or a final state not stored yet; empty if nothing delays
+            them.
     """
 
     def __init__(
@@ -247,11 +251,16 @@ class JobCheckpoints:
         self._with(partial(self._coordinator.acknowledged, checkpoint_id, file))
 
     def declined(self, checkpoint_id: int, task: str, subtask: int, reason: str) -> None:
-        """Handles the refusal of a subtask."""
+        """Handles the refusal of a subtask; of `NO_CHECKPOINT` if it waits to store its final state."""
+        if checkpoint_id == NO_CHECKPOINT:
+            self.waits_for = f"{task}-{subtask} to store its final state: {reason}"
+            self._commands.final_waits((task, subtask), reason)
+            return
         self._with(partial(self._coordinator.declined, checkpoint_id, task, subtask, reason))
 
     def task_ended(self, task: str, subtask: int) -> None:
         """Handles the successful end of a subtask, whose final state is stored."""
+        self.waits_for = ""
         self._with(partial(self._coordinator.task_ended, task, subtask))
 
     def task_waits(self, task: str, subtask: int) -> None:

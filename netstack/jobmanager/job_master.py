@@ -27,6 +27,7 @@ from ..control.codec import Message, Plain, check_plain
 from ..control.messages import CloseJob, OperatorEvent, attempts_of
 from ..control.reports import JobClosed, JobProgress, SlotBlocked
 from ..errors import CheckpointError, LocalProtocolError, NetstackError
+from ..runtime.disk_retries import until_stored
 from ..runtime.threads import InThread
 from ..schedule import events, instructions
 from ..schedule.descriptors.shuffle import TaskManagerLocation
@@ -40,7 +41,6 @@ from .job_inbox import PATIENCE_S, HeldFailures, JobInbox
 from .job_tasks import Cluster, JobCoordinator, JobTasks, TaskCommands, TaskSender
 from .journal import JobJournal
 from .slots import slots_needed
-from .stored_files import until_stored
 from .task_reports import TaskReports
 
 CLOSE_PATIENCE_S: Final = 10.0

@@ -355,6 +355,12 @@ class TaskCommands:
         self._note("failure" if is_failure else "checkpoint", text)
         LOGGER.log(logging.WARNING if is_failure else logging.INFO, "job %s (%s): %s", self._job_id, self._name, text)
 
+    def final_waits(self, subtask: Subtask, reason: str) -> None:
+        """Logs that the final state of a task cannot be stored yet."""
+        text = f"{subtask[0]}-{subtask[1]} waits to store its final state: {reason}"
+        self._note("failure", text)
+        LOGGER.warning("job %s (%s): %s", self._job_id, self._name, text)
+
     def fail(self, reason: str) -> None:
         """Fails the job."""
         self._post(events.GlobalFailure(0.0, reason))

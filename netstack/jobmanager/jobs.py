@@ -20,6 +20,7 @@ import trio
 from ..checkpoint.coordinator import CheckpointCoordinator
 from ..errors import ConfigError, NetstackError
 from ..runtime.causes import cause_text, root_cause
+from ..runtime.disk_retries import FIRST_PAUSE_S, LONGEST_PAUSE_S, until_stored
 from ..runtime.threads import InThread
 from ..schedule.commit_phase import COMMITTED
 from ..schedule.execution import JobState
@@ -33,7 +34,6 @@ from .job_tasks import JobCoordinator
 from .log import FailureHistory, failure_documents
 from .savepoints import adopt_savepoint
 from .store import StoredJob
-from .stored_files import FIRST_PAUSE_S, LONGEST_PAUSE_S, until_stored
 
 if TYPE_CHECKING:
     from .service import JobManager

@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
-
-import trio
 
 from ..errors import NetstackError
 
@@ -64,31 +61,3 @@ def write_bytes(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             part.unlink()
         raise JobStoreError(f"{path} cannot be written: {error}; free or replace the disk") from error
-
-
-FIRST_PAUSE_S: Final = 1.0
-LONGEST_PAUSE_S: Final = 30.0
-"""Maximum pause between two tries to access a disk."""
-
-
-async def until_stored(write: Callable[[], Awaitable[None]], waits: Callable[[str], None]) -> None:
-    """Repeats a write until it succeeds.
-
-    Args:
-        write: performs the write; raises `NetstackError` if it fails.
-        waits: called with the reason after each failure, and with "" after the success.
-
-    Cancellation: a write in progress is completed first.
-    """
-    pause_s = FIRST_PAUSE_S
-    while True:
-        try:
-            with trio.CancelScope(shield=True):
-                await write()
-        except NetstackError as error:
-            waits(f"{error}; next try in {pause_s:g} s")
-        else:
-            waits("")
-            return
-        await trio.sleep(pause_s)
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -29,7 +29,6 @@ from typing import Any, final
 import trio
 
 from ..checkpoint.barrier import BarrierStatistics
-from ..checkpoint.finals import FinalStates
 from ..checkpoint.instructions import CheckpointSettings
 from ..checkpoint.snapshot import TaskFile, TaskSnapshot
 from ..checkpoint.storage import CheckpointStorage
@@ -48,7 +47,7 @@ from ..schedule.descriptors.shuffle import ShuffleDescriptors
 from .blame import code_rows, with_operator
 from .chain import OperatorChain
 from .chain_loop import ChainLoop
-from .checkpoints import TaskCheckpoints
+from .checkpoints import TaskCheckpoints, store_final
 from .commits import AT_THE_END
 from .context import OperatorContext
 from .gates import TaskGates, keyed_operators, selector_of
@@ -446,4 +445,4 @@ class ChainTask:
         if self._job.checkpoints is None or storage is None:
             return None
         snapshot = TaskSnapshot(self.name, self.subtask, await self._chain.snapshot())
-        return await self._in_thread(partial(FinalStates(storage.folder).write, snapshot))
+        return await store_final(storage, snapshot, self._in_thread, self._reports)

@@ -24,10 +24,12 @@ import trio
 
 from ..checkpoint.barrier import AbortReason, AlignmentStatistics, CannotCheckpoint
 from ..checkpoint.channel_state import ChannelStateCapture
+from ..checkpoint.finals import NO_CHECKPOINT, FinalStates
 from ..checkpoint.snapshot import ChannelBytes, TaskFile, TaskSnapshot
 from ..checkpoint.storage import CheckpointStorage
 from ..errors import CheckpointStorageError
 from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, data_type_of
+from ..runtime.disk_retries import until_stored
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.threads import InThread
 from ..safe_text import safe_repr
@@ -90,6 +92,25 @@ def checked_subtask_report(report: Mapping[str, Any]) -> dict[str, Any]:
                 raise ValueError(f"{field.name}={safe_repr(value)} in the report of a checkpoint is no {field.type}")
             result[field.name] = value
     return result
+
+
+async def store_final(
+    storage: CheckpointStorage, snapshot: TaskSnapshot, in_thread: InThread, reports: TaskReports
+) -> TaskFile:
+    """Writes the final state of a task that has ended; while the disk is full it waits, since a restart would not help.
+
+    Raises:
+        CheckpointError: the state is not plain data.
+
+    Cancellation: a write in progress is completed first.
+    """
+
+    def waits(why: str) -> None:
+        if why:
+            reports.declined(NO_CHECKPOINT, why)
+
+    write = partial(FinalStates(storage.folder).write, snapshot)
+    return await until_stored(partial(in_thread, write), waits, CheckpointStorageError)
 
 
 @final

@@ -37,7 +37,7 @@ class TaskReports(Protocol):
         """
 
     def declined(self, checkpoint_id: int, reason: str) -> None:
-        """The task cannot take part in a checkpoint."""
+        """The task cannot take part in a checkpoint; with id 0: it cannot store its final state, and tries again."""
 
     def consumable(self, partition: int) -> None:
         """The first buffer of a partition is available; `partition` is its index in the descriptor."""

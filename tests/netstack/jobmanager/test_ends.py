@@ -13,6 +13,7 @@ import trio
 from scripted_taskmanager import Client, client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
+from netstack.checkpoint.finals import NO_CHECKPOINT
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.checkpoint.storage import CheckpointStorage
 from netstack.errors import CheckpointStorageError
@@ -102,6 +103,25 @@ async def test_a_disk_that_is_full_makes_the_end_wait_and_fails_nothing(
         tm.leaves_finals = tmp_path
         tm.finish()
         assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
+
+
+async def test_a_task_that_cannot_store_its_final_state_is_shown_and_restarts_nothing(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(with_checkpoints(tmp_path))))["job_id"]
+        await tm.until(lambda: len(tm.tasks) == 4)
+        for _ in range(5):
+            tm.decline(NO_CHECKPOINT, "no space left on device")
+            await trio.sleep(1.0)
+        found = await user.ask("job", job_id=job_id)
+        assert (found["state"], found["restarts"]) == ("running", 0)
+        assert found["waits_for"] == "source-0 to store its final state: no space left on device"
+        assert "source-0 waits to store its final state: no space left on device" in str(found["log"])
+        tm.leaves_finals = tmp_path
+        tm.finish((0, 0, 0))
+        await trio.sleep(0.1)
+        assert (await user.ask("job", job_id=job_id))["waits_for"] == ""
 
 
 async def test_a_restart_waits_anew(autojump_clock: MockClock, tmp_path: Path) -> None:

@@ -27,9 +27,11 @@ from task_functions import (
 from tasks import Run, run_to_its_end, running
 from trio.testing import MockClock
 
+from netstack.checkpoint.finals import NO_CHECKPOINT, FinalStates
 from netstack.checkpoint.instructions import CheckpointSettings
+from netstack.checkpoint.snapshot import TaskFile, TaskSnapshot
 from netstack.checkpoint.storage import CheckpointStorage
-from netstack.errors import CheckpointError, OperatorFailed, OperatorUnusable, StateMismatch
+from netstack.errors import CheckpointError, CheckpointStorageError, OperatorFailed, OperatorUnusable, StateMismatch
 from netstack.jobmanager.savepoints import SavepointContents, check_savepoint
 from netstack.schedule import StreamEnvironment, StreamSettings
 from netstack.schedule.descriptors.information import EdgeId
@@ -164,6 +166,25 @@ async def test_a_task_that_has_ended_leaves_its_last_state(
     run = await run_to_its_end(two(tmp_path), restore=1)
     found = {key: count for part in run.result("count") for key, count in part}
     assert found == {"left": 10, "right": 2 * COUNT}
+
+
+async def test_a_full_disk_makes_the_end_of_a_task_wait(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, left = FinalStates.write, [3]
+
+    def full(finals: FinalStates, snapshot: TaskSnapshot) -> TaskFile:
+        if left[0]:
+            left[0] -= 1
+            raise CheckpointStorageError("no space left on device")
+        return write(finals, snapshot)
+
+    monkeypatch.setattr(FinalStates, "write", full)
+    job = environment(tmp_path, parallelism=1)
+    job.source(SlowNumbers, name="numbers").sink(Collect, name="all")
+    async with running(job) as run:
+        await run.wait()
+        assert (left, run.declined) == ([0], {NO_CHECKPOINT: "no space left on device; next try in 4 s"})
 
 
 async def test_state_that_cannot_be_stored_fails_the_task_with_its_path(
