@@ -9,6 +9,7 @@ argument, so that a run can be repeated.
 from __future__ import annotations
 
 import abc
+import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
@@ -377,9 +378,11 @@ class CustomSelector(ChannelSelector):
         """The result of the function.
 
         Raises:
-            ConfigError: the function returned a subpartition that does not exist.
+            ConfigError: the function returned a subpartition that does not exist, or no int.
         """
         channel = self._partitioner(record if self._key is None else self._key(record), self.channels)
+        if channel.__class__ is not int:
+            channel = self._as_int(channel)
         if not 0 <= channel < self.channels:
             raise self._out_of_range(channel)
         return channel
@@ -402,8 +405,22 @@ class CustomSelector(ChannelSelector):
             raise self._out_of_range(int(chosen.min() if chosen.min() < 0 else chosen.max()))
         return chosen.astype(_index_type(self.channels)) if chosen.ndim else int(chosen)
 
+    def _as_int(self, channel: Any) -> int:
+        """Converts an integer of another class, such as one of numpy."""
+        try:
+            return operator.index(channel)
+        except TypeError:
+            raise ConfigError(
+                f"{self._name} returned {safe_repr(channel)}; a custom partitioner returns the number of a"
+                f" subpartition, here 0 to {self.channels - 1}"
+            ) from None
+
     def _out_of_range(self, channel: int) -> ConfigError:
-        return ConfigError(f"custom partitioner chose subpartition {channel}; there are 0 to {self.channels - 1}")
+        return ConfigError(f"{self._name} chose subpartition {channel}; there are 0 to {self.channels - 1}")
+
+    @property
+    def _name(self) -> str:
+        return f"custom partitioner {getattr(self._partitioner, '__qualname__', self._partitioner)}"
 
 
 def records_of(array: NDArray[Any]) -> list[Any]:

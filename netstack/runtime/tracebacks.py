@@ -1,7 +1,7 @@
 """Converts an exception to a failure report: the user's frames with source, causes, members of groups; bounded.
 
-Rules: nothing here raises, whatever the exception's class does. Frames of netstack, trio and Python's import system are
-folded into a count. It reads source files, so it is for failures only.
+Rules: nothing here raises, whatever the exception's class does. Frames of netstack, its libraries and Python's import
+system are folded into a count. It reads source files, so it is for failures only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .failure_report import (
     size_bytes,
 )
 
-_FOLDED: Final = {"netstack": "netstack", "trio": "trio", "outcome": "trio"}
+_FOLDED: Final = {"netstack": "netstack", "trio": "trio", "outcome": "trio", "msgpack": "msgpack", "lz4": "lz4"}
 _USERS: Final = "netstack.examples"
 _IMPORT: Final = "importlib"
 _HEAD: Final = 8
@@ -115,7 +115,9 @@ def _frames(
             entries.append((_owner(traceback), traceback))
             traceback = traceback.tb_next
     if is_first and entries and all(owner for owner, _ in entries) and not isinstance(error, NetstackError):
-        entries[-1] = "", entries[-1][1]  # raised outside user code, with a text that is not ours: show the place
+        _, last = entries[-1]
+        if not last.tb_frame.f_code.co_filename.startswith("<"):  # a generated function has no file to look at
+            entries[-1] = "", last  # raised outside user code, with a text that is not ours: show the place
     if len(entries) > MAX_FRAMES and sum(not owner for owner, _ in entries) > MAX_FRAMES:
         users = [number for number, (owner, _) in enumerate(entries) if not owner]
         middle = range(users[_HEAD], users[_HEAD - MAX_FRAMES])

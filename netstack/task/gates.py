@@ -25,6 +25,7 @@ from ..schedule.descriptors.descriptors import GateDescriptor, InputGateDescript
 from ..schedule.descriptors.information import OutputInformation, TaskInformation
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
 from ..wakeup import Signal
+from .operators import takes
 
 
 @final
@@ -119,9 +120,14 @@ def selector_of(
         load: resolves the name of a function.
 
     Raises:
-        ConfigError: the partitioner is unknown, or lacks its function.
+        ConfigError: the partitioner is unknown, lacks its function, or has one that cannot be called as documented.
     """
     function = load(output.function) if output.function else None
+    wanted = ("record", "channels") if output.partitioner == "custom" else ("record",)
+    if function is not None and not takes(function, len(wanted)):
+        name = getattr(function, "__qualname__", function)
+        edge = f"edge {output.edge.source!r} -> {output.edge.target!r}"
+        raise ConfigError(f"{edge}: {name} cannot be called as ({', '.join(wanted)})")
     match output.partitioner:
         case "forward":
             return ForwardSelector()

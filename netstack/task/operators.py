@@ -187,7 +187,7 @@ class BoundOperator:
         )
         if self.is_async and self.kind in _PLAIN:
             raise ConfigError(f"operator {self.name!r}: a {self.kind.value} cannot be async; make it a process")
-        self.wants_output = self.kind is not OperatorKind.SINK or _takes(self.process, 2)
+        self.wants_output = self.kind is not OperatorKind.SINK or takes(self.process, 2)
         self.can_be_interrupted = bool(getattr(self._object, "can_be_interrupted", False))
         self.takes_arrays = self.is_batched and bool(getattr(self._object, "takes_arrays", False))
 
@@ -218,7 +218,7 @@ class BoundOperator:
             )
         ways = _CALLS[self.kind]
         for method in self.inputs or (self.process,):
-            if not any(_takes(method, len(way)) for way in ways):
+            if not any(takes(method, len(way)) for way in ways):
                 wanted = " or ".join(f"({', '.join(way)})" for way in ways)
                 raise ConfigError(
                     f"operator {self.name!r}: {getattr(method, '__qualname__', method)} cannot be called as {wanted}"
@@ -272,7 +272,7 @@ class BoundOperator:
         """Calls `finish` after the last record, with the output if it takes one, and stores its result."""
         result = getattr(self._object, "finish", None)
         if result is not None:
-            self.result = await self.call("finish", *((out,) if _takes(result, 1) else ()))
+            self.result = await self.call("finish", *((out,) if takes(result, 1) else ()))
         self.is_finished = True
 
 
@@ -303,7 +303,7 @@ _CALLS: Final[Mapping[OperatorKind, tuple[tuple[str, ...], ...]]] = {
 def _is_conversion(function: type) -> bool:
     """Whether a class is used as a function of a record, as `int` and `str` are: it has no methods of an operator."""
     names = {"open", "restore", "finish", *(name for methods in _METHODS.values() for name in methods)}
-    return _takes(function, 1) and not any(name in vars(each) for name in names for each in function.__mro__)
+    return takes(function, 1) and not any(name in vars(each) for name in names for each in function.__mro__)
 
 
 def _with_parameters(
@@ -316,7 +316,7 @@ def _with_parameters(
     try:
         inspect.signature(function).bind_partial(**parameters)
     except TypeError as error:
-        raise _bad_call(name, function, parameters, error) from error
+        raise _bad_call(name, function, parameters, error) from None
     except ValueError:
         pass  # a built-in without signature: calling it will raise
     return partial(function, **parameters)
@@ -326,7 +326,7 @@ def _check_call(name: str, function: Callable[..., Any], parameters: Mapping[str
     try:
         inspect.signature(function).bind(**parameters)
     except TypeError as error:
-        raise _bad_call(name, function, parameters, error) from error
+        raise _bad_call(name, function, parameters, error) from None
     except ValueError:
         pass  # a built-in without signature: calling it will raise
 
@@ -346,7 +346,7 @@ def _has_parameter(function: Callable[..., Any], parameter: str) -> bool:
         return False
 
 
-def _takes(function: Callable[..., Any], count: int) -> bool:
+def takes(function: Callable[..., Any], count: int) -> bool:
     """Whether a function takes `count` positional arguments; a built-in without signature is assumed to take one."""
     inner, bound = (function.__func__, 1) if isinstance(function, MethodType) else (function, 0)
     if isinstance(inner, FunctionType) and not vars(inner):  # no __wrapped__, no __signature__: the code object tells
@@ -363,7 +363,7 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
 
 
 def _check_takes(name: str, function: Callable[..., Any], wanted: str, count: int) -> None:
-    if not _takes(function, count):
+    if not takes(function, count):
         raise ConfigError(
             f"operator {name!r}: {getattr(function, '__qualname__', function)} cannot be called as {wanted}"
         )

@@ -269,7 +269,7 @@ class DataStream:
         return self.partition_by(hashed, "" if function is None else name_of(function, what="key"))
 
     def partition_custom(self, function: Named) -> DataStream:
-        """Partitions by a function that chooses the channel."""
+        """Partitions by a function `(record, channels)` that returns the subtask of a record: 0 to channels - 1."""
         return self.partition_by(Partitioner.CUSTOM, name_of(function, what="partitioner"))
 
     def partition_by(self, partitioner: Partitioner, function: str = "") -> DataStream:

@@ -248,6 +248,25 @@ def test_custom_out_of_range(channel: int) -> None:
         batched.select_batch(np.arange(2))
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, bool])
+def test_custom_answers_of_other_integer_classes(kind: type) -> None:
+    selector = CustomSelector(lambda key, n: kind(1))
+    selector.setup(3)
+    assert type(selector.select(b"x")) is int, "compiled code takes no other class"
+    assert selector.select(b"x") == 1
+
+
+@pytest.mark.parametrize("answer", [None, "1", 1.0])
+def test_custom_answers_that_are_no_integers_name_the_function(answer: Any) -> None:
+    def by_name(record: Any, channels: int) -> Any:
+        return answer
+
+    selector = CustomSelector(by_name)
+    selector.setup(3)
+    with pytest.raises(ConfigError, match=r"by_name returned .*; a custom partitioner returns .* here 0 to 2"):
+        selector.select(b"x")
+
+
 @pytest.mark.parametrize("answer", [np.zeros(3, int), np.zeros(2), "x", np.zeros((2, 1), int)])
 def test_custom_batch_of_another_shape(answer: Any) -> None:
     selector = CustomSelector(lambda key, n: 0, partition_batch=lambda keys, n: answer)

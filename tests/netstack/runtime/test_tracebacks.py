@@ -166,10 +166,14 @@ def test_frames_of_ours_are_folded() -> None:
 
 
 def test_an_error_of_ours_that_says_it_all_has_no_traceback() -> None:
-    error = caught(lambda: exec("raise E('x')", {"__name__": "netstack.somewhere", "E": ConfigError}))
+    error = caught(
+        lambda: exec(compile("raise E('x')", "here.py", "exec"), {"__name__": "netstack.somewhere", "E": ConfigError})
+    )
     error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
     assert rendered(check(describe(error))) == ""
-    bug = caught(lambda: exec("raise E('x')", {"__name__": "netstack.somewhere", "E": TypeError}))
+    bug = caught(
+        lambda: exec(compile("raise E('x')", "here.py", "exec"), {"__name__": "netstack.somewhere", "E": TypeError})
+    )
     bug.__traceback__ = bug.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
     assert "TypeError: x" in rendered(check(describe(bug))), "one that nobody foresaw tells where"
 
@@ -348,6 +352,21 @@ GOOD: dict[str, Any] = {
     "how": "raised",
     "frames": [{"file": "f", "line": 1, "function": "g", "source": "s"}, {"folded": "2 frames of trio"}],
 }
+
+
+def test_the_place_is_never_in_a_library_that_netstack_calls() -> None:
+    report = check(describe(caught(msgpack.packb, object())))
+    assert raised_at(report).startswith(HERE)
+    assert "pyx" not in rendered(report)
+
+
+def test_a_generated_function_is_no_place() -> None:
+    names: dict[str, Any] = {"__name__": "netstack.task.fused"}
+    exec(compile("def push(record):\n    for each in record: pass", "<flat_map>", "exec"), names)
+    error = caught(names["push"], 3)
+    assert error.__traceback__ is not None
+    error.__traceback__ = error.__traceback__.tb_next
+    assert raised_at(check(describe(OperatorFailed("flat_map", error)))) == ""
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from task_functions import (
@@ -36,8 +37,10 @@ from trio.testing import MockClock
 from netstack.errors import ConfigError, OperatorFailed, RecordError
 from netstack.keygroups import key_group, operator_index
 from netstack.schedule import ChainingStrategy, DataStream, StreamEnvironment, StreamSettings
+from netstack.schedule.descriptors.information import EdgeId, OutputInformation
 from netstack.schedule.graph.job_graph import OperatorKind
 from netstack.schedule.graph.stream_graph import StreamNode
+from netstack.task.gates import selector_of
 
 CHAINED = pytest.mark.parametrize("is_chained", [True, False], ids=["chained", "unchained"])
 
@@ -347,3 +350,15 @@ async def test_the_next_stage_comes_with_the_first_output(autojump_clock: MockCl
         assert run.deployed_at_first == 1
         await run.wait()
     assert run.result("sink") == [[2 * number for number in range(5000)]]
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "function", "wanted"), [("custom", key_of, "record, channels"), ("hash", last_channel, "record")]
+)
+def test_a_function_of_an_edge_that_cannot_be_called_is_refused(
+    partitioner: str, function: Callable[..., int], wanted: str
+) -> None:
+    output = OutputInformation(EdgeId("a", "b"), partitioner, "jobs:function")
+    said = rf"edge 'a' -> 'b': {function.__name__} cannot be called as \({wanted}\)"
+    with pytest.raises(ConfigError, match=said):
+        selector_of(output, cast(Any, None), 0, lambda name: function)
