@@ -237,3 +237,19 @@ def test_a_witness_is_the_few_events_that_show_it() -> None:
 def test_a_result_of_an_attempt_that_has_not_finished_counts_for_nothing() -> None:
     (found,) = check(history(*BEGINNING), {0: 0}, {0: "b0"}, aligned=True)
     assert found.kind == "unfinished"
+
+
+def test_a_completion_that_arrives_behind_the_next_snapshot_blames_no_barrier() -> None:
+    """The sink hears of each checkpoint after its snapshot of the next one, whose barrier another host sent."""
+    told = [*BEGINNING]
+    for checkpoint in range(3):
+        told += [
+            sent(checkpoint),
+            applied(checkpoint),
+            ("a0", SNAPSHOT, {"token": f"a:{checkpoint}", "number": checkpoint + 1}),
+            ("b0", SNAPSHOT, {"token": f"b:{checkpoint}"}),
+            *((("b0", COMPLETE, {"number": checkpoint - 1}),) if checkpoint else ()),
+            ("a0", COMPLETE, {"number": checkpoint}),
+        ]
+    told += [("b0", FINISHED, {}), *(committed(number, "b0") for number in range(3))]
+    assert check(history(*told), {0: 3}, {0: "b0"}, aligned=True) == []

@@ -203,14 +203,15 @@ class _Checker:
         """Yields (checkpoint, its snapshot, life) where they are certain.
 
         Operators do not know the checkpoint of a snapshot. Only one is pending at a time, so a single snapshot since
-        the last completion belongs to the next completion.
+        the last completion belongs to the next completion. Completions reach some operators late: a snapshot that was
+        taken after another operator saw the completion belongs to a later checkpoint.
         """
         taken: list[Event] = []
         for event in life.events:
             if event.what == SNAPSHOT:
                 taken.append(event)
             elif event.what == COMPLETE:
-                if len(taken) == 1:
+                if len(taken) == 1 and taken[0].at_s < self._completed[event.number].at_s:
                     yield event.number, taken[0], event
                 taken = []
 
