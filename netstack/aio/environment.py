@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import final
+from typing import Any, TypeVar, final
 
 from ..blocking import network_environment as blocking
+from ..blocking.portal import Portal
 from ..config import NetworkConfig
 from ..ids import ChannelDescriptor, ResultPartitionType
 from ..runtime import handles
 from ..runtime.authentication import Secret
 from ..runtime.statistics import NetworkStatistics
-from .door import through
 
 
 @final
@@ -108,3 +109,41 @@ async def open_network(
 def _close_unwanted(opening: asyncio.Future[blocking.NetworkEnvironment]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result().portal.close(clean=False)
+
+
+R = TypeVar("R")
+
+
+async def through(portal: Portal[Any], action: Callable[[], Awaitable[R]], what: str) -> R:
+    """Runs an async function in the portal's thread.
+
+    Raises:
+        LocalProtocolError: the thread has ended, or ends meanwhile.
+        BaseException: the error raised by the function.
+
+    Cancellation: cancels the function and waits for its end; its result is dropped.
+    """
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def notify() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            loop.call_soon_threadsafe(ended.set)
+
+    started = portal.start(action, what=what, on_end=notify)
+    try:
+        await ended.wait()
+    except asyncio.CancelledError:
+        started.cancel()
+        await _in_any_case(ended)
+        with contextlib.suppress(BaseException):
+            started.outcome()
+        raise
+    return started.outcome()
+
+
+async def _in_any_case(ended: asyncio.Event) -> None:
+    """Waits for the end of the function, however often the waiting task is cancelled."""
+    while not ended.is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await ended.wait()

@@ -1,7 +1,11 @@
-"""Opens input gates: takes their buffers, finds local channels, and requests remote ones from the producers."""
+"""Opens input gates: takes their buffers, finds local channels, and requests remote ones from the producers.
+
+Taking and returning a name is O(log gates with this description).
+"""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
@@ -10,17 +14,18 @@ import trio
 from ..buffer.network_pool import NetworkBufferPool
 from ..buffer.requirements import gate_buffers
 from ..config import NetworkConfig
-from ..errors import ConfigError, NetstackError, ProducerUnreachable
+from ..errors import ChannelFailed, ConfigError, NetstackError, ProducerUnreachable
 from ..ids import ChannelDescriptor, partition_id
 from ..inbound.channel import RemoteInputChannel
 from ..inbound.gate import InputChannel, SingleInputGate
+from ..inbound.local_channel import LocalInputChannel
 from ..inbound.receiver import ChannelReceiver
+from ..outbound.views import ViewProvider
+from ..transport import url_parts
 from .buffers import wait_unpooled
 from .debloating import GateDebloating
 from .dialling import may_come_back
 from .endpoint import NetworkEndpoint
-from .gate_names import GateNames
-from .local_channels import is_same_address, open_local_channel
 from .memory_watch import MemoryWatch
 from .partitions import PartitionRegistry
 from .pump import Pump
@@ -177,3 +182,104 @@ def _what_is_read(descriptors: Sequence[ChannelDescriptor]) -> str:
     partitions = list(dict.fromkeys(descriptor.partition_id for descriptor in descriptors))
     more = len(partitions) - _NAMED_PARTITIONS
     return ",".join(partitions[:_NAMED_PARTITIONS]) + (f"+{more}" if more > 0 else "")
+
+
+@final
+class GateNames:
+    """The names in use."""
+
+    __slots__ = ("_bases",)
+
+    def __init__(self) -> None:
+        self._bases: dict[str, _Numbers] = {}
+
+    def take(self, base: str) -> str:
+        """Returns the first free name with this base."""
+        numbers = self._bases.get(base)
+        if numbers is None:
+            numbers = self._bases[base] = _Numbers()
+        numbers.used += 1
+        if numbers.free:
+            number = heapq.heappop(numbers.free)
+        else:
+            numbers.highest += 1
+            number = numbers.highest
+        return base if number == 1 else f"{base}#{number}"
+
+    def give_back(self, base: str, name: str) -> None:
+        """Makes a name available again."""
+        numbers = self._bases[base]
+        numbers.used -= 1
+        if not numbers.used:
+            del self._bases[base]
+        else:
+            heapq.heappush(numbers.free, 1 if name == base else int(name.rpartition("#")[2]))
+
+
+@final
+class _Numbers:
+    __slots__ = ("free", "highest", "used")
+
+    def __init__(self) -> None:
+        self.highest = 0
+        self.used = 0
+        self.free: list[int] = []
+
+
+_ANY: Final = ("0.0.0.0", "::")
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+
+
+def is_same_address(mine: str, theirs: str) -> bool:
+    """Whether dialling `theirs` reaches the TaskManager that listens at `mine`, judged by the text alone."""
+    if mine == theirs:
+        return True
+    here, there = url_parts(mine), url_parts(theirs)
+    if here.scheme != there.scheme or here.port is None or here.port != there.port:
+        return False
+    # We listen at all addresses, so every loopback name with our port reaches us.
+    return here.hostname in _ANY and there.hostname in (*_ANY, *_LOOPBACK)
+
+
+def open_local_channel(gate: SingleInputGate, index: int, descriptor: ChannelDescriptor, views: ViewProvider) -> None:
+    """Adds a local channel to a gate.
+
+    Args:
+        gate: the reading gate.
+        index: of the channel in the gate.
+        descriptor: the subpartition to read.
+        views: the partitions of the same TaskManager.
+
+    Raises:
+        ChannelFailed: the subpartition is released or already consumed. A partition that is not created in time fails
+            the channel later.
+    """
+    channel = LocalInputChannel(
+        gate,
+        index,
+        partition_id=descriptor.partition_id,
+        subpartition=descriptor.subpartition,
+        subpartitions=descriptor.subpartitions,
+    )
+    gate.add_channel(channel)
+    failed: list[ChannelFailed] = []
+    at_once = True
+
+    def on_failed(error: ChannelFailed) -> None:
+        if at_once:
+            error.partition = descriptor.partition_id
+            failed.append(error)
+        else:
+            channel.fail(error)
+
+    channel.withdraw = views.open_view(
+        descriptor.partition_id,
+        descriptor.subpartition,
+        channel.on_data_available,
+        channel.on_view,
+        on_failed,
+        descriptor.subpartitions,
+    )
+    at_once = False
+    if failed:
+        raise failed[0]

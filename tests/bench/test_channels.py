@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from netstack.bench.channels import command
-from netstack.bench.channels.measure import document
+from netstack.bench.channels.command import document
 from netstack.bench.channels.spec import MOST_CHANNELS, ChannelsSpec
 from netstack.bench.channels.worker import Memory, Roll, consume, produce
 from netstack.bench.cli import main

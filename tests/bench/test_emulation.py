@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from netstack.bench.emulation import WITHIN, Cell, emulation_cells, emulation_summary
 from netstack.bench.peers.flink import FlinkSpec
-from netstack.bench.report.emulation import emulation_section
+from netstack.bench.report.tables import emulation_section
 from netstack.bench.spec import RunSpec, constants_of
 from netstack.bench.store import Row, flatten
 

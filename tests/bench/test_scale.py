@@ -10,8 +10,7 @@ from rich.console import Console
 
 from netstack.bench.cli import main
 from netstack.bench.endpoints import PARTITION, config_of, descriptors_of
-from netstack.bench.scale.command import print_scale
-from netstack.bench.scale.measure import CHANNELS, CONNECTIONS, ScaleSpec
+from netstack.bench.scale.command import CHANNELS, CONNECTIONS, ScaleSpec, print_scale
 from netstack.bench.spec import RunSpec
 from netstack.errors import ConfigError
 

@@ -2,19 +2,134 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import click
 from rich.console import Console
 from rich.markup import escape
 
 from netstack.cli.values import COUNT, LENGTH
+from netstack.config import KIB, MIB
+from netstack.errors import ConfigError, NetstackError
 from netstack.units import format_count, format_latency, three_digits
 
 from .. import console
+from ..experiment import with_facts
 from ..flags import flag, flag_of, flags, json_flag
-from .measure import AXES, EMITS, SEGMENT_BYTES, ScaleSpec, measure
+from ..mesh.coordinator import run_over_hosts
+from ..mesh.spec import MeshSpec
+from ..runner import run_once
+from ..spec import Emit, RunSpec, Settings, refuse_below
+from ..taskmanagers import local_taskmanagers
+
+CHANNELS: Final = (1, 10, 100, 1_000, 10_000)
+CONNECTIONS: Final = (1, 2, 8, 16, 64)
+TASKMANAGERS: Final = (2, 4, 8)
+PARALLELISM: Final = (4, 8)
+EMITS: Final[tuple[Emit, ...]] = ("record", "batch")
+AXES: Final = ("channels", "connections", "taskmanagers")
+
+SEGMENT_BYTES: Final = 4 * KIB
+"""Of channels and connections: 10,000 channels of 3 buffers each then take 120 MiB."""
+
+MANY: Final = 10_000
+MANY_TIMES_LONGER: Final = 4
+"""10,000 channels take as long to open and close as a short run, and the first record of each takes a buffer."""
+
+OnStep = Callable[[str], None]
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleSpec(Settings):
+    """The settings of the command; `most` limits the number of channels, connections and TaskManagers."""
+
+    axes: tuple[str, ...] = AXES
+    most: int | None = None
+    emits: tuple[Emit, ...] = EMITS
+    seconds: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not self.seconds > 0:
+            raise ConfigError(f"--seconds {self.seconds:g}: give more than 0")
+        refuse_below(("--most", self.most, 1))
+
+    def points(self, values: Sequence[int]) -> list[int]:
+        """The values within `most`."""
+        return [value for value in values if self.most is None or value <= self.most]
+
+
+def measure(spec: ScaleSpec, on_step: OnStep) -> dict[str, Any]:
+    """Measures every point once and returns the document; a point that fails is a row with its error."""
+    rows_by_axis: dict[str, Rows] = {}
+    for axis in spec.axes:
+        rows = rows_by_axis[axis] = []
+        for emit in spec.emits:
+            for settings in _points(spec, axis):
+                on_step(f"{axis}, by {emit}: {', '.join(f'{name} {value}' for name, value in settings.items())}")
+                row: dict[str, Any] = {"emit": emit, **settings}
+                try:
+                    row |= (
+                        _all_to_all(spec, emit, **settings) if axis == "taskmanagers" else _pair(spec, emit, settings)
+                    )
+                except NetstackError as error:
+                    row |= {"error": str(error), "delivered": False}
+                rows.append(row)
+    delivered = all(row["delivered"] for rows in rows_by_axis.values() for row in rows)
+    return with_facts(spec, {**rows_by_axis, "delivered": delivered})
+
+
+def _points(spec: ScaleSpec, axis: str) -> list[dict[str, int]]:
+    if axis == "channels":
+        return [{"channels": count} for count in spec.points(CHANNELS)]
+    if axis == "connections":
+        # The same number of channels at every point; only the channels per connection differ.
+        return [{"connections": count, "channels": CONNECTIONS[-1]} for count in spec.points(CONNECTIONS)]
+    return [
+        {"taskmanagers": count, "parallelism": parallelism}
+        for parallelism in PARALLELISM
+        for count in spec.points(TASKMANAGERS)
+    ]
+
+
+def _pair(spec: ScaleSpec, emit: Emit, settings: Mapping[str, Any]) -> dict[str, Any]:
+    run = RunSpec(
+        emit=emit,
+        seconds=spec.seconds * (MANY_TIMES_LONGER if settings["channels"] >= MANY else 1),
+        segment_size_bytes=SEGMENT_BYTES,
+        verify="sample" if emit == "batch" else "all",
+        **settings,
+    )
+    result = run_once(run)
+    cpu_s = sum(each or 0.0 for each in result["cpu_s_per_gb"].values()) * result["payload_bytes"] / 1e9
+    memory = result["memory_bytes"]
+    return _row(result, cpu_s, {"producer": memory["producer"], "consumer": memory["consumer"]})
+
+
+def _all_to_all(spec: ScaleSpec, emit: Emit, *, taskmanagers: int, parallelism: int) -> dict[str, Any]:
+    with local_taskmanagers(taskmanagers, slots=2 * parallelism, memory_bytes=64 * MIB) as running:
+        hosts = running.hosts(parallelism)
+        before, began = running.used(), time.monotonic()
+        result = run_over_hosts(MeshSpec(emit=emit, seconds=spec.seconds, hosts=hosts))
+        used = running.used()
+        elapsed_s = time.monotonic() - began
+    row = _row(result, used.cpu_s - before.cpu_s, {"each": used.memory_bytes // taskmanagers})
+    return {**row, "channels": parallelism * parallelism, "elapsed_s": elapsed_s}
+
+
+def _row(result: Mapping[str, Any], cpu_s: float, memory_bytes: Mapping[str, int]) -> dict[str, Any]:
+    records = result["records"]
+    return {
+        "records_per_s": result["records_per_s"],
+        "cpu_us_per_thousand": cpu_s * 1e9 / records if records else None,
+        "memory_bytes": dict(memory_bytes),
+        "latency_p50_us": result["latency_us"]["p50"],
+        "delivered": result["delivered"] is True,
+    }
+
 
 _DEFAULT = ScaleSpec()
 _TITLES = {

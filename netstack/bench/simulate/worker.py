@@ -9,12 +9,40 @@ from __future__ import annotations
 import gc
 import json
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 
 from .cluster import Outcome, simulate
 from .determined import hash_is_fixed
-from .scenario import Scenario, random_scenario
-from .shrink import shrink
+from .scenario import Scenario, random_scenario, smaller
+
+
+def shrink(failed: Outcome, play: Callable[[Scenario], Outcome], *, attempts: int) -> tuple[Outcome, int]:
+    """Plays simpler scenarios and continues with each one that fails, for whatever reason.
+
+    Args:
+        failed: the outcome to begin with.
+        play: plays one scenario.
+        attempts: maximum number of scenarios to play.
+
+    Returns:
+        The outcome of the simplest that failed, and how many were played.
+    """
+    played = 0
+    is_better = True
+    while is_better and played < attempts:
+        is_better = False
+        for candidate in smaller(failed.scenario):
+            if played == attempts:
+                break
+            played += 1
+            outcome = play(candidate)
+            if outcome.failure:
+                failed = outcome
+                is_better = True
+                break
+    return failed, played
+
 
 _WARM: Final = 8
 """After so many simulations the objects that live as long as the process exist: later collections skip them."""

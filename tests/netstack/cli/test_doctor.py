@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from netstack.cli import main
-from netstack.cli.checkup import (
+from netstack.cli.doctor import (
     backlog,
     clock,
     congestion_control,

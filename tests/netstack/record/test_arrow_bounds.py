@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.errors import RecordError
-from netstack.record.arrow import ArrowFormat
-from netstack.record.arrow_bounds import MAX_INFLATED_BYTES
+from netstack.record.arrow import MAX_INFLATED_BYTES, ArrowFormat
 
 pa = pytest.importorskip("pyarrow")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.runtime.gate_names import GateNames
+from netstack.runtime.gate_opening import GateNames
 
 
 @given(st.lists(st.tuples(st.sampled_from("pq"), st.integers(0, 5)), max_size=60))
