@@ -43,7 +43,6 @@ from .instructions import (
 )
 from .pending import PendingCheckpoint, checked_tasks, connected_tasks
 from .snapshot import TaskFile
-from .statistics import CheckpointState, CheckpointStatistics, CoordinatorStatistics
 
 FINAL_PAUSE_S: Final = 1.0
 LONGEST_FINAL_PAUSE_S: Final = 30.0
@@ -88,10 +87,6 @@ class CheckpointCoordinator:
         self.is_paused = False
         """Whether it was paused and not resumed."""
         self._failures_in_a_row = 0
-        self._triggered = 0
-        self._completed = 0
-        self._ignored = 0
-        self._history: deque[CheckpointStatistics] = deque(maxlen=settings.history)
 
     def next_deadline(self) -> float | None:
         """Time of the next `tick`, possibly in the past; None if there is nothing to do before another call."""
@@ -137,7 +132,6 @@ class CheckpointCoordinator:
         subtask = self._checked_subtask(file.task, file.subtask)
         pending = self._pending.get(checkpoint_id)
         if pending is None or subtask not in pending.waiting:
-            self._ignored += 1
             return []
         pending.waiting.remove(subtask)
         pending.files[subtask] = file
@@ -167,10 +161,9 @@ class CheckpointCoordinator:
             LocalProtocolError: the checkpoint has no open `Complete` instruction.
         """
         pending = self._storing(checkpoint_id)
-        self._completed += 1
         self._failures_in_a_row = 0
         self._final_pause_s = 0.0
-        self._end(pending, CheckpointState.COMPLETED, "", now_s)
+        self._end(pending, now_s)
         if pending.job_goes_on:
             return []
         self.is_covered = self.is_covered or pending.is_last or pending.stops
@@ -274,21 +267,6 @@ class CheckpointCoordinator:
         self._is_stopped = True
         return self._abort_pending(AbortCause.STOPPED, "the job ends", now_s)
 
-    def statistics(self) -> CoordinatorStatistics:
-        """A snapshot."""
-        return CoordinatorStatistics(
-            triggered=self._triggered,
-            completed=self._completed,
-            aborted=self._triggered - self._completed - len(self._pending),
-            ignored_acknowledgements=self._ignored,
-            failures_in_a_row=self._failures_in_a_row,
-            pending=tuple(
-                pending.statistics(CheckpointState.STORING if pending.is_storing else CheckpointState.PENDING)
-                for pending in self._pending.values()
-            ),
-            ended=tuple(self._history),
-        )
-
     def _trigger_s(self) -> float | None:
         """Time from which a checkpoint may be triggered; None if none may."""
         if self._is_stopped or self.is_paused or len(self._pending) >= self._settings.max_concurrent:
@@ -305,7 +283,6 @@ class CheckpointCoordinator:
         _, savepoint, stops = self._requests.popleft() if self._requests else (now_s, False, False)
         checkpoint_id = self._next_id
         self._next_id += 1
-        self._triggered += 1
         self._next_s = now_s + (self._settings.interval_s or 0.0)
         alignment, aligned_timeout_ns = self._settings.alignment(savepoint=savepoint)
         barrier = CheckpointBarrier(checkpoint_id, round(now_s * NS_PER_S), alignment, aligned_timeout_ns)
@@ -363,7 +340,7 @@ class CheckpointCoordinator:
         )
 
     def _abort(self, pending: PendingCheckpoint, cause: AbortCause, reason: str, now_s: float) -> list[Instruction]:
-        self._end(pending, CheckpointState.ABORTED, reason, now_s)
+        self._end(pending, now_s)
         running = tuple(sorted(self._running))
         instructions: list[Instruction] = [Abort(pending.checkpoint_id, cause, reason, running)]
         if not cause.is_failure or pending.is_savepoint or self.is_paused:
@@ -384,10 +361,9 @@ class CheckpointCoordinator:
         reason = f"{failures} checkpoints failed in a row, {tolerable} are tolerated; the last, {checkpoint_id}: {why}"
         return [FailJob(reason), *self.pause("too many checkpoints failed", now_s)]
 
-    def _end(self, pending: PendingCheckpoint, state: CheckpointState, reason: str, now_s: float) -> None:
+    def _end(self, pending: PendingCheckpoint, now_s: float) -> None:
         del self._pending[pending.checkpoint_id]
         self._ended_s = now_s
-        self._history.append(pending.statistics(state, now_s - pending.triggered_s, reason))
 
     def _abort_pending(self, cause: AbortCause, reason: str, now_s: float) -> list[Instruction]:
         instructions: list[Instruction] = []

@@ -48,7 +48,6 @@ class CheckpointSettings:
         exactly_once: False disables alignment: after a recovery some records may be processed twice.
         unaligned: whether barriers overtake data, which becomes part of the checkpoint.
         aligned_timeout_s: age at which an aligned checkpoint becomes unaligned; 0 is at once.
-        history: number of ended checkpoints in the statistics.
 
     Raises:
         ConfigError: a setting has an invalid value.
@@ -62,14 +61,13 @@ class CheckpointSettings:
     exactly_once: bool = True
     unaligned: bool = False
     aligned_timeout_s: float = 0.0
-    history: int = 16
 
     def __post_init__(self) -> None:
         if self.interval_s is not None and not self.interval_s > 0:
             raise ConfigError(f"interval_s={self.interval_s}; give more than 0, or None for checkpoints on request")
         if not self.timeout_s > 0:
             raise ConfigError(f"timeout_s={self.timeout_s}; give more than 0")
-        for name in ("min_pause_s", "aligned_timeout_s", "tolerable_failures", "history"):
+        for name in ("min_pause_s", "aligned_timeout_s", "tolerable_failures"):
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise ConfigError(f"{name}={value}; give at least 0")

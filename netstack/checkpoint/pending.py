@@ -10,7 +10,6 @@ from ..errors import ConfigError
 from ..events import CheckpointBarrier
 from .instructions import JobTask, Subtask
 from .snapshot import TaskFile
-from .statistics import CheckpointState, CheckpointStatistics
 
 
 @final
@@ -37,22 +36,6 @@ class PendingCheckpoint:
     def job_goes_on(self) -> bool:
         """Whether it is a savepoint after which the job continues."""
         return self.is_savepoint and not self.stops
-
-    def statistics(
-        self, state: CheckpointState, duration_s: float | None = None, reason: str = ""
-    ) -> CheckpointStatistics:
-        """The statistics of the checkpoint in a state."""
-        return CheckpointStatistics(
-            self.checkpoint_id,
-            state,
-            self.is_savepoint,
-            self.triggered_s,
-            duration_s,
-            sum(file.size_bytes for file in self.files.values()),
-            len(self.files),
-            len(self.files) + len(self.waiting),
-            reason,
-        )
 
 
 def connected_tasks(tasks: Mapping[str, JobTask]) -> dict[str, str]:

@@ -1,8 +1,5 @@
 """Runs one job: carries out the decisions of its scheduler and its checkpoint coordinator.
 
-Takes: a job; slots and messages of TaskManagers from the `JobManager`; requests of users. Gives: messages to
-TaskManagers; the end of the job.
-
 Rules:
 - Every event for the scheduler passes through one inbox (`job_inbox`). All messages of a step are sent before the next
   event is handled.
@@ -446,8 +443,6 @@ class JobMaster:
             needed = slots_needed(self.scheduler.topology.job)
             return replace(end, reason=f"{end.reason}; {needed}; {self._cluster.describe_slots()}")
         return end
-
-    # ------------------------------------------------------------------------------------------------- bookkeeping
 
     def _closed(self, taskmanager: str) -> None:
         self._open.discard(taskmanager)

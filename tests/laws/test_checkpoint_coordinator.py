@@ -65,7 +65,6 @@ class Job:
         self.waiting: list[Subtask] = []
         self.confirms: dict[int, list[Subtask]] = {}
         self.set_aside: set[int] = set()  # savepoints that the job goes on behind
-        self.late = 0
         self.is_over = False
         self.is_paused = False
 
@@ -117,11 +116,13 @@ class Job:
         return choices[number % len(choices)]
 
     def acknowledge(self, checkpoint_id: int, subtask: Subtask) -> None:
-        if subtask in self.missing.get(checkpoint_id, ()):
-            self.missing[checkpoint_id].remove(subtask)
+        is_late = subtask not in self.missing.get(checkpoint_id, ())
+        instructions = self.coordinator.acknowledged(checkpoint_id, TaskFile(*subtask, 1, 2), self.now_s)
+        if is_late:
+            assert not instructions
         else:
-            self.late += 1
-        self.carry_out(self.coordinator.acknowledged(checkpoint_id, TaskFile(*subtask, 1, 2), self.now_s))
+            self.missing[checkpoint_id].remove(subtask)
+            self.carry_out(instructions)
 
     def step(self, name: str, number: int) -> None:
         made, subtask = self.coordinator, SUBTASKS[number % len(SUBTASKS)]
@@ -199,12 +200,6 @@ class Job:
         assert not self.missing
 
     def check(self) -> None:
-        statistics = self.coordinator.statistics()
-        assert statistics.triggered == len(self.triggered_s)
-        assert statistics.completed == len(self.completed)
-        assert statistics.aborted == len(self.aborted)
-        assert statistics.ignored_acknowledgements == self.late
-        assert {one.checkpoint_id for one in statistics.pending} == self.missing.keys() | self.storing
         deadline = self.coordinator.next_deadline()
         if self.missing:
             assert deadline is not None
@@ -236,7 +231,6 @@ def test_every_checkpoint_ends_once_and_completes_exactly_when_all_acknowledged(
             timeout_s=8.0,
             tolerable_failures=tolerable_failures,
             max_concurrent=max_concurrent,
-            history=1000,
         )
     )
     for name, number in script:
@@ -247,5 +241,3 @@ def test_every_checkpoint_ends_once_and_completes_exactly_when_all_acknowledged(
         job.step("stored", 0)
         assert checkpoint_id in job.completed
     assert sorted(job.completed + job.aborted) == [*job.triggered_s]
-    ended = [one.checkpoint_id for one in job.coordinator.statistics().ended]
-    assert sorted(ended) == [*job.triggered_s]

@@ -20,7 +20,6 @@ from netstack.checkpoint.instructions import (
     Trigger,
 )
 from netstack.checkpoint.snapshot import Manifest, TaskFile
-from netstack.checkpoint.statistics import CheckpointState, CheckpointStatistics
 from netstack.errors import ConfigError, LocalProtocolError
 from netstack.events import Alignment, CheckpointBarrier
 
@@ -105,7 +104,6 @@ def test_a_time_out_names_who_is_missing() -> None:
         tuple(ALL),
     )
     assert acknowledge(made, 1, 116.0, [ALL[0], ALL[3]]) == []
-    assert made.statistics().ignored_acknowledgements == 2
     assert made.tick(120.0) == [trigger(2, 120.0)]
 
 
@@ -142,7 +140,6 @@ def test_failures_in_a_row_fail_the_job_and_are_counted_anew_when_it_runs_again(
     made.tick(120.0)
     acknowledge(made, 2, 120.0)
     made.completed(2, 120.0)
-    assert made.statistics().failures_in_a_row == 0
     made.tick(130.0)
     assert len(made.tick(131.0)) == 1
     made.tick(140.0)
@@ -154,7 +151,6 @@ def test_failures_in_a_row_fail_the_job_and_are_counted_anew_when_it_runs_again(
     assert made.tick(1000.0) == []
     (trigger,) = made.resume([], 1001.0)
     assert isinstance(trigger, Trigger)
-    assert made.statistics().failures_in_a_row == 0
     assert len(made.declined(5, "sink", 0, "why", 1002.0)) == 1
     made.tick(1012.0)
     assert isinstance(made.declined(6, "sink", 0, "why", 1012.0)[1], FailJob)
@@ -180,7 +176,6 @@ def test_a_savepoint_that_fails_is_its_user_s_affair_alone() -> None:
     made.request(101.0, savepoint=True)
     (abort,) = made.declined(1, "sink", 0, "why", 102.0)
     assert isinstance(abort, Abort)
-    assert made.statistics().failures_in_a_row == 0
 
 
 def test_without_a_word_a_job_tolerates_three_failures_in_a_row() -> None:
@@ -251,9 +246,6 @@ def test_a_newer_one_that_is_complete_subsumes_older_ones() -> None:
     assert isinstance(abort, Abort)
     assert (abort.checkpoint_id, abort.cause) == (2, AbortCause.SUBSUMED)
     assert made.completed(1, 144.0) == []
-    statistics = made.statistics()
-    assert (statistics.triggered, statistics.completed, statistics.aborted) == (3, 2, 1)
-    assert statistics.failures_in_a_row == 0
 
 
 @pytest.mark.parametrize("stops", [False, True])
@@ -269,7 +261,6 @@ def test_only_a_savepoint_that_stops_the_job_counts_as_a_checkpoint(stops: bool)
     assert [type(each) for each in made.completed(2, 113.0)] == [Abort] * stops
     assert made.is_covered is stops
     assert [*made.waiting_subtasks] == [("sink", 0)] * (not stops)
-    assert made.statistics().completed == 1
 
 
 def test_an_older_one_that_is_complete_subsumes_no_newer_one() -> None:
@@ -278,7 +269,7 @@ def test_an_older_one_that_is_complete_subsumes_no_newer_one() -> None:
     made.tick(120.0)
     acknowledge(made, 1, 121.0)
     assert made.completed(1, 122.0) == []
-    assert [one.checkpoint_id for one in made.statistics().pending] == [2]
+    assert len(acknowledge(made, 2, 123.0)) == 1
 
 
 def test_requests_wait_for_their_turn() -> None:
@@ -358,7 +349,6 @@ def test_alignment(settings: dict[str, Any], savepoint: bool, expected: tuple[Al
         {"min_pause_s": -1.0},
         {"aligned_timeout_s": -1.0},
         {"tolerable_failures": -1},
-        {"history": -1},
         {"max_concurrent": 0},
         {"unaligned": True, "max_concurrent": 2},
         {"unaligned": True, "exactly_once": False},
@@ -394,22 +384,3 @@ def test_unknown_subtasks_are_a_mistake() -> None:
             made.declined(1, task, subtask, "", 0.0)
         with pytest.raises(LocalProtocolError):
             made.task_ended(task, subtask, 0.0)
-
-
-def test_statistics() -> None:
-    made = coordinator(history=1)
-    made.tick(110.0)
-    acknowledge(made, 1, 111.0)
-    made.completed(1, 112.5)
-    made.request(113.0, savepoint=True)
-    acknowledge(made, 2, 114.0, [*ALL[:2], ALL[0]])
-    statistics = made.statistics()
-    assert (statistics.triggered, statistics.completed, statistics.aborted) == (2, 1, 0)
-    assert statistics.ignored_acknowledgements == 1
-    assert statistics.ended == (CheckpointStatistics(1, CheckpointState.COMPLETED, False, 110.0, 2.5, 41, 4, 4, ""),)
-    assert statistics.pending == (CheckpointStatistics(2, CheckpointState.PENDING, True, 113.0, None, 20, 2, 4, ""),)
-    acknowledge(made, 2, 115.0)
-    assert made.statistics().pending[0].state is CheckpointState.STORING
-    made.not_stored(2, "disk full", 116.0)
-    ended = made.statistics().ended
-    assert ended == (CheckpointStatistics(2, CheckpointState.ABORTED, True, 113.0, 3.0, 41, 4, 4, "disk full"),)
