@@ -121,11 +121,7 @@ MAX_EVENT_BYTES = 16 * 1024
 
 
 def encode_event(event: Event) -> bytes:
-    """Returns the native encoding of an event.
-
-    Raises:
-        ValueError: a `UserEvent` is too long.
-    """
+    """Returns the native encoding of an event. Raises ValueError if a `UserEvent` is too long."""
     if isinstance(event, EndOfPartition):
         return bytes((_END_OF_PARTITION,))
     if isinstance(event, EndOfData):
@@ -153,11 +149,7 @@ def encode_event(event: Event) -> bytes:
 
 
 def decode_event(data: bytes | memoryview) -> Event:
-    """Decodes an event.
-
-    Raises:
-        RemoteProtocolError: the type is unknown, or the length does not fit the type.
-    """
+    """Decodes an event. Raises RemoteProtocolError if the type is unknown, or the length does not fit the type."""
     raw = bytes(data)
     kind = raw[0] if raw else -1
     try:

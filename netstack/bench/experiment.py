@@ -84,11 +84,7 @@ class ResultFolder:
 
     @classmethod
     def open(cls, name: str, output: Path | None) -> ResultFolder:
-        """Creates the folder, before the measurement.
-
-        Raises:
-            ConfigError: it cannot be created.
-        """
+        """Creates the folder, before the measurement. Raises ConfigError if it cannot be created."""
         now = datetime.now()
         path = output or Path("results") / f"{name}-{now:%Y-%m-%d-%H%M%S}"
         try:

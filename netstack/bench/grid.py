@@ -131,11 +131,7 @@ class Grid:
         return replace(self, spec_type=spec_type, common={**self.common, **common})
 
     def plan(self) -> list[PlannedRun]:
-        """Every run, in order.
-
-        Raises:
-            ConfigError: the settings of a point are invalid.
-        """
+        """Every run, in order. Raises ConfigError if the settings of a point are invalid."""
         specs = list(self._specs())
         rng = random.Random(self.seed)
         runs: list[PlannedRun] = []
@@ -179,11 +175,7 @@ class Grid:
 
 
 def with_rows(grid: Grid, name: str, key: str | None) -> Grid:
-    """The same grid with rows of a file as records.
-
-    Raises:
-        ConfigError: record sizes were given as well.
-    """
+    """The same grid with rows of a file as records. Raises ConfigError if record sizes were given as well."""
     if grid.record_sizes not in (DEFAULT_RECORD_SIZES, (_DEFAULT.record_bytes,)):
         raise ConfigError("--record-sizes with --input: the sizes of rows are given; leave one of them out")
     rows = {"input_path": name, "key_column": key}

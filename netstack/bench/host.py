@@ -51,11 +51,7 @@ class Usage:
 
 
 def usage_of(pid: int) -> Usage:
-    """CPU time and memory of another process.
-
-    Raises:
-        OSError: there is no such process.
-    """
+    """CPU time and memory of another process. Raises OSError if there is no such process."""
     stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # from field 3 on: proc(5)
     ticks = int(stat[11]) + int(stat[12])
     return Usage(ticks / os.sysconf("SC_CLK_TCK"), int(stat[21]) * os.sysconf("SC_PAGE_SIZE"))

@@ -281,11 +281,7 @@ def _parquet_table(path: str) -> Any:
 
 
 def column_at(where: str, names: list[str], name: str) -> int:
-    """The position of a column.
-
-    Raises:
-        InputError: there is no such column.
-    """
+    """The position of a column. Raises InputError if there is no such column."""
     if name not in names:
         raise InputError(f"{where} has no column {name!r}; it has {', '.join(map(repr, names))}: name one of these")
     return names.index(name)

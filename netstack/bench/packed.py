@@ -95,11 +95,7 @@ def _payload_bytes(batch: Any) -> int:
 
 
 def read_packed(path: Path) -> Rows:
-    """The rows of such a file.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """The rows of such a file. Raises OSError if the file cannot be read."""
     arrow = import_arrow()
     with arrow.OSFile(str(path)) as file:
         table = arrow.ipc.open_file(file).read_all()
@@ -117,11 +113,7 @@ def keep(name: str, path: Path) -> None:
 
 
 def kept(name: str) -> Rows:
-    """The rows under that name.
-
-    Raises:
-        LocalProtocolError: `keep` was not called.
-    """
+    """The rows under that name. Raises LocalProtocolError if `keep` was not called."""
     rows = _kept.get(name)
     if rows is None:
         raise LocalProtocolError(f"the rows {name} are not kept in this process: call packed.keep before the run")

@@ -70,11 +70,7 @@ class Runners:
         return run_over_hosts(spec, secret_file=secret_file, on_progress=on_progress)
 
     def check_spark(self) -> None:
-        """Checks that Spark can run here.
-
-        Raises:
-            ConfigError: it cannot; the text names what is missing.
-        """
+        """Checks that Spark can run here. Raises ConfigError if it cannot; the text names what is missing."""
         from netstack.spark.session import check_spark
 
         check_spark()

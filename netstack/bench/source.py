@@ -145,11 +145,7 @@ def _int64s(pa: Any, values: npt.NDArray[np.int64]) -> pa.Int64Array:
 
 
 def import_arrow() -> Any:
-    """The pyarrow module.
-
-    Raises:
-        MissingExtra: it is not installed.
-    """
+    """The pyarrow module. Raises MissingExtra if it is not installed."""
     try:
         import pyarrow
     except ImportError as error:

@@ -46,11 +46,7 @@ class StoreError(NetstackError):
 
 
 def require_pyarrow() -> None:
-    """Fails before a sweep whose results could not be stored.
-
-    Raises:
-        ConfigError: pyarrow is not installed.
-    """
+    """Fails before a sweep whose results could not be stored. Raises ConfigError if pyarrow is not installed."""
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
@@ -113,11 +109,7 @@ class Store:
             raise _not_written(self.folder, JOURNAL, error) from error
 
     def write_histogram(self, name: str, text: str) -> Path:
-        """Writes a latency distribution to `latencies/NAME.hgrm`.
-
-        Raises:
-            StoreError: it could not be written.
-        """
+        """Writes a latency distribution to `latencies/NAME.hgrm`. Raises StoreError if it could not be written."""
         folder = self.folder / LATENCIES
         try:
             folder.mkdir(exist_ok=True)

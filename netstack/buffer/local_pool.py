@@ -150,11 +150,7 @@ class LocalBufferPool:
         return segment
 
     def try_acquire_many(self, count: int, subpartition: int = -1) -> list[Segment]:
-        """Acquires up to `count` segments charged to `subpartition`.
-
-        Raises:
-            PoolDestroyed: the pool was destroyed.
-        """
+        """Acquires up to `count` segments charged to `subpartition`. Raises PoolDestroyed if the pool was destroyed."""
         available = self._available
         if self._quota is None and len(available) > count:  # one stays free, so availability does not change
             taken = available[-count:]

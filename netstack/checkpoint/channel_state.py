@@ -117,19 +117,11 @@ class ChannelStateCapture:
             self._add(self._outputs, channel, data)
 
     def finish_inputs(self) -> None:
-        """The barriers of all input channels have arrived.
-
-        Raises:
-            LocalProtocolError: called twice.
-        """
+        """The barriers of all input channels have arrived. Raises LocalProtocolError if called twice."""
         self._finish("inputs")
 
     def finish_outputs(self) -> None:
-        """All subpartitions have reported their overtaken data.
-
-        Raises:
-            LocalProtocolError: called twice.
-        """
+        """All subpartitions have reported their overtaken data. Raises LocalProtocolError if called twice."""
         self._finish("outputs")
 
     def abort(self) -> None:

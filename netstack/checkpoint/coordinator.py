@@ -124,11 +124,7 @@ class CheckpointCoordinator:
         return self.tick(now_s)
 
     def acknowledged(self, checkpoint_id: int, file: TaskFile, now_s: float) -> list[Instruction]:
-        """A subtask has stored its snapshot.
-
-        Raises:
-            LocalProtocolError: the job has no such subtask.
-        """
+        """A subtask has stored its snapshot. Raises LocalProtocolError if the job has no such subtask."""
         subtask = self._checked_subtask(file.task, file.subtask)
         pending = self._pending.get(checkpoint_id)
         if pending is None or subtask not in pending.waiting:

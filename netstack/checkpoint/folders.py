@@ -58,11 +58,7 @@ class CheckpointFolders:
         return True
 
     def make(self) -> None:
-        """Creates the parent folder.
-
-        Raises:
-            OSError: the disk is full or broken.
-        """
+        """Creates the parent folder. Raises OSError if the disk is full or broken."""
         self._make(self.folder)
 
     def write(self, checkpoint_id: int, name: str, pieces: Sequence[bytes], *, is_first: bool = False) -> None:
@@ -113,11 +109,7 @@ class CheckpointFolders:
             ) from error
 
     def size_bytes(self, checkpoint_id: int, name: str) -> int:
-        """The length of a file.
-
-        Raises:
-            OSError: the file does not exist.
-        """
+        """The length of a file. Raises OSError if the file does not exist."""
         return self._files.size_bytes(os.path.join(self.path(checkpoint_id), name))
 
     def has_file(self, checkpoint_id: int, name: str) -> bool:
@@ -202,11 +194,7 @@ class CheckpointFolders:
             self._remove_files(self.path(checkpoint_id), _TEMPORARY)
 
     def _check_written(self, path: str, pieces: Sequence[bytes]) -> None:
-        """Reads a file back.
-
-        Raises:
-            OSError: it cannot be read, or differs from what was written.
-        """
+        """Reads a file back. Raises OSError if it cannot be read, or differs from what was written."""
         expected = actual = 0
         for piece in pieces:
             expected = crc.crc32(piece, expected)

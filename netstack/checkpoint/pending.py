@@ -50,11 +50,7 @@ def connected_tasks(tasks: Mapping[str, JobTask]) -> dict[str, str]:
 
 
 def checked_tasks(tasks: Iterable[JobTask]) -> dict[str, JobTask]:
-    """The tasks by name.
-
-    Raises:
-        ConfigError: two have one name, one has no subtasks, or an input is no task.
-    """
+    """The tasks by name. Raises ConfigError if two have one name, one has no subtasks, or an input is no task."""
     by_name: dict[str, JobTask] = {}
     for task in tasks:
         if task.name in by_name:

@@ -289,11 +289,7 @@ def decode_snapshot(data: bytes, checkpoint_id: int) -> TaskSnapshot:
 
 
 def check_crc32(actual: int, expected: int) -> None:
-    """Compares two checksums.
-
-    Raises:
-        CheckpointStorageError: they differ; the text says only what is wrong.
-    """
+    """Compares two checksums. Raises CheckpointStorageError if they differ; the text says only what is wrong."""
     if actual != expected:
         raise CheckpointStorageError(f"has CRC-32 {actual:08x}, expected is {expected:08x}: it was damaged")
 

@@ -70,11 +70,7 @@ def adaptive_flags(command: _Command) -> _Command:
 
 
 def adaptive_settings(given: dict[str, int]) -> AdaptiveSettings:
-    """The default settings with the given ones replaced.
-
-    Raises:
-        ConfigError: the bounds contradict each other.
-    """
+    """The default settings with the given ones replaced. Raises ConfigError if the bounds contradict each other."""
     return replace(_DEFAULTS, **given)  # type: ignore[arg-type]
 
 

@@ -92,11 +92,7 @@ def checked_savepoint(from_savepoint: str | None, allow_non_restored_state: bool
 
 
 def parameters_of(input_file: Path | None, given: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """The parameters that the flags of `job_parameters` set.
-
-    Raises:
-        ConfigError: a parameter is given twice.
-    """
+    """The parameters that the flags of `job_parameters` set. Raises ConfigError if a parameter is given twice."""
     parameters: dict[str, str] = {} if input_file is None else {"input": os.path.abspath(input_file)}
     for name, value in given:
         if name in parameters:

@@ -45,11 +45,7 @@ def jobmanager_flags(command: _Command) -> _Command:
 
 
 def secret_of(secret_file: Path | None) -> Secret | None:
-    """Reads the secret that is shared with the JobManager.
-
-    Raises:
-        ConfigError: the file cannot be read.
-    """
+    """Reads the secret that is shared with the JobManager. Raises ConfigError if the file cannot be read."""
     return None if secret_file is None else Secret.from_file(secret_file)
 
 

@@ -243,11 +243,7 @@ class Serving:
 
 
 def _values(plan: ServePlan) -> Iterator[tuple[_Value, bytes]]:
-    """Yields each record's value and payload.
-
-    Raises:
-        ConfigError: a line is no value of this kind.
-    """
+    """Yields each record's value and payload. Raises ConfigError if a line is no value of this kind."""
     if plan.input_path is None:
         for index in range(plan.records):
             if plan.kind == "string":

@@ -45,11 +45,7 @@ MAX_COUNT: Final = 10**12
 
 
 def parse_count(text: str) -> int:
-    """Parses a whole number such as `812` or `10k`.
-
-    Raises:
-        ConfigError: the text is no whole number.
-    """
+    """Parses a whole number such as `812` or `10k`. Raises ConfigError if the text is no whole number."""
     try:
         value = int(text)
     except ValueError:
@@ -64,11 +60,7 @@ def parse_count(text: str) -> int:
 
 
 def parse_number(text: str) -> float:
-    """Parses a number.
-
-    Raises:
-        ConfigError: the text is no number, or the number is not finite.
-    """
+    """Parses a number. Raises ConfigError if the text is no number, or the number is not finite."""
     try:
         value = float(text)
     except ValueError:
@@ -79,20 +71,12 @@ def parse_number(text: str) -> float:
 
 
 def parse_rate(text: str) -> float:
-    """Parses a rate per second such as `812`, `10k` or `1.5M/s`.
-
-    Raises:
-        ConfigError: the text is no rate.
-    """
+    """Parses a rate per second such as `812`, `10k` or `1.5M/s`. Raises ConfigError if the text is no rate."""
     return float(parse_amount(text))
 
 
 def parse_length(text: str) -> float:
-    """Parses a duration that must not be `none`.
-
-    Raises:
-        ConfigError: the text is no duration.
-    """
+    """Parses a duration that must not be `none`. Raises ConfigError if the text is no duration."""
     value = parse_duration(text)
     if value is None:
         raise ConfigError(f"{text!r} is not allowed here; give a duration such as 10s, or 0")
@@ -100,11 +84,7 @@ def parse_length(text: str) -> float:
 
 
 def parse_switch(text: str) -> bool:
-    """Parses `on` or `off`.
-
-    Raises:
-        ConfigError: the text is neither.
-    """
+    """Parses `on` or `off`. Raises ConfigError if the text is neither."""
     try:
         return {"on": True, "off": False}[text.strip().lower()]
     except KeyError:

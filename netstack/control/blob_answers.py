@@ -43,11 +43,7 @@ class BlobAnswers:
         self._scope = trio.CancelScope()
 
     def enqueue(self, fetch: FetchBlob) -> None:
-        """Queues a request.
-
-        Raises:
-            RemoteProtocolError: `MAX_FETCHES` requests wait already.
-        """
+        """Queues a request. Raises RemoteProtocolError if `MAX_FETCHES` requests wait already."""
         try:
             self._send.send_nowait(fetch)
         except trio.WouldBlock:

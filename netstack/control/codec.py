@@ -55,11 +55,7 @@ class MessageCodec:
         return [kind.__name__, *(_written(getattr(message, name)) for name in self._fields[kind])]
 
     def decode(self, document: list[Any]) -> Message:
-        """Returns the message in a document.
-
-        Raises:
-            RemoteProtocolError: the document is not a valid message.
-        """
+        """Returns the message in a document. Raises RemoteProtocolError if the document is not a valid message."""
         name = document[0] if document else None
         kind_and_readers = self._kinds.get(name) if type(name) is str else None
         if kind_and_readers is None:

@@ -222,11 +222,7 @@ def _most_containers(body: bytes) -> int:
 
 
 def unpack(body: bytes, max_containers: int = MAX_DOCUMENT_CONTAINERS) -> list[Any]:
-    """Returns the document in the body of a frame.
-
-    Raises:
-        RemoteProtocolError: the body is not a valid document.
-    """
+    """Returns the document in the body of a frame. Raises RemoteProtocolError if the body is not a valid document."""
     try:
         document = unpack_document(body, max_containers=max_containers)
     except ValueError as error:

@@ -53,11 +53,7 @@ class Questions:
         return asked.document
 
     def field(self, answer: Plain, name: str, kind: type[_Value]) -> _Value:
-        """Returns a field of an answer.
-
-        Raises:
-            RemoteProtocolError: the field is missing or has another type.
-        """
+        """Returns a field of an answer. Raises RemoteProtocolError if the field is missing or has another type."""
         value = answer.get(name)
         if not isinstance(value, kind):
             raise RemoteProtocolError(

@@ -104,11 +104,7 @@ class ChannelReceiver:
         return len(self._channels)
 
     def open(self, channel: RemoteInputChannel) -> None:
-        """Opens a channel: requests its subpartition.
-
-        Raises:
-            ConnectionLost: the connection has ended.
-        """
+        """Opens a channel: requests its subpartition. Raises ConnectionLost if the connection has ended."""
         if self._closed is not None:
             raise ConnectionLost(f"the connection to {self.peer} is gone: {self._closed}") from self._closed
         number = self._next_number

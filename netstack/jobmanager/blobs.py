@@ -207,11 +207,7 @@ class Uploads:
         self._parts: dict[Upload, None] = {}  # oldest first
 
     async def stored(self, whole: bytes) -> None:
-        """Stores a complete package.
-
-        Raises:
-            JobStoreError: it cannot be stored.
-        """
+        """Stores a complete package. Raises JobStoreError if it cannot be stored."""
         await self._in_thread(partial(self._store.put_code, whole))
         await self.prune()
 

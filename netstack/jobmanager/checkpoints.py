@@ -44,19 +44,11 @@ class CheckpointOwners:
         """Id and name of the owning job, by folder."""
 
     async def check_place(self, folder: str) -> None:
-        """Checks that jobs may use this folder.
-
-        Raises:
-            ConfigError: it lies outside the roots.
-        """
+        """Checks that jobs may use this folder. Raises ConfigError if it lies outside the roots."""
         await self._in_thread(partial(self._check_place, folder))
 
     async def claim(self, folder: str, job_id: str, name: str) -> None:
-        """Assigns the folder to a job until `leave`. Idempotent.
-
-        Raises:
-            ConfigError: another job owns the folder.
-        """
+        """Assigns the folder to a job until `leave`. Idempotent. Raises ConfigError if another job owns the folder."""
         real = await self._in_thread(partial(os.path.realpath, folder))
         owner, owner_name = self._owners.setdefault(real, (job_id, name))
         if owner != job_id:
@@ -214,11 +206,7 @@ class JobCheckpoints:
         nursery.start_soon(self._run)
 
     def request(self, *, savepoint: bool, stops: bool = False) -> CheckpointRequest:
-        """Requests a checkpoint.
-
-        Raises:
-            LocalProtocolError: checkpoints are stopped.
-        """
+        """Requests a checkpoint. Raises LocalProtocolError if checkpoints are stopped."""
         request = CheckpointRequest()
         self._requests.append(request)
         try:

@@ -102,11 +102,7 @@ class LocalTaskManagers:
         self._nursery.start_soon(self._keep, name)
 
     def kill(self, name: str) -> None:
-        """Kills a TaskManager with SIGKILL.
-
-        Raises:
-            KeyError: no TaskManager of this name is running.
-        """
+        """Kills a TaskManager with SIGKILL. Raises KeyError if no TaskManager of this name is running."""
         os.kill(self._pids[name], SIGKILL)
 
     def stop(self) -> None:

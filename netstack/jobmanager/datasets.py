@@ -153,11 +153,7 @@ class Datasets:
         await self._make_room(dataset)
 
     async def release(self, dataset_id: str) -> DatasetRecord:
-        """Releases a dataset.
-
-        Raises:
-            ConfigError: there is no dataset of this name.
-        """
+        """Releases a dataset. Raises ConfigError if there is no dataset of this name."""
         dataset = self._find(dataset_id)
         del self._datasets[dataset_id]
         self._drop(dataset)

@@ -105,11 +105,7 @@ class JobDriver:
     # From TaskManagers.
 
     def states(self, message: TaskStates, now_s: float) -> events.TasksReported:
-        """Returns the event for a batch of states.
-
-        Raises:
-            RemoteProtocolError: the state or a subtask is unknown.
-        """
+        """Returns the event for a batch of states. Raises RemoteProtocolError if the state or a subtask is unknown."""
         what = _STATES.get(message.state)
         if what is None:
             raise RemoteProtocolError(
@@ -177,11 +173,7 @@ class JobDriver:
         return failure, Failed(text, name, index, attempt, where.name, where.host, report)
 
     def lost(self, taskmanager: str, message: SlotEnded, now_s: float) -> events.TasksLost:
-        """Returns the event for the end of a slot's process.
-
-        Raises:
-            RemoteProtocolError: a subtask is unknown.
-        """
+        """Returns the event for the end of a slot's process. Raises RemoteProtocolError if a subtask is unknown."""
         subtasks, attempts = self._latest(message.attempts)
         cause = f"slot {message.slot} of {taskmanager}: {safe_text(message.text, ERROR_CHARACTERS)}"
         return events.TasksLost(now_s, subtasks, attempts, cause)
@@ -200,11 +192,7 @@ class JobDriver:
         return events.PartitionConsumable(now_s, partitions[message.partition], message.attempt[2])
 
     def subtask(self, attempt: Attempt) -> int:
-        """Returns the number of the subtask of an attempt.
-
-        Raises:
-            RemoteProtocolError: the subtask is unknown.
-        """
+        """Returns the number of the subtask of an attempt. Raises RemoteProtocolError if the subtask is unknown."""
         vertex, index, _ = attempt
         topology = self._scheduler.topology
         if not (

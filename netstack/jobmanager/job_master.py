@@ -158,11 +158,7 @@ class JobMaster:
             self._coordinator.refused(taskmanager, reason)
 
     def on_message(self, taskmanager: str, message: Message) -> None:
-        """Handles a message of a TaskManager about this job.
-
-        Raises:
-            RemoteProtocolError: the message is invalid.
-        """
+        """Handles a message of a TaskManager about this job. Raises RemoteProtocolError if the message is invalid."""
         for attempt in attempts_of(message):
             self._reports.check_place(taskmanager, attempt, message)
         match message:
@@ -250,11 +246,7 @@ class JobMaster:
         return None if self._reports.commands is None else self._reports.commands.last_stored
 
     def path_of(self, checkpoint_id: int) -> str:
-        """Returns the folder of a checkpoint.
-
-        Raises:
-            LocalProtocolError: the job takes no checkpoints.
-        """
+        """Returns the folder of a checkpoint. Raises LocalProtocolError if the job takes no checkpoints."""
         if self._storage is None:
             raise LocalProtocolError(f"job {self.name!r} takes no checkpoints")
         return self._storage.path(checkpoint_id)

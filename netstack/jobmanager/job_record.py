@@ -80,11 +80,7 @@ def read_job(
     placement: FixedPlacement | None = None,
     coordinator: JobCoordinator | None = None,
 ) -> JobRecord:
-    """Creates the record of a stored job.
-
-    Raises:
-        ConfigError: the job cannot run.
-    """
+    """Creates the record of a stored job. Raises ConfigError if the job cannot run."""
     graph = job_of(stored.document)
     generated = generate_job(graph)
     settings = graph.settings

@@ -70,11 +70,7 @@ class ClusterSlots:
         self._blocked: dict[str, frozenset[str]] = {}
 
     def register(self, taskmanager: str, slots: int) -> None:
-        """Adds a TaskManager; all of its slots are free.
-
-        Raises:
-            LocalProtocolError: the name is taken.
-        """
+        """Adds a TaskManager; all of its slots are free. Raises LocalProtocolError if the name is taken."""
         if taskmanager in self._taskmanagers:
             raise LocalProtocolError(f"TaskManager {taskmanager!r} is registered already")
         self._taskmanagers[taskmanager] = _Slots(slots, [*range(slots)])

@@ -46,11 +46,7 @@ async def wait_for_folder(folder: str, in_thread: InThread) -> bool:
 
 
 async def keep_folder(store: JobStore, in_thread: InThread) -> None:
-    """Touches the lock of the folder until cancelled.
-
-    Raises:
-        JobStoreFenced: another JobManager took over.
-    """
+    """Touches the lock of the folder until cancelled. Raises JobStoreFenced if another JobManager took over."""
     while True:
         try:
             await in_thread(store.renew)

@@ -129,11 +129,7 @@ class JobStore:
         self._write(self._job(job_id) / "life.json", {"format": FORMAT})
 
     def put(self, job: StoredJob) -> None:
-        """Stores a submitted job, which survives a crash from now on.
-
-        Raises:
-            JobStoreError: it cannot be written.
-        """
+        """Stores a submitted job, which survives a crash from now on. Raises JobStoreError if it cannot be written."""
         self._write(
             self._job(job.job_id) / "job.json",
             {
@@ -150,11 +146,7 @@ class JobStore:
         )
 
     def put_committing(self, job_id: str) -> None:
-        """Stores that a job without checkpoints begins to commit.
-
-        Raises:
-            JobStoreError: it cannot be written.
-        """
+        """Stores that a job without checkpoints begins to commit. Raises JobStoreError if it cannot be written."""
         self._write(self._job(job_id) / "committing.json", {"format": FORMAT})
 
     def put_end(self, job_id: str, end: Mapping[str, Any]) -> None:
@@ -273,11 +265,7 @@ class JobStore:
         return str(self._code(digest).absolute())
 
     def code_bytes(self, digest: str) -> int:
-        """Returns the length of a package in bytes.
-
-        Raises:
-            JobStoreError: there is no such package.
-        """
+        """Returns the length of a package in bytes. Raises JobStoreError if there is no such package."""
         with self._reading(digest) as file:
             return os.fstat(file.fileno()).st_size
 

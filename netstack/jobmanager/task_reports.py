@@ -66,11 +66,7 @@ class TaskReports:
         self.commands = commands
 
     def on_message(self, taskmanager: str, message: Message) -> None:
-        """Handles a report whose origin was checked.
-
-        Raises:
-            RemoteProtocolError: the message is invalid.
-        """
+        """Handles a report whose origin was checked. Raises RemoteProtocolError if the message is invalid."""
         now_s = trio.current_time()
         match message:
             case TaskStates(state="waiting"):

@@ -128,11 +128,7 @@ class ClusterWatch:
         self._manager.send(name, AskDetails(next(self._tokens)))
 
     def on_details(self, name: str, document: Document) -> None:
-        """Handles the details of a TaskManager.
-
-        Raises:
-            ValueError: the document is malformed.
-        """
+        """Handles the details of a TaskManager. Raises ValueError if the document is malformed."""
         now_s = trio.current_time()
         check_details(document)
         before = self._details.get(name)

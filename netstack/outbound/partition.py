@@ -65,11 +65,7 @@ class StoredPartition(Protocol):
         """Deletes the stored partition."""
 
     def create_view(self, first: int, count: int, notify: Notify, packaging: Packaging) -> BufferSource:
-        """Creates the read end of `count` subpartitions.
-
-        Raises:
-            ChannelFailed: it cannot be read now.
-        """
+        """Creates the read end of `count` subpartitions. Raises ChannelFailed if it cannot be read now."""
 
 
 class PartitionHost(Protocol):
@@ -414,11 +410,7 @@ class ResultPartition:
             raise LocalProtocolError(f"partition {self.partition_id!r} is {state}; it takes no more records or events")
 
     def check_kept(self) -> None:
-        """Checks that storing succeeded so far.
-
-        Raises:
-            DiskFull, ShuffleStorageError: storing failed.
-        """
+        """Checks that storing succeeded so far. Raises DiskFull, ShuffleStorageError if storing failed."""
         if self.store is not None and self.store.error is not None:
             raise self.store.error
 

@@ -390,11 +390,7 @@ class ResultSubpartition:
         return bool(self._queue) and not self._queue[-1].is_finished
 
     def resume(self) -> None:
-        """Continues after a blocking event.
-
-        Raises:
-            LocalProtocolError: it is not blocked.
-        """
+        """Continues after a blocking event. Raises LocalProtocolError if it is not blocked."""
         if not self.is_blocked:
             raise LocalProtocolError(f"subpartition {self.index} is not blocked; resume follows a blocking event, once")
         self.is_blocked = False

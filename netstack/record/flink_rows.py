@@ -412,11 +412,7 @@ _FIXED: Final[Mapping[str, tuple[Callable[..., Any], int]]] = {
 
 
 def _column_of(pa: Any, name: str, type_: Any) -> _Column:
-    """Selects how a column of an Arrow type is read.
-
-    Raises:
-        ConfigError: Flink's rows have no such type.
-    """
+    """Selects how a column of an Arrow type is read. Raises ConfigError if Flink's rows have no such type."""
     types = pa.types
     read: Callable[..., Any]
     if (entry := _FIXED.get(str(type_))) is not None:

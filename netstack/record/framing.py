@@ -93,11 +93,7 @@ def payloads_of(texts: list[str]) -> list[bytes]:
 
 
 def frame(payload: bytes | bytearray | memoryview) -> bytes:
-    """Frames one record.
-
-    Raises:
-        RecordError: the payload is too long.
-    """
+    """Frames one record. Raises RecordError if the payload is too long."""
     size_bytes = len(payload)
     check_record_bytes(size_bytes)
     return b"".join((LENGTH.pack(size_bytes), payload))

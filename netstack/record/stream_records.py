@@ -66,11 +66,7 @@ def with_heads(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def without_heads(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Views the values of rows without their heads.
-
-    Raises:
-        RecordError: a row does not begin with a head.
-    """
+    """Views the values of rows without their heads. Raises RecordError if a row does not begin with a head."""
     if len(rows) and (rows.shape[1] < HEAD_BYTES or (rows[:, 0] != _TAG).any()):
         raise _headless()
     return rows[:, HEAD_BYTES:]

@@ -196,11 +196,7 @@ def allows(states: StateCodes, what: ExecutionInput) -> npt.NDArray[np.bool_]:
 
 
 def next_states(states: StateCodes, what: ExecutionInput) -> StateCodes:
-    """The next state for each state.
-
-    Raises:
-        LocalProtocolError: the input is illegal in one of them.
-    """
+    """The next state for each state. Raises LocalProtocolError if the input is illegal in one of them."""
     following: StateCodes = _TABLE[_INPUT_CODES[what]][states]
     if _ILLEGAL in following.tobytes():
         wrong = int(states[np.argmax(following == _ILLEGAL)])
@@ -223,11 +219,7 @@ class JobStatus:
         self.reason = ""
 
     def change(self, what: JobInput) -> None:
-        """Applies an input.
-
-        Raises:
-            LocalProtocolError: the input is illegal in the present state.
-        """
+        """Applies an input. Raises LocalProtocolError if the input is illegal in the present state."""
         self.state = next_job_state(self.state, what)
 
     def is_in(self, *states: JobState) -> bool:
@@ -236,11 +228,7 @@ class JobStatus:
 
 
 def next_job_state(state: JobState, what: JobInput) -> JobState:
-    """The next state of a job.
-
-    Raises:
-        LocalProtocolError: the input is illegal in that state.
-    """
+    """The next state of a job. Raises LocalProtocolError if the input is illegal in that state."""
     following = JOB_TRANSITIONS.get((state, what))
     if following is None:
         raise LocalProtocolError(f"a job in state {state.value} cannot take {what.value!r}")

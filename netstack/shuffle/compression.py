@@ -81,11 +81,7 @@ class DiskQuota:
         return self.limit_bytes is not None and self.used_bytes > (1 - SCARCE) * self.limit_bytes
 
     def check(self, more_bytes: int) -> None:
-        """Checks that there is room.
-
-        Raises:
-            DiskFull: there is not enough.
-        """
+        """Checks that there is room. Raises DiskFull if there is not enough."""
         if self.limit_bytes is not None and self.used_bytes + more_bytes > self.limit_bytes:
             raise DiskFull(
                 f"{more_bytes} more bytes on disk exceed the limit: kept partitions use {self.used_bytes} of"

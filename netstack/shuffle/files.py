@@ -131,11 +131,7 @@ class ShuffleFolder:
 
 
 def remove_leftovers(parent: str) -> list[str]:
-    """Removes the folders of dead processes. Returns their paths.
-
-    Raises:
-        OSError: the parent cannot be listed.
-    """
+    """Removes the folders of dead processes. Returns their paths. Raises OSError if the parent cannot be listed."""
     removed = []
     with os.scandir(parent) as entries:
         folders = [entry.path for entry in entries if entry.name.startswith(FOLDER_PREFIX)]

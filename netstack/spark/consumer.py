@@ -56,11 +56,7 @@ class StreamLocation:
     retry_s: float = 60.0
 
     def secret(self) -> Secret | None:
-        """The shared secret.
-
-        Raises:
-            ConfigError: the file cannot be read.
-        """
+        """The shared secret. Raises ConfigError if the file cannot be read."""
         return None if self.secret_file is None else Secret.from_file(Path(self.secret_file))
 
     def open(self) -> blocking.NetworkEnvironment:

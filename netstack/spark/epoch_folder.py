@@ -297,12 +297,7 @@ class StagedFile:
         self._aside.unlink(missing_ok=True)
 
     def write(self, batch: RecordBatch) -> None:
-        """Adds rows.
-
-        Raises:
-            OSError: the disk does not take the rows.
-            RecordError: the stream has other columns.
-        """
+        """Adds rows. Raises OSError if the disk does not take the rows, RecordError if the stream has other columns."""
         import pyarrow as pa
 
         if self._writer is None:

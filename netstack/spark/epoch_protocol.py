@@ -27,11 +27,7 @@ _ROWS: Final = re.compile(r"([^?]+)\?@(\d{1,18})\?(\d{1,9})\?[0-9a-f]{16}")
 
 
 def check_consumer(name: str) -> str:
-    """Returns the name of a consumer unchanged.
-
-    Raises:
-        ConfigError: the name is not valid.
-    """
+    """Returns the name of a consumer unchanged. Raises ConfigError if the name is not valid."""
     if not _CONSUMER.fullmatch(name):
         raise ConfigError(f"consumer {name!r}: give 1 to 64 letters, digits, or any of _.-")
     return name
@@ -116,9 +112,5 @@ class StreamState:
 
     @classmethod
     def from_text(cls, text: str) -> StreamState:
-        """Decodes what `to_text` has encoded.
-
-        Raises:
-            ValueError, TypeError: the text is no state.
-        """
+        """Decodes what `to_text` has encoded. Raises ValueError, TypeError if the text is no state."""
         return cls(**json.loads(text))

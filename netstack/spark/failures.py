@@ -161,11 +161,7 @@ def explain_storage(error: BaseException) -> str:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Opens a block in which an error of Spark is raised as one sentence.
-
-    Raises:
-        SparkFailed: an action failed.
-    """
+    """Opens a block in which an error of Spark is raised as one sentence. Raises SparkFailed if an action failed."""
     try:
         yield
     except spark_errors() as error:

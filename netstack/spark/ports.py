@@ -10,11 +10,7 @@ from ..runtime.authentication import Secret
 def open_on_free_port(
     host: str, ports: tuple[int, int] | None, config: NetworkConfig, secret: Secret | None
 ) -> blocking.NetworkEnvironment:
-    """Listens on a port of `ports` (first and last), or on any port.
-
-    Raises:
-        OSError: no port of the range is free.
-    """
+    """Listens on a port of `ports` (first and last), or on any port. Raises OSError if no port of the range is free."""
     first, last = ports or (0, 0)
     for port in range(first, last + 1):
         try:

@@ -176,11 +176,7 @@ class PublishRows:
         )
 
     def _batch(self, rows: list[Any]) -> Any:
-        """Converts rows to columns.
-
-        Raises:
-            RecordError: a record does not fit the columns.
-        """
+        """Converts rows to columns. Raises RecordError if a record does not fit the columns."""
         import pyarrow as pa
 
         names = self._schema.names

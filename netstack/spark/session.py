@@ -40,11 +40,7 @@ class SparkMissing(ConfigError):
 
 
 def check_spark() -> None:
-    """Checks that Spark can run on this machine.
-
-    Raises:
-        SparkMissing: pyspark or Java is missing or too old.
-    """
+    """Checks that Spark can run on this machine. Raises SparkMissing if pyspark or Java is missing or too old."""
     try:
         check_version()
     except ConfigError as error:

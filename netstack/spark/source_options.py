@@ -51,11 +51,7 @@ class Settings:
 
     @classmethod
     def of(cls, options: MutableMapping[str, str]) -> Settings:
-        """Parses the options of reading.
-
-        Raises:
-            ConfigError: an option is missing, unknown, or has a wrong value.
-        """
+        """Parses the options of reading. Raises ConfigError if an option is missing, unknown, or has a wrong value."""
         addresses, partition = _places(options, _SOURCE_OPTIONS, "to read")
         starting = options.get("startingEpoch", _STARTS[0])
         return cls(

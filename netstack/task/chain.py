@@ -122,11 +122,7 @@ class OperatorChain:
     """
 
     def __init__(self, task: TaskInformation, bound: Mapping[str, BoundOperator], output: TaskOutput) -> None:
-        """Builds the chain.
-
-        Raises:
-            ConfigError: the edges form no chain.
-        """
+        """Builds the chain. Raises ConfigError if the edges form no chain."""
         self._task = task
         self._output = output
         self.records_in = 0

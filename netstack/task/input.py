@@ -140,11 +140,7 @@ class TaskInput:
     # For the task.
 
     def add(self, index: int, gate: SingleInputGate) -> None:
-        """Adds the gate of an input that was not open yet.
-
-        Raises:
-            LocalProtocolError: all gates were open.
-        """
+        """Adds the gate of an input that was not open yet. Raises LocalProtocolError if all gates were open."""
         if not isinstance(self._gate, UnionInputGate):
             raise LocalProtocolError(f"{self._task} has one input, whose gate is already open")
         self._gates.append(gate)

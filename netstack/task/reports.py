@@ -148,11 +148,7 @@ class RunnableTask(Protocol):
         """Adds producers of a gate that were unknown when the task was deployed."""
 
     def operator_event(self, event: Plain) -> None:
-        """Passes an event of the coordinator to an invokable.
-
-        Raises:
-            WouldBlock: its inbox is full.
-        """
+        """Passes an event of the coordinator to an invokable. Raises WouldBlock if its inbox is full."""
 
     async def close(self, failure: str = "") -> None:
         """Closes its gates and fails unfinished partitions; finished ones live until they are consumed. Idempotent."""

@@ -41,11 +41,7 @@ class KeptBlob:
         return hashlib.sha256() if len(self._wanted) == 64 else hashlib.sha1(usedforsecurity=False)
 
     def write(self, data: bytes) -> None:
-        """Appends data.
-
-        Raises:
-            BlobError: writing failed.
-        """
+        """Appends data. Raises BlobError if writing failed."""
         try:
             if self._file is None:
                 with tempfile.TemporaryFile(prefix="netstack-blob-", dir=self._directory, buffering=0) as file:
@@ -67,20 +63,12 @@ class KeptBlob:
         self._file, self.size_bytes, self._digest = None, 0, self._new_digest()
 
     def check(self) -> None:
-        """Compares the contents with the digest in the key.
-
-        Raises:
-            BlobError: the digests differ.
-        """
+        """Compares the contents with the digest in the key. Raises BlobError if the digests differ."""
         if self._digest.hexdigest() != self._wanted:
             raise BlobError(f"blob {self.key} is damaged: the digest of its {self.size_bytes} bytes does not match")
 
     def read(self, offset: int = 0, size: int | None = None) -> bytes:
-        """Returns a part of the blob, by default all; empty beyond the end.
-
-        Raises:
-            BlobError: reading failed.
-        """
+        """Returns a part of the blob, by default all; empty beyond the end. Raises BlobError if reading failed."""
         stop = self.size_bytes if size is None else min(self.size_bytes, offset + size)
         parts = []
         while offset < stop and self._file is not None:

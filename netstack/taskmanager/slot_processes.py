@@ -180,11 +180,7 @@ class SlotProcesses:
 
 
 def counted_up(address: str, count: int) -> str:
-    """Returns an address with an increased port; port 0 stays 0.
-
-    Raises:
-        ConfigError: the port would be too large.
-    """
+    """Returns an address with an increased port; port 0 stays 0. Raises ConfigError if the port would be too large."""
     full = address if "://" in address else f"tcp://{address}"
     parts = url_parts(full)
     if not parts.port:

@@ -82,11 +82,7 @@ class TcpTransport(Transport):
 
 
 def split_host_port(url: str) -> tuple[str, int]:
-    """Returns the host and port of a URL.
-
-    Raises:
-        ConfigError: one of them is missing or not valid.
-    """
+    """Returns the host and port of a URL. Raises ConfigError if one of them is missing or not valid."""
     parts = url_parts(url)
     port = parts.port
     if not parts.hostname or port is None:

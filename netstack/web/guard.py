@@ -162,11 +162,7 @@ def _hostname(host: str) -> str:
 
 
 def json_of(body: bytes) -> Any:
-    """Parses the body of a request; None if it is empty.
-
-    Raises:
-        ValueError: the body is not JSON.
-    """
+    """Parses the body of a request; None if it is empty. Raises ValueError if the body is not JSON."""
     try:
         return json.loads(body) if body else None
     except RecursionError as error:

@@ -115,11 +115,7 @@ async def open_replay(history: History, address: str) -> AsyncIterator[str]:
 
 
 async def _listen(address: str) -> socket.socket:
-    """Returns a bound socket.
-
-    Raises:
-        ConfigError: the address cannot be bound.
-    """
+    """Returns a bound socket. Raises ConfigError if the address cannot be bound."""
     host, port = _place_of(address)
     listener = None
     try:

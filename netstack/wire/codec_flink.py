@@ -99,22 +99,14 @@ def tail_of(length: int) -> bytes:
 
 
 def id_in(body: bytes) -> bytes:
-    """Checks that a body is one id, and returns it.
-
-    Raises:
-        ValueError: it does not have 16 bytes.
-    """
+    """Checks that a body is one id, and returns it. Raises ValueError if it does not have 16 bytes."""
     if len(body) != ID_BYTES:
         raise ValueError("an id has 16 bytes")
     return body
 
 
 def positive(value: int, what: str) -> int:
-    """Checks that `value` is above 0, and returns it.
-
-    Raises:
-        ValueError: it is not above 0.
-    """
+    """Checks that `value` is above 0, and returns it. Raises ValueError if it is not above 0."""
     if value <= 0:
         raise ValueError(f"{what} {value}; the minimum is 1")
     return value

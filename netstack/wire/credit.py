@@ -43,11 +43,7 @@ class SendCredit:
         self.granted += count
 
     def spend(self) -> None:
-        """Spends one credit for a data buffer.
-
-        Raises:
-            LocalProtocolError: no credit is left.
-        """
+        """Spends one credit for a data buffer. Raises LocalProtocolError if no credit is left."""
         if self.available <= 0:
             raise self.exceeded()
         self.available -= 1

@@ -198,11 +198,7 @@ def encode(event: FlinkEvent) -> bytes:
 
 
 def encode_exact(event: FlinkEvent) -> bytes:
-    """Encodes an event without padding, as in task events.
-
-    Raises:
-        ValueError: a field is out of range.
-    """
+    """Encodes an event without padding, as in task events. Raises ValueError if a field is out of range."""
     try:
         return _TYPE.pack(_TYPES[type(event)]) + _encode_fields(event)
     except struct.error as error:
@@ -210,11 +206,7 @@ def encode_exact(event: FlinkEvent) -> bytes:
 
 
 def to_native(event: FlinkEvent) -> Event:
-    """Maps an event to ours.
-
-    Raises:
-        RemoteProtocolError: it cannot be mapped.
-    """
+    """Maps an event to ours. Raises RemoteProtocolError if it cannot be mapped."""
     match event:
         case EndOfPartition() | EndOfData() | CancelCheckpointMarker():
             return event

@@ -124,11 +124,7 @@ def parse_prefix(data: memoryview, offset: int, allowed: frozenset[Kind]) -> tup
 
 
 def partition_bytes(partition_id: str) -> bytes:
-    """Parses a result partition id to its 60 bytes.
-
-    Raises:
-        ConfigError: it is not 120 hex digits.
-    """
+    """Parses a result partition id to its 60 bytes. Raises ConfigError if it is not 120 hex digits."""
     try:
         raw = bytes.fromhex(partition_id)
     except ValueError:

@@ -294,11 +294,7 @@ _BULK_RECORDS: Final = 32
 
 
 def measure_sparse(is_prompt: bool, environment: Mapping[str, str], seconds: float) -> dict[str, Any]:
-    """Measures once.
-
-    Raises:
-        MeasurementFailed: a process died, fell silent or stalled.
-    """
+    """Measures once. Raises MeasurementFailed if a process died, fell silent or stalled."""
     summaries = run_pair(
         __name__,
         "a sparse edge",

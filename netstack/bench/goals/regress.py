@@ -174,11 +174,7 @@ def write_baseline(path: Path, values: Mapping[str, Sequence[float]], seconds: f
 
 
 def read_baseline(path: Path) -> dict[str, Any]:
-    """Reads a baseline of this machine.
-
-    Raises:
-        ConfigError: the file is no baseline, or one of another machine.
-    """
+    """Reads a baseline of this machine. Raises ConfigError if the file is no baseline, or one of another machine."""
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         known = stored["schema"] == SCHEMA and all(

@@ -93,11 +93,7 @@ class Row:
 
 
 def rows_with(words: Sequence[str]) -> list[Row]:
-    """The rows that contain one of these texts; all of them without any.
-
-    Raises:
-        ConfigError: there are none.
-    """
+    """The rows that contain one of these texts; all of them without any. Raises ConfigError if there are none."""
     rows = [row for row in ROWS if not words or any(word in row.text for word in words)]
     if not rows:
         raise ConfigError(f"--only {', '.join(words)}: no row contains it; there are {'; '.join(r.text for r in ROWS)}")
@@ -105,11 +101,7 @@ def rows_with(words: Sequence[str]) -> list[Row]:
 
 
 def installed(rows: Sequence[Row], report: Callable[[str], None]) -> list[Row]:
-    """The rows whose peers are installed; the others are reported.
-
-    Raises:
-        ConfigError: none is left.
-    """
+    """The rows whose peers are installed; the others are reported. Raises ConfigError if none is left."""
     left = []
     for row in rows:
         packages = () if row.other is None else _PACKAGES.get(row.other.engine, ())

@@ -36,11 +36,7 @@ _ETHERNET: Final = re.compile(r"(\d+(?:\.\d+)?)GbE", re.IGNORECASE)
 
 
 def parse_rate(text: str) -> int:
-    """Bytes a second of `200MB/s`, `100MiB`, `10GbE`.
-
-    Raises:
-        ConfigError: it is none of these.
-    """
+    """Bytes a second of `200MB/s`, `100MiB`, `10GbE`. Raises ConfigError if it is none of these."""
     ethernet = _ETHERNET.fullmatch(text.strip())
     if ethernet is not None:
         return round(float(ethernet[1]) * 1e9 / 8)

@@ -251,11 +251,7 @@ class Cluster:
             logger.propagate = propagate
 
     async def run(self) -> None:
-        """Plays the scenario.
-
-        Raises:
-            AssertionError: an invariant is violated.
-        """
+        """Plays the scenario. Raises AssertionError if an invariant is violated."""
         self._began_s = trio.current_time()
         measure_with(trio.current_time)
         THIS_HOST.set(Process("outside"))

@@ -167,11 +167,7 @@ def judged(events: Sequence[Event], results: dict[str, Any], mode: str) -> list[
 
 @contextlib.contextmanager
 def small_disk(path: Path) -> Iterator[Path]:
-    """Mounts a file system of a few MiB in memory.
-
-    Raises:
-        OSError: it cannot be mounted.
-    """
+    """Mounts a file system of a few MiB in memory. Raises OSError if it cannot be mounted."""
     path.mkdir()
     words = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "tmpfs", str(path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

@@ -75,11 +75,7 @@ class User:
         self._is_known = False  # whether the last of `jobs` is the current one
 
     async def play(self, history: list[Event]) -> None:
-        """Plays until the job has ended.
-
-        Raises:
-            AssertionError: it does not end, or ends wrongly.
-        """
+        """Plays until the job has ended. Raises AssertionError if it does not end, or ends wrongly."""
         began_s = trio.current_time()
         for act in self._scenario.acts:
             if await self._follow(began_s + act.at_s) is not None:

@@ -135,11 +135,7 @@ def _ship(spark: Any, name: str, write: Callable[[Path], PackedRows]) -> Workloa
 
 
 def check_same(store: Store, workload: Workload) -> None:
-    """Checks that the runs in a results folder used the same rows.
-
-    Raises:
-        ConfigError: they used others.
-    """
+    """Checks that the runs in a results folder used the same rows. Raises ConfigError if they used others."""
     known = {row.get("input_sha256") for row in store.rows()} - {None}
     if known and known != {workload.packed.sha256}:
         raise ConfigError(

@@ -62,19 +62,11 @@ class BlobStore(ABC):
 
     @abstractmethod
     def put(self, job: str, key: BlobKey, data: bytes) -> None:
-        """Stores a blob.
-
-        Raises:
-            BlobError: it cannot be stored.
-        """
+        """Stores a blob. Raises BlobError if it cannot be stored."""
 
     @abstractmethod
     def get(self, job: str, key: BlobKey) -> bytes:
-        """Reads a blob.
-
-        Raises:
-            BlobError: it is missing.
-        """
+        """Reads a blob. Raises BlobError if it is missing."""
 
     @abstractmethod
     def delete(self, job: str, key: BlobKey) -> None:

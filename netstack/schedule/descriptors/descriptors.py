@@ -193,11 +193,7 @@ class TaskDeploymentDescriptor:
 
     @classmethod
     def parse(cls, data: bytes) -> TaskDeploymentDescriptor:
-        """Parses what `pack` returned.
-
-        Raises:
-            RemoteProtocolError: the bytes are no descriptor.
-        """
+        """Parses what `pack` returned. Raises RemoteProtocolError if the bytes are no descriptor."""
         try:
             attempt, allocation, job, task, restore, partitions, gates = unpack_document(data)
             return cls(

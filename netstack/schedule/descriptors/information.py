@@ -138,11 +138,7 @@ class JobInformation:
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
-        """Parses what `pack` returned.
-
-        Raises:
-            RemoteProtocolError: the bytes are no such document.
-        """
+        """Parses what `pack` returned. Raises RemoteProtocolError if the bytes are no such document."""
         try:
             job_id, name, operators, checkpoints, folder, keep, builds, code, tells, uids, interval_s = unpack_document(
                 data
@@ -270,11 +266,7 @@ class TaskInformation:
         )
 
     def pack(self) -> bytes:
-        """Returns msgpack bytes.
-
-        Raises:
-            ConfigError: a parameter is not plain data.
-        """
+        """Returns msgpack bytes. Raises ConfigError if a parameter is not plain data."""
         try:
             packed: bytes = msgpack.packb(self, default=_packable)
         except (TypeError, ValueError, OverflowError) as error:
@@ -283,11 +275,7 @@ class TaskInformation:
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
-        """Parses what `pack` returned.
-
-        Raises:
-            RemoteProtocolError: the bytes are no such document.
-        """
+        """Parses what `pack` returned. Raises RemoteProtocolError if the bytes are no such document."""
         try:
             name, parallelism, max_parallelism, operators, chained, inputs, outputs = unpack_document(data)
             return cls(

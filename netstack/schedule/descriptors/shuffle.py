@@ -100,11 +100,7 @@ class PartitionPlace:
 
 
 def partition_place(name: str) -> PartitionPlace:
-    """Parses the name of a partition.
-
-    Raises:
-        LocalProtocolError: `partition_name` did not make it.
-    """
+    """Parses the name of a partition. Raises LocalProtocolError if `partition_name` did not make it."""
     match = _PARTITION_NAME.fullmatch(name)
     if match is None:
         raise LocalProtocolError(f"{name[:80]!r} is no partition of a job: execution/dataset/partition.attempt")
@@ -214,11 +210,7 @@ class ShuffleDescriptors:
 
     @classmethod
     def parse(cls, data: bytes) -> ShuffleDescriptors:
-        """Parses what `serialised` returned.
-
-        Raises:
-            RemoteProtocolError: the bytes are no such list.
-        """
+        """Parses what `serialised` returned. Raises RemoteProtocolError if the bytes are no such list."""
         try:
             execution, dataset, locations, count, planes = unpack_document(data)
             cut = np.frombuffer(planes, np.uint8).reshape(len(_COLUMNS), _WIDTH, count).transpose(0, 2, 1)
@@ -234,11 +226,7 @@ class ShuffleDescriptors:
 
     @classmethod
     def decompress(cls, data: bytes) -> ShuffleDescriptors:
-        """Parses a compressed list.
-
-        Raises:
-            RemoteProtocolError: the bytes are no such list.
-        """
+        """Parses a compressed list. Raises RemoteProtocolError if the bytes are no such list."""
         inflater = zlib.decompressobj()
         try:
             plain = inflater.decompress(data, MAX_SERIALISED_BYTES)

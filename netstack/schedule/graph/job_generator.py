@@ -115,11 +115,7 @@ def buffer_timeout_s(graph: StreamGraph, edge: StreamEdge, kind: ResultPartition
 
 
 def check_result_types(job: JobGraph) -> None:
-    """Rejects a job with a result that no task can write.
-
-    Raises:
-        ConfigError: a result is PIPELINED_APPROXIMATE.
-    """
+    """Rejects a job with a result that no task can write. Raises ConfigError if a result is PIPELINED_APPROXIMATE."""
     for dataset in job.datasets:
         if dataset.type is ResultPartitionType.PIPELINED_APPROXIMATE:
             raise ConfigError(

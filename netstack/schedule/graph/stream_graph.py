@@ -383,11 +383,7 @@ class StreamGraph:
         return self._outputs[node]
 
     def named(self, name: str) -> int:
-        """Index of the node of this name.
-
-        Raises:
-            ConfigError: there is none.
-        """
+        """Index of the node of this name. Raises ConfigError if there is none."""
         for index, node in enumerate(self.nodes):
             if node.name == name:
                 return index

@@ -246,11 +246,7 @@ class SharedSlots:
         return have
 
     def slots_of(self, subtasks: IndexArray) -> list[PhysicalSlot]:
-        """The slot of each subtask.
-
-        Raises:
-            LocalProtocolError: one of them has no slot.
-        """
+        """The slot of each subtask. Raises LocalProtocolError if one of them has no slot."""
         without = subtasks[~self.have_slots(subtasks)]
         if without.size:
             raise LocalProtocolError(f"subtask {self._name(int(without[0]))} has no slot: released, or not there yet")

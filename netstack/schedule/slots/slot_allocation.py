@@ -264,11 +264,7 @@ class SlotAllocation:
         return bool(self._pool.pending)
 
     def slots_of(self, subtasks: IndexArray) -> list[PhysicalSlot]:
-        """The slot of each subtask, logical or its own.
-
-        Raises:
-            LocalProtocolError: one of them has none.
-        """
+        """The slot of each subtask, logical or its own. Raises LocalProtocolError if one of them has none."""
         if self._own:
             return [self._slot_of(subtask) for subtask in subtasks.tolist()]
         return self._shared.slots_of(subtasks)

@@ -126,11 +126,7 @@ class SlotPool:
         return matches + self.advance(now_s)
 
     def release(self, slot: PhysicalSlot, now_s: float) -> list[SlotMatch]:
-        """Frees a slot that a group held.
-
-        Raises:
-            LocalProtocolError: no group holds it.
-        """
+        """Frees a slot that a group held. Raises LocalProtocolError if no group holds it."""
         self._forget_held(slot)
         self._changed_s = now_s
         return self._add_free(slot, now_s) + self.advance(now_s)

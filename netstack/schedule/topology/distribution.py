@@ -55,11 +55,7 @@ class InputInfo:
 
     @classmethod
     def of_pieces(cls, pieces: Sequence[Sequence[Piece]]) -> InputInfo:
-        """Builds it from the pieces of each subtask.
-
-        Raises:
-            ConfigError: a subtask has no piece, or an empty one.
-        """
+        """Builds it from the pieces of each subtask. Raises ConfigError if a subtask has no piece, or an empty one."""
         flat = [piece for of_subtask in pieces for piece in of_subtask]
         if not all(pieces) or not all(piece.partitions and piece.subpartitions for piece in flat):
             raise ConfigError("a subtask has nothing to read: give every subtask pieces that are not empty")

@@ -168,22 +168,14 @@ class Topology:
         return tuple(self._edges_of_dataset[dataset])
 
     def subtasks_of(self, vertex: int) -> range:
-        """Numbers of a vertex's subtasks.
-
-        Raises:
-            ConfigError: it is not initialised.
-        """
+        """Numbers of a vertex's subtasks. Raises ConfigError if it is not initialised."""
         subtasks = self._subtasks[vertex]
         if subtasks is None:
             raise ConfigError(f"vertex {self.job.vertices[vertex].name!r} is not initialised: it has no subtasks yet")
         return subtasks
 
     def subtask(self, vertex: int, index: int) -> int:
-        """The number of one subtask.
-
-        Raises:
-            ConfigError: there is no such vertex or subtask.
-        """
+        """The number of one subtask. Raises ConfigError if there is no such vertex or subtask."""
         if not 0 <= vertex < len(self._subtasks):
             raise ConfigError(f"no vertex {vertex}: job {self.job.name!r} has {len(self._subtasks)}")
         subtasks = self.subtasks_of(vertex)
@@ -197,11 +189,7 @@ class Topology:
         return self._vertex_of.view
 
     def place_of(self, subtask: int) -> tuple[int, int]:
-        """The vertex of a subtask and its index there.
-
-        Raises:
-            ConfigError: there is no such subtask.
-        """
+        """The vertex of a subtask and its index there. Raises ConfigError if there is no such subtask."""
         if not 0 <= subtask < self.subtask_count:
             raise ConfigError(f"no subtask {subtask}: job {self.job.name!r} has {self.subtask_count} so far")
         vertex = int(self._vertex_of.view[subtask])
@@ -290,11 +278,7 @@ class Topology:
         return dynamic_input(pattern, producers, consumers, subpartitions, is_broadcast=is_broadcast)
 
     def connection(self, edge: int) -> EdgeGroups:
-        """The groups of an edge.
-
-        Raises:
-            ConfigError: its consumer is not initialised.
-        """
+        """The groups of an edge. Raises ConfigError if its consumer is not initialised."""
         connection = self._connections[edge]
         if connection is None:
             consumer = self.job.vertices[self.job.edges[edge].consumer].name

@@ -107,11 +107,7 @@ def _name(url: str) -> str:
 
 
 def _checked_pid(sock: socket.socket) -> int:
-    """Returns the process at the other end.
-
-    Raises:
-        PermissionError: it belongs to another user.
-    """
+    """Returns the process at the other end. Raises PermissionError if it belongs to another user."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(credentials)
     if uid != os.geteuid():

@@ -40,11 +40,7 @@ def java_command(sources: Path = SOURCES, *, heap: str = "1g") -> list[str]:
 
 
 def flink_libraries() -> Path:
-    """The folder of Flink's jars.
-
-    Raises:
-        MissingExtra: the package is not installed.
-    """
+    """The folder of Flink's jars. Raises MissingExtra if the package is not installed."""
     try:
         return Path(str(distribution(_PACKAGE).locate_file("pyflink/lib")))
     except PackageNotFoundError:
