@@ -54,7 +54,6 @@ class CertificateFolder:
     """The certificates in one folder.
 
     Args:
-        path: the folder.
         checks_names: whether a client compares the dialled name with the names in the certificate.
         minimum: the lowest accepted version of TLS.
     """

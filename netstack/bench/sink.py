@@ -53,7 +53,6 @@ class Verifier:
 
     Attributes:
         verified: how much of the arriving data is checked.
-        arrivals: number and time of arrivals.
         latency: of every record against its due time (open loop only).
     """
 

@@ -48,10 +48,6 @@ class SegmentReservation:
     The operating system provides each page when it is first written, and a segment's two views are made with it: what
     is never used costs nothing but its address.
 
-    Args:
-        count: number of segments.
-        size_bytes: size of each segment.
-
     Raises:
         MemoryError: the operating system refused the address space.
     """

@@ -48,7 +48,6 @@ class ChannelStateCapture:
     """Gathers the channel state of one task for one checkpoint.
 
     Args:
-        checkpoint_id: id of the checkpoint.
         max_bytes: maximum size of inputs and outputs together; the capture fails beyond it.
         on_end: called once, with the capture, when both sides are finished or the capture has failed; not after
             `abort`. It is the last action of the call that leads to it.

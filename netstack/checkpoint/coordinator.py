@@ -56,8 +56,6 @@ class CheckpointCoordinator:
     All times are seconds of one monotonic clock of the caller.
 
     Args:
-        tasks: all tasks of the job.
-        settings: the checkpoint settings.
         first_id: id of the first checkpoint, from `CheckpointStorage.next_id()`.
         now_s: start of the first interval.
 

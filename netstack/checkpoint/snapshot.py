@@ -136,7 +136,6 @@ class Manifest:
     """The contents of a complete checkpoint.
 
     Attributes:
-        checkpoint_id: number of the checkpoint.
         created_at: time of its completion, with a time zone; informative only.
         parallelism: number of subtasks of each task.
         files: exactly one file for every subtask, in any order.

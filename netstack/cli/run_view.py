@@ -20,7 +20,6 @@ class RunView:
     """A live view of one job; a context manager.
 
     Args:
-        name: name of the job.
         console: console to write to; standard error if not given.
     """
 

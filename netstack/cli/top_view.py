@@ -30,7 +30,6 @@ class ChannelView:
     Attributes:
         peer: address of the reader.
         credit: number of buffers it may still send.
-        credits: history of the credit.
     """
 
     peer: str
@@ -99,7 +98,6 @@ class TaskManagerView:
         held_memory_bytes: memory reserved by jobs.
         used_memory_bytes: memory in use by tasks and connections.
         cpu_percent: CPU time since the last sample, in percent of one CPU; None in the first sample.
-        cpus: number of CPUs of its host.
     """
 
     address: str

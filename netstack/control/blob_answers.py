@@ -30,7 +30,6 @@ class BlobAnswers:
     """The blob requests of one TaskManager; `run` serves them until `stop` or cancellation.
 
     Args:
-        link: the link to the TaskManager.
         answer: returns the requested part.
     """
 

@@ -17,11 +17,7 @@ _Value = TypeVar("_Value")
 
 @final
 class Questions:
-    """Sends requests and matches the answers; another task must run `receive_all`.
-
-    Args:
-        link: link to the service.
-    """
+    """Sends requests and matches the answers; another task must run `receive_all`."""
 
     def __init__(self, link: MessageLink) -> None:
         self._link = link

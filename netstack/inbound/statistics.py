@@ -13,7 +13,6 @@ class ChannelStatistics:
     """A snapshot of one input channel.
 
     Attributes:
-        channel_index: its index in the gate.
         is_local: whether it reads a partition of its own TaskManager.
         partition_id: the partition it reads.
         subpartition: the subpartition it reads.

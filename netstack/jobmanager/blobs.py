@@ -241,7 +241,6 @@ class Upload:
 
     Args:
         uploads: the uploads of all clients.
-        host: host of the client.
     """
 
     def __init__(self, uploads: Uploads, host: str) -> None:

@@ -253,10 +253,6 @@ class JobDatasets:
     """The datasets that one job keeps.
 
     Args:
-        job_id: id of the job.
-        name: name of the job.
-        scheduler: scheduler of the job.
-        driver: driver of the job.
         cluster: the JobManager's interface for jobs.
     """
 

@@ -45,7 +45,6 @@ class JobDriver:
     """Translates the instructions and messages of one job.
 
     Args:
-        job_id: id of the job.
         scheduler: scheduler of the job; only read.
     """
 

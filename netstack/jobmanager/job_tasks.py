@@ -83,9 +83,6 @@ class Cluster(Protocol):
 class JobTasks:
     """The places and results of the tasks of one job.
 
-    Args:
-        scheduler: scheduler of the job.
-
     Attributes:
         places: slot of the last deployment of each subtask, by number.
         results: results of sinks: operator -> subtask -> value.
@@ -218,7 +215,6 @@ class TaskSender:
     """Sends the instructions of one job's scheduler to TaskManagers.
 
     Args:
-        job_id: id of the job.
         driver: translates instructions to messages.
         cluster: the JobManager's interface for jobs.
     """

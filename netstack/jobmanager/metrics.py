@@ -78,7 +78,6 @@ class JobManagerStatistics:
     """Statistics of a JobManager.
 
     Attributes:
-        slots: their slots.
         free_slots: slots that no job uses.
         jobs: number of jobs in each state, including remembered ended jobs.
         latencies: latencies of the running jobs, at most `MOST_LATENCIES` of each job, with three quantiles.

@@ -29,7 +29,6 @@ class ClientQueries:
     """Handles the requests of one client.
 
     Args:
-        manager: the JobManager.
         upload: receives the package that the client sends.
         client: name of the client for the audit log.
         is_bound: whether the client may cancel and save only its own jobs.

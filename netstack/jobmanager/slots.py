@@ -26,7 +26,6 @@ class SlotOffer:
 
     Attributes:
         job_id: the job that now owns them.
-        taskmanager: name of their TaskManager.
         slots: their indices, ascending.
     """
 

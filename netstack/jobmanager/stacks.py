@@ -30,11 +30,7 @@ ANSWER_S: Final = 5.0
 
 @final
 class StackQueries:
-    """Pending requests for stacks.
-
-    Args:
-        manager: the JobManager.
-    """
+    """Pending requests for stacks."""
 
     def __init__(self, manager: JobManager) -> None:
         self._manager = manager

@@ -12,7 +12,6 @@ class Shares:
     """The shares of a batch, in the order of writing.
 
     Attributes:
-        slots: the slot of each share.
         counts: the number of records in each share.
         width: bytes of each payload.
         has_runs: whether shares are runs; else they are cells.

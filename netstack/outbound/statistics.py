@@ -43,7 +43,6 @@ class SendingChannelStatistics:
     """A snapshot of one channel at the producer.
 
     Attributes:
-        channel: its number.
         partition_id: the partition it reads.
         subpartition: the subpartition it reads.
         credit: data buffers it may still send.

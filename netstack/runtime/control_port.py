@@ -50,7 +50,6 @@ class ControlPort:
 
     Args:
         admission: checks the streams; may be shared with data connections.
-        logger: of the service.
         role: of the service, for greetings.
         facts: returns the service's facts, for each greeting.
         talk: serves a link after the greetings and the release check, until it returns or raises; the peer receives a

@@ -33,7 +33,6 @@ class DialledStatistics:
     Attributes:
         address: the producer's address.
         connection: bytes and calls.
-        channels: the number of channels on it.
     """
 
     address: str

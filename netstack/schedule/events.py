@@ -48,7 +48,6 @@ class SlotsOffered:
 
     Attributes:
         taskmanager: its name. The offer of an unknown TaskManager, one that was lost meanwhile, is ignored.
-        profile: resource profile of each of them.
     """
 
     now_s: float

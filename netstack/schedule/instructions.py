@@ -109,7 +109,6 @@ class ReleasePartitions:
     Attributes:
         partitions: numbers.
         attempts: the attempt of each producer.
-        taskmanagers: the name of the TaskManager of each.
     """
 
     partitions: IndexArray

@@ -52,7 +52,6 @@ class Progress:
     """The failure-free part of a scheduler.
 
     Args:
-        job: the job.
         job_id: of this execution.
         offloader: for descriptors.
         settings: of the scheduler.

@@ -63,11 +63,9 @@ class Scheduler:
     """One execution of one job.
 
     Args:
-        job: the job.
         job_id: of this execution; a part of the keys of blobs, so no two executions share one.
         restart: the restart strategy; None never restarts.
         store: the blob store for large parts of descriptors; None keeps them in memory.
-        settings: of the scheduler.
 
     Raises:
         ConfigError: the job cannot be run.

@@ -91,7 +91,6 @@ class SchedulerStatistics:
     """A snapshot of a scheduler.
 
     Attributes:
-        executions: number of subtasks in each state.
         deployed: attempts that were deployed.
         failures: failures that the restart strategy decided about.
         restarts: failures that it answered with a restart.

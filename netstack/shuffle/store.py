@@ -45,7 +45,6 @@ class PartitionStore:
         is_sealed: whether everything is on disk.
         stored_bytes: bytes on disk.
         compression: decides which pages are compressed, and counts them.
-        reads: schedules reads.
         failure: why its producer failed; None without a failure.
         error: why writing failed; None without an error.
     """

@@ -15,11 +15,7 @@ _MANY_TO_ONE: Final = ("Union", "Coalesce", "CartesianProduct")
 
 @final
 class ClassicDriver:
-    """The `Driver` of a classic session.
-
-    Args:
-        spark: the session.
-    """
+    """The `Driver` of a classic session."""
 
     def __init__(self, spark: Any) -> None:
         self._spark = spark

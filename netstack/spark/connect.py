@@ -23,11 +23,7 @@ _PARALLELISM: Final = "spark.sql.leafNodeDefaultParallelism"
 
 @final
 class ConnectDriver:
-    """The `Driver` of a session of Spark Connect.
-
-    Args:
-        spark: the session.
-    """
+    """The `Driver` of a session of Spark Connect."""
 
     def __init__(self, spark: Any) -> None:
         self._spark = spark

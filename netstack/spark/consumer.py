@@ -134,7 +134,6 @@ class StreamPoller:
     """Polls all publishers of a stream at once. Blocking; used by one thread.
 
     Args:
-        stream: the stream's name.
         consumer: the reader's name.
         locations: the publishers; the connections use the secret and the segment size of the first.
     """

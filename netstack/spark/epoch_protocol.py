@@ -39,7 +39,6 @@ class Poll:
     """A request for the `StreamState`, which also acknowledges epochs.
 
     Attributes:
-        stream: the stream's name.
         consumer: the reader's name.
         processed: the consumer has processed all epochs before this one.
     """
@@ -65,8 +64,6 @@ class EpochRequest:
     """A request for the rows of one subpartition of an epoch.
 
     Attributes:
-        stream: the stream's name.
-        epoch: the epoch's number.
         subpartition: its index; the partition that the Publisher creates has no other.
     """
 

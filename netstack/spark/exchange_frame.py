@@ -184,12 +184,7 @@ _SEED: Final = 42
 
 
 def end_stage(df: Any, partitions: int) -> Any:
-    """Returns the DataFrame after a shuffle that moves no row to another partition.
-
-    Args:
-        df: the DataFrame.
-        partitions: the number of its partitions.
-    """
+    """Returns the DataFrame after a shuffle that moves no row to another partition."""
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
     numbers = F.array(*(F.lit(number) for number in numbers_for(partitions)))
@@ -228,9 +223,6 @@ _KEY_KINDS: Final = {*_NUMBERS, *_MONTHS, "string", "binary", "date", "timestamp
 @final
 class PlainColumns:
     """The columns of one DataFrame.
-
-    Args:
-        schema: the schema of the DataFrame.
 
     Raises:
         ConfigError: a column has year-month intervals inside of another type.

@@ -128,7 +128,6 @@ class Exchanger:
     """A task of an exchange.
 
     Args:
-        job: the settings of all tasks.
         task: the rank and address of this task.
         report: receives the statistics when the task has succeeded.
     """

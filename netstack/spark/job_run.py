@@ -63,7 +63,6 @@ class TaskManagerJob:
     Attributes:
         jobmanager: the URL of the JobManager.
         token: the secret of this run.
-        slots: the number of slots of each TaskManager.
         memory_bytes: the memory for network buffers of each TaskManager.
         slots_in: `processes` or `loop`.
         max_record_bytes: the longest record; None is the default.

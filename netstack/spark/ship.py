@@ -36,9 +36,6 @@ _DATED: Final = (1980, 1, 1, 0, 0, 0)  # equal sources give an equal archive
 def ship(spark: Any) -> str:
     """Sends netstack to all executors of a session, once.
 
-    Args:
-        spark: the session.
-
     Returns:
         The name of the archive, which has a hash of the content.
 

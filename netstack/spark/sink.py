@@ -52,8 +52,6 @@ class SinkSettings:
     """The options of writing.
 
     Attributes:
-        location: the Subscriber.
-        stream: the stream's name.
         ports: first and last port a task may listen on; None is any port.
     """
 

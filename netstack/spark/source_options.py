@@ -29,8 +29,6 @@ class Settings:
 
     Attributes:
         endpoints: the producers.
-        partition: the partition's name at each of them.
-        subpartitions: the number of its subpartitions.
         consumer: the reader's name.
         starting_epoch: where a new query starts: "oldest", "latest" or the number of an epoch.
         fails_on_data_loss: whether the query fails when epochs are missing.

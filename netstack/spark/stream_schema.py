@@ -40,11 +40,7 @@ def synchronise(path: Path) -> None:
 
 @final
 class StreamSchema:
-    """The schema of the stream that a folder belongs to. Blocking.
-
-    Args:
-        folder: the stream's folder.
-    """
+    """The schema of the stream that a folder belongs to. Blocking."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _FILE

@@ -20,7 +20,6 @@ class KeptDataset:
     """The source operator that `StreamEnvironment.dataset` creates.
 
     Args:
-        dataset: name of the dataset.
         format: record format; None until the JobManager has looked the dataset up.
         partitions: `name`, `address` and `subpartitions` of each partition; None until then.
 
@@ -78,12 +77,7 @@ class KeptDataset:
 
 
 def shares(subpartitions: Sequence[int], parallelism: int) -> list[list[tuple[int, int, int]]]:
-    """The share of each subtask, as tuples of partition, first subpartition and number of subpartitions.
-
-    Args:
-        subpartitions: number of subpartitions of each partition.
-        parallelism: number of subtasks.
-    """
+    """The share of each subtask, as tuples of partition, first subpartition and number of subpartitions."""
     pieces = sorted((index, partition) for partition, count in enumerate(subpartitions) for index in range(count))
     result: list[list[tuple[int, int, int]]] = []
     for subtask in range(parallelism):

@@ -23,7 +23,6 @@ class StateReports:
     """The unreported states of one job's attempts.
 
     Args:
-        job_id: id of the job.
         send: sends a message to the JobManager.
     """
 

@@ -58,7 +58,6 @@ class Web:
     """The REST interface and the page of one JobManager.
 
     Args:
-        manager: the JobManager.
         sessions: decides which requests are authorised.
         may_change: whether requests may cancel jobs and take savepoints.
         facts: extra fields of each snapshot.

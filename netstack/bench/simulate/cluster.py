@@ -71,7 +71,6 @@ class Outcome:
     """The result of a scenario.
 
     Attributes:
-        scenario: the scenario.
         failure: the failure in one line; empty on success.
         digest: equal for equal runs.
         events: the last events with their times.

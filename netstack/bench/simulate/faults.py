@@ -44,7 +44,6 @@ class Faults:
     Args:
         hosts: hosts by name.
         network: network between them.
-        log_event: logs an event.
         check: checks the invariants, before and after each fault.
     """
 

@@ -51,7 +51,6 @@ class Event:
         operator: `SOURCE` or `SINK`.
         subtask: index of the subtask; for a source also its split.
         life: unique per attempt of a subtask, in any process.
-        split: split of a record.
         number: number of a record in its split, id of a checkpoint, or sent records at a source's snapshot.
         token: token of a snapshot or committable.
         of_life: life of the source that created a record.

@@ -81,8 +81,6 @@ class Host:
     """One host: `live` until cancelled.
 
     Attributes:
-        name: name of the host.
-        disk: its disk.
         service: the running service; None between two lives.
         process: its current life.
         births: number of lives so far.

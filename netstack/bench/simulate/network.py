@@ -40,7 +40,6 @@ class Process:
     """One life of a host.
 
     Attributes:
-        host: name of the host.
         is_alive: whether it was neither killed nor lost its power.
         is_silent: whether it lost its power, which peers cannot see.
         slowness: factor by which its work takes longer.

@@ -103,7 +103,6 @@ class Verdict:
         faults: executed faults.
         lives: started attempts of sources and sinks; one of each without a restart.
         events: the history.
-        results: results of the job.
         anomalies: violations; empty on success.
     """
 

@@ -121,14 +121,12 @@ class Scenario:
     Attributes:
         seed: seed of task order, pieces of bytes and all other chance.
         taskmanagers: number of hosts `tm-0`, `tm-1`, ...
-        slots: slots of each.
         movement: `STREAMING` and `CHECKED` take checkpoints; the others keep partitions and restart regions.
         mode: checkpoint mode.
         interval_s: checkpoint interval.
         stages: stages between sources and counters, each one of `STAGES`.
         parallelism: parallelism of sources, stages, counters and sinks.
         records: records of each source subtask.
-        keys: number of keys.
         pace_s: pause of a source between reads of up to `batch` records.
         batch: records per read.
         segment_bytes: size of a network buffer.
@@ -203,10 +201,7 @@ class Size:
     """Values from which sizes of scenarios are drawn, each as often as it is listed.
 
     Attributes:
-        taskmanagers: number of TaskManagers.
-        slots: slots of each.
         width: largest parallelism.
-        stages: number of stages.
         records: records of each source subtask.
         lasts_s: duration of a source.
     """

@@ -106,7 +106,6 @@ class Decision:
     """How a vertex will run.
 
     Attributes:
-        parallelism: number of subtasks.
         inputs: what each of them reads, input by input.
         explanation: why, if requested.
     """

@@ -135,7 +135,6 @@ class Offloader:
     """Puts large parts of descriptors into a store.
 
     Args:
-        store: the store.
         job: owner of the blobs.
         owner: unique among the schedulers of the job, in all of its runs; a part of every key.
         rule: what is large.

@@ -68,8 +68,6 @@ class Deployment:
     """The descriptors of one job.
 
     Args:
-        information: of the job.
-        topology: its subtasks.
         executions: their states and attempts.
         tracker: places of partitions.
         locations: by place number of `tracker`; it grows.

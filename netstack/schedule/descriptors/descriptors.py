@@ -48,7 +48,6 @@ class PartitionDescriptor:
 
     Attributes:
         name: in partition requests; see `partition_name`.
-        subpartitions: their number.
         type: how it is kept and consumed.
         max_parallelism: number of key groups of its consumers.
     """

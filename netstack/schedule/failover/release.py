@@ -114,7 +114,6 @@ class PartitionRelease:
     """Counts what is unfinished: subtasks of each region, regions that read each group.
 
     Args:
-        topology: of the job.
         regions: of that topology; extend them before `extend` is called here.
     """
 

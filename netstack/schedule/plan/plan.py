@@ -77,8 +77,6 @@ class Plan:
         chaining: why its vertices are as they are; None for a job without a stream graph.
         mode: how tasks are spread.
         network: settings of every TaskManager.
-        taskmanagers: their number.
-        slots: of each.
         taken: slots of each that other jobs hold.
         slots_by_group: needed slots of each slot sharing group; empty while a parallelism is undecided.
         placement: where subtasks run; None if they do not fit.

@@ -125,12 +125,7 @@ class InputPreferences:
 
 @final
 class SharedSlots:
-    """The logical slots of a job.
-
-    Args:
-        topology: its subtasks.
-        groups: which of them share a slot.
-    """
+    """The logical slots of a job."""
 
     def __init__(self, topology: Topology, groups: ExecutionSlotSharingGroups) -> None:
         self._topology = topology

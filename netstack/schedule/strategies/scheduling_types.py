@@ -96,7 +96,6 @@ class LazyScheduling:
     """Schedules the sources, then each subtask when its inputs are consumable.
 
     Args:
-        topology: of the job.
         type: on which output the next stage is deployed.
         constraint: how many inputs must be consumable.
 

@@ -102,7 +102,6 @@ class RegionScheduling:
     """The strategy of streaming jobs, and of batch jobs that are not adaptive.
 
     Args:
-        topology: of the job.
         regions: of that topology; extend them before `extend` is called here.
     """
 
@@ -259,7 +258,6 @@ class VertexwiseScheduling:
     """Schedules every subtask by itself.
 
     Args:
-        topology: of the job.
         hybrid: when hybrid results count as consumable.
     """
 
