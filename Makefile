@@ -38,8 +38,9 @@ lint: .venv/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# Exit code 2: on a busy machine a worker of mypy did not start within its three seconds.
 types: .venv/.installed-dev
-	$(BIN)/mypy --strict --num-workers 2
+	$(BIN)/mypy --strict --num-workers 2 || { [ $$? = 2 ] && $(BIN)/mypy --strict; }
 
 pytest: .venv/.installed-dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
