@@ -204,7 +204,8 @@ def encode_snapshot(checkpoint_id: int, snapshot: TaskSnapshot) -> tuple[list[by
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         why = "it is nested too deep" if "recursion" in str(error) else misfit(snapshot.operator) or error
         raise StateNotPlain(
-            f"checkpoint {checkpoint_id}: the state of {snapshot.task}-{snapshot.subtask} cannot be stored: {why};"
+            f"{f'checkpoint {checkpoint_id}: the' if checkpoint_id else 'the final'} state of"
+            f" {snapshot.task}-{snapshot.subtask} cannot be stored: {why};"
             " keep None, bool, int of 64 bits, float, str, bytes, and lists, tuples and dicts of these"
         ) from error
     header = _HEADER.pack(_MAGIC, VERSION, len(body))

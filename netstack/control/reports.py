@@ -56,6 +56,8 @@ class TaskFinished(Message):
         results: results of its sinks or its invokable, by operator.
         final: where its last state is stored, for a job with checkpoints.
         kept: for each kept partition: bytes of records, bytes of these that were compressed, bytes on disk.
+        records_in: number of records it read; its last `JobProgress` may have fewer.
+        records_out: number of records it emitted.
     """
 
     job_id: str
@@ -64,6 +66,8 @@ class TaskFinished(Message):
     results: Plain
     final: Plain | None
     kept: tuple[tuple[int, ...], ...] = ()
+    records_in: int = 0
+    records_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,7 @@ class JobProgress(Message):
 
     Attributes:
         vertices: {index of a job vertex as text: {"records_in": int, "records_out": int, ...}}, summed over the
-            attempts at this TaskManager.
+            attempts at this TaskManager that have not finished.
     """
 
     job_id: str

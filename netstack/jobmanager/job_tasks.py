@@ -8,7 +8,7 @@ are dropped. A job that a new JobManager takes up has no coordinator.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, Protocol, final
 
 import trio
@@ -18,6 +18,7 @@ from ..checkpoint.snapshot import TaskFile
 from ..checkpoint.storage import CheckpointStorage
 from ..control.codec import Attempt, Message, Plain
 from ..control.messages import AbortCheckpoint, CheckpointCompleted, TriggerCheckpoint, submissions
+from ..control.reports import TaskFinished
 from ..errors import ErrorCode, RemoteProtocolError
 from ..schedule import events, instructions
 from ..schedule.execution import ExecutionState
@@ -87,6 +88,7 @@ class JobTasks:
         places: slot of the last deployment of each subtask, by number.
         results: results of sinks: operator -> subtask -> value.
         kept: for each subtask that keeps partitions, by number: bytes of records, of these compressed, on disk.
+        records: records in and out of each subtask that has ended, by number.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -97,9 +99,8 @@ class JobTasks:
         self._waiting: dict[Subtask, int] = {}
         self._beside: dict[tuple[int, int], PhysicalSlot] = {}  # slots of speculative attempts, by subtask and attempt
         self.kept: dict[int, tuple[int, int, int]] = {}
-        self._results_of: dict[
-            Attempt, tuple[Mapping[str, Any], tuple[int, int, int] | None]
-        ] = {}  # of attempts whose end the scheduler has not handled yet
+        self.records: dict[int, tuple[int, int]] = {}
+        self._returned: dict[Attempt, TaskFinished] = {}  # attempts whose end the scheduler has not handled yet
         self._names = [vertex.name for vertex in scheduler.topology.job.vertices]
         self._vertices = {name: number for number, name in enumerate(self._names)}
 
@@ -173,22 +174,24 @@ class JobTasks:
                 by_name.setdefault(slot.location.taskmanager, []).append(attempt)
         return by_name
 
-    def returned(self, attempt: Attempt, results: Mapping[str, Any], kept: Sequence[Sequence[int]]) -> None:
+    def returned(self, message: TaskFinished) -> None:
         """Stores the results of an ended attempt until the scheduler has accepted its end."""
-        if results or kept:
-            data, compressed, stored = (sum(column) for column in zip(*kept, strict=True)) if kept else (0, 0, 0)
-            self._results_of[attempt] = results, (data, compressed, stored) if kept else None
+        self._returned[message.attempt] = message
 
     def keep_results(self, event: events.TasksReported) -> None:
         """Keeps the results of the accepted ends of an event."""
         for number, attempt in zip(event.subtasks.tolist(), event.attempts.tolist(), strict=True):
             vertex, index = self._scheduler.topology.place_of(number)
-            results, kept = self._results_of.pop((vertex, index, attempt), ({}, None))
-            if self._scheduler.attempt(number) == attempt and self.has_ended((self._names[vertex], index)):
-                for operator, value in results.items():
+            message = self._returned.pop((vertex, index, attempt), None)
+            if message is None or self._scheduler.attempt(number) != attempt:
+                continue
+            if self.has_ended((self._names[vertex], index)):
+                for operator, value in message.results.items():
                     self.results.setdefault(operator, {})[index] = value
-                if kept is not None:
-                    self.kept[number] = kept
+                if message.kept:
+                    data, compressed, stored = (sum(column) for column in zip(*message.kept, strict=True))
+                    self.kept[number] = data, compressed, stored
+                self.records[number] = message.records_in, message.records_out
 
     def describe_restart(self) -> str:
         """Returns a sentence about the tasks that a failure restarts, for the log."""

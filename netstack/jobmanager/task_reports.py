@@ -118,7 +118,7 @@ class TaskReports:
 
     def _finished(self, message: TaskFinished, now_s: float) -> None:
         report = self._driver.finished(message, now_s)
-        self._tasks.returned(message.attempt, message.results, message.kept)
+        self._tasks.returned(message)
         if message.final is not None and self.commands is not None and self._driver.is_current(message.attempt):
             self.commands.left(self._tasks.named(message.attempt), message.final)
         self._inbox.post(report)

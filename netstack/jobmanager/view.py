@@ -156,6 +156,11 @@ def _checkpoint(report: CheckpointReport) -> dict[str, Any]:
 def _vertices(record: JobRecord, master: JobMaster) -> list[dict[str, Any]]:
     topology = master.scheduler.topology
     progress = _sums(master.progress)
+    for number, (came, went) in master.tasks.records.items():
+        if master.scheduler.execution_state(number) is ExecutionState.FINISHED:
+            row = progress.setdefault(str(topology.place_of(number)[0]), {})
+            row["records_in"] = row.get("records_in", 0) + came
+            row["records_out"] = row.get("records_out", 0) + went
     latencies = _latencies(master.progress)
     vertices: list[dict[str, Any]] = []
     for number, vertex in enumerate(topology.job.vertices):

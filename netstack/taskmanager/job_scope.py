@@ -147,6 +147,8 @@ class JobScope:
         self._partitions: set[str] = set()
         self._nursery: trio.Nursery | None = None
         self._early: list[TaskAttempt] = []  # arrived before there was memory
+        self._progress: Plain = {}  # as last reported
+        self._counted: dict[Attempt, tuple[int, int]] = {}  # records in and out of the attempts in it
         self._early_bytes = 0
         self._closing = trio.Event()
         self._waiting = trio.CancelScope()
@@ -402,15 +404,24 @@ class JobScope:
             else:
                 task.task.trigger_checkpoint(barrier, is_savepoint=message.is_savepoint, stops=message.stops)
 
+    def take_out_of_progress(self, attempt: Attempt) -> None:
+        """Reports progress without a finished attempt, so that the counts in its `TaskFinished` do not count twice."""
+        if attempt in self._counted:
+            came, went = self._counted.pop(attempt)
+            row = dict(self._progress[str(attempt[0])])
+            row |= {"records_in": row["records_in"] - came, "records_out": row["records_out"] - went}
+            self._progress = {**self._progress, str(attempt[0]): row | {"tasks": row["tasks"] - 1}}
+            self.send(JobProgress(self.job_id, self._progress))
+
     async def _report_progress(self) -> None:
         """Sends summed progress once a second while it changes; less often if computing it is expensive."""
-        reported: Plain = {}
         clock = turns().clock
         period_s = PROGRESS_S
         while True:
             await trio.sleep(period_s)
             began_s = clock()
             vertices: Plain = {}
+            self._counted.clear()
             rows: dict[str, list[Mapping[str, Any]]] = {}
             for attempt in self.tasks.values():
                 statistics = attempt.statistics()
@@ -419,11 +430,12 @@ class JobScope:
                     row["records_in"] += statistics.records_in
                     row["records_out"] += statistics.records_out
                     row["tasks"] += 1
+                    self._counted[attempt.attempt] = statistics.records_in, statistics.records_out
                     if statistics.latencies:
                         rows.setdefault(str(attempt.attempt[0]), []).append(statistics.latencies)
             for vertex, parts in rows.items():
                 vertices[vertex]["latencies"] = merged_rows(parts)
-            if vertices != reported:
+            if vertices != self._progress:
+                self._progress = vertices
                 self.send(JobProgress(self.job_id, vertices))
-                reported = vertices
             period_s = max(PROGRESS_S, (clock() - began_s) / _PROGRESS_COST)

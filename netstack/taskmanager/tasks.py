@@ -18,7 +18,14 @@ from ..control.codec import Attempt, Plain, readable
 from ..control.link import packed
 from ..control.messages import OperatorEvent
 from ..control.reports import CheckpointAcknowledged, CheckpointDeclined, PartitionConsumable, TaskFailed, TaskFinished
-from ..errors import LocalProtocolError, NetstackError, OperatorFailed, PartitionNotFound, ProducerUnreachable
+from ..errors import (
+    ConfigError,
+    LocalProtocolError,
+    NetstackError,
+    OperatorFailed,
+    PartitionNotFound,
+    ProducerUnreachable,
+)
 from ..runtime.causes import cause_text, is_secondary, root_cause
 from ..runtime.tracebacks import describe
 from ..safe_text import error_text
@@ -101,6 +108,7 @@ class TaskAttempt:
                     await self._close(task, failure)
             if finished is not None:  # after its resources are released
                 self.state = FINISHED
+                self._scope.take_out_of_progress(self.attempt)
                 self._scope.send(finished)
             elif self.state != FAILED:
                 self.state = CANCELED
@@ -199,8 +207,22 @@ class TaskAttempt:
         outcome = await made.run()
         final = _file_document(outcome.final)
         results = dict(outcome.results)
-        finished = TaskFinished(self._job_id, self.attempt, outcome.produced_bytes, results, final, outcome.kept)
-        packed(finished)  # raises for results that cannot be sent
+        counts = made.statistics()
+        finished = TaskFinished(
+            self._job_id,
+            self.attempt,
+            outcome.produced_bytes,
+            results,
+            final,
+            outcome.kept,
+            counts.records_in,
+            counts.records_out,
+        )
+        try:
+            packed(finished)
+        except ConfigError as error:
+            who = ", ".join(f"operator {name!r}" for name in results)
+            raise ConfigError(f"{who or 'the task'} has a result that cannot be sent: {error}") from None
         return finished
 
     async def _close(self, task: RunnableTask, failure: str) -> None:

@@ -125,7 +125,7 @@ class ScriptedTaskManager:
                 loaded = TaskInformation.parse(bytes(descriptor.task_information))
                 file = FinalStates(self.leaves_finals).write(TaskSnapshot(loaded.name, attempt[1], {}))
                 final = {"size_bytes": file.size_bytes, "crc32": file.crc32}
-            self.link.send(TaskFinished(self.job_id, attempt, produced, {"sink": attempt[1]}, final))
+            self.link.send(TaskFinished(self.job_id, attempt, produced, {"sink": attempt[1]}, final, (), 7, 5))
 
     def fail(
         self,

@@ -16,6 +16,7 @@ from trio.testing import MockClock
 from netstack.checkpoint.finals import NO_CHECKPOINT
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.checkpoint.storage import CheckpointStorage
+from netstack.control.reports import JobProgress
 from netstack.errors import CheckpointStorageError
 from netstack.jobmanager.store import JobStore
 from netstack.jobmanager.stored_files import JobStoreError
@@ -307,3 +308,28 @@ async def test_a_savepoint_of_a_running_job_commits_nothing_and_no_restart_begin
         await tm.until(lambda: tm.triggered() == [3])
         tm.store(3, folder)
         await tm.until(lambda: tm.completed() == [3])
+
+
+async def test_a_task_that_has_finished_still_counts_and_one_that_runs_again_does_not(
+    autojump_clock: MockClock,
+) -> None:
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
+
+        async def counts() -> list[tuple[int, int]]:
+            await trio.sleep(0.1)
+            found = await user.ask("job", job_id=job_id)
+            return [(each["records_in"], each["records_out"]) for each in found["vertices"]]
+
+        await tm.until(lambda: len(tm.tasks) == 4)
+        tm.link.send(JobProgress(job_id, {"0": {"records_in": 3, "records_out": 2, "tasks": 1}}))
+        tm.finish((0, 0, 0))
+        assert await counts() == [(10, 7), (0, 0)]
+        tm.fail((1, 0, 0), "no more paper")
+        await trio.sleep(1.0)
+        assert await counts() == [(3, 2), (0, 0)]
+        tm.link.send(JobProgress(job_id, {}))
+        await tm.until(lambda: len(tm.tasks) == 4)
+        tm.finish()
+        await user.ask("wait", job_id=job_id)
+        assert await counts() == [(14, 10), (14, 10)]

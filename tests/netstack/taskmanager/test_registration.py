@@ -364,3 +364,19 @@ async def test_progress_is_told_while_something_changes(autojump_clock: MockCloc
         assert told.vertices == {"3": {"records_in": 0, "records_out": 1, "tasks": 1}}
         with pytest.raises(trio.TooSlowError), trio.fail_after(10):
             await driver.next(JobProgress)
+
+
+async def test_the_end_of_a_task_has_its_counts_and_progress_no_longer_has_them(autojump_clock: MockClock) -> None:
+    async with listening() as (address, accept), settings(jobmanager=address) as manager:
+        driver = await accept()
+        await driver.open_job(address=manager.address)
+        producer, other = (3, 0, 0), (3, 1, 0)
+        for attempt, function in ((producer, "write_two_words"), (other, "hold")):
+            driver.submit(task(function, attempt, partitions=produces(attempt)))
+        while (await driver.next(JobProgress)).vertices != {"3": {"records_in": 0, "records_out": 2, "tasks": 2}}:
+            pass
+        driver.link.send(OperatorEvent(JOB, producer, {"go": True}))
+        told = await driver.next(TaskFinished)
+        assert (told.records_in, told.records_out) == (0, 2)
+        before = [each.vertices for each in driver.heard if isinstance(each, JobProgress)]
+        assert before[-1] == {"3": {"records_in": 0, "records_out": 1, "tasks": 1}}

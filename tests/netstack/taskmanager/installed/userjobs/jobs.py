@@ -98,6 +98,16 @@ async def finish_at_once(task: InvokableTask) -> None:
         await writer.finish()
 
 
+async def write_two_words(task: InvokableTask) -> None:
+    """Writes one word, and when it is told something, another."""
+    (partition,) = task.partitions
+    writer = RecordWriter(partition, format="str", buffer_timeout_s=0)
+    await writer.emit("a word")
+    await task.receive()
+    await writer.emit("another")
+    await writer.finish()
+
+
 async def read_forever(task: InvokableTask) -> None:
     """Reads what never ends; tells of the first record."""
     gate = await task.open_gate()
