@@ -15,7 +15,7 @@ import secrets
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
@@ -364,8 +364,8 @@ async def open_jobmanager(config: JobManagerConfig, *, in_thread: InThread = in_
     Cancellation, like the end of the block, makes TaskManagers close the jobs; their files stay in the folder, and the
     next JobManager on it continues them.
     """
-    with tempfile.TemporaryDirectory(prefix="netstack-jobmanager-") as temporary:
-        folder = config.folder or temporary
+    given = nullcontext(config.folder) if config.folder else None
+    with given or tempfile.TemporaryDirectory(prefix="netstack-jobmanager-") as folder:
         steal = config.is_standby and await wait_for_folder(folder, in_thread)
         with open_job_store(Path(folder), steal=steal) as store:
             listener = await transport_for(config.listen).listen(config.listen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -338,3 +339,12 @@ async def test_one_jobmanager_a_folder(autojump_clock: MockClock, tmp_path: Path
         with pytest.raises(ConfigError, match="in use by another JobManager"):
             async with jobmanager(folder=str(tmp_path)):
                 pass
+
+
+async def test_a_jobmanager_with_a_folder_makes_no_other_one(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    async with jobmanager(folder=str(tmp_path / "jobs")):
+        assert not [*(tmp_path / "temporary").iterdir()], "kill -9 would leave it behind"
