@@ -104,10 +104,6 @@ class ChannelStateCapture:
     def add_output(self, channel: ChannelKey, data: bytes | memoryview) -> None:
         """Adds data before the barrier that was not sent yet.
 
-        Args:
-            channel: the partition and subpartition.
-            data: the next bytes of the channel, as for `add_input`.
-
         Raises:
             LocalProtocolError: the outputs are finished.
         """

@@ -252,11 +252,6 @@ def full_build(build: str) -> str:
 def check_release(greeting: Greeting, build: str, peer: str) -> None:
     """Checks that both ends run the same release.
 
-    Args:
-        greeting: greeting of the peer.
-        build: our build, as in our greeting.
-        peer: name of the peer for the error text.
-
     Raises:
         RequestRefused: the releases differ.
     """

@@ -18,12 +18,6 @@ EVENT_OVERHEAD_BYTES: Final = 100
 def read_event(payload: bytes, data_type: DataType, backlog: int, channel: object) -> Event:
     """Decodes and checks the event in a frame.
 
-    Args:
-        payload: its bytes.
-        data_type: the data type of the frame.
-        backlog: the backlog in the frame.
-        channel: for the error text.
-
     Raises:
         ChannelFailed: malformed, or not allowed under this data type.
     """

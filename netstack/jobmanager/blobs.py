@@ -80,12 +80,7 @@ class BlobServer:
         self._spread: dict[str, _Spread] = {}
 
     async def answer(self, taskmanager: str, ask: FetchBlob) -> BlobPart:
-        """Returns a part of a blob, or the place from which to read all of it.
-
-        Args:
-            taskmanager: name of the requesting TaskManager.
-            ask: the request.
-        """
+        """Returns a part of a blob, or the place from which to read all of it."""
         try:
             if ask.key.startswith(CODE_KEY):
                 return await self._package(taskmanager, ask)
@@ -134,13 +129,7 @@ class BlobServer:
         return self._addresses.get(chosen, _HERE)
 
     def kept(self, taskmanager: str, address: str, message: BlobKept) -> None:
-        """Records that a TaskManager has a blob, or failed to fetch it.
-
-        Args:
-            taskmanager: name of the TaskManager.
-            address: its control address.
-            message: its report.
-        """
+        """Records that a TaskManager has a blob, or failed to fetch it."""
         self._reads_no_more(taskmanager, message.key)
         if message.key.startswith(CODE_KEY):
             self._spread.setdefault(message.key, _Spread())  # it was read in the folder
@@ -237,11 +226,7 @@ class Uploads:
 
 @final
 class Upload:
-    """The upload of one connection.
-
-    Args:
-        uploads: the uploads of all clients.
-    """
+    """The upload of one connection."""
 
     def __init__(self, uploads: Uploads, host: str) -> None:
         self.host = host

@@ -213,14 +213,6 @@ async def open_local_taskmanagers(
 ) -> AsyncIterator[LocalTaskManagers]:
     """Runs TaskManagers as child processes while the block runs.
 
-    Args:
-        address: URL of the JobManager.
-        names: names of the TaskManagers for messages.
-        settings: settings of all TaskManagers.
-        secret: secret shared with the JobManager.
-        on_printed: receives lines of standard output, which operators print.
-        on_logged: receives lines of standard error, which TaskManagers log.
-
     Cancellation, like the end of the block, stops and reaps all processes.
     """
     with _secret_in_memory(secret) as secret_fd:

@@ -44,14 +44,7 @@ class JobJournal:
         LOGGER.info("%s is now %s", self._job, after.value)
 
     def failed(self, event: events.Event, roots: Sequence[Failure], reported: Failed | None, now: JobState) -> None:
-        """Logs each root failure with its decision in one line; attaches secondary failures to it.
-
-        Args:
-            event: the event that the scheduler has handled.
-            roots: the failures that it decided about.
-            reported: the report of the failed task, if the event is about one.
-            now: the state of the job after the event.
-        """
+        """Logs each root failure with its decision in one line; attaches secondary failures to it."""
         for root in roots:
             led_to = ENDED if root.decision.delay_s is None else str(root.decision)
             self.failures.add(time.time(), reported or Failed(root.cause), led_to)

@@ -147,12 +147,6 @@ def memory_for(
 
     It is the requirement of the fullest slot, for every slot, plus a quarter, and at least `MEMORY_BYTES`.
 
-    Args:
-        graph: the job.
-        taskmanagers: number of TaskManagers.
-        slots: slots of each TaskManager.
-        load_balance: how tasks are spread.
-
     Raises:
         ConfigError: the job cannot be planned.
     """

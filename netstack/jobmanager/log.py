@@ -191,10 +191,6 @@ def failure_documents(history: FailureHistory | None) -> dict[str, Any]:
 
 
 def fatal_traceback(document: Mapping[str, Any]) -> str:
-    """Returns the traceback of the failure that ended a job; empty without failure or Python exception.
-
-    Args:
-        document: document of the job or of its end.
-    """
+    """Returns the traceback of the failure that ended a job; empty without failure or Python exception."""
     last = (document.get("failures") or [{"led_to": ""}])[-1]
     return str(last["traceback"]) if last["led_to"] == ENDED and document["state"] == "failed" else ""

@@ -44,10 +44,6 @@ class StackQueries:
 
         One job is sampled at a time; concurrent requests for the same job share the samples.
 
-        Args:
-            master: master of the job.
-            vertex: index of the vertex.
-
         Returns:
             The root of a tree: `name`, `value` (samples), `children` (called functions, most frequent first).
 

@@ -253,13 +253,7 @@ def _channels(
     tasks: Mapping[tuple[int, int], Mapping[str, Any]],
     places: Mapping[tuple[int, int], str | None],
 ) -> Document:
-    """Returns the channels of an edge with both of their ends, and their total number.
-
-    Args:
-        edge: edge from `edges_of`.
-        tasks: reports of tasks by vertex and subtask.
-        places: TaskManager of each subtask.
-    """
+    """Returns the channels of an edge with both of their ends, and their total number."""
     rows: list[list[Any]] = []
     count = 0
     sent: dict[tuple[int, int], list[Any]] = {}

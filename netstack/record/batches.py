@@ -51,9 +51,6 @@ class BatchFormat(RecordFormat):
     def joined(self, elements: Sequence[Any]) -> list[Any] | NDArray[Any]:
         """Joins the records of several elements, in order.
 
-        Args:
-            elements: elements from a deserializer of this format, in order.
-
         Returns:
             An array that the caller owns as long as it refers to it; a list if records differ in length.
         """

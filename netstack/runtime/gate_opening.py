@@ -244,12 +244,6 @@ def is_same_address(mine: str, theirs: str) -> bool:
 def open_local_channel(gate: SingleInputGate, index: int, descriptor: ChannelDescriptor, views: ViewProvider) -> None:
     """Adds a local channel to a gate.
 
-    Args:
-        gate: the reading gate.
-        index: of the channel in the gate.
-        descriptor: the subpartition to read.
-        views: the partitions of the same TaskManager.
-
     Raises:
         ChannelFailed: the subpartition is released or already consumed. A partition that is not created in time fails
             the channel later.

@@ -26,13 +26,7 @@ class Sample(NamedTuple):
 
 
 def samples(statistics: object, *, detailed: bool = False, catalogue: Sequence[Metric] = CATALOGUE) -> list[Sample]:
-    """Returns every value of every metric, in the order of the catalogue.
-
-    Args:
-        statistics: the snapshot that the catalogue's metrics read.
-        detailed: whether to include metrics with `is_detailed`.
-        catalogue: the metrics to read.
-    """
+    """Returns every value of every metric, in the order of the catalogue."""
     items: dict[Scope, list[tuple[dict[str, str], object]]] = {}
     samples = []
     for metric in catalogue:

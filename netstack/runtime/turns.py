@@ -79,13 +79,7 @@ class WorkAccount:
         self._owed_s = 0.0
 
     def owes(self, start_s: float, end_s: float, moved_bytes: int) -> bool:
-        """Records a turn. Returns whether the reader has to queue.
-
-        Args:
-            start_s: when the turn began.
-            end_s: when the turn ended.
-            moved_bytes: total bytes that the connection has moved so far, in both directions.
-        """
+        """Records a turn. Returns whether the reader has to queue."""
         free_s = (start_s - self._ended_s) * FREE_SHARE + (moved_bytes - self._bytes) / FREE_BYTES_PER_S
         self._owed_s = max(0.0, self._owed_s + end_s - start_s - free_s)
         self._bytes = moved_bytes

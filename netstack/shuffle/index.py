@@ -133,14 +133,6 @@ def decode_head(data: bytes, name: str) -> tuple[int, int]:
 def decode_rows(head: bytes, rows: bytes, first: int, count: int, name: str, *, own_files: bool) -> list[Extent]:
     """Decodes the extents of a range of subpartitions, in reading order.
 
-    Args:
-        head: head of the index, with its flags.
-        rows: rows of the range.
-        first: first subpartition of the range.
-        count: number of subpartitions.
-        name: path of the file, for error texts.
-        own_files: whether every subpartition has its own data file.
-
     Raises:
         PartitionDamaged: a checksum does not match.
     """

@@ -95,14 +95,7 @@ def paginate(buffers: Iterable[Buffer], page_bytes: int) -> Iterator[tuple[DataT
 
 
 def encode_page(data_type: DataType, pieces: list[memoryview], length: int, *, compressed: bool) -> list[Piece]:
-    """Encodes a page as pieces to write.
-
-    Args:
-        data_type: data type of the page.
-        pieces: its bytes.
-        length: number of bytes in all pieces.
-        compressed: whether to try compression.
-    """
+    """Encodes a page as pieces to write."""
     if compressed and data_type is _DATA:
         block = compress(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         if block is not None:

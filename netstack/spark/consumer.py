@@ -73,11 +73,6 @@ class StreamLocation:
 def read_subpartition(endpoint: StreamLocation, partition: str, subpartition: int) -> Iterator[Any]:
     """Reads every record of a subpartition, in order.
 
-    Args:
-        endpoint: the producer.
-        partition: the partition's name.
-        subpartition: its index.
-
     Raises:
         ConnectionLost, ChannelFailed, ...: whatever the input gate raises.
     """
@@ -89,12 +84,6 @@ def read_epoch(endpoint: StreamLocation, stream: str, epoch: int, subpartition: 
     """Reads every record of an epoch that a `Publisher` offers, in order.
 
     After a lost connection it reads the epoch again and skips the records that it has already yielded.
-
-    Args:
-        endpoint: the Publisher.
-        stream: the stream's name.
-        epoch: the epoch's number.
-        subpartition: the index of the subpartition.
 
     Raises:
         ConnectionLost, ChannelFailed, ...: whatever the input gate raises, after `retry_s` without a new record.

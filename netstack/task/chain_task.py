@@ -203,13 +203,7 @@ class ChainTask:
     def trigger_checkpoint(
         self, barrier: CheckpointBarrier, *, is_savepoint: bool = False, stops: bool = False
     ) -> None:
-        """Takes a checkpoint between two records, for a task that receives no barriers.
-
-        Args:
-            barrier: the barrier to forward.
-            is_savepoint: whether it is a savepoint.
-            stops: whether the job stops with it.
-        """
+        """Takes a checkpoint between two records, for a task that receives no barriers."""
         if not self._is_working:
             self._reports.declined(barrier.checkpoint_id, f"task {self} is not running yet")
             return

@@ -113,12 +113,6 @@ def selector_of(
 ) -> ChannelSelector:
     """Creates the channel selector of an output.
 
-    Args:
-        output: partitioner of the edge, and its function if it has one.
-        partition: the partition that is written.
-        subtask: index of the writing subtask.
-        load: resolves the name of a function.
-
     Raises:
         ConfigError: the partitioner is unknown, lacks its function, or has one that cannot be called as documented.
     """

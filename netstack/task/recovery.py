@@ -95,12 +95,6 @@ class RestoredCheckpoint:
 
         Returns copies, since operators change their state and another attempt may start from the same checkpoint.
 
-        Args:
-            job: description of the job.
-            task: description of the vertex.
-            subtask: index of the subtask.
-            load: resolves the name of a function.
-
         Raises:
             StateMismatch: the checkpoint does not fit the job; the text says what to do.
         """
@@ -253,11 +247,6 @@ def _merged(snapshots: Sequence[TaskSnapshot]) -> list[TaskSnapshot]:
 async def open_operator(bound: BoundOperator, restored: RestoredTask, checkpoint: int | None) -> None:
     """Opens an operator and restores its state.
 
-    Args:
-        bound: the operator.
-        restored: the restored state of its subtask.
-        checkpoint: the restored checkpoint, for messages.
-
     Raises:
         StateMismatch: the operator has own state in the checkpoint, but no method restore.
         Exception: the operator raised it.
@@ -279,11 +268,6 @@ async def open_operator(bound: BoundOperator, restored: RestoredTask, checkpoint
 
 def check_rescaled(operators: Mapping[str, bool], restored: RestoredTask, task: TaskInformation) -> None:
     """Checks that operators with fixed parallelism keep it.
-
-    Args:
-        operators: the operators of the task, and whether the parallelism of each is fixed.
-        restored: the restored state of the subtask.
-        task: description of its vertex.
 
     Raises:
         StateMismatch: the parallelism of such an operator has changed.

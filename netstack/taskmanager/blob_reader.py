@@ -86,11 +86,6 @@ class BlobReader:
     async def fetch(self, job: str, key: BlobKey, fetch: Fetch) -> KeptBlob:
         """Returns a blob from the cache, or fetches it.
 
-        Args:
-            job: id of the job.
-            key: key of the blob.
-            fetch: fetches the blob if it is not cached.
-
         Raises:
             BlobError: the blob cannot be fetched, even after retries.
             ConnectionLost: the link is lost.
@@ -133,12 +128,6 @@ class BlobReader:
         self, job: str, part: MaybeOffloaded, fetched: dict[BlobKey, bytes], now_s: float
     ) -> ShuffleDescriptors:
         """Returns the decoded list of a part of a gate; decodes it once for all consumers.
-
-        Args:
-            job: id of the job.
-            part: inline data, or a key.
-            fetched: result of `fetch_all` for the descriptor.
-            now_s: monotonic time.
 
         Raises:
             RemoteProtocolError: the list is malformed.

@@ -73,10 +73,6 @@ class AllowList:
     def check(self, name: str, shipped: Iterable[str] = ()) -> None:
         """Checks that a name may be run.
 
-        Args:
-            name: the name.
-            shipped: packages that its job shipped.
-
         Raises:
             ConfigError: the name is not allowed.
         """

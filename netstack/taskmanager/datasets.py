@@ -16,11 +16,7 @@ from .environments import Environments
 
 @final
 class KeptDatasets:
-    """The kept datasets of one TaskManager.
-
-    Args:
-        environments: network environments of the TaskManager.
-    """
+    """The kept datasets of one TaskManager."""
 
     def __init__(self, environments: Environments) -> None:
         self._environments = environments

@@ -37,11 +37,6 @@ CONNECTIONS_AT_MOST: Final = 64
 def details_document(scopes: Iterable[JobScope], shared: NetworkEnvironment | None, memory: TaskMemory) -> Plain:
     """Returns the details of all jobs.
 
-    Args:
-        scopes: the jobs.
-        shared: the shared network environment, if it is open.
-        memory: memory of the TaskManager.
-
     Returns:
         `took_s` (duration of this call: wait fifty times as long before the next request), `memory_bytes`,
         `free_memory_bytes`, `network` (the shared one; None while closed) and `jobs` by id: `tasks`, `network` (its

@@ -104,11 +104,6 @@ class Environments:
     async def own(self, job_id: str, network: NetworkConfig, data_address: str) -> AsyncIterator[NetworkEnvironment]:
         """Opens an environment for one job, whose memory is already reserved.
 
-        Args:
-            job_id: id of the job and of the environment.
-            network: network settings of the job.
-            data_address: address of this TaskManager in shuffle descriptors.
-
         Raises:
             NetstackError: the settings do not work here.
 

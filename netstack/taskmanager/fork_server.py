@@ -154,9 +154,6 @@ class ForkServer:
 def start_fork_server(main: SlotMain) -> ForkServer:
     """Forks the fork server from this process; call it before any event loop or thread starts.
 
-    Args:
-        main: main function of each slot process.
-
     Raises:
         ConfigError: an event loop is running, or the system is not Linux.
     """

@@ -38,11 +38,7 @@ class Neighbours:
         self._is_logged = False
 
     async def listen(self, address: str) -> Listener | None:
-        """Opens the shared-memory listener of a slot's port; returns None if shared memory cannot be used.
-
-        Args:
-            address: bound address of the port.
-        """
+        """Opens the shared-memory listener of a slot's port; returns None if shared memory cannot be used."""
         hosts = await _hosts(address)
         if not hosts:
             return None

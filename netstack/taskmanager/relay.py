@@ -61,16 +61,6 @@ class RelayedJob:
     ) -> None:
         """Creates the job; slots receive it with their first tasks.
 
-        Args:
-            opening: the received `OpenJob`.
-            slots: slots of the TaskManager.
-            send: sends a message to the JobManager.
-            blobs: blob cache for all slots.
-            fetch: fetches a blob over the link of the job.
-            source: host of the JobManager.
-            environments: network environments of the TaskManager, which serve sealed partitions.
-            datasets: kept datasets of the TaskManager.
-
         Raises:
             ConfigError: the network settings are invalid.
         """
@@ -140,21 +130,9 @@ class RelayedJob:
             case CancelTasks():
                 for slot, attempts in self._by_slot(message.attempts):
                     slot.cancel(self.job_id, attempts)
-            case CommitTasks():
+            case CommitTasks() | TriggerCheckpoint() | AbortCheckpoint() | UpdateGate():
                 for slot, attempts in self._by_slot(message.attempts):
-                    slot.send(self.job_id, CommitTasks(self.job_id, attempts))
-            case TriggerCheckpoint():
-                for slot, attempts in self._by_slot(message.attempts):
-                    slot.send(
-                        self.job_id,
-                        TriggerCheckpoint(self.job_id, message.barrier, attempts, message.is_savepoint, message.stops),
-                    )
-            case AbortCheckpoint():
-                for slot, attempts in self._by_slot(message.attempts):
-                    slot.send(self.job_id, AbortCheckpoint(self.job_id, message.checkpoint_id, attempts))
-            case UpdateGate():
-                for slot, attempts in self._by_slot(message.attempts):
-                    slot.send(self.job_id, UpdateGate(self.job_id, attempts, message.gate, message.descriptors))
+                    slot.send(self.job_id, replace(message, attempts=attempts))
             case KeepDataset():
                 if self._environment is not None:
                     try:

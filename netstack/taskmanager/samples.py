@@ -62,10 +62,6 @@ async def sampled_slots(slots: Iterable[Slot], duration_s: float) -> list[Plain]
 async def sampled_loop(thread: int, duration_s: float) -> list[Plain]:
     """Samples the stack of the thread of an event loop, which runs tasks of all jobs.
 
-    Args:
-        thread: identifier of the thread.
-        duration_s: sampling time.
-
     Returns:
         Rows as from `_rows`, without the names of tasks.
 

@@ -20,11 +20,7 @@ GATHER_S: Final = 0.05
 
 @final
 class StateReports:
-    """The unreported states of one job's attempts.
-
-    Args:
-        send: sends a message to the JobManager.
-    """
+    """The unreported states of one job's attempts."""
 
     def __init__(self, job_id: str, send: Callable[[Message], None]) -> None:
         self._job_id = job_id

@@ -173,11 +173,7 @@ def _merged_job(job: Plain, part: Plain) -> Plain:
 
 
 def merged_details(slots: Sequence[Plain]) -> Plain:
-    """Merges the details (`details.details_document`) of slots into one document.
-
-    Args:
-        slots: documents of the slots that answered.
-    """
+    """Merges the details (`details.details_document`) of slots into one document."""
     jobs: dict[str, Plain] = {}
     for slot in slots:
         for job_id, part in slot["jobs"].items():

@@ -69,11 +69,6 @@ class TaskFactory:
     ) -> RunnableTask:
         """Fetches the blobs of a descriptor, imports its code, and creates its task.
 
-        Args:
-            descriptor: descriptor of the attempt.
-            environment: network environment of the task.
-            reports: receives the reports of the task.
-
         Raises:
             NetstackError: a blob or a function is missing or not allowed.
 

@@ -27,11 +27,6 @@ def agree(ours: Hello, theirs: Hello, peer: str) -> int:
     A feature is used if both sides know it and one requests it: the low half of a hello's bits lists the known ones,
     the high half the requested ones.
 
-    Args:
-        ours: our hello.
-        theirs: the peer's hello.
-        peer: its address, for error texts.
-
     Raises:
         RemoteProtocolError: versions or segment sizes differ.
     """

@@ -45,13 +45,6 @@ def measure(
 ) -> Rounds:
     """Measures everything `repeats` times, round after round, every other round in the opposite order.
 
-    Args:
-        wanted: what, each once.
-        builds: of netstack.
-        repeats: rounds.
-        seconds: the length of most measurements.
-        report: receives a line for each failed measurement, and for each round.
-
     Returns:
         What each measurement gave in which round; nothing for a round in which it failed.
     """

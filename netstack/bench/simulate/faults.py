@@ -39,13 +39,7 @@ _REPEATED: Final = (CheckpointAcknowledged, PartitionConsumable, TaskFailed, Tas
 
 @final
 class Faults:
-    """The faults of one simulation.
-
-    Args:
-        hosts: hosts by name.
-        network: network between them.
-        check: checks the invariants, before and after each fault.
-    """
+    """The faults of one simulation."""
 
     def __init__(
         self, hosts: Mapping[str, Host], network: Network, log_event: LogEvent, check: Callable[[], None]

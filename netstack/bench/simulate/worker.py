@@ -20,11 +20,6 @@ from .scenario import Scenario, random_scenario, smaller
 def shrink(failed: Outcome, play: Callable[[Scenario], Outcome], *, attempts: int) -> tuple[Outcome, int]:
     """Plays simpler scenarios and continues with each one that fails, for whatever reason.
 
-    Args:
-        failed: the outcome to begin with.
-        play: plays one scenario.
-        attempts: maximum number of scenarios to play.
-
     Returns:
         The outcome of the simplest that failed, and how many were played.
     """

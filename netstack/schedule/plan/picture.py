@@ -63,12 +63,7 @@ class Layout:
 
 
 def lay_out(job: JobGraph, heights: Sequence[float]) -> Layout:
-    """Lays out a job graph.
-
-    Args:
-        job: the graph.
-        heights: of the box of each vertex.
-    """
+    """Lays out a job graph."""
     layer_of = _layers(job)
     layers = _items(job, layer_of)
     width = max(sum(_width(item) for item in layer) + _GAP * (len(layer) - 1) for layer in layers) + 2 * _MARGIN
@@ -222,13 +217,7 @@ _NAME_LINES: Final = 4
 
 
 def picture(plan: Plan, width: int, most: int) -> Iterator[str]:
-    """The lines of the picture.
-
-    Args:
-        plan: to draw.
-        width: in columns.
-        most: the most chains that are drawn, the first ones.
-    """
+    """The lines of the picture."""
     job = plan.job
     count = min(len(job.vertices), most)
     inputs: list[list[int]] = [[] for _ in job.vertices]
