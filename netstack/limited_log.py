@@ -31,7 +31,6 @@ class LimitedLog:
     """A logger with a rate limit.
 
     Args:
-        logger: receives the lines.
         clock: returns seconds of a monotonic clock.
         per_second: lines of one kind, on average.
         burst: lines of one kind at once.

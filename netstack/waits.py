@@ -24,7 +24,6 @@ class WaitStatistics:
     Attributes:
         total_s: seconds waited since the meter was created.
         ms_per_s: milliseconds waited per second of the last minute (55 to 60 s): 0 to 1000.
-        longest_s: the longest single wait.
     """
 
     total_s: float

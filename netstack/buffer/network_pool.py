@@ -344,7 +344,6 @@ class UnpooledRequest:
     """Guaranteed unpooled segments of which some may still be in use elsewhere.
 
     Attributes:
-        count: segments requested.
         segments: received so far; owned by the caller once `missing` is 0.
         on_change: called when the last segment arrived, or the network pool was destroyed.
     """

@@ -35,7 +35,6 @@ class StoredBuffer(Buffer):
 
     Attributes:
         parts: the buffers, each compressed with its `PART_HEADER`, or plain.
-        is_compressed: whether the parts are compressed.
         is_glued: whether it comes from a sort-merge file, which Flink marks in the frame.
         is_range: whether its reader is a channel that reads several subpartitions.
     """

@@ -111,7 +111,6 @@ class Trigger:
     """Trigger a checkpoint at these subtasks; a subtask that has already begun it does nothing.
 
     Attributes:
-        barrier: the barrier to broadcast.
         subtasks: subtasks without running producers.
         stops: whether sources end after the barrier.
     """
@@ -135,7 +134,6 @@ class Complete:
     """All subtasks have acknowledged: store the manifest, then call `completed` or `not_stored`.
 
     Attributes:
-        files: one file for each subtask.
         job_goes_on: whether it is a savepoint that does not stop the job; see `Manifest`.
     """
 

@@ -137,7 +137,6 @@ class Manifest:
 
     Attributes:
         created_at: time of its completion, with a time zone; informative only.
-        parallelism: number of subtasks of each task.
         files: exactly one file for every subtask, in any order.
         is_savepoint: whether it is a savepoint, which is never removed automatically.
         job_goes_on: whether it is a savepoint that did not stop its job. Nothing was committed for it, and the job does

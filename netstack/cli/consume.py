@@ -131,9 +131,7 @@ class ConsumePlan:
     """The arguments of one run of `netstack consume`.
 
     Attributes:
-        address: URL of the producer.
         partition_id: id of the partition, in the library's notation.
-        config: network settings of the consumer.
         kind: kind of the records, see `RecordPayloads`.
         columns: columns of rows, see `RecordPayloads`.
         limit: number of records after which to stop; None reads all.
@@ -156,7 +154,6 @@ class Consumption:
 
     Attributes:
         outcome: finished, closed-early (the limit was reached, or the run was cancelled) or error.
-        error: the reason of the outcome error.
     """
 
     def __init__(self, plan: ConsumePlan, show: Callable[[list[Any]], None] | None = None) -> None:

@@ -59,7 +59,6 @@ class Finding:
     """The result of one check.
 
     Attributes:
-        name: the subject of the check.
         verdict: `ok`, `note`, `warn` or `fail`; see the module.
         found: the current value.
         advice: what to change, as a command where possible; empty if nothing needs to change.

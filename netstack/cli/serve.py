@@ -65,9 +65,7 @@ class ServePlan:
     """The arguments of one run of `netstack serve`.
 
     Attributes:
-        listen: URL to listen on.
         partition_id: id of the partition, in the library's notation.
-        config: network settings of the producer.
         records: number of records, if there is no file.
         input_path: a file whose lines are the records.
         kind: type of the records: long, string or bytes.
@@ -96,9 +94,7 @@ class Serving:
 
     Attributes:
         outcome: finished (all records were distributed), closed-early (the run was cancelled before) or error.
-        error: the reason of the outcome error.
         is_released: whether every consumer has released its subpartition.
-        task_events: names of the task events that consumers sent.
     """
 
     def __init__(self, plan: ServePlan, ready: Callable[[str], None]) -> None:

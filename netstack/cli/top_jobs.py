@@ -21,7 +21,6 @@ class VertexView:
     """One vertex of a job. Rates are None in the first sample, percentages while no task has reported them.
 
     Attributes:
-        tasks: number of tasks in each state.
         busy_percent: busy time of its tasks, on average.
         idle_percent: idle time of its tasks, on average.
         backpressured_percent: back-pressured time of its tasks, on average.
@@ -41,7 +40,6 @@ class MasterView:
     """One job.
 
     Attributes:
-        checkpoints: number of complete checkpoints.
         waits_for: description of the slots that are missing; empty if none.
         bottleneck: description of the bottleneck; empty while it is unknown.
         vertices: vertices of the job; none if it has ended.
@@ -77,7 +75,6 @@ class JobManagerView:
     """One JobManager.
 
     Attributes:
-        address: its address, as given on the command line.
         gone: why it cannot be reached; empty if it can. The other fields then have the values of the last sample.
         jobs: its jobs, the newest first; of the ended ones only the last few.
         taskmanagers: its TaskManagers in the order of registration.

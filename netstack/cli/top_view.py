@@ -45,7 +45,6 @@ class JobView:
 
     Attributes:
         slots: number of slots it holds, or waits for.
-        is_open: whether it has its slots.
         age_s: time since it was requested.
         tasks: number of tasks that are `running`, `finished`, `failed`.
         sent_bytes_per_s: bytes sent over the network.
@@ -89,12 +88,8 @@ class TaskManagerView:
     """One TaskManager.
 
     Attributes:
-        address: its address, as given on the command line.
         gone: why it cannot be reached; empty if it can. The other fields then have the values of the last sample.
         hostname: name of its host; empty until the first sample.
-        version: version of netstack.
-        uptime_s: time since it started.
-        memory_bytes: memory for network buffers.
         held_memory_bytes: memory reserved by jobs.
         used_memory_bytes: memory in use by tasks and connections.
         cpu_percent: CPU time since the last sample, in percent of one CPU; None in the first sample.

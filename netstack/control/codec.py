@@ -34,11 +34,7 @@ class Message:
 
 @final
 class MessageCodec:
-    """Encoder and decoder of a set of message classes.
-
-    Attributes:
-        kinds: the message classes.
-    """
+    """Encoder and decoder of a set of message classes."""
 
     def __init__(self, kinds: Iterable[type[Message]]) -> None:
         self.kinds = tuple(kinds)

@@ -53,7 +53,6 @@ class Greeting:
     """The first document from each end.
 
     Attributes:
-        version: version of the control protocol.
         build: release and source fingerprint (`build.own_build`): `0.4.0+1a2b3c4d5e6f`.
         name: name of the process for error texts.
         role: `taskmanager`, `jobmanager`, `client` or `subscriber`.

@@ -32,7 +32,6 @@ class OpenJob(Message):
 
     Attributes:
         job_id: 16 hex digits, globally unique.
-        name: name of the job for people.
         memory_timeout_s: how long to wait for memory that other jobs hold.
         data_address: address at which other TaskManagers reach this one; shuffle descriptors contain it.
         network: settings of the job's own network environment; None: the job uses the shared one.
@@ -73,7 +72,6 @@ class UpdateGate(Message):
 
     Attributes:
         attempts: attempts of one job vertex.
-        gate: index of the input gate.
         descriptors: packed `ShuffleDescriptors`.
     """
 
@@ -93,11 +91,7 @@ class ReleasePartitions(Message):
 
 @dataclass(frozen=True, slots=True)
 class KeepDataset(Message):
-    """Keeps partitions of the job after it is closed, until `DropDataset`.
-
-    Attributes:
-        names: names of the partitions at this TaskManager.
-    """
+    """Keeps partitions of the job after it is closed, until `DropDataset`."""
 
     job_id: str
     key: str
@@ -197,7 +191,6 @@ class AskStacks(Message):
     """Requests the stacks of a job's tasks; answered by `Stacks`.
 
     Attributes:
-        token: identifies the request.
         sampled_s: 0: the current stack of each task; else the stacks of its processes, sampled for this long.
     """
 
@@ -215,7 +208,6 @@ class Ask(Message):
 
     Attributes:
         token: identifies the request; chosen by the client.
-        document: arguments of the request.
     """
 
     token: int
@@ -244,12 +236,7 @@ class AskRefused(Message):
 
 @dataclass(frozen=True, slots=True)
 class OperatorEvent(Message):
-    """A message between an operator and its coordinator in the JobManager; order is preserved.
-
-    Attributes:
-        attempt: the attempt of the operator's task.
-        event: the payload.
-    """
+    """A message between an operator and its coordinator in the JobManager; order is preserved."""
 
     job_id: str
     attempt: Attempt

@@ -99,7 +99,6 @@ class CheckpointAcknowledged(Message):
     """An attempt stored its part of a checkpoint.
 
     Attributes:
-        crc32: checksum of the file.
         report: durations and the size of the channel state.
     """
 
@@ -222,7 +221,6 @@ class PartitionSealed(Message):
     Attributes:
         files: prefix of its file names in the TaskManager's folder.
         drain: the `drain` flag of its EndOfData.
-        stored_bytes: bytes on disk.
     """
 
     job_id: str

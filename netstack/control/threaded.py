@@ -34,7 +34,6 @@ class ThreadedLink:
 
     Attributes:
         peer: name of the other end for error texts.
-        greeting: greeting of the other end.
     """
 
     def __init__(self, connect: Connect) -> None:

@@ -14,8 +14,6 @@ class ChannelStatistics:
 
     Attributes:
         is_local: whether it reads a partition of its own TaskManager.
-        partition_id: the partition it reads.
-        subpartition: the subpartition it reads.
         queued_buffers: data buffers and events received and not polled. For a local channel: the available elements of
         the subpartition's queue, without an unflushed open buffer and without elements behind a blocking event.
         queued_bytes: bytes in them.

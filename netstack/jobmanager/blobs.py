@@ -61,7 +61,6 @@ class BlobServer:
     """Serves the blobs of a JobManager.
 
     Args:
-        store: stores the packages.
         blobs: stores the data that schedulers offloaded.
         in_thread: runs file access.
         is_shared: whether TaskManagers receive the path of a package, because they may share the file system.
@@ -184,7 +183,6 @@ class Uploads:
     """The uploads of all clients.
 
     Args:
-        store: stores whole packages.
         in_thread: runs blocking calls.
         used: returns the packages that jobs use.
     """

@@ -85,8 +85,6 @@ class CheckpointReport:
         is_savepoint: whether it is a savepoint, which is never removed automatically.
         triggered_s: time of the trigger on trio's clock.
         duration_s: from the trigger until its manifest was stored, or until it was aborted.
-        size_bytes: size of all acknowledged files.
-        store_s: time to store the manifest.
         subtasks: reports of the subtasks in order of acknowledgement: `task`, `subtask` and its measurements.
     """
 

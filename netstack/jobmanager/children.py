@@ -49,7 +49,6 @@ class TaskManagerSettings:
     Attributes:
         memory_bytes: memory for network buffers of each TaskManager.
         allow: prefixes of the functions that they may run; `*`: any.
-        is_restarting: whether a TaskManager that dies is restarted.
         flags: additional flags of `netstack taskmanager`.
     """
 

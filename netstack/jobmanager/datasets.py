@@ -35,12 +35,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True)
 class KeptPartition:
-    """One partition of a dataset.
-
-    Attributes:
-        name: name of the partition in the cluster.
-        address: address of the TaskManager that serves it.
-    """
+    """One partition of a dataset."""
 
     name: str
     address: str
@@ -94,8 +89,6 @@ class Datasets:
     """The kept datasets of one JobManager.
 
     Args:
-        store: stores their records.
-        taskmanagers: the registered TaskManagers.
         in_thread: runs blocking calls.
         most_bytes: limit for all datasets together; None: no limit.
         log: receives a message for each dropped dataset.

@@ -74,7 +74,6 @@ class HeldFailures:
 
     Args:
         heard_s: returns when a TaskManager was last heard; None if it is lost.
-        patience_s: maximum time a failure is held.
     """
 
     def __init__(self, heard_s: Callable[[str], float | None], patience_s: float = PATIENCE_S) -> None:

@@ -49,9 +49,7 @@ class JobMaster:
     """The master of one job; `run` executes the job to its end.
 
     Attributes:
-        log: log of the job for people.
         tasks: places and results of the tasks.
-        history: ended checkpoints.
         blocked: slots whose event loop is blocked by user code, by TaskManager and slot.
         end: how the job ended; None before.
         ended: set when `run` has ended in any way.

@@ -46,7 +46,6 @@ class JobRecord:
         placement: fixed placement (`Jobs.submit`).
         coordinator: coordinator in this process (`Jobs.submit`).
         scheduler: its scheduler until it runs; then the master has it.
-        master: its master while it runs.
         last: its details at its end.
         waits_for: why it does not run, or why its end is not stored yet.
         is_taken_up: whether an earlier JobManager ran it.

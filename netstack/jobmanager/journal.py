@@ -24,7 +24,6 @@ class JobJournal:
     """The journal of one job.
 
     Attributes:
-        log: log of the job for people.
         blocked: slots whose event loop is blocked by user code, by TaskManager and slot.
     """
 

@@ -108,7 +108,6 @@ class Failed:
     Attributes:
         text: task, place and error.
         task: name of the job vertex; empty if no task caused the failure.
-        attempt: attempt of the subtask.
         report: checked failure report; empty without a Python exception, for example when a process died.
     """
 
@@ -123,11 +122,7 @@ class Failed:
 
 @final
 class FailureHistory:
-    """The first and the newest failures of a job.
-
-    Attributes:
-        left_out: number of discarded entries.
-    """
+    """The first and the newest failures of a job."""
 
     def __init__(self) -> None:
         self.left_out = 0

@@ -32,7 +32,6 @@ class LatencyStatistics:
 
     Attributes:
         origin: name of the vertex that forwarded the marker (edge) or emitted it (source).
-        vertex: name of the vertex that received it.
         of: `edge` or `source`.
         quantile: 0.5, 0.99, or 1 for the maximum.
         seconds: latency at this quantile of the latest markers.
@@ -53,12 +52,9 @@ class JobStatistics:
 
     Attributes:
         restarts: restarts since this JobManager runs it; each region failure counts.
-        checkpoints_completed: completed checkpoints and savepoints.
         checkpoints_failed: checkpoints that were declined, timed out or could not be stored.
         checkpoint_age_s: time since the newest complete checkpoint was triggered; None before the first.
-        checkpoint_bytes: size of that checkpoint.
         blocked_s: how long user code has blocked the event loop of a slot; the maximum of all slots.
-        missing_slots: slots that the job waits for.
     """
 
     job_id: str
@@ -78,7 +74,6 @@ class JobManagerStatistics:
     """Statistics of a JobManager.
 
     Attributes:
-        free_slots: slots that no job uses.
         jobs: number of jobs in each state, including remembered ended jobs.
         latencies: latencies of the running jobs, at most `MOST_LATENCIES` of each job, with three quantiles.
     """

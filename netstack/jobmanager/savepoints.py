@@ -38,7 +38,6 @@ class OperatorState:
     """The kinds of state of one operator in a savepoint.
 
     Attributes:
-        has_own: whether a subtask has operator state.
         has_prepared: whether a subtask has prepared output to commit.
         keyed: the key types of its non-empty keyed states.
     """
@@ -60,8 +59,6 @@ class SavepointContents:
 
     Attributes:
         operators: operators with state, by uid or name.
-        parallelism: number of subtasks of each operator.
-        in_flight: edges with in-flight records.
     """
 
     operators: dict[str, OperatorState] = field(default_factory=dict)

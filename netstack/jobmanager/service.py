@@ -61,10 +61,7 @@ class JobManager:
     """A JobManager; created by `open_jobmanager`. It implements `Cluster` for its jobs.
 
     Attributes:
-        address: bound URL.
         blob_server: serves offloaded data and packages to TaskManagers.
-        jobs: running and ended jobs.
-        store: storage of jobs in the folder.
         watch: takes snapshots of the cluster.
     """
 

@@ -23,7 +23,6 @@ class ZippedPackage:
     """A package as an importable zip file.
 
     Attributes:
-        name: import name.
         data: the zip file; `name` is its top-level entry.
         sha256: SHA-256 of the zip file in hex.
     """

@@ -33,12 +33,10 @@ class ConnectedTaskManager:
 
     Attributes:
         location: its name and data address.
-        control_address: its control address for other processes.
         slots: number of its slots that are used.
         registered_at: seconds since 1970.
         heard_s: time of its last message on trio's clock.
         opening: jobs that it is opening, with the slots that they receive afterwards.
-        jobs: jobs that it has opened.
         lost_because: why it was lost; empty while it is connected.
     """
 

@@ -170,7 +170,6 @@ class Measurement:
     """A measurement of a job.
 
     Attributes:
-        seconds: duration.
         records_per_s: records per second that the consumers of its sources read.
         bottleneck: bottleneck of the last snapshot (`bottleneck_of`).
     """
@@ -188,9 +187,6 @@ class Proposal:
     Attributes:
         setting: name for people.
         path: path in the definition; for an operator `("operators", its name, the setting)`.
-        before: current value.
-        after: proposed value.
-        why: reason with its numbers.
     """
 
     setting: str

@@ -59,7 +59,6 @@ class OpenBuffers:
     """The open buffers of one partition, for `PartitionWriter` and its emissions.
 
     Attributes:
-        partition: the partition in which they are queued.
         builders: one for each slot; a builder that is full at position 0 means that none is open.
         pens: the pen of each slot's builder.
         ends_record: whether segments may exceed the quota and the pool's size, to complete a record.

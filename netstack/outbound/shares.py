@@ -12,11 +12,9 @@ class Shares:
     """The shares of a batch, in the order of writing.
 
     Attributes:
-        counts: the number of records in each share.
         width: bytes of each payload.
         has_runs: whether shares are runs; else they are cells.
         body: the payloads of all shares, or their cells; owned by this object.
-        index: the next share.
         offset: where the bytes of the next share begin.
     """
 

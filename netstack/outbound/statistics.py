@@ -43,8 +43,6 @@ class SendingChannelStatistics:
     """A snapshot of one channel at the producer.
 
     Attributes:
-        partition_id: the partition it reads.
-        subpartition: the subpartition it reads.
         credit: data buffers it may still send.
         credits_granted: credit received so far.
         buffers: data buffers sent.

@@ -65,7 +65,6 @@ class RecordDeserializer:
             as a list of `bytes`, which costs less than a `memoryview` and a call for each.
         spill: where records above the threshold are gathered.
         spill_threshold_bytes: longest record that is gathered in memory.
-        max_record_bytes: longest accepted record.
         accepts_runs: whether the stream may have runs; Flink's streams have none.
 
     Raises:

@@ -100,7 +100,6 @@ class FlinkRows:
         elements: whether records are stream elements, as between the tasks of a job, or plain rows.
 
     Attributes:
-        schema: the schema of the batches.
         watermark: the last one among the records, in milliseconds; None before the first.
 
     Raises:

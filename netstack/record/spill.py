@@ -129,8 +129,6 @@ class SpillFile:
     """The bytes of one record on disk. Its creator calls `close`; a map stays valid afterwards.
 
     Attributes:
-        directory: its directory, for error texts.
-        wanted_bytes: length of the record.
         size_bytes: bytes written so far.
     """
 

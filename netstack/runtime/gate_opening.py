@@ -37,11 +37,7 @@ _CHANNELS_A_TURN: Final = 32  # about 1 ms: hundreds of gates may open at once, 
 
 @final
 class GateOpener:
-    """Opens the gates of one NetworkEnvironment.
-
-    Attributes:
-        gates: the open gates, with the connections that each one reads.
-    """
+    """Opens the gates of one NetworkEnvironment."""
 
     def __init__(
         self,

@@ -72,11 +72,7 @@ async def _go_on() -> None:
 
 @final
 class ThreadParking:
-    """Waits as a thread; for one thread at a time.
-
-    Attributes:
-        waits: how often it parked.
-    """
+    """Waits as a thread; for one thread at a time."""
 
     def __init__(self, visits: Visits, pumps: Callable[[], Iterable[Pump]]) -> None:
         """Created in the loop.

@@ -18,7 +18,6 @@ class AcceptedStatistics:
     Attributes:
         peer: the consuming process.
         connection: bytes and calls.
-        channels: the open channels, with their credit.
     """
 
     peer: str
@@ -31,7 +30,6 @@ class DialledStatistics:
     """A connection on which this TaskManager consumes.
 
     Attributes:
-        address: the producer's address.
         connection: bytes and calls.
     """
 

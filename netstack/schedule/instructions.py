@@ -66,7 +66,6 @@ class UpdateGate:
     """Send deployed consumers the locations of partitions that were unknown at their deployment.
 
     Attributes:
-        subtasks: the consumers.
         gate: the index of the input gate, in the order of their descriptors.
         descriptors: a compressed list (`ShuffleDescriptors`) that overrides what the consumers have.
     """
@@ -108,7 +107,6 @@ class ReleasePartitions:
 
     Attributes:
         partitions: numbers.
-        attempts: the attempt of each producer.
     """
 
     partitions: IndexArray

@@ -51,28 +51,18 @@ from .work import MATCHES_PER_UNIT, WorkKind, WorkQueue
 class Progress:
     """The failure-free part of a scheduler.
 
-    Args:
-        job_id: of this execution.
-        offloader: for descriptors.
-        settings: of the scheduler.
-
     Raises:
         ConfigError: the job cannot be scheduled in this way.
 
     Attributes:
         topology: the subtasks, partitions and groups so far.
         executions: state and attempt of each subtask.
-        versions: version of each subtask.
-        tracker: locations of partitions.
-        allocation: slots of subtasks.
-        deployment: makes descriptors.
         release: decides which partitions are no longer needed.
         work: queued work.
         strategy: decides which subtasks are scheduled when.
         taskmanagers: by name of each registered TaskManager, its places in `locations`: one, or one for each slot.
         locations: every place so far, by number.
         out: instructions of this step.
-        now_s: the time of this step.
         on_released: called with subtasks whose slots were returned; set by `recovery`.
         deployed_s: by subtask, when its current attempt was deployed.
         took_s: by finished subtask, seconds from deployment to its end.

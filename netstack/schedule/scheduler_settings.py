@@ -25,7 +25,6 @@ class SchedulerSettings:
     Attributes:
         mode: how tasks are spread over TaskManagers.
         placement: the TaskManager of each subtask; None leaves that to `mode`. Cannot be combined with mode TASKS.
-        slots: timeouts of slots.
         offload: which parts of descriptors go to the blob store.
         adaptive: how the parallelism of a dynamic job is decided.
         hybrid: when hybrid results of a dynamic job count as consumable.
@@ -91,13 +90,11 @@ class SchedulerStatistics:
     """A snapshot of a scheduler.
 
     Attributes:
-        deployed: attempts that were deployed.
         failures: failures that the restart strategy decided about.
         restarts: failures that it answered with a restart.
         restarted: subtasks that were reset for another attempt.
         stale: reports, requests and timers about something superseded.
         steps: pieces of queued work.
-        descriptors: the cache of shuffle descriptors.
         speculation: None where it is off.
     """
 

@@ -127,7 +127,6 @@ class Rival:
     Attributes:
         state: SCHEDULED while it waits for a slot; CANCELING when another attempt has won.
         slot: None before it has one.
-        deployed_s: when it was deployed.
         has_share: whether its slot is the logical slot of the subtask: it was the current attempt.
     """
 

@@ -42,7 +42,6 @@ class SealedFiles:
     Attributes:
         name: start of the file names.
         drain: the drain flag of its EndOfData.
-        stored_bytes: bytes on disk.
     """
 
     name: str
@@ -57,7 +56,6 @@ class ShuffleFolder:
 
     Attributes:
         prefix: start of the names of this process's files.
-        open_files: partitions with open files.
     """
 
     def __init__(self, parent: str | None, name: str, prefix: str = "") -> None:

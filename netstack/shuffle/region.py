@@ -23,7 +23,6 @@ class Region:
     Attributes:
         number: in the order of the cuts.
         buffers: number of buffers in memory, of all subpartitions.
-        is_cut: whether it is complete.
         is_torn: whether it was cut inside a record.
     """
 

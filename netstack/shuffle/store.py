@@ -42,8 +42,6 @@ class PartitionStore:
         index: its regions; for a sealed blocking partition empty, since the index file has them.
         page_bytes: size of a network buffer.
         drain: the drain flag of its EndOfData.
-        is_sealed: whether everything is on disk.
-        stored_bytes: bytes on disk.
         compression: decides which pages are compressed, and counts them.
         failure: why its producer failed; None without a failure.
         error: why writing failed; None without an error.

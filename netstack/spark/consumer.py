@@ -41,8 +41,6 @@ class StreamLocation:
 
     Attributes:
         address: the URL of the producing TaskManager, or of the Subscriber.
-        format: the format of the records.
-        dialect: the dialect of the connections.
         segment_size_bytes: the size of a network buffer; equal at both ends.
         secret_file: the file with the shared secret; None for no secret.
         retry_s: how long a lost connection is retried.

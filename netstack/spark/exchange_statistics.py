@@ -30,7 +30,6 @@ class ExchangeChannel:
         producer: the partition of the input DataFrame.
         consumer: the partition of the result.
         is_local: whether producer and consumer are the same task.
-        rows: the rows that were sent.
         batches: the Arrow batches that were sent.
         bytes: the bytes that were sent, with length prefixes.
         buffers: the network buffers that were sent.

@@ -52,13 +52,11 @@ class ExchangeJob:
     """The settings of all tasks.
 
     Attributes:
-        keys: the names of the key columns.
         into: the number of tasks that get rows; None is all of them.
         max_parallelism: the number of key groups; None is Flink's default for `into`.
         buffer_timeout_s: the longest time a row waits for its network buffer to fill; None waits for full buffers.
         batch_bytes: the approximate size of the batches on the channels.
         network: settings of `NetworkConfig`, without the memory.
-        token: the shared secret of this exchange.
         ports: first and last port a task may listen on; None is any port.
         setup_timeout_s: the longest time to open the gate.
         build: `own_build` of the driver, which every task must run; empty disables the check.
@@ -89,11 +87,7 @@ class ExchangeJob:
 
 @final
 class TargetSelector(ChannelSelector):
-    """Selects the subpartition that was set before.
-
-    Attributes:
-        target: the subpartition.
-    """
+    """Selects the subpartition that was set before."""
 
     target = 0
 

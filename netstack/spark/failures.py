@@ -67,7 +67,6 @@ class FailureExplanation:
     """The explanation of an error.
 
     Attributes:
-        text: one sentence.
         is_final: whether every retry would fail in the same way.
         is_shortage: whether slots were missing, which may become available again.
     """

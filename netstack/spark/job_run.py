@@ -61,7 +61,6 @@ class TaskManagerJob:
     """The settings of all TaskManagers.
 
     Attributes:
-        jobmanager: the URL of the JobManager.
         token: the secret of this run.
         memory_bytes: the memory for network buffers of each TaskManager.
         slots_in: `processes` or `loop`.
@@ -176,12 +175,7 @@ def run(
 @final
 @dataclass(frozen=True, slots=True)
 class SparkCluster:
-    """A cluster that `open_spark_cluster` has opened.
-
-    Attributes:
-        jobmanager: the JobManager, in this process.
-        client: a client that is connected to it.
-    """
+    """A cluster that `open_spark_cluster` has opened."""
 
     jobmanager: JobManager
     client: JobClient

@@ -52,7 +52,6 @@ class Publisher:
 
     Args:
         network: serves the partitions.
-        name: the stream's name.
         folder: stores the epochs of this stream only; created if missing.
         subpartitions: the number of tasks that may read an epoch in parallel.
         resume: the number of the epoch to write next, as `cut` returned it before the worker stored its state; None

@@ -33,7 +33,6 @@ class SparkSettings:
         start_timeout_s: the longest time for a barrier stage to start.
         setup_timeout_s: the longest time to open sockets and exchange addresses.
         grace_s: how long after a run's planned end the driver cancels its job.
-        wait_for_executors_s: how long a session waits for its executors.
         tables_timeout_s: the longest time to write the tables of a sweep.
         is_measured: whether Spark's speed is measured; then the JVM has its default compiler, and starts more slowly.
         app_name: the name in Spark's UI.

@@ -78,10 +78,8 @@ class StagedRows(WriterCommitMessage):
 
     Attributes:
         writer: the id of the query, or of the `save`.
-        batch: the number of the micro-batch.
         partition: the task's partition.
         token: the id of the attempt; empty if the task had no rows, or the batch was committed before.
-        rows: the number of rows that the Subscriber has received.
     """
 
     writer: str

@@ -32,7 +32,6 @@ class Slice(InputPartition):
 
     Attributes:
         endpoint: the index of the producer.
-        subpartition: the index of the subpartition.
         start: the first epoch; -1 for a partition without epochs.
         end: the epoch after the last one.
     """

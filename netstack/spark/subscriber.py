@@ -66,7 +66,6 @@ class Epoch:
     Attributes:
         number: counted from 0, without gaps.
         writer: the id of the query, or of the `save`.
-        batch: the number of the micro-batch.
     """
 
     number: int
@@ -85,7 +84,6 @@ class Subscriber:
 
     Args:
         address: the URL to listen at.
-        name: the stream's name.
         folder: stores the epochs of this stream only; created if missing.
         resume: the first epoch that is not processed, as the worker stored it; None is the first epoch that is kept.
         max_epochs: the most epochs that wait to be processed.
@@ -194,7 +192,6 @@ class SubscriberPort:
     """Serves writers.
 
     Args:
-        name: the stream's name.
         folder: called in threads, one call at a time.
         network: opens gates to writers.
         secret: shared with the writers.

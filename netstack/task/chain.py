@@ -73,7 +73,6 @@ class ChainedOperator:
     """One operator of a chain.
 
     Attributes:
-        out: its output.
         main: the target of its main output.
         waiting: records that wait for `settle`.
         counted: number of records received, if it is counted here.
@@ -118,7 +117,6 @@ class OperatorChain:
         head: the operator that reads the gates; None without gates.
         has_waiting: whether records may wait in front of operators other than the head.
         settles_often: whether one of these operators is async, so that records should not wait for the end of a slice.
-        records_in: number of records from gates and sources.
     """
 
     def __init__(self, task: TaskInformation, bound: Mapping[str, BoundOperator], output: TaskOutput) -> None:

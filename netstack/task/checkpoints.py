@@ -57,8 +57,6 @@ class SubtaskReport:
         alignment_s: time from the first to the last barrier.
         timed_out: whether the checkpoint became unaligned here because of its timeout.
         snapshot_s: time without record processing, for forwarding the barrier and taking the state.
-        input_bytes: channel state of the inputs.
-        output_bytes: channel state of the outputs.
         gather_s: time from the snapshot until the channel state was complete.
     """
 

@@ -59,7 +59,6 @@ class Target(NamedTuple):
     """A receiver of records.
 
     Attributes:
-        push: takes one record.
         push_batch: takes several records, in order.
         steps: the operators that these functions are generated from, if any.
         end: the receiver after the last of these steps.

@@ -271,9 +271,7 @@ class Edge:
 
     Attributes:
         arrays: staged arrays; they precede all staged records.
-        slices: staged records.
         target: receives records and arrays from operators.
-        writer: writes them.
     """
 
     __slots__ = ("_operators", "_takes_arrays", "arrays", "slices", "target", "writer")

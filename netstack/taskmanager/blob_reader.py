@@ -45,7 +45,6 @@ class BlobReader:
     Args:
         cache_bytes: limit of all cached blobs, and separately of all decoded lists; a larger blob is cached alone.
         directory: folder for files; None: the system's temporary folder.
-        retries: number of retries of a failed fetch.
 
     Raises:
         ConfigError: `retries` is negative, or `cache_bytes` is not positive.

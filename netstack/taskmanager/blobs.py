@@ -138,7 +138,6 @@ class BlobPlaces:
     """Reads blobs from the places that a JobManager names.
 
     Args:
-        name: name of this TaskManager for people.
         secret: secret shared with the other TaskManagers, or None.
         timeout_s: limit for connecting, and for each part.
     """

@@ -60,7 +60,6 @@ class Environments:
     Args:
         address: bound address of the data port.
         network: settings of the shared environment, except its memory.
-        pool: memory of the TaskManager.
         secret: secret to prove on dialled streams.
         connect: connects to an address (`NetworkEndpoint`).
         on_stream_end: called when a connection passed to `accept` has ended.

@@ -56,11 +56,7 @@ class ForkedSlot:
 
 @final
 class ForkServer:
-    """The supervisor's interface to the fork server; created by `start_fork_server`. Only one task may call `fork`.
-
-    Attributes:
-        pid: process id of the fork server.
-    """
+    """The supervisor's interface to the fork server; created by `start_fork_server`. Only one task may call `fork`."""
 
     def __init__(self, pid: int, connection: socket.socket) -> None:
         self.pid = pid

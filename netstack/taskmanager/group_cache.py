@@ -30,7 +30,6 @@ class GroupCache(Generic[Value]):
     All times are seconds of one monotonic clock of the caller.
 
     Args:
-        max_entries: maximum number of values.
         max_bytes: limit of all sizes given to `put`; None: no limit. A larger value is not cached.
         expire_after_s: unused values are dropped after this time.
 

@@ -78,11 +78,9 @@ class JobScope:
     """One job at a TaskManager, from its wait for memory to its end.
 
     Attributes:
-        name: name of the job for people.
         network: settings of the job's own network environment; None: the shared one.
         tasks: attempts that have not ended.
         began_s: time of its opening on trio's clock.
-        reports: batches state reports.
         environment: its network environment; None before it is open.
     """
 

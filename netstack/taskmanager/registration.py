@@ -36,8 +36,6 @@ class Registration:
     """The registration of a TaskManager at one JobManager; `run` maintains it.
 
     Args:
-        config: settings of the TaskManager.
-        facts: returns the facts for the greeting.
         serve_driver: serves the JobManager at the other end of a link until the link is lost.
         processes: the slot processes, which must be ready first; None: tasks run in this process.
     """

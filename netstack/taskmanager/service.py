@@ -78,7 +78,6 @@ class TaskManager:
 
     Attributes:
         address: bound URL for data and control.
-        control_address: URL of the control port.
     """
 
     def __init__(

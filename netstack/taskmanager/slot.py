@@ -123,15 +123,12 @@ class Slot:
     """One slot with its current process.
 
     Args:
-        server: forks its processes.
         on_end: called when a process with jobs has ended, with the prefix of its files and the names of its sealed
             files; its other files are garbage.
         another_port: reserves another port for a slot, given its index and the URL whose port is taken.
 
     Attributes:
         number: index of the slot, from 0.
-        url: its data address.
-        memory_bytes: memory for network buffers.
         metrics: its metrics address as its process reports it; None if it serves no metrics.
         jobs: its jobs by id.
         blocked_s: how long its event loop has been blocked; 0 if it is not.

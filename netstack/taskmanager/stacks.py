@@ -33,7 +33,6 @@ class Frame:
     """One frame of a stack.
 
     Attributes:
-        file: source file.
         line: line number; 0 if unknown.
     """
 

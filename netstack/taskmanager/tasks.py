@@ -57,7 +57,6 @@ class TaskAttempt:
     Attributes:
         attempt: vertex, subtask, attempt.
         slot: its slot according to the descriptor.
-        state: its state for people.
     """
 
     def __init__(self, descriptor: TaskDeploymentDescriptor, scope: JobScope) -> None:

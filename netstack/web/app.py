@@ -61,10 +61,6 @@ class Web:
         sessions: decides which requests are authorised.
         may_change: whether requests may cancel jobs and take savepoints.
         facts: extra fields of each snapshot.
-
-    Attributes:
-        app: the ASGI application.
-        history: past snapshots.
     """
 
     def __init__(

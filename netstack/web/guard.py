@@ -47,7 +47,6 @@ class Guard:
     """An ASGI middleware that checks each request.
 
     Args:
-        app: the wrapped application.
         names: accepted host names, in addition to those of this host and any IP address.
     """
 

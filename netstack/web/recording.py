@@ -125,9 +125,6 @@ class _Recorder:
 class Recording:
     """Writes a recording to a new file; a context manager. All calls block.
 
-    Args:
-        path: path of the file.
-
     Raises:
         OSError: the file cannot be written; every method may raise it.
 

@@ -63,7 +63,6 @@ class ConnectionStatistics:
 
     Attributes:
         state: its state (`states`).
-        bytes_received: bytes received.
         bytes_sent: bytes written to the socket.
         sends: gathering writes.
         receives: reads that returned bytes.

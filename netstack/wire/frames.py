@@ -17,7 +17,6 @@ class Hello:
     """The first frame in each direction.
 
     Attributes:
-        version: protocol version.
         segment_size_bytes: largest payload of a data buffer that this side sends.
         features: bits; a feature is used if both sides know it and one requests it (`greeting`).
         software: name and version, for error texts.
@@ -118,11 +117,7 @@ class SegmentRequest:
 
 @dataclass(frozen=True, slots=True)
 class UnknownChannel:
-    """The consumer sent a frame for a channel that it never opened (from codecs that identify channels by id).
-
-    Attributes:
-        text: describes the frame and the channel.
-    """
+    """The consumer sent a frame for a channel that it never opened (from codecs that identify channels by id)."""
 
     text: str
 

@@ -77,7 +77,6 @@ class Outcome:
         clock_s: duration in virtual seconds.
         deaths: number of ended host lives.
         detail: traceback of the failure.
-        situations: count of each situation.
     """
 
     scenario: Scenario
@@ -148,11 +147,8 @@ class Cluster:
     """One simulation, as described in the module.
 
     Attributes:
-        clock: virtual clock.
-        network: network between the hosts.
         events: the last events.
         clock_s: virtual seconds so far.
-        history: history of a checked job.
     """
 
     def __init__(self, scenario: Scenario, folder: Path) -> None:

@@ -83,7 +83,6 @@ class Anomaly:
 
     Attributes:
         kind: `lost`, `repeated`, `committed`, `state too old`, `overtaken`, `stale`, `disorder` or `unfinished`.
-        text: one sentence.
         witness: the events that show it, in order.
     """
 

@@ -37,7 +37,6 @@ class Disk:
     """The disk of a host, which replaces threads that write files.
 
     Attributes:
-        delay_s: delay of every operation.
         room_bytes: maximum file size, as on a full disk; None: unlimited.
     """
 

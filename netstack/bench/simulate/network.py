@@ -135,8 +135,6 @@ class Network(Transport):
 
     Attributes:
         digest: digest of all delivered byte counts and times; equal for equal runs.
-        streams: open stream ends.
-        deaths: number of processes that died.
     """
 
     def __init__(self, chance: random.Random, call_at: CallAt) -> None:

@@ -46,7 +46,6 @@ class Outside:
     Attributes:
         committed: committed records of each job, by its name.
         failures: remaining failures of user code, by kind.
-        tokens: number of issued tokens.
     """
 
     def __init__(self) -> None:

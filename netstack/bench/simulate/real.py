@@ -100,9 +100,7 @@ class Verdict:
     """The result of a run.
 
     Attributes:
-        faults: executed faults.
         lives: started attempts of sources and sinks; one of each without a restart.
-        events: the history.
         anomalies: violations; empty on success.
     """
 

@@ -122,25 +122,17 @@ class Scenario:
         seed: seed of task order, pieces of bytes and all other chance.
         taskmanagers: number of hosts `tm-0`, `tm-1`, ...
         movement: `STREAMING` and `CHECKED` take checkpoints; the others keep partitions and restart regions.
-        mode: checkpoint mode.
-        interval_s: checkpoint interval.
         stages: stages between sources and counters, each one of `STAGES`.
         parallelism: parallelism of sources, stages, counters and sinks.
-        records: records of each source subtask.
         pace_s: pause of a source between reads of up to `batch` records.
         batch: records per read.
         segment_bytes: size of a network buffer.
-        own_network: whether the job has its own network settings.
-        debloats: whether buffer debloating is on.
-        restart: kind of restart strategy.
         resume_grace_s: `resume_grace_s` of the network.
         faults: faults in order of time.
         acts: user actions in order of time.
         is_placed: whether subtasks have fixed, spread places.
         load_balance: load balance mode otherwise.
         speculates: whether slow tasks get second attempts.
-        bad_commits: number of commits that fail.
-        has_second: whether a second job is submitted.
         has_prompt: whether some streaming edges are prompt.
     """
 
@@ -202,8 +194,6 @@ class Size:
 
     Attributes:
         width: largest parallelism.
-        records: records of each source subtask.
-        lasts_s: duration of a source.
     """
 
     taskmanagers: tuple[int, ...]

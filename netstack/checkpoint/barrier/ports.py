@@ -64,7 +64,6 @@ class BarrierStatistics:
         blocked_channels: number of channels whose producers are blocked by it.
         open_channels: number of channels that have not ended.
         completed: number of checkpoints that received all barriers.
-        aborted: number of aborted checkpoints.
         timed_out: number of checkpoints that this task made unaligned.
         last: alignment of the last completed checkpoint; None before.
     """

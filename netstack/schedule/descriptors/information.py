@@ -169,7 +169,6 @@ class OperatorInformation:
         name: unique in the job.
         kind: how its function is called.
         function: `package.module:attribute`; may be empty.
-        parameters: plain data for it.
     """
 
     name: str
@@ -187,7 +186,6 @@ class InputInformation:
         edge: that it reads.
         partitioner: how its records chose their channel, such as `hash`.
         function: the partitioner's function: for `hash` the key of a record; empty without.
-        producers: number of subtasks that write to it.
         is_pointwise: whether each of them writes to a part of the consumers only.
     """
 

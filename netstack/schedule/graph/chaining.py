@@ -21,7 +21,6 @@ class Condition:
 
     Attributes:
         number: `C1` to `C11`.
-        holds: whether it allows chaining.
         text: what it compared, such as `parallelism 1 and 2 differ`.
         is_waived: it does not hold but is not needed: the source becomes an input of the chain.
     """

@@ -164,7 +164,6 @@ class GeneratedJob:
     """A job graph and its chaining.
 
     Attributes:
-        job: the job graph for the scheduler.
         chaining: which operators each vertex runs, and why.
     """
 

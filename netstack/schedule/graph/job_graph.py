@@ -246,7 +246,6 @@ class JobGraph:
     """A whole job.
 
     Attributes:
-        name: for messages.
         vertices: in topological order.
         datasets: that they write.
         edges: that they read, in the order of inputs within each consumer.

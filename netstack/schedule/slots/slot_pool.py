@@ -44,12 +44,7 @@ class SlotPoolSettings:
 
 @final
 class SlotPool:
-    """The slots of one job.
-
-    Args:
-        mode: how requests and slots are matched.
-        settings: timeouts.
-    """
+    """The slots of one job."""
 
     def __init__(
         self, mode: LoadBalanceMode = LoadBalanceMode.NONE, settings: SlotPoolSettings = SlotPoolSettings()

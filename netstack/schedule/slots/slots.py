@@ -61,7 +61,6 @@ class SlotRequest:
     Attributes:
         group: its number; identifies the request.
         profile: what it needs.
-        load: number of its tasks.
         preferred: the preferred locations of its members, one after the other.
         taskmanager: the only TaskManager whose slots it accepts; empty: any.
     """
@@ -81,7 +80,6 @@ class SlotDemand:
     Attributes:
         loads: for each pending request, its number of tasks.
         slots: number of slots of each TaskManager that tasks of the job use; its other slots are free for requests.
-        tasks: number of tasks of the job on each TaskManager.
     """
 
     loads: tuple[int, ...]

@@ -31,7 +31,6 @@ class Topology:
         most_decided: the most subtasks that a vertex whose parallelism is decided at run time can get.
 
     Attributes:
-        job: as given.
         groups: which subtasks consume which partitions.
     """
 
