@@ -23,7 +23,6 @@ from .answers import answer_finding
 from .buffer_section import buffers_section
 from .buffers import buffer_curves, buffer_findings
 from .charts import latency_figure, legend, throughput_figure
-from .costs import costs_section
 from .filters import Filters
 from .frontier import frontier_section
 from .hosts import hosts_section
@@ -31,7 +30,7 @@ from .on_spark import on_spark, spark_facts, spark_remarks, where_on_spark
 from .percentiles import percentiles_section
 from .points import Analysis, facet, noise_warnings
 from .sweeps import Sweep, compared_section, letter, sweeps_table, together
-from .tables import emulation_section, failed_table, kept_table, row_tables
+from .tables import costs_section, emulation_section, failed_table, kept_table, row_tables
 from .timeline import timeline_section
 
 __all__ = ["Analysis", "Sweep", "build_combined_report", "build_report", "findings", "together"]
