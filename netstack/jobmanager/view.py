@@ -122,13 +122,8 @@ def _speculation(master: JobMaster) -> dict[str, Any] | None:
     statistics = master.scheduler.statistics().speculation
     if statistics is None:
         return None
-    return {
-        "slow": statistics.slow,
-        "started": statistics.started,
-        "won": statistics.won,
-        "failed": statistics.failed,
-        "blocked": sorted(statistics.blocked),
-    }
+    counters = {name: getattr(statistics, name) for name in ("slow", "started", "won", "failed")}
+    return counters | {"blocked": sorted(statistics.blocked)}
 
 
 def _checkpoint(report: CheckpointReport) -> dict[str, Any]:

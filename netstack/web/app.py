@@ -198,19 +198,12 @@ class Web:
         return JsonResponse({}, status_code=202)
 
     async def _vertex(self, request: Request) -> Response:
-        vertices = job_document(self._find(request), self._manager)["vertices"]
-        number = request.path_params["vertex"]
-        if number >= len(vertices):
-            return _refusal(404, f"the job has vertices 0 to {len(vertices) - 1}")
-        return JsonResponse(flink.vertex(number, vertices[number]))
+        number, vertex = _vertex_of(request, job_document(self._find(request), self._manager))
+        return JsonResponse(flink.vertex(number, vertex))
 
     async def _backpressure(self, request: Request) -> Response:
         self._manager.watch.request_updates()
-        vertices = self._manager.watch.drawn(self._find(request))["vertices"]
-        number = request.path_params["vertex"]
-        if number >= len(vertices):
-            return _refusal(404, f"the job has vertices 0 to {len(vertices) - 1}")
-        return JsonResponse(flink.backpressure(vertices[number]))
+        return JsonResponse(flink.backpressure(_vertex_of(request, self._manager.watch.drawn(self._find(request)))[1]))
 
     async def _flame_graph(self, request: Request) -> Response:
         record = self._find(request)
@@ -317,6 +310,14 @@ class Web:
                 self._streams.pop(me, None)
 
         return StreamingResponse(snapshots(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+def _vertex_of(request: Request, job: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """The requested vertex of a job's document. Raises ConfigError if there is none."""
+    vertices, number = job["vertices"], request.path_params["vertex"]
+    if number >= len(vertices):
+        raise ConfigError(f"the job has vertices 0 to {len(vertices) - 1}")
+    return number, vertices[number]
 
 
 def _who(request: Request) -> str:
