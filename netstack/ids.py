@@ -84,8 +84,10 @@ def partition_id(name: str) -> PartitionId:
     """Checks a partition's name.
 
     Raises:
-        ConfigError: the name is empty or longer than 255 bytes of UTF-8.
+        ConfigError: the name is not text, empty or longer than 255 bytes of UTF-8.
     """
+    if not isinstance(name, str):
+        raise ConfigError(f"partition id {name!r} of type {type(name).__name__}; give it as str")
     size = len(name.encode())
     if not 1 <= size <= MAX_PARTITION_ID_BYTES:
         raise ConfigError(

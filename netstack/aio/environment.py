@@ -11,6 +11,7 @@ from typing import Any, TypeVar, final
 from ..blocking import network_environment as blocking
 from ..blocking.portal import Portal
 from ..config import NetworkConfig
+from ..errors import LocalProtocolError
 from ..ids import ChannelDescriptor, ResultPartitionType
 from ..runtime import handles
 from ..runtime.authentication import Secret
@@ -85,6 +86,13 @@ async def open_network(
     Arguments and errors are those of `netstack.open_network`. Leaving the block says goodbye to peers within a second;
     leaving it by an error does not, so that they see a broken connection.
     """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError as error:
+        raise LocalProtocolError(
+            "aio.open_network was called outside asyncio: call it inside asyncio.run(main()), or use netstack under"
+            " trio, or netstack.blocking in a program without an event loop"
+        ) from error
 
     def open_blocking() -> blocking.NetworkEnvironment:
         return blocking.open_network(

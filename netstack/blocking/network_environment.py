@@ -47,8 +47,8 @@ class ResultPartition:
         return _visiting(self.portal, lambda: self.portal.inside.park_writer(self.inner))
 
     def fail(self, cause: str) -> None:
-        """Fails the partition: consumers receive the cause; a waiting writer raises an error."""
-        _do(self.portal, lambda: self.inner.fail(cause))
+        """Fails the partition: consumers receive the cause; a waiting writer raises an error. Idempotent."""
+        self.portal.end(lambda: self.inner.fail(cause), what="failing a partition")
 
 
 @final
@@ -75,7 +75,7 @@ class InputGate:
 
     def close(self) -> None:
         """Closes all channels and notifies the producers; a waiting reader raises an error. Idempotent."""
-        _do(self.portal, self.inner.close)
+        self.portal.end(self.inner.close, what="closing a gate")
 
 
 @final
@@ -144,7 +144,7 @@ class NetworkEnvironment:
 
     def release_partition(self, name: str) -> None:
         """Drops a partition and all its data; unknown names are ignored."""
-        _do(self.portal, lambda: self.portal.inside.release_partition(name))
+        self.portal.end(lambda: self.portal.inside.release_partition(name), what="releasing a partition")
 
     def statistics(self) -> NetworkStatistics:
         """A snapshot; costs as much as `netstack.NetworkEnvironment.statistics`, plus a call into the thread."""

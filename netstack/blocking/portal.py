@@ -200,6 +200,22 @@ class Portal(Generic[T]):
             self._calls.pop(call, None)
         return call.outcome()
 
+    def end(self, action: Callable[[], object], *, what: str) -> None:
+        """Runs a function that closes something in the thread; no effect if the thread has ended, which closed it.
+
+        Raises:
+            LocalProtocolError: the caller is that thread or a forked process.
+        """
+
+        async def end_inside() -> None:
+            action()
+
+        try:
+            self.call(end_inside, timeout_s=None, what=what)
+        except LocalProtocolError:
+            if not (self._is_over or self._closing.is_set()):
+                raise
+
     def start(self, action: Callable[[], Awaitable[R]], *, what: str, on_end: Callable[[], object]) -> Started[R]:
         """Starts an async function in the thread without waiting; for event loops other than trio.
 

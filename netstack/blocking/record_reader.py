@@ -24,6 +24,7 @@ from ..events import CancelCheckpointMarker, CheckpointBarrier, UserEvent
 from ..record.cells import Ready
 from ..record.formats import RecordFormat
 from ..runtime import record_reader as runtime
+from ..runtime.handles import check_handle
 from .network_environment import InputGate
 from .portal import check_timeout
 
@@ -66,6 +67,7 @@ class VisitingReader:
     """The common base: where readers wait, and the check for concurrent calls."""
 
     def __init__(self, gate: InputGate, most_sockets: int, *, direct: bool | None = None) -> None:
+        check_handle(gate, InputGate, "open_gate")
         self._portal = gate.portal
         self._gate = gate.inner
         self._is_busy = False
@@ -88,12 +90,8 @@ class VisitingReader:
         return f"<{type(self).__name__} of {self._gate.channel_count} channels, {mode}>"
 
     def close(self) -> None:
-        """Closes the gate; a waiting call raises LocalProtocolError. Idempotent."""
-
-        async def close_inside() -> None:
-            self._close_inside()
-
-        self._portal.call(close_inside, timeout_s=None, what="closing a reader")
+        """Closes the gate; a waiting call raises LocalProtocolError. Idempotent, also after the network is closed."""
+        self._portal.end(self._close_inside, what="closing a reader")
 
     @abc.abstractmethod
     def _close_inside(self) -> None:

@@ -27,6 +27,7 @@ from ..outbound.open_buffers import SLICE_S
 from ..outbound.selector import ChannelSelector
 from ..record.formats import RecordFormat
 from ..runtime import record_writer as runtime
+from ..runtime.handles import check_handle
 from ..runtime.staying import staying_emitter
 from .network_environment import ResultPartition
 
@@ -72,6 +73,7 @@ class VisitingWriter(Generic[T]):
         buffer_timeout_s: float | None = 0.1,
     ) -> None:
         """Takes ownership of the partition; arguments and errors as for `netstack.RecordWriter`."""
+        check_handle(partition, ResultPartition, "create_partition")
         self._partition = partition
         self._portal = partition.portal
         self._parking = parking = partition.park_writer()

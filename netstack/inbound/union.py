@@ -33,11 +33,13 @@ class UnionInputGate(ClosingContext):
             missing: number of gates that will be added; the union is not finished before.
 
         Raises:
-            LocalProtocolError: too few gates, or one of them twice.
+            LocalProtocolError: too few gates or one of them twice.
         """
         if not gates or len(gates) + missing < 2 or len(set(map(id, gates))) != len(gates):
             raise LocalProtocolError(f"a UnionInputGate needs at least 2 distinct gates, got {len(gates)}")
         self.on_available: Callable[[], None] | None = None
+        self.on_added: Callable[[], None] | None = None
+        """Called when a missing gate was added, before its data is announced: `channel_count` has grown."""
         self.config = gates[0].config
         self.now = gates[0].now
         self.spin_s = gates[0].spin_s
@@ -67,6 +69,8 @@ class UnionInputGate(ClosingContext):
         gate.on_priority = self.on_priority if self._gates else gate.on_priority
         self._gates.append(gate)
         self._missing -= 1
+        if self.on_added is not None:
+            self.on_added()
         notify = gate.on_available = self._notifier(index)
         if gate.is_available:
             notify()

@@ -172,8 +172,9 @@ class BatchPlanner:
             LocalProtocolError: the partition is finished or released.
         """
         self._partition.check_writable()
-        if self._format.name != "bytes" and array.dtype != self._format.numpy_dtype:
-            wanted = self._format.numpy_dtype
+        wanted = self._format.numpy_dtype
+        # To numpy, None is another name of float64.
+        if self._format.name != "bytes" and (wanted is None or array.dtype != wanted):
             raise RecordError(
                 f"an array of {array.dtype} is not a batch of {self._format.name} records:"
                 + (f" give {wanted}" if wanted is not None else " their width varies; emit them one by one")

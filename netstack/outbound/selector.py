@@ -380,12 +380,8 @@ class CustomSelector(ChannelSelector):
         Raises:
             ConfigError: the function returned a subpartition that does not exist, or no int.
         """
-        channel = self._partitioner(record if self._key is None else self._key(record), self.channels)
-        if channel.__class__ is not int:
-            channel = self._as_int(channel)
-        if not 0 <= channel < self.channels:
-            raise self._out_of_range(channel)
-        return channel
+        chosen = self._partitioner(record if self._key is None else self._key(record), self.channels)
+        return checked_channel(chosen, self.channels, self)
 
     def select_batch(self, array: NDArray[Any]) -> int | Indices:
         """The result of the function for each record.
@@ -395,32 +391,48 @@ class CustomSelector(ChannelSelector):
         """
         if self._partition_batch is None:
             return np.array([self.select(record) for record in records_of(array)], _index_type(self.channels))
-        chosen = np.asarray(self._partition_batch(array, self.channels))
-        if chosen.dtype.kind not in "iu" or chosen.shape not in ((), (len(array),)):
-            raise ConfigError(
-                f"partition_batch returned {chosen.dtype} of shape {chosen.shape} for {len(array)} records;"
-                " return one whole number, or one for each"
-            )
-        if chosen.size and (chosen.min() < 0 or chosen.max() >= self.channels):
-            raise self._out_of_range(int(chosen.min() if chosen.min() < 0 else chosen.max()))
-        return chosen.astype(_index_type(self.channels)) if chosen.ndim else int(chosen)
+        return checked_channels(self._partition_batch(array, self.channels), len(array), self.channels, self)
 
-    def _as_int(self, channel: Any) -> int:
-        """Converts an integer of another class, such as one of numpy."""
-        try:
-            return operator.index(channel)
-        except TypeError:
-            raise ConfigError(
-                f"{self._name} returned {safe_repr(channel)}; a custom partitioner returns the number of a"
-                f" subpartition, here 0 to {self.channels - 1}"
-            ) from None
-
-    def _out_of_range(self, channel: int) -> ConfigError:
-        return ConfigError(f"{self._name} chose subpartition {channel}; there are 0 to {self.channels - 1}")
-
-    @property
-    def _name(self) -> str:
+    def __str__(self) -> str:
+        """Names the function, for errors."""
         return f"custom partitioner {getattr(self._partitioner, '__qualname__', self._partitioner)}"
+
+
+def checked_channel(chosen: Any, channels: int, rule: object) -> int:
+    """Returns the subpartition that a rule of the user chose for a record.
+
+    Raises:
+        ConfigError: it is not a whole number from 0 to `channels` - 1.
+    """
+    try:
+        channel = chosen if chosen.__class__ is int else operator.index(chosen)
+    except TypeError:
+        raise ConfigError(
+            f"{rule} returned {safe_repr(chosen)}; return the number of a subpartition, here 0 to {channels - 1}"
+        ) from None
+    if not 0 <= channel < channels:
+        raise ConfigError(f"{rule} chose subpartition {channel}; there are 0 to {channels - 1}")
+    return channel
+
+
+def checked_channels(chosen: Any, count: int, channels: int, rule: object) -> int | Indices:
+    """Returns the subpartitions that a rule of the user chose for an array of `count` records.
+
+    Raises:
+        ConfigError: it is neither one whole number from 0 to `channels` - 1, nor one for each record.
+    """
+    indices = np.asarray(chosen)
+    if indices.dtype.kind not in "iu" or indices.shape not in ((), (count,)):
+        raise ConfigError(
+            f"{rule} returned {indices.dtype} of shape {indices.shape} for {count} records;"
+            " return one whole number, or one for each"
+        )
+    if indices.ndim == 0:
+        return checked_channel(int(indices), channels, rule)
+    if count:
+        for channel in (indices.min(), indices.max()):
+            checked_channel(channel, channels, rule)
+    return indices.astype(_index_type(channels))
 
 
 def records_of(array: NDArray[Any]) -> list[Any]:

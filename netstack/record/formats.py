@@ -278,6 +278,21 @@ def format_named(name: str) -> RecordFormat:
     return factory()
 
 
+def as_format(format: RecordFormat | str) -> RecordFormat:
+    """Returns a format object; creates one of that name if a name is given.
+
+    Raises:
+        ConfigError: as `format_named`, or it is neither a name nor a format object.
+    """
+    if isinstance(format, str):
+        return format_named(format)
+    if isinstance(format, type) or not hasattr(format, "decode"):
+        raise ConfigError(
+            f"format={format!r}; give one of {', '.join(FORMATS)}, or an object of a subclass of RecordFormat"
+        )
+    return format
+
+
 def kind_of(format: RecordFormat) -> str:
     """The name of a format that `record/cells` implements itself, else ""."""
     return format.name if type(format) in (BytesFormat, StrFormat, Int64Format, Float64Format) else ""

@@ -1,12 +1,32 @@
-"""Creates the deserializer of a channel from a TaskManager's settings."""
+"""Creates the deserializers of a gate's channels from a TaskManager's settings."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from ..config import NetworkConfig
+from ..inbound.gate import SingleInputGate
+from ..inbound.union import UnionInputGate
 from ..record.deserializer import RecordDeserializer
 from ..record.formats import RecordFormat
 from ..record.spill import SpillDirectory
 from ..record.stream_records import StreamRecords
+
+D = TypeVar("D")
+
+
+def for_channels(gate: SingleInputGate | UnionInputGate, make: Callable[[], D]) -> list[D]:
+    """Returns an object for each channel. The list of a union grows when a missing gate is added."""
+    made: list[D] = []
+
+    def grow() -> None:
+        made.extend(make() for _ in range(gate.channel_count - len(made)))
+
+    grow()
+    if isinstance(gate, UnionInputGate):
+        gate.on_added = grow
+    return made
 
 
 def new_deserializer(format: RecordFormat, spill: SpillDirectory, config: NetworkConfig) -> RecordDeserializer:

@@ -6,6 +6,7 @@ Taking and returning a name is O(log gates with this description).
 from __future__ import annotations
 
 import heapq
+import operator
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
@@ -15,7 +16,7 @@ from ..buffer.network_pool import NetworkBufferPool
 from ..buffer.requirements import gate_buffers
 from ..config import NetworkConfig
 from ..errors import ChannelFailed, ConfigError, NetstackError, ProducerUnreachable
-from ..ids import ChannelDescriptor, partition_id
+from ..ids import ChannelDescriptor, PartitionId, partition_id
 from ..inbound.channel import RemoteInputChannel
 from ..inbound.gate import InputChannel, SingleInputGate
 from ..inbound.local_channel import LocalInputChannel
@@ -67,6 +68,8 @@ class GateOpener:
         """Opens a gate, as `NetworkEnvironment.open_gate` documents."""
         if not descriptors:
             raise ConfigError("a gate needs at least one ChannelDescriptor")
+        for descriptor in descriptors:
+            _check(descriptor)
         addresses = {descriptor.address for descriptor in descriptors}
         local = {address for address in addresses if any(is_same_address(mine, address) for mine in self._addresses)}
         is_local = [each.address in local or self._is_sealed_here(each) for each in descriptors]
@@ -113,12 +116,7 @@ class GateOpener:
                     open_local_channel(gate, index, descriptor, self._registry)
                     self._announce_start_size(gate.channels[index])
                     continue
-                wanted = partition_id(descriptor.partition_id)
-                if not 0 <= descriptor.subpartition < 1 << 32 or not 1 <= descriptor.subpartitions < 1 << 32:
-                    raise ConfigError(
-                        f"partition {wanted!r} cannot have {descriptor.subpartitions} subpartitions from"
-                        f" {descriptor.subpartition} on; give subpartitions >= 1 and subpartition >= 0"
-                    )
+                wanted = PartitionId(descriptor.partition_id)
                 route = descriptor.address, descriptor.is_prompt and not config.as_flink
                 pump, receiver = dialled.get(route, (None, None))
                 if pump is None or receiver is None or pump.is_closed:
@@ -171,6 +169,24 @@ class GateOpener:
         start_bytes = self._config.debloat_start_buffer_bytes
         if self._config.debloat_target_s is not None and start_bytes is not None:
             channel.announce_buffer_size(start_bytes)
+
+
+def _check(descriptor: ChannelDescriptor) -> None:
+    """Raises ConfigError if it is no descriptor of a channel that could exist."""
+    if not isinstance(descriptor, ChannelDescriptor):
+        raise ConfigError(f"a gate takes a sequence of ChannelDescriptors; {descriptor!r} is none")
+    partition_id(descriptor.partition_id)
+    if not isinstance(descriptor.address, str):
+        raise ConfigError(f"{descriptor}: the address has to be text; write it like tcp://127.0.0.1:6121")
+    try:
+        first, count = operator.index(descriptor.subpartition), operator.index(descriptor.subpartitions)
+    except TypeError as error:
+        raise ConfigError(f"{descriptor}: subpartition and subpartitions have to be whole numbers") from error
+    if not 0 <= first < 1 << 32 or not 1 <= count < 1 << 32:
+        raise ConfigError(
+            f"partition {descriptor.partition_id!r} cannot have {count} subpartitions from {first} on;"
+            " give subpartitions >= 1 and subpartition >= 0"
+        )
 
 
 def _what_is_read(descriptors: Sequence[ChannelDescriptor]) -> str:

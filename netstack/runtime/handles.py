@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
+from ..errors import ConfigError, LocalProtocolError
 from ..ids import PartitionId, ResultPartitionType
 from ..inbound import gate as inbound
 from ..inbound.closing import ClosingContext
@@ -122,7 +123,8 @@ class UnionInputGate(InputGate):
             missing: how many gates will be added later; the union is not finished before.
 
         Raises:
-            LocalProtocolError: there are too few gates, or one is given twice.
+            LocalProtocolError: there are too few gates, one is given twice, has a reader, or is a union.
+            ConfigError: one is not a gate.
         """
         self._union = UnionEngine([_single(gate) for gate in gates], missing=missing)
         super().__init__(self._union)
@@ -131,12 +133,38 @@ class UnionInputGate(InputGate):
         """Adds a missing gate; its channel indexes follow all earlier ones.
 
         Raises:
-            LocalProtocolError: no gate is missing.
+            LocalProtocolError: no gate is missing, or this one has a reader or is a union.
+            ConfigError: it is not a gate.
         """
         self._union.add(_single(gate))
 
 
+def check_handle(given: object, wanted: type, call: str) -> None:
+    """Checks that a handle comes from the module of the writer or reader that it is given to.
+
+    Args:
+        given: the argument.
+        wanted: the class of handles that fit.
+        call: the method of a NetworkEnvironment that returns them.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(given, wanted):
+        kind = type(given)
+        raise ConfigError(
+            f"a {kind.__module__}.{kind.__qualname__} is not a {wanted.__module__}.{wanted.__qualname__}: give what"
+            f" `{call}` of a NetworkEnvironment returned, and use open_network, writers and readers of one module"
+            " (netstack, netstack.blocking or netstack.aio)"
+        )
+
+
 def _single(gate: InputGate) -> inbound.SingleInputGate:
-    engine = gate.engine
-    assert isinstance(engine, inbound.SingleInputGate), "a union of unions"
-    return engine
+    check_handle(gate, InputGate, "open_gate")
+    if not isinstance(gate.engine, inbound.SingleInputGate):
+        raise LocalProtocolError("a UnionInputGate cannot be part of another one; give all gates to one union")
+    if gate.engine.on_available is not None:
+        raise LocalProtocolError(
+            f"gate {gate.engine.name!r} has a reader already, or is part of a union; open another gate"
+        )
+    return gate.engine

@@ -135,6 +135,8 @@ class NetworkEnvironment:
             raise ConfigError(f"partition {name!r}: subpartitions={subpartitions!r} is not an integer") from error
         if subpartitions < 1:
             raise ConfigError(f"partition {name!r}: subpartitions={subpartitions}; the minimum is 1")
+        if not isinstance(kind, ResultPartitionType):
+            raise ConfigError(f"partition {name!r}: kind={kind!r}; give a ResultPartitionType")
         if kind is ResultPartitionType.PIPELINED_APPROXIMATE:
             raise ConfigError(f"partition {name!r}: {kind.name} is not supported; give PIPELINED or PIPELINED_BOUNDED")
         if self._registry.find(name) is not None:
@@ -215,7 +217,7 @@ class NetworkEnvironment:
             RemoteProtocolError: the process at an address is not netstack, or has another protocol version or segment
                 size.
             InsufficientBuffers: the buffers of the gate are not available.
-            ConfigError: there is no descriptor, or an address is not a valid URL.
+            ConfigError: there is no descriptor, one has an impossible value, or an address is not a valid URL.
             ChannelFailed: the partition of a local channel is released or already consumed.
 
         A remote partition that is not created within `partition_request_timeout_s` fails its channel later, at the

@@ -18,18 +18,18 @@ import trio
 
 from ..buffer.buffer import Buffer
 from ..config import NetworkConfig
-from ..errors import ConfigError, NetstackError, RecordError
+from ..errors import ConfigError, LocalProtocolError, NetstackError, RecordError
 from ..events import DataType, Event, decode_event
 from ..inbound.closing import ClosingContext
 from ..inbound.gate import SingleInputGate
 from ..inbound.union import UnionInputGate
 from ..record.cells import Handout, Ready
-from ..record.formats import RecordFormat, format_named
+from ..record.formats import RecordFormat, as_format
 from ..record.rows import DEFAULT_BLOCK_BYTES, RowDeserializer
 from ..record.spill import SpillDirectory
 from ..record.stream_records import HEAD_BYTES, without_heads
-from .deserializers import new_deserializer
-from .handles import InputGate
+from .deserializers import for_channels, new_deserializer
+from .handles import InputGate, check_handle
 from .parking import Parking, TaskParking
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class _Waiter:
     """Fetches the next buffer for both readers, with as few waits as possible."""
 
     def __init__(self, gate: Engine, parking: Parking | None) -> None:
+        if gate.on_available is not None:
+            raise LocalProtocolError("this gate already has a reader, or is part of a union; open another gate")
         self.gate = gate
         self.single = gate if isinstance(gate, SingleInputGate) else None
         self.parking: Parking = TaskParking() if parking is None else parking
@@ -210,12 +212,17 @@ class RecordReader(_Reader, Generic[T]):
             config: limits the record size, and sets where and from which size on spanning records use a temporary file;
                 None means the settings of the NetworkEnvironment that opened the gate.
             parking: internal: how the reader waits; None waits in the event loop.
+
+        Raises:
+            LocalProtocolError: the gate has a reader already, or is part of a union.
+            ConfigError: the format is unknown, or an argument has the wrong type.
         """
+        check_handle(gate, InputGate, "open_gate")
         settings = config or gate.engine.config or NetworkConfig()
         self._waiter = _Waiter(gate.engine, parking)
-        made = format_named(format) if isinstance(format, str) else format
+        made = as_format(format)
         spill = SpillDirectory(None if settings.spill_directory is None else [settings.spill_directory])
-        self._deserializers = [new_deserializer(made, spill, settings) for _ in range(gate.channel_count)]
+        self._deserializers = for_channels(gate.engine, lambda: new_deserializer(made, spill, settings))
         self._ready = Ready()
         self._handout = Handout(self._ready, self._next_element)
         self.channel_index = 0
@@ -234,7 +241,8 @@ class RecordReader(_Reader, Generic[T]):
         Raises:
             trio.BusyResourceError: another task waits in this reader.
             StopAsyncIteration: all channels have ended.
-            ChannelFailed, ConnectionLost, RemoteProtocolError: the channel whose turn it is has failed.
+            ChannelFailed, ConnectionLost, RemoteProtocolError: the channel whose turn it is has failed. Raised
+                once; the next call continues with the other channels, or ends the iteration if there are none.
             RecordError: the received bytes are not a record of the format.
 
         Cancellation: no record is lost; the next call returns it.
@@ -244,23 +252,24 @@ class RecordReader(_Reader, Generic[T]):
     async def next_records(self) -> list[T] | None:
         """Returns all elements of the next buffer, at least one; None when all channels have ended.
 
-        A checkpoint. For speed call `next_records_nowait` first: a checkpoint costs as much as dozens of records.
-        Raises and cancellation as `__anext__`.
+        After an iteration stopped inside a buffer, returns the rest of it. A checkpoint, which costs as much as dozens
+        of records: for speed call `next_records_nowait` first. Raises and cancellation as `__anext__`.
         """
         with self._waiter.alone():
             await self._waiter.parking.checkpoint()
-        return await self._next_elements()
+        return list(self._ready.elements) or await self._next_elements()
 
     def next_records_nowait(self) -> list[T] | None:
-        """Returns all elements of the next buffer if it is ready; None when all channels have ended.
+        """Like `next_records`, if a buffer is ready.
 
         Raises:
             trio.WouldBlock: no buffer is ready.
             ChannelFailed, ...: as `__anext__`.
         """
-        waiter = self._waiter
+        if left := list(self._ready.elements):
+            return left
         while True:
-            buffer = waiter.next_buffer_nowait()
+            buffer = self._waiter.next_buffer_nowait()
             elements = self._elements_of(buffer)
             if elements or buffer is None:
                 return elements
@@ -352,8 +361,10 @@ class ArrayReader(_Reader):
             parking: internal: how the reader waits; None waits in the event loop.
 
         Raises:
+            LocalProtocolError: as `RecordReader`.
             ConfigError: both or neither of `dtype` and `record_bytes` are given, or the width is not valid.
         """
+        check_handle(gate, InputGate, "open_gate")
         if (dtype is None) == (record_bytes is None):
             raise ConfigError("ArrayReader needs either dtype or record_bytes: the width of a record")
         self._dtype = None if dtype is None else np.dtype(dtype)
@@ -368,10 +379,9 @@ class ArrayReader(_Reader):
         config = gate.engine.config or NetworkConfig()
         self._has_heads = config.as_flink
         width += HEAD_BYTES if self._has_heads else 0
-        self._rows = [
-            RowDeserializer(width, block_bytes=block_bytes, accepts_runs=config.has_runs)
-            for _ in range(gate.channel_count)
-        ]
+        self._rows = for_channels(
+            gate.engine, lambda: RowDeserializer(width, block_bytes=block_bytes, accepts_runs=config.has_runs)
+        )
         self._ready: deque[tuple[int, npt.NDArray[np.uint8]]] = deque()
         self._error: NetstackError | None = None  # raised after the arrays before it were returned
         self.channel_index = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Real
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, final
 
@@ -11,17 +12,18 @@ import numpy.typing as npt
 import trio
 
 from ..buffer.lent import LentBuffer
-from ..errors import ConfigError, PoolDestroyed, RecordError
+from ..errors import ConfigError, LocalProtocolError, PoolDestroyed, RecordError
 from ..events import Event
 from ..outbound import partition as outbound
+from ..outbound.checked_selector import checked
 from ..outbound.emission import Emission, Payload
 from ..outbound.selector import ChannelSelector, RebalanceSelector
 from ..outbound.slices import SliceWriter
 from ..outbound.writer import PartitionWriter
 from ..record.cells import eager
-from ..record.formats import RecordFormat, format_named, rows_as_bytes
+from ..record.formats import RecordFormat, as_format, rows_as_bytes
 from ..waits import WaitMeter
-from .handles import ResultPartition
+from .handles import ResultPartition, check_handle
 from .parking import Parking, TaskParking
 
 if TYPE_CHECKING:
@@ -76,17 +78,21 @@ class RecordWriter(Generic[T]):
             parking: internal: how the writer waits; None waits in the event loop.
 
         Raises:
-            ConfigError: the timeout is negative, or the format is unknown.
+            LocalProtocolError: the partition has a writer already.
+            ConfigError: the timeout is negative, the format is unknown, or an argument has the wrong type.
         """
-        if buffer_timeout_s is not None and buffer_timeout_s < 0:
-            raise ConfigError(f"buffer_timeout_s={buffer_timeout_s}; give 0, seconds above 0, or None")
+        check_handle(partition, ResultPartition, "create_partition")
+        if buffer_timeout_s is not None and not _is_timeout(buffer_timeout_s):
+            raise ConfigError(f"buffer_timeout_s={buffer_timeout_s!r}; give 0, seconds above 0, or None")
         engine = partition.engine
+        if engine.on_release is not None:
+            raise LocalProtocolError(f"partition {engine.partition_id!r} already has a writer; a partition has one")
         if engine.store is not None:
             buffer_timeout_s = None  # consumers read only full buffers
         self._core = PartitionWriter(
             engine,
-            selector=RebalanceSelector() if selector is None else selector,
-            format=format_named(format) if isinstance(format, str) else format,
+            selector=RebalanceSelector() if selector is None else checked(selector),
+            format=as_format(format),
             buffer_timeout_s=buffer_timeout_s,
             refuse=trio.WouldBlock,
         )
@@ -115,7 +121,8 @@ class RecordWriter(Generic[T]):
         """Writes a record without waiting; no other task runs.
 
         Raises:
-            trio.WouldBlock: there is no buffer; nothing was written.
+            trio.WouldBlock: there is no room; nothing was written. A record larger than all free buffers never fits:
+                continue with `await emit(record)`, which writes it piece by piece.
             RecordError: the record does not fit the format.
             LocalProtocolError: the partition is finished or released.
         """
@@ -135,6 +142,9 @@ class RecordWriter(Generic[T]):
         """Writes a record; waits for a buffer if necessary.
 
         A checkpoint only if it waits, because a checkpoint costs more than a record. See the class about long loops.
+
+        If a consumer has left before the end, its part of the partition stays full, so this waits until the partition
+        fails or is released (`statistics().subpartitions[i].is_consumed` says which consumer left).
 
         Raises:
             RecordError, LocalProtocolError: as `emit_nowait`.
@@ -172,6 +182,8 @@ class RecordWriter(Generic[T]):
             return
         await self._make_whole()
         core = self._core
+        if not batch.ndim:
+            raise RecordError(f"an array without a dimension is not a batch of records; emit {batch!r} alone")
         if core.batches.is_small_batch(len(batch)):
             await self._emit_few(batch)
             return
@@ -409,3 +421,7 @@ class RecordWriter(Generic[T]):
             on_the_way = element.detach() or on_the_way
         if on_the_way:
             self._partition.host.settle()
+
+
+def _is_timeout(value: object) -> bool:
+    return isinstance(value, Real) and float(value) >= 0

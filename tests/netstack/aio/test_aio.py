@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import trio
 
 import netstack
 from netstack import ChannelDescriptor, NetworkConfig, UserEvent, aio
@@ -192,3 +193,12 @@ async def test_a_record_that_is_too_long_is_not_taken() -> None:
             gate = await manager.open_gate([ChannelDescriptor(manager.address, "p")])
             await writer.finish()
             assert [record async for record in aio.RecordReader[bytes](gate)] == [bytes(5000)]
+
+
+def test_without_asyncio_the_call_says_what_to_do() -> None:
+    async def use() -> None:
+        async with aio.open_network("tcp://127.0.0.1:0"):
+            pass
+
+    with pytest.raises(LocalProtocolError, match=r"outside asyncio: call it inside asyncio.run"):
+        trio.run(use)

@@ -307,3 +307,21 @@ def test_a_batch_of_columns_that_is_too_long_is_not_taken() -> None:
         assert read_all(gate, "arrow") == [small]
     finally:
         pair.close()
+
+
+def test_what_is_closed_with_the_network_can_be_closed_again(pair: Pair) -> None:
+    partition, gate = pair.join()
+    reader = blocking.RecordReader(gate)
+
+    def write_too_long() -> None:
+        with blocking.RecordWriter[bytes](partition) as writer:
+            writer.emit(b"x")
+            pair.close()
+            writer.emit(b"x")
+
+    with pytest.raises(LocalProtocolError, match="closed with an open writer") as caught:
+        write_too_long()
+    assert caught.value.__notes__, "leaving the block must not replace the error that says how many records were lost"
+    for close in (reader.close, gate.close, lambda: partition.fail("late"), pair.producer.close):
+        close()
+    pair.producer.release_partition(partition.partition_id)

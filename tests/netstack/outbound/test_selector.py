@@ -263,7 +263,9 @@ def test_custom_answers_that_are_no_integers_name_the_function(answer: Any) -> N
 
     selector = CustomSelector(by_name)
     selector.setup(3)
-    with pytest.raises(ConfigError, match=r"by_name returned .*; a custom partitioner returns .* here 0 to 2"):
+    with pytest.raises(
+        ConfigError, match=r"custom partitioner .*by_name returned .*; return the number .* here 0 to 2"
+    ):
         selector.select(b"x")
 
 

@@ -342,3 +342,35 @@ async def test_a_slow_channel_does_not_slow_another_on_its_connection(
     for gate in gates.values():
         gate.close()
     producer.release_partition("slow")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text"),
+    [
+        ("p", "a gate takes a sequence of ChannelDescriptors"),
+        (ChannelDescriptor(None, "p"), "the address has to be text"),  # type: ignore[arg-type]
+        (ChannelDescriptor("memory://nowhere", 5), "partition id 5 of type int"),  # type: ignore[arg-type]
+        (ChannelDescriptor("memory://nowhere", "p", "0"), "have to be whole numbers"),  # type: ignore[arg-type]
+        (ChannelDescriptor("memory://nowhere", "p", -1), "cannot have 1 subpartitions from -1 on"),
+    ],
+)
+async def test_an_impossible_descriptor_is_refused_and_leaves_the_network_open(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment, wanted: Any, text: str
+) -> None:
+    writer = RecordWriter(producer.create_partition("p", subpartitions=1))
+    with pytest.raises(ConfigError, match=text):
+        await consumer.open_gate([wanted])
+    gate = await consumer.open_gate(channels(producer))
+    await writer.emit(b"still works")
+    await writer.finish()
+    found: list[list[bytes]] = [[]]
+    await read_all(gate, found)
+    assert found == [[b"still works"]]
+
+
+async def test_partitions_of_impossible_names_and_kinds(producer: NetworkEnvironment) -> None:
+    wrong: Any = 5
+    with pytest.raises(ConfigError, match="partition id 5 of type int; give it as str"):
+        producer.create_partition(wrong, subpartitions=1)
+    with pytest.raises(ConfigError, match="partition 'p': kind=5; give a ResultPartitionType"):
+        producer.create_partition("p", subpartitions=1, kind=wrong)

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from netstack.buffer.elements import EventBuffer
@@ -102,6 +104,64 @@ async def test_next_records_gives_a_buffer_at_a_time_and_never_nothing(autojump_
     assert await reader.next_records() == [UserEvent("x")]
     stage.end()
     assert await reader.next_records() is None
+
+
+@given(data=st.data())
+def test_ways_to_read_can_be_mixed(data: st.DataObject) -> None:
+    records = [b"%d" % number for number in range(24)]
+
+    async def read() -> list[Any]:
+        stage = Stage()
+        for start in range(0, len(records), 6):
+            stage.put(b"".join(map(frame, records[start : start + 6])))
+        stage.end()
+        reader = RecordReader(InputGate(stage.gate))
+        found: list[Any] = []
+        while True:
+            way = data.draw(st.sampled_from(["one", "few", "buffer", "buffer now"]))
+            if way == "one":
+                element = await anext(reader, None)
+                part = None if element is None else [element]
+            elif way == "few":
+                few = data.draw(st.integers(1, 8))
+                part = []
+                async for element in reader:
+                    part.append(element)
+                    if len(part) == few:
+                        break
+                part = part or None
+            else:
+                part = await reader.next_records() if way == "buffer" else reader.next_records_nowait()
+            if part is None:
+                return found
+            found += part
+
+    assert trio.run(read) == records
+
+
+async def test_a_gate_has_one_reader() -> None:
+    stage = Stage()
+    RecordReader(InputGate(stage.gate))
+    for make in (lambda: RecordReader(InputGate(stage.gate)), lambda: ArrayReader(InputGate(stage.gate), "<i8")):
+        with pytest.raises(LocalProtocolError, match="already has a reader"):
+            make()
+
+
+@pytest.mark.parametrize("as_arrays", [False, True])
+async def test_a_gate_that_a_union_gets_while_it_is_read(autojump_clock: MockClock, as_arrays: bool) -> None:
+    stages = [Stage(1), Stage(2)]
+    union = UnionInputGate([stages[0].gate], missing=1)
+    reader: Any = (ArrayReader(InputGate(union), "S1") if as_arrays else RecordReader(InputGate(union))).__aiter__()
+    stages[0].put(frame(b"a"))
+    assert list(await reader.__anext__()) == list(np.array([b"a"]) if as_arrays else b"a")
+    stages[1].put(frame(b"b"), 1)
+    union.add(stages[1].gate)
+    assert list(await reader.__anext__()) == list(np.array([b"b"]) if as_arrays else b"b")
+    for stage in stages:
+        for index in range(len(stage.subpartitions)):
+            stage.end(index)
+    with pytest.raises(StopAsyncIteration):
+        await reader.__anext__()
 
 
 async def test_a_reader_waits_and_is_woken(autojump_clock: MockClock) -> None:

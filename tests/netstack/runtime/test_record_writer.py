@@ -17,6 +17,7 @@ from netstack.errors import ConfigError, LocalProtocolError, PoolDestroyed, Reco
 from netstack.events import DataType, EndOfData, UserEvent, decode_event
 from netstack.ids import PartitionId, ResultPartitionType
 from netstack.outbound.partition import ResultPartition
+from netstack.outbound.selector import RebalanceSelector
 from netstack.record.framing import frame
 from netstack.runtime.handles import ResultPartition as Handle
 from netstack.runtime.record_writer import LEND_GRACE_S, RecordWriter
@@ -398,3 +399,42 @@ async def test_waiting_for_lent_memory_to_be_sent_is_soft(autojump_clock: MockCl
     statistics = stage.partition.statistics()
     assert statistics.soft_backpressured.total_s == pytest.approx(LEND_GRACE_S)
     assert statistics.hard_backpressured.total_s == 0
+
+
+# Arguments that fit no writer.
+
+
+async def test_a_partition_has_one_writer() -> None:
+    stage = Stage()
+    with pytest.raises(LocalProtocolError, match="partition 'p' already has a writer"):
+        RecordWriter(Handle(stage.partition))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"buffer_timeout_s": float("nan")}, "buffer_timeout_s=nan"),
+        ({"buffer_timeout_s": "1"}, "buffer_timeout_s='1'"),
+        ({"format": None}, "format=None; give one of bytes, str"),
+        ({"format": int}, "format=<class 'int'>; give one of"),
+        ({"selector": RebalanceSelector}, "give an object of a subclass of ChannelSelector"),
+        ({"selector": lambda record: 0}, "or CustomSelector"),
+    ],
+)
+async def test_arguments_of_the_wrong_type(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        Stage(**options)
+
+
+@pytest.mark.parametrize("format", ["str", "msgpack", "arrow"])
+@pytest.mark.parametrize("dtype", ["f8", "i8", "u1"])
+async def test_formats_without_an_array_type_take_no_arrays(format: str, dtype: str) -> None:
+    stage = Stage(format=format)
+    with pytest.raises(RecordError, match="their width varies"):
+        await stage.writer.emit_batch(np.zeros(3, dtype))
+    assert stage.partition.statistics().records == 0
+
+
+async def test_an_array_without_a_dimension_is_no_batch() -> None:
+    with pytest.raises(RecordError, match="an array without a dimension"):
+        await Stage(format="int64").writer.emit_batch(np.array(3))
