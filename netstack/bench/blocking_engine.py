@@ -53,13 +53,14 @@ def _take_stamped(io: ConsumerIo, reader: RecordReader) -> None:
 
 def _take(io: ConsumerIo, reader: RecordReader) -> None:
     feed = io.verifier.feed
-    channel = 0
+    channel, left = 0, TAKE_RECORDS
     taken: list[bytes] = []
     for record in reader:
-        if reader.channel_index != channel or len(taken) == TAKE_RECORDS:
+        if reader.channel_index != channel or not left:
             feed(channel, taken)
             taken.clear()
-            channel = reader.channel_index
+            channel, left = reader.channel_index, TAKE_RECORDS
+        left -= 1
         taken.append(record)
     if taken:
         feed(channel, taken)

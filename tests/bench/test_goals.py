@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from netstack.bench.cli import main
+from netstack.bench.goals import jobs, sort, sort_peers
 from netstack.bench.goals import measure as measure_module
 from netstack.bench.goals import rows as rows_module
-from netstack.bench.goals import sort
 from netstack.bench.goals.command import markdown, row_document
 from netstack.bench.goals.jobs import measure_job, write_words
 from netstack.bench.goals.measure import Rounds
@@ -181,6 +182,65 @@ def test_a_measurement_with_several_batch_sizes_counts_the_fastest(monkeypatch: 
     flight = Measured(RunSpec(emit="arrow"), "flight", batch_sizes=(100, 200, 300))
     rounds = measure_module.measure([flight], BUILDS, 1, 1.0, lambda text: None)
     assert rounds[flight, ""][0] == {"records_per_s": 3.0}
+
+
+def test_a_run_that_lost_a_record_counts_in_no_figure_and_fails_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may well be the fastest one."""
+    rates = iter((1e6, 9e6, 2e6))
+
+    def run_once(spec: RunSpec, engine: str, **_: Any) -> dict[str, Any]:
+        rate = 1e6 if engine == "zmq" else next(rates)
+        return {**result(rate), "delivered": rate != 9e6, "warnings": ["delivery: record 7 was lost"]}
+
+    monkeypatch.setattr(measure_module, "run_once", run_once)
+    words = ("--only", "`async for`: pyzmq", "--build", "python", "--repeats", "3", "--json")
+    assert main(["goals", *words]) == 1
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert found["rows"][0]["builds"]["python"]["figure"] == 1.5
+    assert found["delivered"] is False
+    assert "round 2, run, netstack python: not delivered: delivery: record 7 was lost" in printed.err
+    assert "failed: run, netstack python: 1 of 3 rounds" in printed.err
+
+
+def test_bytewax_is_timed_from_when_both_processes_read_until_both_have_their_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Neither its imports nor the end of its processes count."""
+
+    def run(command: list[str], **_: Any) -> Any:
+        folder = Path(command[3].partition("'")[2].rpartition("'")[0])
+        counts = Counter((folder / "words").read_text().split())
+        words = [*counts]
+        for pid, (began_s, ended_s, first) in {7: (100.0, 101.5, 0), 8: (101.0, 103.0, 1)}.items():
+            (folder / f"began-{pid}").write_text(repr(began_s))
+            part = {word: counts[word] for word in words[first::2]}
+            (folder / f"counts-{pid}").write_text(json.dumps([ended_s, part]))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(jobs.subprocess, "run", run)
+    words = write_words(tmp_path / "words", 2_000_000 // 16).total()
+    assert measure_job("word count", "bytewax", {}, 1.0)["records_per_s"] == words / 2.0
+
+
+def test_peers_that_sort_in_one_process_prove_the_order_on_every_processor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(sort_peers, "CORES", 3)
+    wanted = sort.write_rows(tmp_path / "rows.npy", 1_000)
+    rows = np.load(tmp_path / "rows.npy")
+    table = sort_peers.arrow_table(rows[sort.keys_of(rows).argsort()])
+    asked: list[tuple[int, int]] = []
+
+    def part(first: int, count: int) -> Any:
+        asked.append((first, count))
+        return table.slice(first, count)
+
+    assert sort.is_whole(sort_peers.proofs(part, len(rows)), wanted)
+    assert sorted(asked) == [(0, 333), (333, 333), (666, 334)]
 
 
 @pytest.mark.leaves("multiprocessing keeps a process for its semaphores until this one ends")

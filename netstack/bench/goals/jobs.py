@@ -3,7 +3,7 @@
 - Word count: the example by `netstack run`, two subtasks of each step. `loop` is one process with a dict. `queue` is
   two readers and two counters in processes of their own, with a list of words in a `put`. `bytewax` is two processes.
   `flink` is a job of two task managers in a warm JVM (`peers/flink/java/Words.java`). The rate is that of the whole
-  job, from its submission to its end; Bytewax counts from when both processes have begun.
+  job, from its submission to its end; Bytewax counts from when both processes read until both have their counts.
 - Sort: see `sort` and `sort_peers`. netstack's rate is that of the whole job.
 - Chain: six operators that add 1; `loop` is `map` of the same functions.
 - Sparse edge: two processes, prompt as `netstack`, on the connection of the bulk edge as `shared`.
@@ -159,12 +159,12 @@ def _word_bytewax(scratch: Path, environment: Mapping[str, str], seconds: float)
     flow = f"netstack.bench.goals.bytewax_words:flow({str(scratch)!r})"
     command = [sys.executable, "-m", "bytewax.testing", flow, "-p", str(SIDE), "-w", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    ended_s = time.monotonic()
     if done.returncode:
         raise MeasurementFailed(f"Bytewax: exit code {done.returncode}: {done.stderr[-1000:]}")
-    counts = (line.split() for line in (scratch / "counts").read_text().splitlines())
-    _check({word: int(count) for word, count in counts}, wanted)
-    return wanted.total() / (ended_s - max(float(each.read_text()) for each in scratch.glob("began-*")))
+    counted = [json.loads(each.read_text()) for each in scratch.glob("counts-*")]
+    _check({word: count for _, counts in counted for word, count in counts.items()}, wanted)
+    began_s = max(float(each.read_text()) for each in scratch.glob("began-*"))
+    return wanted.total() / (max(ended_s for ended_s, _ in counted) - began_s)
 
 
 def _word_flink(scratch: Path, flink: FlinkSession, seconds: float) -> float:

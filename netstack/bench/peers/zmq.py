@@ -87,14 +87,17 @@ def _pull_together(spec: RunSpec, io: ConsumerIo, pull: Any) -> None:
     feed, receive = io.verifier.feed, pull.recv
     copy = spec.record_bytes < _NO_COPY_BYTES
     records: list[Any] = []
+    left = take
     while True:
         record = receive() if copy else receive(copy=False).buffer
         if not record:
             break
         records.append(record)
-        if len(records) == take:
+        left -= 1
+        if not left:
             feed(0, records)
             records.clear()
+            left = take
     if records:
         feed(0, records)
 

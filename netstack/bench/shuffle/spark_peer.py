@@ -2,7 +2,7 @@
 
 Spark's Python workers make rows and sum them up, from and to Arrow without a copy, as netstack's operators do in
 theirs. Between them is Spark's own shuffle with its own compression. Each range of keys is one value of the
-partitioning column.
+partitioning column, chosen so that every range has a partition of its own, as it has a sink of its own in netstack.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .rows import ROW_BYTES, MakeRows, SumRows, by_range
 
 
-def run(spark: Any, *, batches: int, producers: int, consumers: int) -> dict[str, Any]:
-    """Runs one shuffle (`rows.shuffle_job`), and returns its duration and the results of the sinks."""
+def run(spark: Any, values: npt.NDArray[np.int32], *, batches: int, producers: int, consumers: int) -> dict[str, Any]:
+    """Runs one shuffle (`rows.shuffle_job`), and returns its duration and the results of the sinks.
+
+    `values` are those of `values_of_partitions`, of which each range of keys has one.
+    """
     import pyarrow as pa
 
     class Context:
@@ -35,7 +39,7 @@ def run(spark: Any, *, batches: int, producers: int, consumers: int) -> dict[str
                     if offsets is None:
                         offsets = pa.py_buffer(np.arange(0, rows.size + 1, ROW_BYTES, dtype=np.int32))
                     column = pa.Array.from_buffers(pa.binary(), len(rows), [None, offsets, pa.py_buffer(rows)])
-                    part = pa.array(by_range.partition_batch(rows, consumers).astype(np.int32))
+                    part = pa.array(values[by_range.partition_batch(rows, consumers)])
                     yield pa.RecordBatch.from_arrays([part, column], ["part", "row"])
 
     def total(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -44,8 +48,10 @@ def run(spark: Any, *, batches: int, producers: int, consumers: int) -> dict[str
             parts, column = batch.column(0).to_numpy(), batch.column(1)
             offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
             rows = np.frombuffer(column.buffers()[2], np.uint8)[offsets[0] : offsets[-1]].reshape(-1, ROW_BYTES)
-            for part in np.unique(parts).tolist():
-                sums.setdefault(part, SumRows()).process_batch(rows[parts == part])
+            present = np.unique(parts).tolist()
+            for part in present:
+                of_part = rows if len(present) == 1 else rows[parts == part]
+                sums.setdefault(part, SumRows()).process_batch(of_part)
         totals = [(part, json.dumps(each.finish(None))) for part, each in sums.items()]
         yield pa.RecordBatch.from_arrays(
             [
@@ -60,4 +66,16 @@ def run(spark: Any, *, batches: int, producers: int, consumers: int) -> dict[str
     rows = made.repartition(consumers, "part").mapInArrow(total, "part int, sums string").collect()
     duration_s = time.monotonic() - began_s
     document = {row["part"]: json.loads(row["sums"]) for row in rows}
-    return {"duration_s": duration_s, "results": [document.get(part) for part in range(consumers)]}
+    return {"duration_s": duration_s, "results": [document.get(value) for value in values.tolist()]}
+
+
+def values_of_partitions(spark: Any, partitions: int) -> npt.NDArray[np.int32]:
+    """An integer for each partition, which `repartition` sends there; 0, 1, 2 ... would share some and leave others."""
+    hashed = spark.range(64 * partitions).selectExpr(
+        "cast(id as int) value", f"pmod(hash(cast(id as int)), {partitions}) partition"
+    )
+    least = {
+        row["partition"]: row["value"]
+        for row in hashed.groupBy("partition").agg({"value": "min"}).toDF("partition", "value").collect()
+    }
+    return np.array([least[partition] for partition in range(partitions)], np.int32)
