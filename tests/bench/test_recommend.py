@@ -118,6 +118,19 @@ def test_one_repeat_decides_nothing() -> None:
     )
 
 
+@pytest.mark.parametrize("goal", [Goal(p99_us=1000.0), Goal(mb_per_s=500.0), Goal()])
+def test_what_probably_no_timeout_reaches_is_not_told_to_be_set(goal: Goal) -> None:
+    """Two repeats leave everything open, but both points are far from the goal."""
+    points = [
+        Point(0.0, [(100.0, 20.0)] * 2, [3_000.0] * 2),
+        Point(0.01, [(100.0, 60.0)] * 2, [200_000.0] * 2),
+    ]
+    found = answer(points, goal, 0.1)
+    assert found is not None
+    assert f"no timeout reaches {goal}; nearest is {'0' if goal.p99_us else '10 ms'};" in found.paragraph()
+    assert "set" not in found.paragraph()
+
+
 def test_a_prompter_setting_that_may_do_is_a_doubt() -> None:
     steady = [(100.0, 97.0), (100.0, 97.5), (100.0, 96.5)]
     wild = [(100.0, 80.0), (100.0, 97.0), (100.0, 93.0)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -9,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from netstack.bench.stopping import scratch_folder
+from netstack.errors import NetstackError
 
 MEASUREMENTS = [
     "run --seconds 60",
@@ -49,3 +53,18 @@ def test_sigterm_leaves_neither_folders_nor_processes(words: str, tmp_path: Path
     assert b"Traceback" not in told
     assert list(scratch.iterdir()) == []
     assert processes_of_session(running.pid) == []
+
+
+def test_a_full_disk_is_told_with_its_folder(tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")  # as a write raises it: without a name
+    with (
+        pytest.raises(NetstackError, match=rf"no space is left in {tmp_path}; set TMPDIR"),
+        scratch_folder(str(tmp_path)),
+    ):
+        raise full
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_full_disk_elsewhere_is_another_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="results"), scratch_folder(str(tmp_path)):
+        raise OSError(errno.ENOSPC, "No space left on device", "results")

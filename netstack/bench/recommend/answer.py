@@ -151,7 +151,12 @@ class Answer:
         timeout, figures = _timeout(self.point.timeout_s), self.figures(memory_bytes)
         if self.doubts:
             doubts = "; ".join(self.doubts)
-            return f"The data do not decide ({doubts}). As far as they go, set {timeout}; {figures}."
+            if self.is_reached or self.point.leans(self.goal):
+                return f"The data do not decide ({doubts}). As far as they go, set {timeout}; {figures}."
+            return (
+                f"The data do not decide ({doubts}). As far as they go, no timeout reaches {self.goal}; nearest is"
+                f" {timeout}; {figures}."
+            )
         if not self.is_reached:
             return f"No timeout that was measured reaches {self.goal}. Nearest is {timeout}; {figures}."
         return f"Set {timeout}; {figures}."
@@ -167,7 +172,8 @@ def answer(points: Sequence[Point], goal: Goal, reference_s: float | None) -> An
     open_ones = [point for point in known if judged[point.timeout_s] == "open"]
     if not reached and not open_ones:
         return Answer(goal, _nearest(known, goal), reference_s, False)
-    chosen = _best(reached or [each for each in open_ones if each.leans(goal)] or open_ones, goal)
+    likely = reached or [point for point in open_ones if point.leans(goal)]
+    chosen = _best(likely, goal) if likely else _nearest(open_ones, goal)
     doubts = _doubts(chosen, chosen in reached, open_ones, goal)
     return Answer(goal, chosen, reference_s, chosen in reached, tuple(doubts.values()), tuple(doubts))
 

@@ -194,9 +194,29 @@ def test_sources_become_a_jar_with_their_resources_once(monkeypatch: pytest.Monk
 
 def test_a_jvm_that_ends_is_told_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "import sys; sys.stderr.write('no memory'); sys.exit(1)"
-    monkeypatch.setattr("netstack.bench.peers.flink.session.java_command", lambda: [sys.executable, "-c", words])
+    monkeypatch.setattr("netstack.bench.peers.flink.session.java_command", lambda **_: [sys.executable, "-c", words])
     with FlinkSession() as session, pytest.raises(MeasurementFailed, match=r"Flink's JVM has ended\n    no memory"):
         session.run_once(RunSpec(seconds=1.0))
+
+
+def test_the_files_of_a_jvm_are_removed_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The JVM is killed, so that Flink's own hooks remove nothing."""
+    answers = (
+        "import pathlib, sys\n"
+        "(pathlib.Path(sys.argv[1]) / 'flink-rpc.jar').touch()\n"
+        "for line in sys.stdin:\n"
+        '    print(\'{"seconds": 1, "counts": {}}\', flush=True)\n'
+    )
+
+    def java_command(scratch: str) -> list[str]:
+        return [sys.executable, "-c", answers, scratch]
+
+    monkeypatch.setattr("netstack.bench.peers.flink.session.java_command", java_command)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with FlinkSession() as session:
+        session.count_words(tmp_path, 2)
+        assert [path.name for path in tmp_path.rglob("*.jar")] == ["flink-rpc.jar"]
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_words_are_counted_three_times_before_the_first_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -207,7 +227,7 @@ def test_words_are_counted_three_times_before_the_first_report(monkeypatch: pyte
         "    counts = {asked['count_words']: asked['parallelism']}\n"
         "    print(json.dumps({'seconds': number, 'counts': counts}), flush=True)\n"
     )
-    monkeypatch.setattr("netstack.bench.peers.flink.session.java_command", lambda: [sys.executable, "-c", answers])
+    monkeypatch.setattr("netstack.bench.peers.flink.session.java_command", lambda **_: [sys.executable, "-c", answers])
     with FlinkSession() as session:
         assert session.count_words(tmp_path, 2) == ({str(tmp_path): 2}, 3)
         assert session.count_words(tmp_path, 2) == ({str(tmp_path): 2}, 4)

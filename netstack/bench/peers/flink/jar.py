@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import tempfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
@@ -26,8 +27,10 @@ _OPENED: Final = (
 )
 
 
-def java_command(sources: Path = SOURCES, *, heap: str = "1g") -> list[str]:
+def java_command(sources: Path = SOURCES, *, heap: str = "1g", scratch: str = tempfile.gettempdir()) -> list[str]:
     """How a JVM with Flink and classes of ours starts; the name of the main class follows.
+
+    Flink unpacks jars and keeps its files in the folder `scratch`.
 
     Raises:
         MissingExtra: no Java, no Flink, or nothing to compile our classes with; the text says what to install.
@@ -36,7 +39,7 @@ def java_command(sources: Path = SOURCES, *, heap: str = "1g") -> list[str]:
     libraries = flink_libraries()
     opened = [f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in _OPENED.split()]
     where = os.pathsep.join((str(jar_of(sources, libraries)), *map(str, jars(libraries))))
-    return [java, f"-Xmx{heap}", "-XX:+UseSerialGC", *opened, "-cp", where]
+    return [java, f"-Xmx{heap}", "-XX:+UseSerialGC", f"-Djava.io.tmpdir={scratch}", *opened, "-cp", where]
 
 
 def flink_libraries() -> Path:

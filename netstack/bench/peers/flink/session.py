@@ -1,7 +1,8 @@
 """One warm JVM that runs one cell after the other, and the word count of `goals`.
 
 Rules: the JVM is in a session of its own, so that Ctrl-C reaches only this process, which then ends it; it ends by
-itself when its standard input ends. It is warmed up before the first cell that counts.
+itself when its standard input ends. Its files are in a folder that is removed with it. It is warmed up before the first
+cell that counts.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, Final, Self
 from ...processes import MeasurementFailed
 from ...runner import DEFAULT_SECONDS, Progress
 from ...spec import RunSpec
+from ...stopping import scratch_folder
 from .document import document_of
 from .jar import java_command
 from .spec import FlinkSpec
@@ -51,14 +53,16 @@ class FlinkSession:
         """Starts nothing yet."""
         self._process: subprocess.Popen[bytes] | None = None
         self._words = tempfile.TemporaryFile()  # noqa: SIM115  # closed in __exit__
+        self._scratch = contextlib.ExitStack()
         self._pending = b""
         self._is_warm = self._has_counted = False
 
     def __enter__(self) -> Self:
         """Starts the JVM."""
         try:
+            scratch = self._scratch.enter_context(scratch_folder())
             self._process = subprocess.Popen(
-                [*java_command(), "netstack.peer.Peer"],
+                [*java_command(scratch=scratch), "netstack.peer.Peer"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._words,
@@ -66,6 +70,7 @@ class FlinkSession:
             )
         except BaseException:
             self._words.close()
+            self._scratch.close()
             raise
         return self
 
@@ -80,6 +85,7 @@ class FlinkSession:
                 pipe.close()
         process.wait()
         self._words.close()
+        self._scratch.close()
 
     def run_once(self, spec: RunSpec, on_progress: Callable[[Progress], None] | None = None) -> dict[str, Any]:
         """Runs one cell.
