@@ -85,10 +85,19 @@ class _App:
 def main(arguments: Sequence[str] | None = None, *, runners: Runners | None = None) -> int:
     """Runs one command and returns the exit code: 0, 1 or 2. The default of `arguments` are those of the process."""
     words = tuple(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(words, runners or Runners())
+    except BrokenPipeError:
+        # The reader of standard output has closed it; buffered output must not fail again when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(words: tuple[str, ...], runners: Runners) -> int:
     as_json = "--json" in words
     try:
         with sigterm_is_ctrl_c(), unwrapped_interrupt():
-            app = _App(runners or Runners(), words)
+            app = _App(runners, words)
             return int(cli.main(list(words), prog_name="netstack-bench", standalone_mode=False, obj=app) or 0)
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx is not None else "netstack-bench"
@@ -96,9 +105,7 @@ def main(arguments: Sequence[str] | None = None, *, runners: Runners | None = No
     except ConfigError as error:
         return _failed(str(error), 2, as_json)
     except BrokenPipeError:
-        # The reader of standard output has closed it; buffered output must not fail again when the process ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        raise
     except (NetstackError, OSError, ExceptionGroup) as error:
         failure = expected_failure(error)
         if isinstance(failure, ConfigError):

@@ -61,6 +61,16 @@ def runners(fake_result: FakeResult) -> FakeRunners:
     return FakeRunners(fake_result)
 
 
+def test_an_error_whose_reader_is_gone_has_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(document: object) -> None:
+        raise BrokenPipeError
+
+    with open(os.devnull, "w") as nothing:
+        monkeypatch.setattr(netstack.bench.cli.console, "print_json", closed)
+        monkeypatch.setattr(sys, "stdout", nothing)
+        assert main(["run", "--records", "0", "--json"]) == 1
+
+
 def test_run_prints_one_json_document(runners: FakeRunners, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--json"], runners=runners) == 0
     printed = capsys.readouterr()

@@ -107,6 +107,23 @@ def test_what_cannot_be_measured_makes_no_baseline(
     assert "no row contains it" in main_error(capsys, ["regress", "--only", "nothing like it"])
 
 
+def test_a_round_that_failed_is_told_and_fails_a_check(
+    machine: Machine, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    regress(capsys, tmp_path)
+
+    def measure(*arguments: Any) -> Rounds:
+        found = machine.measure(*arguments)
+        key = next(key for key in found if key[1])
+        del found[key][0]
+        return found
+
+    monkeypatch.setattr(module, "measure", measure)
+    (failed,) = regress(capsys, tmp_path, "--fail-on", "worse", code=1)["failed"]
+    assert failed.endswith("1 of 5 rounds")
+    assert regress(capsys, tmp_path)["failed"] == [failed]
+
+
 def main_error(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
     assert main(words) == 2
     return capsys.readouterr().err

@@ -21,7 +21,7 @@ from .. import console
 from ..flags import flag, flags, json_flag
 from ..host import host_facts, version
 from ..interval import Interval
-from .measure import Rounds, figures, measure, medians, values_of
+from .measure import Rounds, failures, figures, measure, medians, values_of
 from .rows import BUILDS, Row, installed, measured_once, rows_with
 
 REPEATS: Final = 5
@@ -56,23 +56,23 @@ def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[st
     measured = medians(rounds)
     taken_s = time.monotonic() - began
     documents = [row_document(row, rounds) for row in rows]
-    lost = [f"{each.engine} {kind}".strip() for (each, kind), result in measured.items() if not result.get("delivered")]
+    failed = failures(rounds, repeats)
     controls = {str(result["congestion_control"]) for result in measured.values() if result.get("congestion_control")}
     if as_json:
         results = [
             {"engine": each.engine, "job": each.job, "taskmanagers": each.taskmanagers, "build": kind, **result}
             for (each, kind), result in measured.items()
         ]
-        head = {"rows": documents, "repeats": repeats, "seconds": seconds, "taken_s": taken_s, "delivered": not lost}
+        head = {"rows": documents, "repeats": repeats, "seconds": seconds, "taken_s": taken_s, "delivered": not failed}
         console.print_json({**head, "results": results, "host": host_facts(), "version": version()})
     else:
         spent = f"rounds: {repeats}, 95 % ranges of their ratios, {taken_s:.0f} s in all"
         control = f"all TCP under the system's {' and '.join(sorted(controls))}"
         remark = f"{datetime.now(UTC):%Y-%m-%d}, {_machine()}, {spent}, {control}"
         click.echo(markdown(documents, remark))
-    for name in lost:
-        errors.print(f"[red]not delivered by {name}:[/] its figures do not count")
-    return 0 if len(measured) == len(rounds) and not lost else 1
+    for name in failed:
+        errors.print(f"[red]failed:[/] {escape(name)}, which do not count", soft_wrap=True)
+    return 1 if failed else 0
 
 
 def row_document(row: Row, rounds: Rounds) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from netstack.transports.tcp import LOOPBACK_CONGESTION_VARIABLE
 from ..mesh.coordinator import run_over_hosts
 from ..mesh.spec import MeshSpec
 from ..peers.flink import FlinkSession
+from ..processes import MeasurementFailed
 from ..runner import run_once
 from ..spec import RunSpec
 from ..sweep import median_result
@@ -37,7 +38,7 @@ ENVIRONMENT: Final[Mapping[str, Mapping[str, str]]] = {
 
 Key = tuple[Measured, str]
 Rounds = dict[Key, dict[int, dict[str, Any]]]
-"""By number of the round; one that failed is missing."""
+"""By number of the round; one that failed, or delivered something else than was sent, is missing."""
 
 
 def measure(
@@ -57,11 +58,24 @@ def measure(
             for key in reversed(keys) if number % 2 else keys:
                 each, build = key
                 try:
-                    rounds[key][number] = _measure_once(each, build, seconds * each.seconds, flink)
+                    result = _measure_once(each, build, seconds * each.seconds, flink)
+                    if result.get("delivered") is False:
+                        problems = "; ".join(map(str, result.get("warnings") or ("records are lost or damaged",)))
+                        raise MeasurementFailed(f"not delivered: {problems}")
+                    rounds[key][number] = result
                 except NetstackError as error:
                     report(f"round {number + 1}, {each.job or 'run'}, {each.engine} {build}: {error}")
             report(f"round {number + 1} of {repeats} took {time.monotonic() - began_s:.0f} s")
     return rounds
+
+
+def failures(rounds: Rounds, repeats: int) -> list[str]:
+    """The measurements that failed, each with its number of rounds."""
+    return [
+        f"{each.job or 'run'}, {each.engine} {build}".rstrip() + f": {repeats - len(results)} of {repeats} rounds"
+        for (each, build), results in rounds.items()
+        if len(results) < repeats
+    ]
 
 
 def medians(rounds: Rounds) -> dict[Key, dict[str, Any]]:

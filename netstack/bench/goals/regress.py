@@ -28,7 +28,7 @@ from ..flags import flag, flags, json_flag
 from ..host import host_facts, version
 from ..interval import ENOUGH_REPEATS, JUDGED, Interval
 from ..store import reason, replace_file
-from .measure import figures, measure
+from .measure import failures, figures, measure
 from .rows import BUILDS, Row, installed, measured_once, rows_with
 
 SCHEMA: Final = 1
@@ -86,7 +86,8 @@ def regress(
 ) -> int:
     """Measures the rows of `goals` shortly and prints which differ from the baseline by more than the noise.
 
-    The exit code is 0 unless --fail-on worse is given. Latencies with a buffer timeout, Flink and Dask are left out.
+    The exit code is 0 unless --fail-on worse is given, which also counts a measurement that failed, such as
+    one that lost a record. Latencies with a buffer timeout, Flink and Dask are left out.
 
     The default takes about three minutes.
     """
@@ -117,6 +118,7 @@ def regress(
             errors.print(f"[yellow]warning:[/] the baseline was measured with --seconds {stored['seconds']:g}")
         changes = compared(rows, stored["figures"], now)
     worse = [change for change in changes if change.verdict == "worse"]
+    failed = failures(rounds, repeats)
     if as_json:
         console.print_json(
             {
@@ -124,11 +126,14 @@ def regress(
                 "changes": [asdict(each) for each in changes],
                 "figures": now,
                 "worse": len(worse),
+                "failed": failed,
             }
         )
     elif stored is not None:
         _print(changes)
-    return 1 if worse and fail_on else 0
+    for name in failed:
+        errors.print(f"[red]failed:[/] {escape(name)}, which do not count", soft_wrap=True)
+    return 1 if (worse or failed) and fail_on else 0
 
 
 def compared(
