@@ -59,6 +59,12 @@ def test_what_is_measured() -> None:
     ]
 
 
+@pytest.mark.parametrize("flag", ["--bytes", "--producers", "--consumers", "--taskmanagers", "--slots", "--repeats"])
+def test_nothing_to_measure_is_bad_usage(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shuffle", flag, "0"]) == 2
+    assert f"{flag} 0: the minimum is 1" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_every_row_comes_in_every_mode(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--bytes", "2MiB", "--repeats", "1", "--mode", "pipelined", "--mode", "blocking", "--no-half", "--json"]

@@ -18,7 +18,7 @@ from netstack.jobmanager.local import open_local_cluster
 from netstack.schedule.slots.slots import LoadBalanceMode
 
 from ..experiment import with_facts
-from ..spec import Settings
+from ..spec import Settings, refuse_below
 from ..stopping import scratch_folder
 from . import spark_peer
 from .rows import BATCH_ROWS, ROW_BYTES, expected, shuffle_job
@@ -44,6 +44,16 @@ class ShuffleSpec(Settings):
     repeats: int
     compressions: tuple[str, ...] = SHUFFLE_COMPRESSIONS
     is_halved: bool = True
+
+    def __post_init__(self) -> None:
+        refuse_below(
+            ("--bytes", self.size_bytes, 1),
+            ("--producers", self.producers, 1),
+            ("--consumers", self.consumers, 1),
+            ("--taskmanagers", self.taskmanagers, 1),
+            ("--slots", self.slots, 1),
+            ("--repeats", self.repeats, 1),
+        )
 
 
 @final
