@@ -164,7 +164,7 @@ def _word_bytewax(scratch: Path, environment: Mapping[str, str], seconds: float)
     counted = [json.loads(each.read_text()) for each in scratch.glob("counts-*")]
     _check({word: count for _, counts in counted for word, count in counts.items()}, wanted)
     began_s = max(float(each.read_text()) for each in scratch.glob("began-*"))
-    return wanted.total() / (max(ended_s for ended_s, _ in counted) - began_s)
+    return wanted.total() / (max(float(ended_s) for ended_s, _ in counted) - began_s)
 
 
 def _word_flink(scratch: Path, flink: FlinkSession, seconds: float) -> float:
