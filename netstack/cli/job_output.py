@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ..jobmanager.client import Document, JobResult
 from ..json_text import json_text
+from ..schedule.plan.words import counted
 from ..units import format_count, format_latency
 
 _SHOWN_SUBTASKS = 16
@@ -64,7 +65,7 @@ def jobs_table(jobs: Iterable[Document]) -> Table:
             str(job["restarts"]),
             str(job["checkpoints_completed"]),
             _ago(job["submitted_at"]),
-            f"waits for {job['missing_slots']} slots" if job["missing_slots"] else job["reason"],
+            f"waits for {counted(job['missing_slots'], 'slot')}" if job["missing_slots"] else job["reason"],
         )
     return table
 

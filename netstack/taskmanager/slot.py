@@ -393,15 +393,19 @@ class Slot:
         if child is None or not self.jobs:
             return
         silent_s = child.silent_s
-        if silent_s >= BLOCKED_S:
-            if not self.blocked_s:
+        if silent_s < BLOCKED_S:
+            self._where = {}
+            if self.blocked_s:
+                self._set_blocked(0.0, {})
+        else:
+            if not self._where:
                 _, self._where = await self.stack()
+            if self.blocked_s:
+                if silent_s - self.blocked_s >= BLOCKED_S:
+                    self._set_blocked(silent_s, self._where)
+            elif self._where or silent_s >= 2 * BLOCKED_S:  # on a busy machine the first request may time out
                 LOGGER.warning("slot %d is blocked: its event loop is at %s", self.number, place_text(self._where))
                 self._set_blocked(silent_s, self._where)
-            elif silent_s - self.blocked_s >= BLOCKED_S:
-                self._set_blocked(silent_s, self._where)
-        elif self.blocked_s:
-            self._set_blocked(0.0, {})
         asked = [when_s for job in self.jobs.values() for when_s in job.attempts.values() if when_s is not None]
         asked += [job.closing_s for job in self.jobs.values() if job.closing_s is not None]
         if asked and now_s - min(asked) > cancellation_timeout_s:

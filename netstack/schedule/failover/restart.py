@@ -82,7 +82,7 @@ class FixedDelay:
         """Implements `RestartStrategy.on_failure`."""
         self._failures += 1
         if self._attempts is not None and self._failures > self._attempts:
-            return RestartDecision(None, f"{self._attempts} restarts are used up")
+            return RestartDecision(None, f"{self._attempts} restart{' is' if self._attempts == 1 else 's are'} used up")
         return RestartDecision(self._delay_s, number=self._failures, limit=self._attempts)
 
 

@@ -99,7 +99,7 @@ def test_a_job_that_waits_and_one_that_failed_say_why() -> None:
     newest, oldest = shown(jobs_table([waits, failed])).splitlines()[1:]
     assert "failed" in newest
     assert newest.rstrip().endswith("ValueError: no")
-    assert oldest.rstrip().endswith("waits for 1 slots")
+    assert oldest.rstrip().endswith("waits for 1 slot")
 
 
 def test_failures_are_told_with_the_lines_that_raised_the_newest() -> None:
