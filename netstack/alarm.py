@@ -1,6 +1,8 @@
 """A timer that wakes one trio task within about 50 us of its deadline.
 
 trio's own sleep uses epoll, which rounds up to 1 ms.
+
+Takes: CLOCK_MONOTONIC deadlines in nanoseconds, or delays in seconds. Gives: `Alarm`, on Linux's timerfd.
 """
 
 from __future__ import annotations

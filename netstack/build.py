@@ -1,6 +1,7 @@
 """Selects the build of the data path: machine code, or the same source in Python.
 
-The first import of netstack installs the compiled modules in place of their sources.
+Takes: the output of `tools/compile_core.py` in `netstack/_compiled`, and the environment. Gives: `kind` and `reason`;
+the first import of netstack also installs the compiled modules in place of their sources.
 
 Rules:
 - Either all modules of the group are compiled or none, because they share their memory layouts.

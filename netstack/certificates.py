@@ -1,6 +1,6 @@
 """A small certificate authority for TLS between the hosts of one cluster; the command is `netstack certificate`.
 
-It writes `ca.pem` and `ca-key.pem`, and `certificate.pem` and `key.pem` signed by it.
+Takes: folders, the names of a host. Gives: `ca.pem` and `ca-key.pem`; `certificate.pem` and `key.pem` signed by it.
 
 Rules: keys are ECDSA on P-256, readable only by their owner, and written before their certificates. Each file is
 replaced atomically, so a concurrent reader gets the old or the new file. TLS does not depend on this module:

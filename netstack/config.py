@@ -1,4 +1,7 @@
-"""Settings of a TaskManager's network: frozen, with units in the names."""
+"""Settings of a TaskManager's network: frozen, with units in the names.
+
+Takes: keyword arguments. Gives: a checked `NetworkConfig`.
+"""
 
 from __future__ import annotations
 

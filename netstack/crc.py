@@ -1,6 +1,7 @@
 """CRC-32 with zlib's polynomial, by the fastest implementation that is installed.
 
-ISA-L takes 0.02 s a GB, zlib 0.24 to 0.37.
+Takes: bytes, and the CRC-32 of the bytes before them. Gives: the CRC-32 of both. ISA-L takes 0.02 s a GB, zlib 0.24 to
+0.37.
 """
 
 from __future__ import annotations

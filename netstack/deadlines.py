@@ -1,4 +1,7 @@
-"""Timed callbacks, mostly for buffer timeouts; one task sleeps until the earliest deadline."""
+"""Timed callbacks, mostly for buffer timeouts; one task sleeps until the earliest deadline.
+
+Takes: (deadline, callback). Gives: calls in the order of their deadlines.
+"""
 
 from __future__ import annotations
 

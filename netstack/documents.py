@@ -1,5 +1,7 @@
 """Unpacks untrusted msgpack with bounds on nesting depth and on the number of containers.
 
+Takes: bytes from a peer or a file. Gives: lists, dicts and plain values, or a `ValueError` with the reason.
+
 Rules: one byte of msgpack can become a list of 56 bytes, and a thousand lists can be nested; `repr`, `==`, `copy` and
 user code then recurse although the unpacker did not. So depth and container count are bounded before any caller sees
 the document. This module does not recurse, and documents that cannot exceed a bound are not scanned. Values are None,

@@ -1,5 +1,7 @@
 """Every error that netstack raises. The class says who caused the error.
 
+Takes: nothing. Gives: exception classes to every other module.
+
 Rules: a message names the object, its state, the offending value and the next step. The runtime raises trio's resource
 errors (`ClosedResourceError`, `BusyResourceError`, `WouldBlock`) unchanged; every failure caused by a peer or the
 system is raised as one of the classes below.

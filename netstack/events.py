@@ -1,5 +1,7 @@
 """Control events that travel in-band, in order with the records of a subpartition, each in a buffer of its own.
 
+Takes: event objects. Gives: their native encoding and back (`wire/SPEC.md`, section 5).
+
 Events use neither credit nor pool segments. Encoding: one byte for the type, then the fields, big-endian.
 """
 

@@ -1,4 +1,7 @@
-"""Typed names of partitions and channels."""
+"""Typed names of partitions and channels.
+
+Takes: nothing. Gives: `NewType`s, which make a wrong argument a type error, and `ChannelDescriptor`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """JSON text of any value: for the web page, REST, recordings, and the output of commands with `--json`.
 
+Takes: documents with values from users and peers. Gives: text that every JSON parser accepts.
+
 Rules: no value raises. Keys and bytes become text; bytes that are not UTF-8 are escaped. NaN and infinities become
 null, because JSON has neither. Lists and dicts deeper than `MAX_DEPTH`, and all other values, become their abbreviated
 Python representation. A document of plain values is written by `json` alone. Callers that render a document repeatedly

@@ -1,6 +1,7 @@
 """Key groups: assigns keys to subpartitions with Flink's arithmetic, one key or a whole array at a time.
 
-Hashes are equal in every process. The canonical form of a key defines key equality for placement and for state.
+Takes: keys. Gives: hashes that are equal in every process, key groups, the subpartition that owns each group, and the
+canonical form of a key, which defines key equality for placement and for state.
 
 The hash of a key is Java's `hashCode` of the corresponding type, because Python's `hash` differs between processes. The
 murmur of that hash selects one of `max_parallelism` key groups. Each subpartition owns a contiguous range of groups, so

@@ -1,5 +1,8 @@
 """A rate limit for log lines that peers can cause; the number of omitted lines is logged.
 
+Takes: lines and the time. Gives: lines to a `logging.Logger`, at most `burst` at once and `per_second` on average;
+`quieter` suppresses a logger's lines below a level for a while.
+
 Rules: each kind of line has its own account, so a flood of one kind suppresses no other. The next written line of a
 kind reports how many were omitted. The caller escapes data of peers (`shown`).
 """

@@ -1,4 +1,7 @@
-"""Deprecated public names, which work for one more minor release."""
+"""Deprecated public names, which work for one more minor release.
+
+Takes: the old and the new name. Gives: a `DeprecationWarning` at the line that used the old one.
+"""
 
 from __future__ import annotations
 

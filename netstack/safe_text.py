@@ -1,5 +1,7 @@
 """Untrusted values as safe text: bounded in length and depth, on one line, without control characters.
 
+Takes: values from peers, files or users. Gives: text for errors, log lines and tables.
+
 Rules: no function recurses deeper than `_MAX_DEPTH`, takes time beyond its limit, or raises. Every character that is
 not printable is escaped: newlines, which could forge log lines; terminal escape sequences; marks that change the
 writing direction; lone surrogates, which no stream can encode. `...` marks omissions.

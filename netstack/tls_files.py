@@ -1,7 +1,7 @@
 """The certificates of one end of a TLS connection, reloaded when their files change.
 
-The folder of an address contains `ca.pem`, `certificate.pem` and `key.pem`, as `netstack certificate` or another
-authority writes them.
+Takes: an address, and its folder with `ca.pem`, `certificate.pem` and `key.pem`, as `netstack certificate` or another
+authority writes them. Gives: `ssl.SSLContext`s for the next connection.
 
 Rules: a renewed certificate is used from the next connection on, without a restart. While the files do not match each
 other, as during a renewal, the previous ones stay in use and a warning is logged. A private key that other users can

@@ -1,5 +1,7 @@
 """The interface of transports, and their registry by URL scheme.
 
+Takes: URLs. Gives: `ByteStream`s and `Listener`s to `runtime`.
+
 The caller drives a stream by trying: `try_send` and `try_receive_into` never wait; `wait_writable` and `wait_readable`
 do. So the caller chooses what to send at the moment the stream has room: nothing accumulates in an outbox, and a
 priority event can still overtake data (trio's `wait_send_all_might_not_block` exists for the same reason). netstack's

@@ -1,5 +1,7 @@
 """Parses and formats durations, sizes and counts.
 
+Takes: text from flags, such as `100ms`, `none`, `32KiB`. Gives: seconds and bytes, and text for tables.
+
 Rules: parsing is exact (decimal, not binary): `100ms` is the float 0.1, because a hash of the settings names a run.
 """
 

@@ -1,5 +1,7 @@
 """Waiting times: in total, the longest, and per second of the last minute.
 
+Takes: the begin and end of each wait, in seconds of one monotonic clock. Gives: `WaitStatistics`.
+
 Rules:
 - There is no timer: a wait costs two calls, and a snapshot computes the rest.
 - The last minute is the current 5-second span and the 11 before it, so 55 to 60 s; a younger meter covers its own age.

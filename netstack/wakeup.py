@@ -1,5 +1,7 @@
 """Connects synchronous callbacks of the data path to waiting trio tasks.
 
+Takes: `wake()` from a callback. Gives: `await wait()`.
+
 A wake-up can be spurious: another task may have acted first. So a waiter checks its condition, waits, and checks again.
 Nothing else runs between the check and the wait (one thread at a time, see `visits`), so no wake-up is lost.
 """

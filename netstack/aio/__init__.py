@@ -1,11 +1,13 @@
 """netstack for asyncio programs: the same data path and calls; trio runs in a thread of its own.
 
-Its calls are awaited under asyncio and raise the errors of their counterparts in `netstack`.
+Takes: the arguments of `netstack`. Gives: `open_network`, `RecordWriter`, `RecordReader`, `ArrayReader`, whose calls
+are awaited under asyncio and raise the errors of their counterparts in `netstack`.
 
 ```python
 import asyncio
 
 from netstack import ChannelDescriptor, aio
+
 
 async def produce(manager):
     partition = manager.create_partition("words", subpartitions=1)
@@ -14,6 +16,7 @@ async def produce(manager):
         await writer.emit(word)
     await writer.finish()
 
+
 async def main():
     async with aio.open_network("tcp://127.0.0.1:0") as producer:
         async with aio.open_network("tcp://127.0.0.1:0") as consumer, asyncio.TaskGroup() as tasks:
@@ -21,6 +24,7 @@ async def main():
             gate = await consumer.open_gate([ChannelDescriptor(producer.address, "words")])
             async for word in aio.RecordReader(gate, format="str"):
                 print(word)
+
 
 asyncio.run(main())
 ```

@@ -1,4 +1,7 @@
-"""A network environment for asyncio: partitions and gates; trio runs in a thread of its own."""
+"""A network environment for asyncio: partitions and gates; trio runs in a thread of its own.
+
+Takes: the arguments of `netstack.open_network`. Gives: handles of `netstack.blocking`, for writers and readers.
+"""
 
 from __future__ import annotations
 

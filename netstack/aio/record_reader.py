@@ -1,4 +1,7 @@
-"""RecordReader and ArrayReader for asyncio."""
+"""RecordReader and ArrayReader for asyncio.
+
+Takes: a gate of `aio.NetworkEnvironment`. Gives: records or arrays in order per channel, fair among channels.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""RecordWriter for asyncio: writes records at once, and suspends only if there is no room."""
+"""RecordWriter for asyncio: writes records at once, and suspends only if there is no room.
+
+Takes: a partition of `aio.NetworkEnvironment`. Gives: `emit_nowait`, `emit`, `emit_batch`, `broadcast_event`, `flush`,
+`finish`, `wait_consumed`.
+"""
 
 from __future__ import annotations
 

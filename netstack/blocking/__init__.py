@@ -1,7 +1,7 @@
 """netstack for programs without an event loop: the same data path, with blocking method calls.
 
-Its calls block, accept `timeout_s`, and raise the errors of their counterparts in `netstack`. trio runs in a thread
-of its own.
+Takes: the arguments of `netstack`. Gives: `open_network`, `RecordWriter`, `RecordReader`, `ArrayReader`, whose calls
+block, accept `timeout_s`, and raise the errors of their counterparts in `netstack`. trio runs in a thread of its own.
 
 ```python
 with blocking.open_network("tcp://127.0.0.1:0") as manager:

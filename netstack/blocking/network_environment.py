@@ -1,4 +1,7 @@
-"""A TaskManager in a thread of its own: partitions and gates for blocking programs."""
+"""A TaskManager in a thread of its own: partitions and gates for blocking programs.
+
+Takes: the arguments of `netstack.open_network`. Gives: handles, whose methods run in that thread.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The connection between a blocking thread and the thread in which trio runs.
 
+Takes: async functions, from any thread. Gives: their results or errors, to the calling thread.
+
 Rules:
 - A portal has one thread with one trio loop. It is a daemon thread, so a program that does not close it still exits.
 - A call returns when its function has ended. A timeout, or an exception of a signal handler (Ctrl-C), cancels the

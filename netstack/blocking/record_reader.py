@@ -1,5 +1,7 @@
 """RecordReader and ArrayReader for blocking threads, and their common base with those for asyncio.
 
+Takes: a gate. Gives: records or arrays in order per channel, fair among channels.
+
 The calling thread decodes and announces credit, as a visitor of the event loop. If `NetworkEnvironment.park_reader`
 allows it, the thread also reads the sockets, while the event loop sleeps.
 

@@ -1,6 +1,7 @@
 """RecordWriter for blocking threads.
 
-The calling thread encodes, fills buffers and sends (`writing`).
+Takes: a partition, a selector, a format, the buffer timeout. Gives: the calls of `netstack.RecordWriter`, which block
+and accept `timeout_s`. The calling thread encodes, fills buffers and sends (`writing`).
 """
 
 from __future__ import annotations

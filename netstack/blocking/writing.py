@@ -1,6 +1,7 @@
 """The common base of the record writers for threads and for asyncio: visitors of the event loop that use trio's writer.
 
-The calls that wait are coroutines, which `runtime.parking` runs in the manner of `blocking` or `aio`.
+Takes: a partition, a selector, a format, the buffer timeout. Gives: the calls that do not wait, and coroutines for
+those that do; `runtime.parking` runs these in the manner of `blocking` or `aio`.
 
 Rules:
 - A record or batch counts as taken when its first part was written. If the caller stops waiting then, the event loop

@@ -1,5 +1,7 @@
 """Reference-counted network buffers, and the interface that a subpartition offers to its reader.
 
+Takes: segments from a pool, or heap memory for events. Gives: `Buffer`s to the sender, the gates and the deserialisers.
+
 Rules: a buffer starts with one reference; `retain` adds one, `recycle` drops one. At zero the memory returns to its
 owner, exactly once. Buffers are read-only.
 """

@@ -1,6 +1,7 @@
 """The elements of a subpartition's queue: their interface, and the elements that hold events.
 
-Two functions report what a whole queue holds.
+Takes: an event's bytes, or a barrier. Gives: its bytes as a `Buffer`, once. The elements that hold records are
+`BufferConsumer` and `LentBuffer`. Two functions report what a whole queue holds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """LentBuffer: a finished queue element over memory that its lender owns until it is sent.
 
-The memory returns to its lender when the buffer was sent, or as soon as `detach` has copied it.
+Takes: pieces of memory, and a segment that is reserved for them. Gives: one `Buffer` over the pieces. The memory
+returns to its lender when the buffer was sent, or as soon as `detach` has copied it.
 """
 
 from __future__ import annotations

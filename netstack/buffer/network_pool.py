@@ -1,5 +1,7 @@
 """NetworkBufferPool, the upper level of pools: owns every segment of a TaskManager and lends them to LocalBufferPools.
 
+Takes: a count and a size. Gives: local pools of elastic size; unpooled segments, at once or as they are returned.
+
 Rules (one thread, so there are no locks; the order of effects matters):
 - free + lent = N, always. Each segment returns exactly once.
 - Guaranteed segments never exceed N. The others are distributed in proportion to how much each pool may still grow.

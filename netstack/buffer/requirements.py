@@ -1,5 +1,8 @@
 """Computes how many network buffers gates, partitions and connections need, before any of them is allocated.
 
+Takes: numbers of channels and subpartitions, a `NetworkConfig`. Gives: the bounds of their pools, and
+`BufferRequirements` for a whole plan: a row for each, the sum, and the missing memory.
+
 Every pool of a TaskManager is created with the numbers computed here, so the plan matches the running system.
 """
 

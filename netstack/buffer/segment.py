@@ -1,5 +1,7 @@
 """Fixed-size blocks of memory, each with one owner at a time.
 
+Takes: a size and a count. Gives: `Segment`s to the pools.
+
 A segment has two views of the same bytes, a memoryview (scatter, gather, slices) and as a numpy array (strided stores),
 because creating either costs more than keeping both.
 """

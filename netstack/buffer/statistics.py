@@ -1,4 +1,7 @@
-"""Snapshots of the two levels of pools."""
+"""Snapshots of the two levels of pools.
+
+Takes: counts, on request. Gives: frozen values, and values derived from them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Buffers as they are in a file, for codecs that send them without decompressing; and how readers get them."""
+"""Buffers in the form they have in a file, for codecs that send them without decompressing; and how readers get them.
+
+Takes: compressed buffers (or, glued, any buffers). Gives: one `Buffer` that stands for all of them.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Gathers the channel state of one task in one checkpoint: the data that unaligned barriers overtook, by channel.
 
+Takes: pieces of data from input channels and subpartitions. Gives: the bytes of each channel.
+
 Rules: a capture belongs to one checkpoint; a task has one capture per checkpoint in progress. Pieces of a channel are
 kept in order, and joined once, by `result`. Adding to an aborted or failed capture does nothing. Adding to a finished
 side is a programming error, because that data would be lost.

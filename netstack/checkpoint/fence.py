@@ -1,5 +1,7 @@
 """Fencing: ensures that only one master completes checkpoints in a folder, with a file lock and increasing epochs.
 
+Takes: the folder. Gives: an epoch to each master that takes it over; whether an epoch is still the newest.
+
     folder/epoch-00000003     written by the third master; locked while its process lives
 
 Rules:

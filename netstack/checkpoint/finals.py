@@ -1,5 +1,7 @@
 """Stores the final states of ended tasks, next to the checkpoints of their job.
 
+Takes: the snapshot of a task at its end. Gives: a file that is copied into every later checkpoint for that task.
+
     FOLDER/finals/chk-00000000/TASK-SUBTASK.CRC.state
 
 A task writes its final state before it reports that it has finished. So no message carries a state, and later

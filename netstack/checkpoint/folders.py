@@ -1,5 +1,8 @@
 """The folders of checkpoints: naming, atomic writes, and removal of checkpoint files.
 
+Takes: numbers of checkpoints, names and bytes of files. Gives: their contents; `CheckpointStorageError` with the path
+and advice. `storage` knows what the files mean.
+
 Rules:
 - A file is written under a temporary name, synchronised, renamed, its folder synchronised, and read back. A crash or a
   full disk leaves only a temporary file, which is never read.

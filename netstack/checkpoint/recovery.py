@@ -1,5 +1,8 @@
 """Redistributes a checkpoint to the subtasks of the next run, also if their number has changed.
 
+Takes: the snapshots of all subtasks, and the plan of the next run. Gives: for every subtask its operator states, and
+the records in flight that it must process before any new one.
+
 Rules:
 - The data in flight on a channel is the data that had arrived, followed by the data that had not been sent. Together
   they are whole framed records (`record/framing`), even if one of them was split.

@@ -1,5 +1,7 @@
 """The file formats of checkpoints: the snapshot of a task, and the manifest.
 
+Takes: a task's snapshot, or a checkpoint's manifest. Gives: the bytes of its file, and the reverse.
+
 A state file, numbers big-endian:
 
     magic `NSCKPT` | version, u16 | length of the body, u64 | body | CRC-32 of everything before, u32

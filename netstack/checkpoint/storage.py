@@ -1,5 +1,7 @@
 """Stores the checkpoints of a job in a folder: writes them crash-safely, and finds the newest valid one.
 
+Takes: snapshots of tasks, then a manifest. Gives: the newest complete checkpoint, with all bytes verified.
+
     folder/chk-00000042/sink-0.1a2b3c4d.state   one subtask, see `snapshot`; named after its checksum
     folder/chk-00000042/manifest.json           written last; without it the folder is no checkpoint
     folder/epoch-00000003                       the master that may complete checkpoints, see `fence`

@@ -1,5 +1,7 @@
 """The command `netstack`: runs jobs and the processes that execute them. Benchmarks are in `netstack-bench`.
 
+Takes: command-line arguments. Gives: an exit code; results on standard output, everything else on standard error.
+
 Rules: with `--json` (or `--format json`) a command prints exactly one JSON document on standard output. If the command
 fails, the document has the key `error`.
 Exit codes: 0 for success, 1 for a failure or a negative result, 2 for wrong usage.

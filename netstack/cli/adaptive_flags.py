@@ -1,5 +1,7 @@
 """Command-line flags of the adaptive batch scheduler, which chooses the parallelism that a job leaves open.
 
+Takes: command-line arguments. Gives: `AdaptiveSettings`, or a job with them.
+
 Each flag is named as Flink's option, without the prefix `execution.batch.adaptive.auto-parallelism.`.
 """
 

@@ -1,4 +1,7 @@
-"""The command `netstack buffers`: computes the network buffers that gates and partitions of one TaskManager require."""
+"""The command `netstack buffers`: computes the network buffers that gates and partitions of one TaskManager require.
+
+Takes: gates, partitions and settings as flags. Gives: a table row for each, the sum, and the missing memory.
+"""
 
 from __future__ import annotations
 

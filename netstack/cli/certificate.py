@@ -1,4 +1,7 @@
-"""The command `netstack certificate`: a small certificate authority for TLS between the hosts of a cluster."""
+"""The command `netstack certificate`: a small certificate authority for TLS between the hosts of a cluster.
+
+Takes: folders and host names. Gives: PEM files.
+"""
 
 from __future__ import annotations
 

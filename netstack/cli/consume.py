@@ -1,5 +1,7 @@
 """The command `netstack consume`: reads subpartitions of a remote producer, such as a Flink task manager.
 
+Takes: an address, a partition, subpartitions. Gives: the records as lines, or a summary of them.
+
 Rules: records that were read are counted even if the exchange fails later. A record may be a value, or a stream element
 that contains one. The two cannot be confused in the formats long, string and bytes, except for byte arrays with
 timestamps after the year 2280.

@@ -1,4 +1,7 @@
-"""The command `netstack datasets`: lists or releases the datasets that jobs kept."""
+"""The command `netstack datasets`: lists or releases the datasets that jobs kept.
+
+Takes: names of datasets to release. Gives: a table, or one JSON document.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The command `netstack demo`: shows flow control in slow motion on the live web page."""
+"""The command `netstack demo`: shows flow control in slow motion on the live web page.
+
+Takes: an address for the page. Gives: two small jobs on TaskManagers of this machine, until Ctrl-C.
+"""
 
 from __future__ import annotations
 

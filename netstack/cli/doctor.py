@@ -1,5 +1,7 @@
 """The command `netstack doctor`: checks whether this machine is set up well for netstack.
 
+Takes: ports and a secret file to check. Gives: one line per check with advice; exit code 1 if a check failed.
+
 Rules: a check changes nothing and contacts no other machine. Verdicts: `fail` means that netstack will not work, `warn`
 that it will be slow, `note` that some commands lack something.
 """

@@ -1,5 +1,7 @@
 """Shared parts of `netstack consume` and `netstack serve`: flags, partition ids, and the account of each channel.
 
+Takes: command-line arguments; payloads and events. Gives: a `NetworkConfig`; a summary as text or JSON.
+
 An account counts payloads without framing, so that the accounts of both ends can be compared: a long counts as 8 bytes
 big-endian, a string as its UTF-8, bytes as they are.
 """

@@ -1,4 +1,7 @@
-"""Loads the job that a command line names: `module:attribute`, or a JSON job file."""
+"""Loads the job that a command line names: `module:attribute`, or a JSON job file.
+
+Takes: the name, and parameters for the function that builds the job. Gives: the job's graph.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Formats what commands print about jobs: results, lists, details."""
+"""Formats what commands print about jobs: results, lists, details.
+
+Takes: documents of a JobManager. Gives: text, or one JSON document.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The command `netstack jobmanager`: the service that runs jobs on TaskManagers.
 
-It prints a line with its address once it listens. SIGINT and SIGTERM end it with exit code 0. Unfinished jobs stay in
-its folder; the next JobManager on that folder resumes them.
+Takes: flags. Gives: a line with its address on standard output once it listens; the log on standard error. SIGINT and
+SIGTERM end it with exit code 0. Unfinished jobs stay in its folder; the next JobManager on that folder resumes them.
 """
 
 from __future__ import annotations

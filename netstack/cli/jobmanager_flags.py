@@ -1,4 +1,7 @@
-"""Command-line flags for the address of the JobManager and for the shared secret, and a client that uses them."""
+"""Command-line flags for the address of the JobManager and for the shared secret, and a client that uses them.
+
+Takes: command-line arguments or environment variables. Gives: a connected client.
+"""
 
 from __future__ import annotations
 

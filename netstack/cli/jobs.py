@@ -1,4 +1,7 @@
-"""The commands `netstack jobs`, `cancel`, `savepoint` and `submit`, which send requests to a JobManager."""
+"""The commands `netstack jobs`, `cancel`, `savepoint` and `submit`, which send requests to a JobManager.
+
+Takes: job ids, or any unique prefix of one. Gives: tables, or one JSON document.
+"""
 
 from __future__ import annotations
 

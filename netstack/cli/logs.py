@@ -1,4 +1,7 @@
-"""Sets up the log of a service: text lines, or JSON for a log collector."""
+"""Sets up the log of a service: text lines, or JSON for a log collector.
+
+Takes: the flag `--log`. Gives: `logging` on standard error.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Command-line flags that several commands have: network buffers, network profile, placement, metrics."""
+"""Command-line flags that several commands have: network buffers, network profile, placement, metrics.
+
+Takes: defaults. Gives: decorators that add flags to a command.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The command `netstack plan`: shows how a job would be scheduled, without running it."""
+"""The command `netstack plan`: shows how a job would be scheduled, without running it.
+
+Takes: a job and the size of a cluster as flags. Gives: operator chains with reasons, slots, the TaskManager of every
+subtask, channels, connections, buffers and regions; as text, one JSON document, or one HTML page.
+"""
 
 from __future__ import annotations
 

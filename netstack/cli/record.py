@@ -1,4 +1,7 @@
-"""The commands `netstack record` and `netstack replay`: store the data of the live web page, and show it later."""
+"""The commands `netstack record` and `netstack replay`: store the data of the live web page, and show it later.
+
+Takes: a job or the address of a JobManager; a recording. Gives: a recording; a web page or an HTML file.
+"""
 
 from __future__ import annotations
 

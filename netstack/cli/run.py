@@ -1,5 +1,7 @@
 """The command `netstack run`: runs a job on a temporary cluster on this machine, or on Spark's executors.
 
+Takes: a job. Gives: the results of its sinks on standard output; progress on standard error if that is a terminal.
+
 Rules: the cluster starts and ends with the job. The first Ctrl-C or SIGTERM cancels the job; a second one ends the
 command without waiting for the cancellation.
 """

@@ -1,4 +1,7 @@
-"""A live view of one job on a terminal: tasks by state, records per second, checkpoints."""
+"""A live view of one job on a terminal: tasks by state, records per second, checkpoints.
+
+Takes: documents of a job, and the time. Gives: a view on standard error; nothing if that is no terminal.
+"""
 
 from __future__ import annotations
 

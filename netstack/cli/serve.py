@@ -1,6 +1,7 @@
 """The command `netstack serve`: serves a partition to remote consumers, such as Flink task managers.
 
-It prints a line with the address once it listens, and a summary of each subpartition at the end.
+Takes: a partition id and the number of subpartitions; the number of records, or a file with one record per line.
+Gives: a line with the address once it listens, and a summary of each subpartition at the end.
 
 A blocking or hybrid partition is stored in files. A blocking one can be requested once it is complete, a hybrid one at
 once, both any number of times. They are served until the command is stopped or times out.

@@ -1,4 +1,7 @@
-"""The command `netstack stack`: prints the current Python stack of each task of a job."""
+"""The command `netstack stack`: prints the current Python stack of each task of a job.
+
+Takes: a job and optionally one of its vertices. Gives: a Python stack for each task, or one JSON document.
+"""
 
 from __future__ import annotations
 

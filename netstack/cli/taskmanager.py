@@ -1,6 +1,7 @@
 """The command `netstack taskmanager`: the service that runs the tasks of jobs.
 
-It prints a line with its addresses once it listens. SIGINT and SIGTERM close every job and end it with exit code 0.
+Takes: flags, or a TOML file with the same names. Gives: a line with the addresses on standard output once it listens;
+the log on standard error. SIGINT and SIGTERM close every job and end the TaskManager with exit code 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The command `netstack top`: a live terminal view of TaskManagers and JobManagers; or one snapshot, or JSON."""
+"""The command `netstack top`: a live terminal view of TaskManagers and JobManagers; or one snapshot, or JSON.
+
+Takes: addresses of either. Gives: a view that is redrawn every interval, until `q` or Ctrl-C. A process that cannot be
+reached is shown with the reason, and contacted again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The JobManager views of `netstack top`: jobs, tasks and TaskManagers."""
+"""The JobManager views of `netstack top`: jobs, tasks and TaskManagers.
+
+Takes: samples of `ClusterWatch.snapshot` with their times. Gives: a frozen view, and lines for a terminal.
+"""
 
 from __future__ import annotations
 

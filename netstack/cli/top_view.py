@@ -1,5 +1,7 @@
 """The TaskManager views of `netstack top`: jobs, rates and the history of the last minute, without terminal output.
 
+Takes: samples of `TaskManager.statistics` with their times. Gives: frozen views, and sparklines.
+
 Rates are differences of counters between two samples. A counter that fell, because a partition was released, gives the
 rate 0. A rate covers the time since the sample before it, so a lost TaskManager leaves a gap.
 """

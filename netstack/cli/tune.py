@@ -1,4 +1,8 @@
-"""The command `netstack tune`: finds the bottleneck of a running job, proposes settings and can apply them."""
+"""The command `netstack tune`: finds the bottleneck of a running job, proposes settings and can apply them.
+
+Takes: a running job. Gives: its bottleneck and proposals, as text or as one JSON document; with `--apply` the same job
+with changed settings, restarted from a savepoint.
+"""
 
 from __future__ import annotations
 

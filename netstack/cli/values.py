@@ -1,5 +1,7 @@
 """Types of command-line values: durations, sizes, counts, rates, and lists of them.
 
+Takes: command-line arguments. Gives: durations in seconds, sizes in bytes, counts, and lists of them.
+
 Rules: a value that cannot be parsed ends the command with exit code 2 and one sentence that names the flag.
 """
 

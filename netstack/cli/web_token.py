@@ -1,4 +1,7 @@
-"""The command `netstack web-token`: creates a token that the web page and the REST interface of a JobManager accept."""
+"""The command `netstack web-token`: creates a token that the web page and the REST interface of a JobManager accept.
+
+Takes: the secret. Gives: a token on standard output that expires after some time.
+"""
 
 from __future__ import annotations
 

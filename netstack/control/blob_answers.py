@@ -1,5 +1,7 @@
 """Serves the blob requests of one peer, several at a time, no faster than the peer reads the answers.
 
+Takes: `FetchBlob` requests. Gives: `BlobPart` messages over the peer's link.
+
 Rules: each part is sent only when the link has room, so a peer that requests and does not read costs at most `AT_ONCE`
 parts of memory plus the unsent bytes of the link. A read error becomes the answer to that request and affects no other.
 An answer that waits for another TaskManager does not delay the next ones.

@@ -1,4 +1,7 @@
-"""Source fingerprints: a short hash of a package's source, which two processes compare."""
+"""Source fingerprints: a short hash of a package's source, which two processes compare.
+
+Takes: package names. Gives: twelve hex digits for each, equal exactly when all Python source is equal.
+"""
 
 from __future__ import annotations
 

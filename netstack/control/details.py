@@ -1,4 +1,7 @@
-"""Schema of the channel details with which a TaskManager answers `AskDetails`."""
+"""Schema of the channel details with which a TaskManager answers `AskDetails`.
+
+Takes: documents. Gives: the column names of both ends of a channel; an error for a malformed document.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Framed documents over a byte stream: the layer below every control protocol between processes.
 
+Takes: lists of plain data. Gives: the same lists at the other end, in order.
+
 A frame is the length of the body (u32, big-endian) and a msgpack list. Nothing is pickled. The connection ends when a
 document is not a list, is nested too deeply or has too many parts (`documents`), or when a length exceeds the limit.
 `send` never waits; `run` writes. A peer that reads too slowly is disconnected when `MAX_UNSENT_BYTES` are unsent, so

@@ -1,5 +1,7 @@
 """One end of a control connection: greetings, messages, heartbeats.
 
+Takes: an authenticated stream. Gives: messages; `ConnectionLost` when the peer disconnects or is silent.
+
 Each end begins with one document: [`netstack control`, version, build, name, role, facts]. Messages follow. Each end
 sends at least once per third of the heartbeat timeout. A peer that is silent for the whole timeout is lost; this
 detects dead hosts and cut cables.

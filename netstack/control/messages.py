@@ -1,5 +1,7 @@
 """The messages of the control protocol, except those from TaskManagers to a JobManager (`reports`).
 
+Takes: nothing. Gives: frozen messages, and `CODEC`, which encodes all of them.
+
 Rules: a message about a job carries the job's id, and is ignored when that job is not open. A message about a task
 carries its attempt, so a late message about an old attempt is recognised.
 """

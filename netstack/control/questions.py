@@ -1,4 +1,7 @@
-"""The client side of requests over a control link; any number may be pending."""
+"""The client side of requests over a control link; any number may be pending.
+
+Takes: a link after its greeting. Gives: the answer to each request.
+"""
 
 from __future__ import annotations
 

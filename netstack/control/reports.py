@@ -1,4 +1,7 @@
-"""The messages from TaskManagers to a JobManager."""
+"""The messages from TaskManagers to a JobManager.
+
+Takes: nothing. Gives: frozen messages, which `messages.CODEC` encodes.
+"""
 
 from __future__ import annotations
 

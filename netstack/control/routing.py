@@ -1,5 +1,7 @@
 """Routes: the first twenty bytes of a connection, which select control or the data of a network environment.
 
+Takes: authenticated streams. Gives: control streams to the service, data streams to the listener of their environment.
+
 A route is 4 bytes of magic (`NSDC` for control, `NSDR` for data) and 16 bytes: zeros for control; for data the ASCII id
 of a job that has its own environment, or `SHARED`. It follows the proof of the shared secret, if there is one.
 """

@@ -1,5 +1,7 @@
 """A control link in its own thread, so that heartbeats continue while user code blocks the main event loop.
 
+Takes: how to connect. Gives: the `send` and `receive` of `ControlLink` in the caller's event loop.
+
 The thread runs a trio loop that connects, greets, answers pings and reads; messages cross in two bounded queues. Python
 switches threads within milliseconds, however long another thread computes. A full inbox stops the reading, never the
 heartbeats.

@@ -1,5 +1,7 @@
 """Counts the words of a file in a batch job, whose parallelism is chosen once the number of words is known.
 
+Takes: a file. Gives: the most frequent words, from its one sink.
+
     netstack run netstack.examples:batch_word_count --input FILE [-p volume=65536] [-p top=10]
     netstack plan netstack.examples:batch_word_count --input FILE
 

@@ -1,5 +1,7 @@
 """InputCapture: keeps the unprocessed data in front of an unaligned barrier, for one input channel.
 
+Takes: the start and the end of a checkpoint, barriers and data as they arrive. Gives: copies of the data, in order.
+
 Rules: a channel captures for one checkpoint at a time. Data belongs to the checkpoint if it is in front of the barrier
 on the channel, whenever it is read. Sequence numbers decide this; they wrap around at 2^32.
 """

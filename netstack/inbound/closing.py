@@ -1,4 +1,7 @@
-"""Closes gates and readers at the end of a `with` block."""
+"""Closes gates and readers at the end of a `with` block.
+
+Takes: how the block ended. Gives: a closed gate, and a warning if it left records unread by mistake.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """BufferDebloater: sizes buffers so that the data in flight takes a given time to consume (FLIP-183).
 
-A size is announced to the producers when it has changed enough.
+Takes: throughput and the number of buffers in use, once a period. Gives: a buffer size, when it has changed enough to
+announce it to the producers.
 
 It shrinks sizes, not counts: a smaller buffer is consumed sooner, while pools, credit and the shares of the channels
 stay the same. The formula is Flink's (`BufferDebloater`, `BufferSizeEMA`):

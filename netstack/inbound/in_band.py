@@ -1,4 +1,7 @@
-"""Checks in-band events on arrival: their data type, the bytes that may be queued, errors of a faulty producer."""
+"""Checks in-band events on arrival: their data type, the bytes that may be queued, and the errors of a faulty producer.
+
+Takes: bytes of an event, numbers of buffers. Gives: the event, or the error that fails the channel.
+"""
 
 from __future__ import annotations
 

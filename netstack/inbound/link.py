@@ -1,4 +1,7 @@
-"""ChannelLink: how a remote input channel sends control frames through the receiver of its connection."""
+"""ChannelLink: how a remote input channel sends control frames through the receiver of its connection.
+
+Takes: requests of one channel. Gives: frames, when the socket has room for them.
+"""
 
 from __future__ import annotations
 

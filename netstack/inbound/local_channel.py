@@ -1,4 +1,7 @@
-"""LocalInputChannel: an input channel that reads a partition of the same TaskManager, directly from its queue."""
+"""LocalInputChannel: an input channel that reads a partition of the same TaskManager, directly from its queue.
+
+Takes: a `BufferSource`. Gives: its buffers to the gate.
+"""
 
 from __future__ import annotations
 

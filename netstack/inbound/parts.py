@@ -1,6 +1,6 @@
 """Buffers that share a segment because they arrived in one frame, and buffers that are still compressed.
 
-The last part that is recycled returns the segment.
+Takes: the buffer that owns the segment, and sizes. Gives: a buffer for each part; the last one returns the segment.
 """
 
 from __future__ import annotations

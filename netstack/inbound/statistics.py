@@ -1,4 +1,7 @@
-"""Snapshots of an input gate and its channels."""
+"""Snapshots of an input gate and its channels.
+
+Takes: counts. Gives: `ChannelStatistics` and `GateStatistics`, with values derived from the counts.
+"""
 
 from __future__ import annotations
 

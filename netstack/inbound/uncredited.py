@@ -1,6 +1,7 @@
 """The model before credit, for comparison: a channel without a free buffer stops its whole connection.
 
-Reading pauses while the next frame has no buffer.
+Takes: frames from the connection, buffers from the gates' pools. Gives: buffers to the channels, in order; a pause of
+reading while the next frame has no buffer.
 
 Channels are opened with unlimited credit, so a producer sends whatever it has. Data takes a buffer of the gate's pool
 when it arrives. If there is none, the frame and everything already read behind it is staged in order (at most what one

@@ -1,6 +1,6 @@
 """UnionInputGate: several gates as one input.
 
-Channel indexes run over all gates.
+Takes: gates. Gives: their buffers and events, fair among gates; channel indexes run over all gates.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """Blobs of jobs: packages that clients upload, and the distribution of packages and offloaded data to TaskManagers.
 
+Takes: parts of zipped packages; requests and reports of TaskManagers. Gives: whole packages, checked by their SHA-256,
+in the store; parts of blobs, or places to read them.
+
 Rules:
 - A short blob is sent at once. A long blob is sent to the first TaskManager; the others read it from TaskManagers that
   have it, each of which serves two readers at a time. A TaskManager that would wait longer than `PATIENCE_S` reads from

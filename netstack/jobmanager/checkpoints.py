@@ -1,5 +1,9 @@
 """The checkpoints of one job: carries out the coordinator's instructions; also assigns checkpoint folders to jobs.
 
+Takes: reports of tasks, requests of users, the time; folders that submitted jobs name. Gives: commands to the tasks,
+manifests to the storage, a report of every checkpoint; an error for a folder that another job uses or that lies outside
+the allowed roots.
+
 Rules: only threads access the folder. Every request is answered exactly once, whatever happens to the job. Taking over
 a folder fences its previous owner (`checkpoint.fence`), so a folder belongs to a job from before its first access until
 the job has ended. Folders are compared after links are resolved.

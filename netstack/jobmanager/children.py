@@ -1,5 +1,7 @@
 """TaskManagers as child processes: starts them, restarts them when they die, and ends them with this process.
 
+Takes: the address of the JobManager, the number of TaskManagers and slots. Gives: the processes and their output.
+
 Rules: the standard input of a child is a pipe of this process; the child ends when the pipe closes, also when this
 process is killed. A child runs in its own session, so Ctrl-C reaches only this process, which then ends the child. The
 shared secret is passed in memory and never on a disk. At the end of the block every child is reaped, and processes that

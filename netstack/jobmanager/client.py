@@ -1,5 +1,7 @@
 """The client of a JobManager: submits, inspects, saves and cancels jobs, and waits for their end.
 
+Takes: the address of a JobManager. Gives: `JobClient`; the result of a job.
+
     async with open_job_client("tcp://10.0.0.1:6120", secret=secret) as client:
         job_id = await client.submit(environment)
         result = await client.wait(job_id)

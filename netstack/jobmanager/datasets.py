@@ -1,5 +1,8 @@
 """Kept datasets: persistent partitions of ended jobs that later jobs read.
 
+Takes: datasets of ended jobs (`JobDatasets`), registrations and losses of TaskManagers, requests of users. Gives:
+locations for jobs that read them, documents for people, keep and drop commands for TaskManagers.
+
 Rules:
 - A dataset's record is on disk before it becomes visible; its partitions are on the TaskManagers that wrote them. A
   TaskManager that registers again reports which datasets it still has; unknown ones are dropped there.

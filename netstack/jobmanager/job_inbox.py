@@ -1,5 +1,8 @@
 """The event queue of one job's scheduler, which orders root failures before their consequences.
 
+Takes: events, timers, failures that may have a remote cause, heartbeats of TaskManagers. Gives: the next event when it
+is due.
+
 When a TaskManager dies, consumers of its tasks often report failures before its death is noticed. If the scheduler
 handled them at once, the restart strategy would count two failures, and tasks would be sent to a dead host. So
 `HeldFailures` holds a secondary failure until every TaskManager of the job has sent something since, is lost, or the

@@ -1,5 +1,9 @@
 """The tasks of one job: names, places, results, and the messages to them.
 
+Takes: deployments and other instructions of the scheduler, commands of `JobCheckpoints`, results of attempts. Gives:
+tasks by name for people and for checkpoints, results; messages to TaskManagers (through `Cluster`), events for the
+scheduler.
+
 Rules: the scheduler decides which attempt counts; this module only reads it. The result of an attempt counts when the
 scheduler has accepted the attempt's end. Calls of a coordinator neither wait nor raise; events of superseded attempts
 are dropped. A job that a new JobManager takes up has no coordinator.

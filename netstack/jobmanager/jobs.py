@@ -1,5 +1,7 @@
 """All jobs of a JobManager: accepts, runs and remembers them, and takes them up again after a restart.
 
+Takes: documents of jobs. Gives: a running `JobMaster` for each job, a record of each ended job.
+
 Rules: a job is stored in the folder before its submission is answered, and its end is stored before it is visible. The
 record of a job that cannot be taken up again contains the reason; the other jobs run.
 """

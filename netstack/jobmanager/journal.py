@@ -1,4 +1,8 @@
-"""What a JobMaster writes down about its job for people: the log, failures with their decisions, blocked slots."""
+"""What a JobMaster writes down about its job for people: the log, failures with their decisions, blocked slots.
+
+Takes: failures and decisions of the scheduler, reports of blocked slots. Gives: entries of the job's log and of its
+failure history, and lines of the JobManager's log.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A local cluster: a JobManager in this process, TaskManagers as child processes.
 
-It needs no setup and leaves nothing behind.
+Takes: a job. Gives: its result. It needs no setup and leaves nothing behind.
 
     result = netstack.run_job(environment, taskmanagers=2, slots=2)
     print(result.results["counts"])

@@ -1,6 +1,7 @@
 """The log of a job for people: events with times, the audit log, and the failure history.
 
-Audited requests are also lines of the logger `netstack.audit` at INFO.
+Takes: sentences; requests with their job and client; failures with the scheduler's decisions. Gives: plain data, oldest
+first; lines of the logger `netstack.audit` at INFO.
 
 A failure is an entry of `FailureHistory`: `at` (seconds since 1970), `task`, `subtask`, `attempt`, `taskmanager`,
 `host` (None or empty if no task caused it), `text`, `type` and `traceback` (empty without a Python exception),

@@ -1,4 +1,7 @@
-"""The JobManager's Prometheus metrics: jobs by state, slots, and the state of each running job."""
+"""The JobManager's Prometheus metrics: jobs by state, slots, and the state of each running job.
+
+Takes: the JobManager. Gives: a statistics snapshot; the catalogue of the metrics that are read from it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The requests of clients to a JobManager."""
+"""The requests of clients to a JobManager.
+
+Takes: documents of requests. Gives: documents of answers, or an error whose text the client receives
+(`control_port.answer_questions`).
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Starts a job from the savepoint of another one: verifies, compares and copies it.
 
+Takes: the folder of a savepoint or checkpoint, the job, the folder of the job's checkpoints. Gives: the checkpoint id
+in that folder.
+
 Rules: the savepoint is verified and compared with the job before it is copied, and copied before the job is accepted;
 the job never reads the original afterwards. The calls block. No code of the job is imported: properties that only its
 functions define (initial values of keyed state, the type of computed keys) are compared where the functions run, before

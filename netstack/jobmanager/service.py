@@ -1,5 +1,7 @@
 """The JobManager: a port for TaskManagers and clients, one JobMaster for each job, a folder that survives restarts.
 
+Takes: addresses, a secret, a folder. Gives: `open_jobmanager`, which serves until it is cancelled.
+
 TaskManagers connect and register their slots, or the JobManager connects to them (`JobManager.adopt`); heartbeats
 detect their loss. Jobs receive slots in the order of submission. Submitted jobs are stored in the folder before they
 are visible; after a crash the next JobManager on the folder continues every unfinished job from its newest checkpoint.

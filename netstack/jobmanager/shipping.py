@@ -1,4 +1,7 @@
-"""Zips packages to ship them with a job."""
+"""Zips packages to ship them with a job.
+
+Takes: names or paths of packages and modules. Gives: zip files that are byte-identical for identical sources.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Offers slots of TaskManagers to jobs: a TaskManager opens a job before the job receives slots there."""
+"""Offers slots of TaskManagers to jobs: a TaskManager opens a job before the job receives slots there.
+
+Takes: free slots and missing slots (`slots`), the answers `JobOpened` and `JobRefused`. Gives: `OpenJob` messages, and
+slots to JobMasters.
+"""
 
 from __future__ import annotations
 

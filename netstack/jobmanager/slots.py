@@ -1,5 +1,8 @@
 """The assignment of the slots of all TaskManagers to jobs.
 
+Takes: registrations and losses of TaskManagers, the number of slots that each job lacks, returned slots. Gives: slot
+offers for jobs.
+
 Rules: a slot belongs to at most one job. Jobs are served in the order of submission. Mode `none` fills TaskManagers one
 by one in the order of registration. Mode `slots` prefers the TaskManager with the smallest share of used slots. Mode
 `tasks` gives a job the slots that balance its tasks over all free slots; the job's own scheduler, which sees only

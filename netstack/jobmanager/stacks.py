@@ -1,4 +1,7 @@
-"""The Python stacks of a job's tasks, collected from its TaskManagers."""
+"""The Python stacks of a job's tasks, collected from its TaskManagers.
+
+Takes: requests of clients, answers of TaskManagers. Gives: one document, flame graphs, and texts about blocked slots.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Ownership of a JobManager's folder: a standby takes over when the owner dies, is stopped, or loses access to it.
 
+Takes: the folder. Gives: the time at which it becomes ours; an error when it is taken over.
+
 Rules: the owner touches its lock every `RENEW_S`. A standby compares successive observations by its own clock, so
 clocks need not agree. A lock is free as soon as its process dies; a lock that is not touched for `LEASE_S` is taken
 over. A JobManager that resumes and finds that it was replaced ends; until then it can complete no checkpoint and

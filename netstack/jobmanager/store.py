@@ -1,5 +1,7 @@
 """The folder of a JobManager: submitted jobs, their ends, and their packages survive a crash.
 
+Takes: documents of jobs. Gives: the same documents after a restart.
+
     FOLDER/lock                       held and touched every second by the running JobManager
     FOLDER/life.json                  number of earlier JobManagers on the folder
     FOLDER/known.json                 the jobs that the newest JobManager found without an end when it started

@@ -1,4 +1,7 @@
-"""Atomic, synchronised files of a JobManager's folder."""
+"""Atomic, synchronised files of a JobManager's folder.
+
+Takes: documents, bytes. Gives: files, their contents, and writes that are retried until they succeed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reports of a job's tasks: checks their origin and passes them to the scheduler and the checkpoints."""
+"""Reports of a job's tasks: checks their origin and passes them to the scheduler and the checkpoints.
+
+Takes: messages of TaskManagers about attempts. Gives: events in the job's inbox, reports to its checkpoints, events to
+its coordinator.
+"""
 
 from __future__ import annotations
 

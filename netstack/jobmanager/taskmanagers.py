@@ -1,5 +1,7 @@
 """The connected TaskManagers by name.
 
+Takes: links after their greeting. Gives: names, addresses, and a way to send messages to them.
+
 Rules: a name is never reused, so an old connection of the same process cannot be confused with a new one.
 """
 

@@ -1,4 +1,7 @@
-"""Jobs and TaskManagers as plain data for clients."""
+"""Jobs and TaskManagers as plain data for clients.
+
+Takes: records and masters. Gives: the answers to the requests `jobs`, `job` and `taskmanagers`.
+"""
 
 from __future__ import annotations
 

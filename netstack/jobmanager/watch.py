@@ -1,5 +1,8 @@
 """Snapshots of a cluster, down to each channel, for the web page, recordings and `netstack top`.
 
+Takes: the jobs and TaskManagers of a JobManager, and channel details that TaskManagers send on request. Gives:
+snapshots as plain data.
+
 Rules: TaskManagers are polled once a second, and only while a client reads snapshots. A TaskManager with expensive
 answers is polled less often, so that they use at most a fiftieth of its time. Taking a snapshot never waits; missing
 data is left out.

@@ -1,5 +1,7 @@
 """Rebalance by load: prefers subpartitions whose consumers have credit and no backlog.
 
+Takes: the load of each subpartition, from its queue and its consumer's credit. Gives: subpartition indices.
+
 A slow consumer grants little credit and its queue grows, so it gets fewer records. Round robin would send it as many as
 the others, and wait for it. Each channel still delivers in order and exactly once; the channel of a record depends on
 timing.

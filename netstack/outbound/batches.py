@@ -1,6 +1,7 @@
 """BatchPlanner: splits arrays of records among the slots of a `PartitionWriter`.
 
-The result equals emitting each record alone.
+Takes: arrays of records. Gives: emissions and shares, in the order of writing; the result equals emitting each record
+alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Announces expected buffers for channels that ran out of credit, and returns credit that they do not use.
 
-A channel that stopped sending gets a frame that expects none, and its unused credit back as empty buffers.
+Takes: channels that ran out of credit while data waited. Gives: `ExpectedBuffers` frames for them; for a channel that
+stopped sending, the frame that expects none, and its unused credit as empty buffers.
 
 Why: a buffer announces the backlog behind it, and the consumer reserves as many buffers. A blocked writer has queued
 little, so the last buffer of a round announces a backlog of 0. The consumer then releases its buffers, and the next

@@ -1,4 +1,8 @@
-"""Writes framed bytes into one slot of a writer, from a batch, a byte source or pieces that are not copied."""
+"""Writes framed bytes into one slot of a writer, from a batch, a byte source or pieces that are not copied.
+
+Takes: a batch as runs, a source of bytes, or a cursor over pieces. Gives: filled builders and lent buffers while
+buffers are available; `advance` continues later.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Writes single records for `PartitionWriter` when the pen in `record/cells` does not take them.
 
-Records that do not fit go to the writer's slow path, `try_emit_slowly`.
+Takes: encoded records. Gives: bytes to the pens of open buffers; records that do not fit go to the writer's slow path,
+`try_emit_slowly`.
 
 These are classes because calling a method of a compiled class is faster than calling a closure. They look up what every
 record needs when they are created.

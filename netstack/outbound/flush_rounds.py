@@ -1,5 +1,7 @@
 """Flushes all open buffers of a busy writer together, at one deadline instead of one for each buffer.
 
+Takes: the open buffers of a writer that stages records (`staging`). Gives: rounds of flushes, a buffer timeout apart.
+
 The first record after a flush takes the slow path, because it arms the deadline of its buffer. With 10,000 channels
 and a timeout of 100 ms that is one record in 20 of a writer in Python, and each costs as much as ten others. Nothing
 can be staged while a buffer waits for such a record, which is usual while so many flushed buffers are being sent. So

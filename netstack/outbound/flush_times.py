@@ -1,5 +1,7 @@
 """Computes when written bytes are flushed: at once, together with others, or periodically.
 
+Takes: the buffer timeout; slots with a first unflushed byte; slots whose bytes left. Gives: flush times.
+
 `LeadingEdge` is our policy. A slot that was quiet for the whole timeout is flushed at once, because its record would
 gain nothing by waiting. After that a slot is flushed at most once per timeout, so on a busy channel a record waits
 half the timeout on average. Two bounds limit the cost of many channels. A writer has a budget of immediate flushes;

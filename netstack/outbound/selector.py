@@ -1,9 +1,10 @@
 """Channel selectors: choose the subpartition of a record, or of each record of an array.
 
+Takes: records, and arrays of records, from a `RecordWriter`. Gives: subpartition indices.
+
 Rules: an array is distributed exactly as its records would be one by one (`records_of` converts it to records). Only
 `adaptive.AdaptiveRebalanceSelector`, whose choice depends on timing anyway, deals arrays in larger shares. The writer
-calls `setup` once, before anything else; a selector holds the state of one writer. Randomness comes from a generator
-argument, so that a run can be repeated.
+calls `setup` once, first; a selector holds the state of one writer. A generator argument makes a run repeatable.
 """
 
 from __future__ import annotations

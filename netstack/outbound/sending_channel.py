@@ -1,4 +1,7 @@
-"""The producer's state of one channel: credit, counters, and the view that it sends from."""
+"""The producer's state of one channel: credit, counters, and the view that it sends from.
+
+Takes: notifications of its view. Gives: its place in the queue of the `ChannelSender`.
+"""
 
 from __future__ import annotations
 

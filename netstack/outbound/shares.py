@@ -1,4 +1,7 @@
-"""The shares of a small batch that goes to many subpartitions, on their way into the open buffers."""
+"""The shares of a small batch that goes to many subpartitions, on their way into the open buffers.
+
+Takes: the payloads of a batch, grouped by slot. Gives: the next share to write.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """SliceWriter: stages the records that a task emits, and writes them to one partition a slice at a time.
 
-Records without a buffer stay staged, in order.
+Takes: records of one task. Gives: their bytes to a `PartitionWriter`; records without a buffer stay staged, in order.
 
 The result equals emitting each record at once, as long as the task flushes before it waits. A record that may change
 is encoded when it is staged. Str and numbers cannot change: they are encoded, and their subpartitions are chosen, all

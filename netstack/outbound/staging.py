@@ -1,5 +1,8 @@
 """Collects records for many subpartitions in one list, and distributes them together.
 
+Takes: single records of equal length, of a writer that goes round many subpartitions. Gives: their framed bytes in the
+open buffers, before a buffer is read.
+
 Writing each record into its own buffer touches memory that was last used one round ago. With 10,000 channels the
 processor waits for memory most of the time (measured: 190 ns a record compiled and 780 in Python, against 90 and 220
 with one channel). Here a record is appended to one list. Array operations then join, reorder and frame all of them,

@@ -1,4 +1,7 @@
-"""Snapshots of the producing side: a partition, its subpartitions, and the channels that carry them."""
+"""Snapshots of the producing side: a partition, its subpartitions, and the channels that carry them.
+
+Takes: counts. Gives: frozen values for metrics and reports.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The interface through which a sender opens subpartitions."""
+"""The interface through which a sender opens subpartitions.
+
+Takes: names of partitions. Gives: views of their subpartitions, as soon as the partitions exist.
+"""
 
 from __future__ import annotations
 

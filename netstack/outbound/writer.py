@@ -1,5 +1,8 @@
 """PartitionWriter, the synchronous half of `RecordWriter`: writes records and batches into a partition's buffers.
 
+Takes: records (or arrays of records), a selector, the buffer timeout. Gives: committed bytes in BufferBuilders,
+finished buffers and flushes to the subpartitions.
+
 A record goes into the open buffer of its subpartition, which is queued from its first byte on. The buffer's pen writes
 it after one comparison (`record/cells`), and the buffer commits it before the next read. All other cases (no buffer
 open, buffer full, flush to arm, torn record to complete) fail that comparison and take the slow path, once per buffer

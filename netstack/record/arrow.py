@@ -1,5 +1,7 @@
 """ArrowFormat: an Arrow RecordBatch as one record, in the form of one self-contained Arrow IPC stream.
 
+Takes: `pyarrow.RecordBatch`es, or the bytes of one. Gives: pieces over the columns' own memory; batches.
+
 Rules: a record is the schema message, then dictionaries if there are any, then one batch message. The end-of-stream
 marker is not written, but accepted. Column memory is never copied when writing. Received bytes are fully validated,
 offsets and UTF-8 included, because Arrow's kernels trust them afterwards (no cost for numbers, about 4 GB/s for text).

@@ -1,6 +1,7 @@
 """BatchFormat: reads records as arrays, for readers that take arrays.
 
-Arrays have the shape (records, bytes of a record) or (records,); records that differ in length come as a list.
+Takes: a format whose records are bytes or numbers; elements of its deserializer. Gives: arrays of shape (records, bytes
+of a record) or (records,); a list if records differ in length.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """BlockCache: reuses the memory of decoded records that are no longer referenced.
 
+Takes: sizes. Gives: blocks to `rows` and `deserializer`.
+
 Fresh memory costs a page fault every 4 KiB, a fifth of the time of reading bulk data. Every array or view that a reader
 returns refers to its block, so a block that only the cache refers to is free. The reference count of a free block
 depends on the interpreter, and is measured once. Without reference counting, blocks are never reused.

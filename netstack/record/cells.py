@@ -1,5 +1,7 @@
 """The innermost steps for single records: into the memory of an open buffer, and to the iterating task.
 
+Takes: single records; received elements. Gives: framed bytes in memory; awaitables of elements.
+
 This is the reference. `cells.c` implements the same and replaces it where the data path is compiled
 (`netstack.build`); a record then costs a fifth. `tests/laws/test_cells.py` compares the two.
 """

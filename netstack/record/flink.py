@@ -1,5 +1,7 @@
 """Formats of Flink 2.3.0's serializers: longs, strings, byte arrays, and the stream elements around them.
 
+Takes: values or elements. Gives: the bytes of one record (without the length in front, see `framing`), and back.
+
 | first byte | element | followed by |
 |---|---|---|
 | 0 | record with a timestamp | long timestamp, value |

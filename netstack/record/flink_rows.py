@@ -1,6 +1,7 @@
 """FlinkRows: reads rows of Flink's SQL (written by `RowDataSerializer`) into Arrow columns.
 
-`flink_types.schema_of` reads Flink's own names of types.
+Takes: the records of a Flink edge, the Arrow schema of their columns (`flink_types.schema_of` reads Flink's own names).
+Gives: RecordBatches.
 
 A row is its length (4 bytes, big-endian), then, little-endian, a fixed and a variable part:
 

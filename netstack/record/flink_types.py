@@ -1,4 +1,7 @@
-"""Parses Flink's SQL types to an Arrow schema: `schema_of("id BIGINT NOT NULL, at TIMESTAMP(3)")`."""
+"""Parses Flink's SQL types to an Arrow schema: `schema_of("id BIGINT NOT NULL, at TIMESTAMP(3)")`.
+
+Takes: columns as in `CREATE TABLE` and `DESCRIBE`. Gives: the schema for `FlinkRows`.
+"""
 
 from __future__ import annotations
 

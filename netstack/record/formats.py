@@ -1,5 +1,7 @@
 """Record formats: encode one record to bytes and decode it. The built-in formats, and the protocol for others.
 
+Takes: records, or exactly one record's bytes. Gives: bytes to the serializer, records to the deserializer.
+
 Rules: the framing stores the length, so a format stores none. `decode` receives exactly the bytes of one record, must
 use all of them, and keeps no reference to them, because their segment is recycled afterwards. Anything else is a
 `RecordError`. Nothing from the network is unpickled or evaluated.

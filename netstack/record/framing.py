@@ -1,5 +1,7 @@
 """Frames records with their lengths, one by one or a whole array at once.
 
+Takes: payload bytes, or an array of fixed-width payloads. Gives: framed bytes, whole or any byte range of them.
+
 The stream of one subpartition is a sequence of *cells* and *runs*, in any order. A cell is a big-endian int32, then as
 many payload bytes. A run is several records of one length: a uint32 with the top bit set, whose other bits are their
 number, then their length (uint32, at least 1), then their payloads without gaps. Buffers cut the stream anywhere, also

@@ -1,6 +1,6 @@
 """RowDeserializer: reads fixed-width records as arrays, copying payloads once, out of the network buffers.
 
-Arrays have the shape (records, bytes of a record).
+Takes: the buffers of one channel, in order, cut anywhere. Gives: arrays of shape (records, bytes of a record).
 
 Rules: one `RowDeserializer` for each channel. A row is written once, so the arrays belong to the caller; they are views
 of blocks, and a block is reused only when none of its rows is referenced. Every length is checked: a record of another

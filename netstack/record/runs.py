@@ -1,5 +1,8 @@
 """FramedRuns: writes a batch as runs. Each has a head, then its payloads.
 
+Takes: an array of fixed-width payloads, and how long a run may be when it begins. Gives: the bytes of the runs in
+order, cut anywhere.
+
 A run begins when there is room for it, and ends with its buffer. So one copy fills a buffer, and a writer that stops
 between two buffers leaves no incomplete run.
 """

@@ -1,5 +1,7 @@
 """Temporary files for records that are too large to gather in memory.
 
+Takes: the pieces of one record, in order. Gives: a read-only map of the whole record.
+
 Rules: a file has a random name, is created exclusively, readable only by its owner, and is unlinked before the first
 byte is written. So its disk space is freed with the last descriptor or map, even if the process is killed. A directory
 in which a file cannot be created is not used again while another one is left.

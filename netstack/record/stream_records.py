@@ -1,7 +1,7 @@
 """StreamRecords: frames records as Flink's streaming jobs do, with a tag and a timestamp in front of every value.
 
-Its records are nine bytes longer, so that a buffer holds as many as in Flink: 1,560 of 8 bytes in 32 KiB.
-(`flink.StreamElementFormat` reads and writes everything that Flink may send.)
+Takes: a format for values. Gives: a format whose records are nine bytes longer, so that a buffer holds as many as in
+Flink: 1,560 of 8 bytes in 32 KiB. (`flink.StreamElementFormat` reads and writes everything that Flink may send.)
 
 The timestamp is the one that Flink's sources assign to records without one.
 """

@@ -1,5 +1,7 @@
 """Admission of accepted connections: bounds the number of unproven and of all peers, and the time for the proof.
 
+Takes: accepted streams. Gives: the same streams, proven; or closes them with a reason.
+
 Rules:
 - Silent peers do not block others: if too many peers are unproven, the oldest one of the source with the most unproven
   peers is closed (of the newcomer's source, if that is among them). So a host that floods us displaces its own

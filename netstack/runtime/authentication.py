@@ -1,5 +1,8 @@
 """Mutual proof of a shared secret before anything else is read from a stream: `wire/SPEC.md`, section 15.
 
+Takes: a connected `ByteStream`, a `Secret`. Gives: a stream whose next byte belongs to the protocol, or
+`AuthenticationFailed`.
+
 Rules:
 - Only the bytes of the proof are read: later bytes stay in the stream.
 - The secret is never sent, and the acceptor sends nothing that depends on it before the dialler has proven itself.

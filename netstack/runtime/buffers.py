@@ -1,4 +1,7 @@
-"""Waits for guaranteed network buffers that others still hold."""
+"""Waits for guaranteed network buffers that others still hold.
+
+Takes: a request to the NetworkBufferPool. Gives: all requested segments, or an error after a timeout.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The root cause of a failure: the first error in a group that is not a cancellation."""
+"""The root cause of a failure: the first error in a group that is not a cancellation.
+
+Takes: the error raised by a task. Gives: the error to report.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """A port for control connections: handles proof, route, greeting and release check, then calls the service.
 
+Takes: accepted streams. Gives: greeted links to `talk`; data streams to `take_data`.
+
 Rules: a peer can end at most its own connection. Unauthenticated peers can cause a few log lines a second, each bounded
 and on one line.
 """

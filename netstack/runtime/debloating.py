@@ -1,5 +1,8 @@
 """Buffer debloating for one gate: measures its throughput and announces buffer sizes to its producers.
 
+Takes: a gate, the settings, a clock's `call_at`. Gives: buffer sizes to the producers of the gate, and the debloater to
+the gate's statistics.
+
 Rules:
 - Throughput is the bytes polled in the period divided by the time in which there was data to poll: an empty gate with a
   waiting reader says nothing about how fast the reader could be.

@@ -1,4 +1,7 @@
-"""Creates the deserializers of a gate's channels from a TaskManager's settings."""
+"""Creates the deserializers of a gate's channels from a TaskManager's settings.
+
+Takes: formats, `NetworkConfig`. Gives: a `RecordDeserializer` for each channel.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The connections that one TaskManager dials as a consumer: one per address and class, shared by its gates.
 
+Takes: addresses of producers. Gives: running pumps, and the `ChannelReceiver` of each.
+
 Rules: there is one connection per address and class (prompt or bulk), shared by all gates and kept open by its
 channels; concurrent callers share one attempt; a failed attempt is not remembered. When its last channel closes, the
 connection says goodbye.

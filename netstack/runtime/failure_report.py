@@ -1,5 +1,7 @@
 """Failure reports: errors with the user's source lines, as plain data that other processes store and print.
 
+Takes: a report from `tracebacks.describe`, possibly untrusted. Gives: a checked report, and its text.
+
 A report is `{"errors": [error, ...]}`; the first error is the one that was raised. An error is a dict:
 
 - `type`: name of its class; `message`: its text.

@@ -1,5 +1,7 @@
 """Opens input gates: takes their buffers, finds local channels, and requests remote ones from the producers.
 
+Takes: `ChannelDescriptor`s. Gives: `SingleInputGate`s, with the connections that each one reads.
+
 Taking and returning a name is O(log gates with this description).
 """
 

@@ -1,6 +1,7 @@
 """The user's handles of partitions and gates: ResultPartition, InputGate and UnionInputGate.
 
-Writers and readers take the engine out of a handle once, when they are created, so a handle costs nothing per record.
+Takes: the engine's objects. Gives: names, snapshots, and ways to end them. Writers and readers take the engine out of a
+handle once, when they are created, so a handle costs nothing per record.
 """
 
 from __future__ import annotations

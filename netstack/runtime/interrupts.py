@@ -1,5 +1,7 @@
 """Defers Ctrl-C while the main thread is inside the data path, where an exception would corrupt state.
 
+Takes: whether the main thread is inside. Gives: KeyboardInterrupt when it has left.
+
 As in trio, this applies only if SIGINT has Python's default handler. Another handler that raises, for this or any other
 signal, interrupts wherever the program is: inside the data path it ends the connection, reader or writer concerned.
 """

@@ -1,6 +1,6 @@
 """Partitions stored in files, for one TaskManager: disk threads and a folder of its own.
 
-All files are removed at the end.
+Takes: settings, the network's memory. Gives: a `KeptPartitionFactory`. All files are removed at the end.
 
 Rules: everything that touches the disk runs in threads, never in the event loop; results are delivered in the loop.
 """

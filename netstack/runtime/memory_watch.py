@@ -1,7 +1,7 @@
 """Logs a warning when a TaskManager's tasks request more network memory than it has.
 
-It warns when all segments or more are requested and for every further tenth, and notes when memory suffices again.
-Logger: `netstack`.
+Takes: the pool's statistics after each request. Gives: a warning when all segments or more are requested, another one
+for every further tenth, and a note when memory suffices again. Logger: `netstack`.
 """
 
 from __future__ import annotations

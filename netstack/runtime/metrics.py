@@ -1,4 +1,7 @@
-"""Reads the values of the catalogue's metrics, and computes how a task spent its time."""
+"""Reads the values of the catalogue's metrics, and computes how a task spent its time.
+
+Takes: a `NetworkStatistics`. Gives: `samples` to the Prometheus export, `as_dict` to reports, `TaskTimes` of one task.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Resolves names of functions and classes such as `package.module:attribute`, received from other processes.
 
+Takes: a name (see `function_names`), or the object itself. Gives: a callable.
+
 Rules: resolving imports the module, so callers check untrusted names first (`taskmanager.code`).
 """
 

@@ -1,4 +1,7 @@
-"""A NetworkEnvironment: the network of one process: buffers, a listener, connections, partitions and gates."""
+"""A NetworkEnvironment: the network of one process: buffers, a listener, connections, partitions and gates.
+
+Takes: an address and a `NetworkConfig`. Gives: partitions to write to, gates to read from.
+"""
 
 from __future__ import annotations
 

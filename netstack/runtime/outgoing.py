@@ -1,6 +1,7 @@
 """The state machine of the sending direction of a connection: (state, input) -> next state, complete.
 
-`tools/render_states.py` renders the table into DESIGN.md.
+Takes: inputs named by `OutgoingInput`. Gives: states to `pump`; `tools/render_states.py` renders the table into
+DESIGN.md.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """Where readers and writers wait: a task in its event loop; a thread, or an asyncio task, at its sockets.
 
+Takes: how long to poll before parking, and a function that polls. Gives: a wait that ends by `wake`, or when data
+arrives at a socket.
+
 Readers and writers are written once, as async functions, and run in two ways. A trio task awaits them. A thread drives
 them by hand as a visitor of the loop (`visits`): where they wait, control returns to `ThreadParking.run`, which leaves
 the data path, polls the sockets and its own pipe, enters again and resumes them. An asyncio task does the same

@@ -1,4 +1,8 @@
-"""The partitions of a TaskManager by name, and the requests that wait for a partition."""
+"""The partitions of a TaskManager by name, and the requests that wait for a partition.
+
+Takes: partitions as they are created, view requests as they arrive. Gives: views, or `PartitionNotFound` after a
+timeout.
+"""
 
 from __future__ import annotations
 

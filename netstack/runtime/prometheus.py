@@ -1,5 +1,8 @@
 """Serves the metrics of a TaskManager or JobManager to Prometheus over HTTP.
 
+Takes: an address, and a function that takes a snapshot. Gives: `/metrics` in the text format, over TLS if the address
+says so.
+
 trio accepts; a thread answers each scrape (prometheus_client is synchronous): it gets a snapshot from trio's thread and
 formats it itself. So a slow scraper costs the event loop one `statistics()`, and shutdown does not wait for it: threads
 that are still busy then answer without values and end.

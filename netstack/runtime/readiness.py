@@ -1,5 +1,7 @@
 """Finds the connections with data to read, with one system call instead of one failing read each.
 
+Takes: pumps. Gives: those to read from.
+
 Streams in shared memory know without a system call whether data has arrived. Other streams that are more than a socket
 (TLS, an impaired line) cannot tell and are always read. It uses `poll` rather than `epoll`, which owns no descriptor: a
 descriptor that was closed, or closed and reused, costs at most one read without data.

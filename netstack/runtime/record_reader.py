@@ -1,6 +1,6 @@
 """RecordReader and ArrayReader: read a gate's buffers as single records or as arrays.
 
-A buffer is recycled as soon as it is decoded, which returns its credit to the producer.
+Takes: a gate. Gives: elements in order per channel, fair among channels. A decoded buffer is recycled at once (credit).
 """
 
 from __future__ import annotations

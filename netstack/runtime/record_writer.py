@@ -1,4 +1,8 @@
-"""RecordWriter: writes records, arrays and events into a partition, and waits when there is no buffer."""
+"""RecordWriter: writes records, arrays and events into a partition, and waits when there is no buffer.
+
+Takes: a partition, a selector, a format, the buffer timeout. Gives: `emit_nowait`, `emit`, `emit_batch`,
+`broadcast_event`, `flush`, `finish`, `wait_consumed`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """A resumable byte stream: after a cut it waits for another underlying stream and resumes at its position.
 
+Takes: successive connected `ByteStream`s, and the `Session` that counts their bytes. Gives: one `ByteStream` to a pump.
 During a cut the stream appears full, and without data.
 
 Rules:

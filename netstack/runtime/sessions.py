@@ -1,5 +1,8 @@
 """Resumable connections: after a cut the consumer redials, and the producer waits for it.
 
+Takes: connected streams, a function that dials. Gives: `SessionStream`s to pumps; new streams to those, within the
+grace time.
+
 Rules:
 - A new stream passes all steps of the first one: TLS, the proof of the secret, the route, the hellos. Then it names the
   session by its id, which only its two ends know.

@@ -1,4 +1,7 @@
-"""Statistics of a TaskManager and its connections."""
+"""Statistics of a TaskManager and its connections.
+
+Takes: snapshots of its parts. Gives: values to `metrics` and to reports.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Resident visitors: a writer that keeps the lock of `visits` between its calls needs no lock call for a record.
 
+Takes: a record, in the thread that wrote the last one. Gives: whether it was written.
+
 Between its calls other threads may take the lock from the visitor; during a call they cannot. A call sets
 `Stay.is_active` and then checks `Door.is_wanted`; another thread sets `is_wanted` and then checks `is_active`. So at
 least one of them sees the other. This relies on the interpreter's lock, which orders the memory accesses of threads.

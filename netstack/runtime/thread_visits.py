@@ -1,5 +1,7 @@
 """Lets threads use objects of an event loop while the loop waits for the system.
 
+Takes: the loop, which enables visits once; threads. Gives: exclusive access to the data path.
+
 The data path is synchronous and not thread-safe. One lock protects it: the loop releases the lock while it waits in
 epoll and reacquires it before any of its tasks runs; a visiting thread holds it while it reads, writes or polls a gate,
 and releases it before it waits. Without visitors there is no lock.

@@ -1,4 +1,8 @@
-"""Runs blocking functions in threads, never in the event loop; in virtual time they are plain calls."""
+"""Runs blocking functions in threads, never in the event loop; in virtual time they are plain calls.
+
+Takes: a function without arguments. Gives: its result, in the event loop; a nursery for background tasks, which is
+cancelled when its block ends.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Converts an exception to a failure report: the user's frames with source, causes, members of groups; bounded.
 
+Takes: any exception. Gives: plain data (see `failure_report`).
+
 Rules: nothing here raises, whatever the exception's class does. Frames of netstack, its libraries and Python's import
 system are folded into a count. It reads source files, so it is for failures only.
 """

@@ -1,5 +1,7 @@
 """Fair shares of the event loop: limits the work that control frames of peers cause.
 
+Takes: how long a connection's reader has worked. Gives: the moment from which it may continue.
+
 A trio task that never parks gets one turn in each round of the scheduler, however long the turn is. So a hundred peers
 that send without end would get a hundred turns for one turn of an honest peer. Here all such readers share one queue
 per event loop. The reader at its head lets other tasks work for `OTHERS_SHARE` times as long as it has worked, unless

@@ -1,5 +1,7 @@
 """The files of kept partitions: the only module here that accesses the disk. Its callers run it in a thread.
 
+Takes: pages to append, an index, extents to read. Gives: their positions; bytes; typed errors for system errors.
+
 A process has one folder, locked while it lives. A folder whose lock is free belongs to a dead process, and is removed
 by the next process that starts with the same parent. The processes of one TaskManager share a folder: each has its own
 file names there, all of them hold the lock, and the last one to leave removes the folder. A partition has `NAME.index`

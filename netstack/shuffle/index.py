@@ -1,5 +1,7 @@
 """RegionIndex: where each subpartition is in the data files of a partition, in memory and as a file.
 
+Takes: an entry for each written region. Gives: the extents of any range of subpartitions.
+
 A region holds what was written between two cuts: for each subpartition, in order, its pages. Records do not cross the
 border of a region, so a range of subpartitions is read region by region, in file order. The exception is a *torn*
 region, which was cut inside a record larger than the memory. Torn regions and the one after them form a group, in which

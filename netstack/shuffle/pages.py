@@ -1,5 +1,7 @@
 """Pages: the buffers and events in a data file, each compressed where that pays, each with its own checksum.
 
+Takes: buffers of one subpartition, in order. Gives: pages as pieces to write; and the pages of a block that was read.
+
 A page starts with 16 bytes: data type u8, three zeros, stored bytes u32, original bytes u32 (0: not compressed), CRC-32
 u32 of the stored bytes. Its initial value is computed from data type and original length, so that it covers those too.
 The last eight bytes and the body are a compressed buffer as on the wire (`buffer.stored`).

@@ -1,4 +1,7 @@
-"""KeptPartitionFactory: creates kept partitions: their memory, their store, and the `ResultPartition` over both."""
+"""KeptPartitionFactory: creates kept partitions: their memory, their store, and the `ResultPartition` over both.
+
+Takes: settings, the network's memory, and the shared services of kept partitions. Gives: partitions.
+"""
 
 from __future__ import annotations
 

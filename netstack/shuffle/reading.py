@@ -1,5 +1,7 @@
 """ReadScheduler: reads from disk in the order of the files, into a limited number of blocks of memory.
 
+Takes: readers that need more pages, a `Disk` that runs reads. Gives: blocks filled with pages, to the readers.
+
 Rules:
 - Passes go through the files from low offsets to high ones (elevator), so that many readers together read sequentially.
   Readers without pages go before those that read ahead.

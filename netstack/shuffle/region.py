@@ -1,4 +1,7 @@
-"""Region: the output of a writer between two cuts, in memory and then on disk."""
+"""Region: the output of a writer between two cuts, in memory and then on disk.
+
+Takes: finished buffers and events of each subpartition. Gives: their pages, appended to the data files; an index entry.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """PartitionStore: reads the queues of a kept partition, and stores its buffers in regions and files.
 
+Takes: finished buffers and events of a `ResultPartition`'s subpartitions. Gives: regions to the disk; views.
+
 Life: open -> sealing (`seal`) -> sealed; or failed (`fail`); released (`release`) from any of them. A blocking
 partition can be read when it is sealed, a hybrid one at any time.
 

@@ -1,5 +1,8 @@
 """StoredView: the read end of some subpartitions of a kept partition, for one channel (a `BufferSource`).
 
+Takes: steps, each one subpartition of one region: buffers in memory, or pages on disk. Gives: `Buffer`s with sequence
+numbers and backlog, packaged for the channel's connection.
+
 Rules:
 - Buffers in memory are taken when they are polled, and not held before. If their region was written and dropped
   meanwhile, the view continues in the file, behind the buffers that it has returned.

@@ -1,4 +1,7 @@
-"""Finds the operator that raised an error, from the traceback, so that processing a record needs no bookkeeping."""
+"""Finds the operator that raised an error, from the traceback, so that processing a record needs no bookkeeping.
+
+Takes: an error, and the operators of a chain. Gives: the error to report.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Builds a chain of operators: a record passes the whole chain before the next one starts.
 
+Takes: operators, the edges between them, and the outputs. Gives: functions that take records; methods that act between
+two records, such as snapshots.
+
 Rules:
 - The functions are built once, from the last operator to the first. Each calls the next one directly, without lookups
   per record. Lists and arrays that an operator emits stay together as long as the next operators and writers take them.

@@ -1,5 +1,7 @@
 """The main loop of a task: processes records in slices, and handles barriers, timers and requests between them.
 
+Takes: a chain, its input and output, its mailbox and checkpoints. Gives: records to the output; how the input ended.
+
 Rules:
 - Barriers, timers and requests of the coordinator are handled between two records only. That includes the time in which
   the task waits for output (soft back-pressure). Within a record the task waits for output only if the record needs

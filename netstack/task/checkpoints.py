@@ -1,5 +1,8 @@
 """The checkpoints of one task: forward the barrier, take the state, gather channel state, store it, acknowledge.
 
+Takes: calls of the barrier handler and the coordinator. Gives: barriers to the consumers, a `TaskSnapshot` to the
+storage, an acknowledgement or a decline to the coordinator.
+
 Order within a checkpoint: the task forwards the barrier and then snapshots its operators, both between the same two
 records. The data that barriers overtook, in outputs and inputs, is gathered afterwards. Once it is complete a thread
 writes the snapshot while the task continues, and the task acknowledges the checkpoint.

@@ -1,5 +1,7 @@
 """Two-phase commit of an operator: stores prepared commits until their checkpoint is complete.
 
+Takes: the results of `prepare_commit`. Gives: lists of them to `commit`, once the checkpoint is complete.
+
 Rules: checkpoints store the prepared commits, and a restart commits them again, so `commit` must be idempotent. The
 commits of an aborted checkpoint are committed with the next one.
 """

@@ -1,4 +1,7 @@
-"""The context of an operator: its place in the job, and access to its keyed state."""
+"""The context of an operator: its place in the job, and access to its keyed state.
+
+Takes: the operator's name, subtask and parallelism. Gives: its keyed states.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Opens the input gates of a task, and creates the channel selectors of its outputs."""
+"""Opens the input gates of a task, and creates the channel selectors of its outputs.
+
+Takes: the gates of a descriptor, and updates of them; the description of an output. Gives: open gates; the
+`ChannelSelector` of a writer; the types of keys where they are known.
+"""
 
 from __future__ import annotations
 

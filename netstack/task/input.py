@@ -1,5 +1,7 @@
 """The input of a task: reads records one buffer at a time, and handles barriers between two records.
 
+Takes: gates, recovered records. Gives: records to the task; barriers to a handler; unprocessed input to checkpoints.
+
 Rules:
 - Only `wait` waits. The task polls, processes the records, reports its progress (`processed`), and polls again.
 - A buffer is held until its last record was processed, so its bytes are available if a checkpoint begins in the middle.

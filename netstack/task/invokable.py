@@ -1,5 +1,7 @@
 """A task that is one user function, which opens its gates and writes its partitions itself.
 
+Takes: a `TaskDeploymentDescriptor` and the network environment it runs in. Gives: `InvokableTask` to the function.
+
 An invokable is `async def invokable(task: InvokableTask) -> Any`. It returns plain data, which becomes part of the
 job's results. It runs in the slot's event loop, so long computations belong in a thread. It takes no checkpoints. It
 may exchange events with a coordinator in the JobManager (`jobmanager.coordinator`).

@@ -1,4 +1,7 @@
-"""A source operator that reads from a function that returns an iterable."""
+"""A source operator that reads from a function that returns an iterable.
+
+Takes: the function. Gives: an operator that reads the iterable, and after a restart skips the records sent before it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """A source that reads a dataset that another job kept under a name.
 
+Takes: the locations of its partitions, from the JobManager. Gives: its records, each to one subtask.
+
 Rules: the pieces of a dataset are the subpartitions of its partitions, ordered by subpartition. Each subtask reads an
 even share of consecutive pieces. A dataset can be read any number of times, so a restarted attempt reads it again.
 """

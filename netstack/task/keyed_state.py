@@ -1,5 +1,7 @@
 """Keyed state of an operator, which checkpoints store and redistribute with the key groups.
 
+Takes: keys and values of the operator. Gives: a mapping, and copies of it for checkpoints.
+
 Rules: a key belongs to the subtask that receives its records. So only operators whose inputs are all keyed have keyed
 state, and they must use the keys of their inputs. Two keys are equal if their placement treats them as equal: the table
 stores canonical forms (`canonical_key`), and returns the original keys. Values are plain data (see

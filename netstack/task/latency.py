@@ -1,5 +1,8 @@
 """Latency markers: measure how long records take between tasks, and from sources to each task.
 
+Takes: the clock of the host, markers from the inputs. Gives: markers to the output; the latest latencies of each input
+and of each source.
+
 Rules:
 - A task with a source emits a marker once per interval. Every other task forwards the markers it receives. A marker
   goes to one consumer of each partition, in turn, so the cost does not depend on the number of records or channels.

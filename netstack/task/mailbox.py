@@ -1,5 +1,8 @@
 """The mailbox of a task: actions that it runs between two records.
 
+Takes: callbacks of timers, of the coordinator, of gates and pools. Gives: one attribute to check between records, and a
+method to wait.
+
 Rules: only the task waits on its mailbox. Posted actions run in the task, in order, between two records; while the task
 awaits a source they run at once. `wake` makes a waiting task check its conditions again. `alert` and `post` also set
 `is_urgent`, so that the task handles them before the next record.

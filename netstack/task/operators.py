@@ -1,5 +1,7 @@
 """User-defined operators: functions and classes of a job, and how the runtime calls them.
 
+Takes: functions and classes, by the kind of their operator. Gives: their methods, with defaults for missing ones.
+
 | kind | a function | a class |
 |---|---|---|
 | source | returns an iterable of records; its position is a count of records (see below) | `read`, `snapshot` |

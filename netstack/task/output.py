@@ -1,5 +1,7 @@
 """The output of a task: all its partitions, written so that the task rarely waits in the middle of a record.
 
+Takes: records and events of the task, returned buffers. Gives: records to every consumer; waits between records.
+
 Rules:
 - Emitted records are staged. They are written after each slice of records (`flush`), and when an error ends the task.
 - The task checks `is_available` between two slices and waits there, where it can handle barriers. Within a slice it

@@ -1,5 +1,7 @@
 """Classifies errors of user code as permanent if every restart would fail alike.
 
+Takes: the exception of an operator. Gives: an `OperatorFailed`; an `OperatorUnusable` if the error is permanent.
+
 netstack's own errors carry this information (`NetstackError.is_permanent`). Errors of user code are permanent only if
 they do not depend on data:
 

@@ -1,5 +1,8 @@
 """Redistributes a checkpoint to the operators of the next run, with other chains and another parallelism if necessary.
 
+Takes: the snapshots of a checkpoint, each of one subtask with its chain. Gives: for a subtask of the next run the state
+of each of its operators, and the records that were in flight to it.
+
     a snapshot's `operator`: {uid or name: {"own": the result of snapshot(), "keyed": {state: see `stored_state`},
                                             "begins": {state: the type of its default}}}
     its channels: named by `EdgeId.partition`, which does not depend on chains, attempts and vertices

@@ -1,5 +1,7 @@
 """Estimates the sizes of sources before an adaptive job runs, in the process that submits it.
 
+Takes: a stream graph whose parallelism is chosen at run time. Gives: the same graph with the sizes of its sources.
+
 A source may have two methods (of a class: static or class methods):
 
     estimated_bytes(**parameters)   size of all its records

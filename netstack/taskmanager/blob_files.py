@@ -1,5 +1,7 @@
 """Cached blobs of a TaskManager in unnamed files.
 
+Takes: bytes in order. Gives: any part of them.
+
 Rules: the file never has a name, so no end of the process leaves it behind. It is closed with its last reader, so a
 blob may be dropped at any time. Methods that access files run in threads.
 """

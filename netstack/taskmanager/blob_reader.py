@@ -1,5 +1,7 @@
 """Reads offloaded data for tasks: from the cache of the TaskManager, or over the link of the job.
 
+Takes: keys from descriptors, and the time. Gives: bytes, and decoded lists of shuffle descriptors.
+
 Rules: each TaskManager fetches a blob once, also when several tasks request it at the same time. The least recently
 used blobs are evicted first. At the end of a job its values and blobs are dropped; packages stay for the next job.
 """

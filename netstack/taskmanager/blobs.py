@@ -1,4 +1,8 @@
-"""Fetches blobs over a control link, or from the place that the other end names."""
+"""Fetches blobs over a control link, or from the place that the other end names.
+
+Takes: keys and received parts; places from the JobManager: a path in a shared folder, or another TaskManager. Gives:
+complete, checked blobs.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The client of a TaskManager: reads its statistics.
 
-Only a JobManager can send work.
+Takes: `host:port` of a TaskManager. Gives: `TaskManagerClient`. Only a JobManager can send work.
 """
 
 from __future__ import annotations

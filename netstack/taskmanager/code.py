@@ -1,5 +1,7 @@
 """The code that a TaskManager may run: allowed prefixes, declared modules, and packages shipped with jobs.
 
+Takes: `package.module:attribute`. Gives: the function or class, imported once.
+
 Code is allowed in three ways. `--allow PREFIX` names packages or modules; `*` allows everything. An installed package
 declares modules with the entry-point group `netstack.invokables`. With `--allow-submitted`, jobs may ship packages as
 zip files, which are checked by their SHA-256 and take precedence over installed packages. Since a process imports each

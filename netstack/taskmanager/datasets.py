@@ -1,5 +1,7 @@
 """Kept datasets of a TaskManager: partitions that outlive their job.
 
+Takes: names of sealed partitions, drop commands. Gives: the keys of the datasets at this TaskManager.
+
 Rules: a dataset stays until the JobManager drops it or the TaskManager ends, independent of the job and the link. While
 there is one, the shared network stays open, since it serves the partitions.
 """

@@ -1,5 +1,7 @@
 """Details of a TaskManager's jobs, down to each channel.
 
+Takes: the jobs of one JobManager. Gives: a document of plain data.
+
 Rules: the document is bounded. Each input and output of a vertex has at most `CHANNELS_AT_MOST` channels; of a wider
 one the first channels of the first subtasks, so that both ends report the same channels. Between two requests nothing
 is counted or computed; an answer costs about 5 us for each channel.

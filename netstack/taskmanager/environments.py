@@ -1,5 +1,7 @@
 """The network environments of a TaskManager: a shared one, and one for each job with its own network settings.
 
+Takes: accepted streams, jobs. Gives: the environment of each job; each stream to its environment.
+
 The shared environment is opened for the first job that needs it, with all memory that no other job holds, and closed
 after the last one.
 """

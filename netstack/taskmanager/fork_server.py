@@ -1,5 +1,7 @@
 """The fork server: a process with netstack imported, but without event loop and user code, that forks slot processes.
 
+Takes: requests over a socket, each with the file descriptors for a slot. Gives: slot processes, and their exit status.
+
 Forking a slot takes about 30 ms, and the slots share the memory pages of all imported modules. The fork server itself
 is forked from a process that has not started an event loop (`start_fork_server`).
 

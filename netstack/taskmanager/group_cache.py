@@ -1,5 +1,7 @@
 """A cache of decoded values by job and key, bounded in number, size and age.
 
+Takes: values and the time. Gives: the values until they are evicted.
+
 Rules: the least recently used value is evicted first; values expire `expire_after_s` after their last use; all values
 of a job are dropped at its end.
 """

@@ -1,5 +1,7 @@
 """One job on one TaskManager: its tasks by attempt, its network and its code, released as a whole.
 
+Takes: descriptors and commands of the JobManager. Gives: reports of the tasks.
+
 Rules:
 - Attempts identify everything. An attempt runs once; a cancellation may arrive before the attempt, and applies to it.
 - A failed task does not affect the others; the JobManager decides what to do.

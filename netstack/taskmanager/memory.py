@@ -1,5 +1,7 @@
 """Network memory of a TaskManager, leased to jobs in order; and short garbage collections for its process.
 
+Takes: requests. Gives: leases in the order of the requests; `short_collections`.
+
 A full garbage collection stops all threads, so no heartbeat is sent; with half a million channels one took 1.9 s.
 Therefore objects that survive a collection of `LONG_S` are excluded from later ones (`gc.freeze`). Cyclic garbage among
 them stays until the release function is called, when no job is left.

@@ -1,5 +1,7 @@
 """Shared-memory connections between the slots of one host, also of different TaskManagers.
 
+Takes: addresses of slots. Gives: streams to them; an additional listener for a slot's port.
+
 A slot that serves data at `tcp://10.0.0.1:6122` also listens at `shm://slot-10.0.0.1-6122`. A process that connects to
 an address of its own host tries the shared-memory name first.
 

@@ -1,5 +1,7 @@
 """Registers a TaskManager at its JobManager, and again after every loss of the connection.
 
+Takes: the JobManager's address. Gives: one link at a time to the session.
+
 The link runs in its own thread, so that blocking user code does not delay heartbeats.
 """
 

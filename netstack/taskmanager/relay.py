@@ -1,5 +1,7 @@
 """One job at a TaskManager whose slots are processes: relays messages between the JobManager and the slots.
 
+Takes: messages of a JobManager. Gives: the same messages to the slots that they concern; merged answers of slots.
+
 A job is opened in a slot when its first task arrives there. A task's descriptor names its slot; later messages about
 the attempt go to that slot. The supervisor serves sealed partitions of slots, so they outlive the slot's process. The
 network environment for that opens with the first sealed partition; later messages of slots wait until it is open, so

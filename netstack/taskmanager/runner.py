@@ -1,4 +1,7 @@
-"""Opens and runs a TaskManager."""
+"""Opens and runs a TaskManager.
+
+Takes: its settings. Gives: `open_taskmanager`, which serves while its block runs.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Samples the stacks of tasks for flame graphs; costs nothing without a request.
 
+Takes: slot processes, or the thread of this event loop. Gives: stacks with their frequencies.
+
 A signal whose handler is in C samples a slot process, so sampling also works while its event loop is blocked or an
 extension holds the interpreter. If all slots share this event loop, another thread samples the loop's stack.
 """

@@ -1,5 +1,7 @@
 """The TaskManager: a port for data and control, slots and memory for jobs.
 
+Takes: addresses, a secret, limits (`config`). Gives: `TaskManager`, which `runner.open_taskmanager` creates.
+
 A TaskManager with the address of a JobManager registers there (`registration`); one without waits until a JobManager
 connects. It works for one JobManager at a time. After the proof of the secret, a connection sends its route
 (`control.routing`), so one port serves data, control and clients.

@@ -1,5 +1,7 @@
 """One slot of a TaskManager: its jobs, the messages to its process, and the handling of the process's end.
 
+Takes: messages for jobs. Gives: messages of the slot. Its successive processes are `SlotChild`s.
+
 Rules:
 - A slot knows a job from the job's first message until the slot has closed it or its process has ended.
 - While a slot closes a job, messages of other jobs wait: if the tasks do not stop, the process is killed

@@ -1,5 +1,7 @@
 """The supervisor's view of one slot process: link, heartbeat clock, stacks, exit.
 
+Takes: a fork server. Gives: a link to the process, and its stacks, also while user code blocks it.
+
 Rules: all state belongs to one process and ends with it. An unrequested stack explains the end of the process: a crash
 and `os._exit` write one.
 """

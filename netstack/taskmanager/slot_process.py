@@ -1,5 +1,7 @@
 """The main function of a slot process: a TaskManager with one slot, controlled by its supervisor over a socket.
 
+Takes: settings of the whole TaskManager, and the descriptors from `slot_processes`. Gives: an exit code.
+
 User code may do anything to the process (exit, crash, use memory, never return); the supervisor detects it from
 outside. Two means support this: a clock in shared memory that the event loop updates (`HEARTBEAT_S`), and the Python
 stack, which a signal handler in C writes into a pipe even while the interpreter is blocked (`STACK_SIGNAL`).

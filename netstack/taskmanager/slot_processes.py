@@ -1,5 +1,7 @@
 """The slot processes of a TaskManager: their ports and their supervision.
 
+Takes: settings, a fork server. Gives: slots.
+
 The TaskManager's own process is the *supervisor*: it registers, sends heartbeats and routes messages, and never runs
 user code. Each slot serves data at its own port, which stays the same when its process is replaced.
 """

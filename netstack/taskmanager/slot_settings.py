@@ -1,4 +1,8 @@
-"""Settings of slot processes, and network settings of jobs as documents."""
+"""Settings of slot processes, and network settings of jobs as documents.
+
+Takes: settings of a TaskManager; a `NetworkConfig` or its document. Gives: settings of one slot; the document, or the
+checked `NetworkConfig`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Python stacks of tasks, and the operators that their frames belong to."""
+"""Python stacks of tasks, and the operators that their frames belong to.
+
+Takes: the text that `faulthandler` writes, coroutines of waiting tasks, code locations of operators. Gives: frames.
+"""
 
 from __future__ import annotations
 

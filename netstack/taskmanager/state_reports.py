@@ -1,5 +1,7 @@
 """Batches the state reports of many attempts.
 
+Takes: single state changes. Gives: one `TaskStates` message for each state, immediately or at most every `GATHER_S`.
+
 Rules: the states of an attempt are sent in order; `flush` sends the batch before any message that must follow it.
 """
 

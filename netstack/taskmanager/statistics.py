@@ -1,4 +1,7 @@
-"""Statistics of a TaskManager as plain data for `netstack top`, and of all jobs together for Prometheus."""
+"""Statistics of a TaskManager as plain data for `netstack top`, and of all jobs together for Prometheus.
+
+Takes: the open jobs. Gives: a document, and one `NetworkStatistics` of all jobs.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Creates the tasks of a job on a TaskManager from documents, code, and the restored checkpoint.
 
+Takes: descriptors of attempts. Gives: tasks that can be created and run.
+
 Rules: for all tasks of the job, each document is parsed once, each function imported once, each checkpoint read once.
 Slow or blocking work runs in threads.
 """

@@ -1,5 +1,7 @@
 """One attempt of one subtask, from its descriptor to its final report; any error is a failure of this attempt only.
 
+Takes: a `TaskDeploymentDescriptor` and the job that it belongs to. Gives: reports about the attempt.
+
 States: deploying (blobs, code) -> initializing -> running -> finished, failed or canceled. In every case its gates are
 closed, its unfinished partitions fail, and exactly one final report is sent.
 """

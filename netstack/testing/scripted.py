@@ -1,5 +1,8 @@
 """Stand-ins for the environment of the data path: a manual clock and a manual pipe.
 
+Takes: calls of `Link` or of a test. Gives: a `PartitionHost` without a TaskManager, and a connection's two ends without
+a stream.
+
 The pipe parses the bytes: it derives the data buffers and credits in flight from them, not from the code under test.
 """
 

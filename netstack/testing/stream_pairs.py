@@ -1,4 +1,7 @@
-"""What the checks of a transport are made of: pairs of streams, whole sends and receives, and what must be so."""
+"""What the checks of a transport are made of: pairs of streams, whole sends and receives, and what must be so.
+
+Takes: an address, streams. Gives: an `AssertionError` that says what was found instead.
+"""
 
 from __future__ import annotations
 

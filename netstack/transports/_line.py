@@ -1,5 +1,8 @@
 """One direction of an impaired link: delays bytes and limits their rate.
 
+Takes: bytes, which the stream's reader stores in the lent window; the time, as an argument. Gives: the bytes that are
+due.
+
 Rules: the model is a cable behind a transmitter. Bytes wait until the transmitter is free, are transmitted in portions
 of `PORTION_S` (`start = max(entered, transmitter free)`, `left = start + size / rate`), and arrive `delay` later.
 Without a rate they leave when they enter. Bytes leave in order, whatever is changed meanwhile. Each byte is copied once

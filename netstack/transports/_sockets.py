@@ -1,4 +1,7 @@
-"""The common part of TCP and unix sockets: non-blocking sockets driven by trying."""
+"""The common part of TCP and unix sockets: non-blocking sockets driven by trying.
+
+Takes: connected or listening sockets. Gives: `ByteStream` and `Listener`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`memory://NAME`: bounded pipes within one process, for tests and for several TaskManagers in one program."""
+"""`memory://NAME`: bounded pipes within one process, for tests and for several TaskManagers in one program.
+
+Takes: URLs. Gives: streams that behave like sockets: bounded, byte-oriented, with half-close.
+"""
 
 from __future__ import annotations
 

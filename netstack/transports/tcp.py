@@ -1,5 +1,7 @@
 """`tcp://HOST:PORT`: TCP without Nagle's algorithm, with keep-alive and a low-water mark for unsent bytes.
 
+Takes: URLs. Gives: streams and listeners over TCP.
+
 The kernel tunes the socket buffers: setting them below 1 MiB halves the throughput. `TCP_NOTSENT_LOWAT` keeps at most
 256 KiB unsent in the kernel, so that the next data to send is chosen late; it costs nothing.
 """

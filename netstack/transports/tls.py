@@ -1,5 +1,7 @@
 """`tls+X://...`: TLS 1.3 over another transport, with certificates on both ends: `tls+tcp://10.0.0.1:6121`.
 
+Takes: URLs. Gives: streams and listeners over those of the underlying transport.
+
 Each end presents a certificate and checks the peer's against its `ca.pem`; a client also checks that the certificate is
 valid for the dialled name or address. The environment variable `NETSTACK_TLS` or the URL names the folder of the three
 files: `tls+tcp://host:6121?folder=/etc/netstack/tls`. Further parameters:

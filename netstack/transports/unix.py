@@ -1,4 +1,7 @@
-"""`unix:///path/to/socket`: stream sockets in the file system, for processes of one host."""
+"""`unix:///path/to/socket`: stream sockets in the file system, for processes of one host.
+
+Takes: URLs. Gives: streams and listeners over unix sockets.
+"""
 
 from __future__ import annotations
 

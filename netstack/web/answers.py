@@ -1,4 +1,7 @@
-"""HTTP responses: JSON documents, the page, and the history."""
+"""HTTP responses: JSON documents, the page, and the history.
+
+Takes: documents, texts, a history. Gives: HTTP responses.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The REST interface and the page of a JobManager, as an ASGI application.
 
-Flink's paths have Flink's field names (`flink`); netstack's own paths are under `/netstack`.
+Takes: a JobManager in this process. Gives: Flink's paths with Flink's field names (`flink`), netstack's own paths under
+`/netstack`, server-sent events, one self-contained page.
 
 Rules: with a secret, every path except the page requires a web token as bearer token, or a session created with one.
 Requests that change something are rejected unless `may_change` is set. Snapshots use at most a twentieth of the event

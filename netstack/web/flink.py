@@ -1,6 +1,6 @@
 """Converts netstack's documents into those of Flink's REST interface, with Flink's field names.
 
-Times are milliseconds since 1970; -1 means "not yet".
+Takes: the documents of `jobmanager.view`. Gives: plain data. Times are milliseconds since 1970; -1 means "not yet".
 
 Rules: a field without a netstack value is left out. Data that Flink has no field for is served under `/netstack`.
 """

@@ -1,5 +1,7 @@
 """Request checks in front of the application: host name, origin, size and time limits.
 
+Takes: requests of browsers and programs. Gives: valid requests to the application; an error response to all others.
+
 Rules: pages of other sites cannot use a visitor's browser to reach the JobManager. Such a request either carries a
 foreign host name (DNS rebinding) or a foreign origin; both are rejected. IP addresses are always accepted as host. An
 exception while a request is served fails that request only.

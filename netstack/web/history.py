@@ -1,5 +1,7 @@
 """History of cluster snapshots: the last ten minutes for the page, or all of a recording (`recording`).
 
+Takes: snapshots as JSON text. Gives: the stored snapshots, oldest first.
+
 Rules: snapshots are compressed, and their total size is bounded: with large jobs the history covers less time.
 """
 

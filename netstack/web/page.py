@@ -1,4 +1,7 @@
-"""Builds the page: markup, style and scripts of `page/` in one HTML text, so that it loads nothing from elsewhere."""
+"""Builds the page: markup, style and scripts of `page/` in one HTML text, so that it loads nothing from elsewhere.
+
+Takes: the files in `page/`; for a page without a server, a history. Gives: HTML.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Recordings: a history of snapshots in a file, which can be replayed elsewhere.
 
+Takes: snapshots, or a file. Gives: a file, or a `History` for the page.
+
 The file is gzipped JSON lines: a header with the version, then one line for each different snapshot, as in
 `History.text`. If the process is killed, only the last line is lost.
 """

@@ -1,4 +1,7 @@
-"""Serves the page of a JobManager or of a recording over HTTP with hypercorn in trio."""
+"""Serves the page of a JobManager or of a recording over HTTP with hypercorn in trio.
+
+Takes: a JobManager or a history, an address. Gives: `open_web` and `open_replay`, which serve while their block runs.
+"""
 
 from __future__ import annotations
 

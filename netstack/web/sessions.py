@@ -1,5 +1,7 @@
 """Authorisation of web requests: bearer tokens for programs, sessions for browsers.
 
+Takes: tokens (`Secret.web_token`), request headers. Gives: cookies; whether a request is authorised.
+
 Rules: a session is 32 random bytes in a cookie that scripts cannot read and that browsers send only to this site and
 only from it. It expires with its token, or after `SESSION_S`. Sessions are kept in memory, so a restarted JobManager
 requires a token again.

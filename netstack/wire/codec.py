@@ -1,6 +1,7 @@
 """The interface of a codec, which is the only code that depends on the layout of frames.
 
-There are two dialects, the native one and Flink's (`dialects`); nothing else may depend on a layout.
+Takes: `Frame`s, events and the fields of data buffers. Gives: bytes, and back. There are two dialects, the native one
+and Flink's (`dialects`); nothing else may depend on a layout.
 
 Each connection has its own codec: a dialect may identify channels by something else than our numbers, and keeps the
 table in its codec. The attributes below describe what a dialect lacks (a hello, for example). A frame that it cannot

@@ -1,7 +1,8 @@
 """The layout of Flink 2.3.0's protocol between TaskManagers, mapped to our frames.
 
-Each connection has its own codec: a producer's (`flink_producer`) if it was accepted, a consumer's (`flink_consumer`)
-if it was dialled. This module has their common part.
+Takes: frames, events and fields. Gives: bytes, and back. Each connection has its own codec: a producer's
+(`flink_producer`) if it was accepted, a consumer's (`flink_consumer`) if it was dialled. This module has their common
+part.
 
 | Flink | here |
 |---|---|

@@ -1,5 +1,7 @@
 """NativeCodec: netstack's own layout. `SPEC.md` is normative; this module implements it.
 
+Takes: frames and fields. Gives: bytes, and back.
+
 Every frame starts with a header of 24 bytes. So a receiver can ask the kernel for "the rest of this payload, the next
 header, the next payload, ..." in one call (scatter), and one `struct` call parses any header.
 """

@@ -1,5 +1,7 @@
 """SendCredit: how many buffers a sender may send. `inbound.channel_buffers.ReceiveCredit` is the receiver's side.
 
+Takes: counts of buffers. Gives: `SendCredit` to the sender.
+
 Unit: network buffers. Every method is O(1); falling below zero raises. Both sides keep this invariant for each channel:
 sender's credit + announcements in flight + unannounced + data buffers in flight = free buffers reserved at the
 receiver.

@@ -1,4 +1,7 @@
-"""The wire dialects by name: netstack's own, and Flink's."""
+"""The wire dialects by name: netstack's own, and Flink's.
+
+Takes: a name. Gives: one codec for each connection.
+"""
 
 from __future__ import annotations
 

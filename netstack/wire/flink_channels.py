@@ -1,4 +1,7 @@
-"""ChannelIds: maps Flink's channel ids (16 random bytes, chosen by consumers) to channel numbers and back."""
+"""ChannelIds: maps Flink's channel ids (16 random bytes, chosen by consumers) to channel numbers and back.
+
+Takes: ids and numbers. Gives: the other of the two, to the codec of one connection.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Flink's compressed buffers: two lengths, then an LZ4 block, an LZO block or a ZSTD frame.
 
+Takes: a compressed buffer. Gives: its bytes. Or the header for an LZ4 block.
+
 Both lengths are little-endian: bytes behind the header, bytes when decompressed. The header does not contain the
 compression; Flink's TaskManagers are configured alike. Here it is detected: a ZSTD frame has a magic number, and what
 is not an LZ4 block of exactly the right length may be an LZO block. We write LZ4 (`buffer.stored`). ZSTD requires

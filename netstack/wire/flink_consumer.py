@@ -1,5 +1,7 @@
 """FlinkConsumerCodec, the consuming side of Flink's dialect: writes requests, reads buffers (`codec_flink`).
 
+Takes: a consumer's frames to send; bytes of a producer. Gives: bytes; buffer headers, parts and frames.
+
 The header of a plain data buffer needs one look-up: all buffers of a channel with the same length start with the same
 33 bytes (length, magic, kind, channel, subpartition, no parts), so these bytes are checked and mapped to the channel's
 number in one step.

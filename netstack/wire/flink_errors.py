@@ -1,5 +1,7 @@
 """Flink's error responses without Java: reads parts of a serialised exception, and writes exceptions as constant bytes.
 
+Takes: the body of an ErrorResponse, or a code and a text. Gives: scope, class and code; or a body.
+
 Nothing is deserialised. Only the head of the object stream is read (the class name has a fixed place), and the last 17
 bytes of the body. The written stream is constant except for the message: a PartitionNotFoundException for a missing
 partition, an IOException otherwise. Flink's consumer checks only the class. Ours recognises that very stream and reads

@@ -1,5 +1,7 @@
 """Events of Flink 2.3.0: their bytes with the padding, and their mapping to our events.
 
+Takes: bytes, or events. Gives: the other of the two.
+
 There are two steps. `decode` and `encode` handle every event and every field. `to_native` and `from_native` map them to
 our events: ends, barriers and cancel markers have classes here; every other event becomes a `UserEvent` with the name
 of Flink's class and, as payload, the bytes behind the type. A barrier loses that it belongs to a savepoint, and the

@@ -1,5 +1,7 @@
 """Frames of Flink 2.3.0: the prefix of nine bytes, the kinds, and the structures inside.
 
+Takes: fields. Gives: bytes, and back, to the other modules of the dialect.
+
 Everything is big-endian. A frame's length includes the length field. Ids have 16 bytes. A result partition is
 identified by 60 bytes: data set (16), number (4), execution graph (16), job vertex (16), subtask (4), attempt (4).
 Above the codec its name is these bytes in hex.

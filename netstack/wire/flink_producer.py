@@ -1,4 +1,7 @@
-"""FlinkProducerCodec, the producing side of Flink's dialect: reads requests, writes buffers (`codec_flink`)."""
+"""FlinkProducerCodec, the producing side of Flink's dialect: reads requests, writes buffers (`codec_flink`).
+
+Takes: frames of a consumer; buffers, events and errors to send. Gives: frames, and bytes.
+"""
 
 from __future__ import annotations
 

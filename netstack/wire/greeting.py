@@ -1,4 +1,7 @@
-"""The greeting: negotiates features, and detects peers of another protocol."""
+"""The greeting: negotiates features, and detects peers of another protocol.
+
+Takes: both hellos, or the first bytes of a stream. Gives: the features in use, or an error that names the fix.
+"""
 
 from __future__ import annotations
 

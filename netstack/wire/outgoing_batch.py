@@ -1,6 +1,7 @@
 """OutgoingBatch: the control frames and buffers of one gathering write, in pieces for the socket.
 
-Buffers are recycled as soon as the socket has taken them.
+Takes: frames from `connection` and its endpoint, and how many bytes the socket took. Gives: pieces. Buffers are
+recycled as soon as the socket has taken them.
 """
 
 from __future__ import annotations

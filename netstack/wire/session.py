@@ -1,5 +1,8 @@
 """Session: counts one connection's bytes in both directions, so that the connection survives the loss of its stream.
 
+Takes: bytes that a stream sent and received, positions from the peer. Gives: the bytes to send again on another stream,
+and when to announce our position.
+
 Positions count the bytes of one direction from the first byte of its hello. The greeting of later streams is not
 counted. Sent bytes are kept until the peer has acknowledged them, so a cut loses nothing; acknowledged bytes are never
 sent again, so nothing is repeated. All channels, sequence numbers, credits, events and partial frames are made of these

@@ -1,6 +1,7 @@
 """The states of a connection as a table: (state, input) -> next state. A missing key is a protocol error.
 
-`tools/render_states.py` renders the table into `SPEC.md`, section 3.
+Takes: inputs named by `Input`. Gives: states to `connection`; `tools/render_states.py` renders the table into
+`SPEC.md`, section 3.
 """
 
 from __future__ import annotations

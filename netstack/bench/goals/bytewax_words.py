@@ -1,7 +1,7 @@
 """The word count in Bytewax: the dataflow that its processes run.
 
-Each process writes to the folder when it began to read (`began-PID`), and the counts of its words with the time when it
-had the last of them (`counts-PID`). Times are those of CLOCK_MONOTONIC.
+Takes: a folder with parts of a text. Gives: in it, for each process, when it began to read (`began-PID`) and the
+counts of its words with the time when it had the last of them (`counts-PID`). Times are those of CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations

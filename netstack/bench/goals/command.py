@@ -1,4 +1,7 @@
-"""The command `netstack-bench goals`."""
+"""The command `netstack-bench goals`.
+
+Takes: flags. Gives: the table of figures as Markdown, or one JSON document, on standard output; an exit code.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The jobs of the table of goals, and the same work without netstack.
 
+Takes: a job, an engine, the environment of its processes, about how many seconds. Gives: a result with a rate.
+
 - Word count: the example by `netstack run`, two subtasks of each step. `loop` is one process with a dict. `queue` is
   two readers and two counters in processes of their own, with a list of words in a `put`. `bytewax` is two processes.
   `flink` is a job of two task managers in a warm JVM (`peers/flink/java/Words.java`). The rate is that of the whole

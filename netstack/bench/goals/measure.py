@@ -1,5 +1,7 @@
 """Measures the rows of the table of figures, everything in turn, so that a drifting machine disturbs all alike.
 
+Takes: how often, how long, which rows. Gives: the results of each measurement and build, by round.
+
 Every connection uses the system's congestion control, because a peer's connections cannot use another one. One JVM with
 Flink serves the whole run: it starts with the first measurement that needs it, and is idle in between.
 """

@@ -1,5 +1,7 @@
 """The command `netstack-bench regress`: the goals in a tenth of their time, against a baseline of the same machine.
 
+Takes: flags, the file of a baseline. Gives: the rows that changed by more than the noise; an exit code.
+
 It compares the rows' figures. Most of them are ratios of runs by turns, which hardly change when the machine is slower.
 A difference counts as in `netstack-bench compare`.
 """

@@ -1,5 +1,7 @@
 """The rows of the table of figures: the measurements that each row divides, and its goal.
 
+Takes: nothing. Gives: `ROWS`, and the measurements they need, each once.
+
 A figure is netstack's rate divided by another rate: that of a peer, or of the same build under other settings. A figure
 of latencies is netstack's latency divided by the peer's, so less is better. Both sides verify the same: every record,
 or, where batches are compared, every record of one delivery in 16. Flink's sink checks the order and the content of

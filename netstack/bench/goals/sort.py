@@ -1,5 +1,7 @@
 """A global sort of rows of 100 bytes by an int64 key: the job that netstack runs, and the check that everyone runs.
 
+Takes: a file of rows. Gives: a `StreamEnvironment` whose sinks return a `proof` of what they sorted.
+
 A row is its key as 8 bytes, little-endian and not negative, and 92 bytes of payload. Sources read slices of the file,
 the blocking exchange sends each row to the sink that has its range of keys, and each sink sorts what it received.
 """

@@ -1,6 +1,6 @@
 """The same sort by DuckDB, Polars and Dask: `python -m netstack.bench.goals.sort_peers NAME FOLDER SECONDS`.
 
-The folder contains `rows.npy`; the result is a line of JSON with the seconds of one sort and the proofs of its parts.
+Takes: a folder with `rows.npy`. Gives: a line of JSON with the seconds of one sort and the proofs of its parts.
 
 Each has the rows in its own columnar format before the clock starts, a key and a binary payload, and as many threads or
 processes as there are processors: DuckDB and Polars in memory, Dask as Parquet files, shuffled by its P2P method into a

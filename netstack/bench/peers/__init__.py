@@ -1,5 +1,7 @@
 """The engines that can be measured: netstack, and the peers it is compared with in the same run.
 
+Takes: a name. Gives: the engine's module, and the settings under which a peer does the same work.
+
 A peer moves the same records between the same two processes with the same pacing and the same verification; only what
 is in between differs. A real Flink is a JVM of its own, with its own source and sinks (`bench.peers.flink`).
 """

@@ -1,4 +1,7 @@
-"""Arrow Flight: `do_put` of columnar batches, the server in the consumer process."""
+"""Arrow Flight: `do_put` of columnar batches, the server in the consumer process.
+
+Takes: the same values, pacing and verifier as every engine. Gives: their delivery over gRPC.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The bare loop over blocking sockets: what two processes reach without netstack.
 
+Takes: the payload's size and rate. Gives: the figures that netstack's are divided by.
+
 Without a rate each `sendmsg` gathers 16 times [16-byte header, 32 KiB of payload], and the consumer counts the bytes
 that `recv_into` writes into a slab of 512 KiB. It makes and verifies no record: the payload is the first 128 KiB of the
 run, repeated, which stay in the cache. With a rate each message is a header and a record, verified as for every engine.

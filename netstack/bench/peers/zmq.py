@@ -1,5 +1,7 @@
 """pyzmq, PUSH to PULL: one message a record, or a batch of records, called the way its users call it.
 
+Takes: the same records, pacing and verifier as every engine. Gives: their delivery over ZeroMQ.
+
 Records of 64 KiB and more are sent and received without copying, smaller ones with it: whichever is faster. A batch
 (`--emit batch`) is copied when it is sent, because its source uses the memory again, and read where it arrived. An
 empty message is the end. ZeroMQ's own threads do the network; its high-water marks are set by bytes, so that large

@@ -1,5 +1,7 @@
 """The report of sweeps: one self-contained HTML file.
 
+Takes: the rows and the settings (`sweep.json`) of each sweep. Gives: the text of `report.html` and the main findings.
+
 Rules: text from outside (host names, paths, errors, warnings) is escaped; the page's content policy forbids loading
 anything. The page is complete without its script, which adds filters, tooltips and sorting.
 """

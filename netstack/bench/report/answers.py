@@ -1,4 +1,8 @@
-"""The report's first finding: the recommended buffer timeout."""
+"""The report's first finding: the recommended buffer timeout.
+
+Takes: an `Analysis`. Gives: an `Answer` for each line that has throughput at two timeouts or more, and the finding with
+its ranges, or the statement that the data do not decide.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The report's section on buffers: a chart for each link, a shared legend, and a table of all points."""
+"""The report's section on buffers: a chart for each link, a shared legend, and a table of all points.
+
+Takes: `BufferCurve`s. Gives: one HTML section; empty without a curve.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Throughput against the number of receive buffers: how many buffers a link needs, and the cost of having fewer.
 
+Takes: an `Analysis`. Gives: one `BufferCurve` for each link and kind of record on which more than one number of buffers
+was measured, and the sentences that sum them up.
+
 Rules: a gate's receive buffers are channels x exclusive + floating. The rate is that of the link where one was given,
 else the best that the same records reached at any round trip. What arrives is counted on the wire, headers and length
 prefixes included, because that is what a link's rate and a buffer's size count.

@@ -1,5 +1,7 @@
 """The report's two charts from an analysis: throughput and latency against the buffer timeout; tabs and views.
 
+Takes: an `Analysis`. Gives: HTML figures, each with its tabs, in a wide and a narrow drawing, and their shared legend.
+
 Rules: the tabs of one chart share one value axis where they share a unit, so that switching shows the difference.
 """
 

@@ -1,5 +1,7 @@
 """Filters: the reader chooses which values of each swept setting are shown.
 
+Takes: an `Analysis`. Gives: the panel of filters, and the filter values that each part of the page belongs to.
+
 Rules: a part carries one token per setting (`0-2`: the first setting, its third value); the script hides parts with a
 token that is not chosen. Without the script everything is shown except the panel.
 """

@@ -1,5 +1,7 @@
 """Throughput against latency: a mark for each setting, and the frontier of the best ones.
 
+Takes: an `Analysis`. Gives: one HTML figure; empty with fewer than two points.
+
 Rules: a point's throughput comes from the runs without a rate, its latency from those with one (or, where there are
 none, from the samples under load). Each record size of each sweep has a frontier of its own. A setting is on the
 frontier when no other of its group has both more throughput and less latency.

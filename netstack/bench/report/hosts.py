@@ -1,5 +1,7 @@
 """Traffic between hosts: heat maps of host pairs, and a table of the hosts.
 
+Takes: an `Analysis` whose rows have `pairs` and `hosts`. Gives: one HTML section; empty without such rows.
+
 Rules: figures are medians over the repeats of a point. Latency is that of its latency runs where they have pairs, else
 of its throughput runs. The uncertainty of two hosts' clocks is printed beside their latency; a latency that does not
 exceed it is slanted. The shades of a map are relative to its own maximum: they do not compare settings.

@@ -1,4 +1,8 @@
-"""The report's facts about Spark: master, executors, hosts, and overheads that the figures exclude."""
+"""The report's facts about Spark: master, executors, hosts, and overheads that the figures exclude.
+
+Takes: rows of runs. Gives: texts for the subtitle, the notes and the section of hosts, and a card of facts; nothing
+if no run was made on Spark.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Latency percentiles as curves, for each setting.
 
+Takes: an `Analysis`. Gives: one HTML section; empty where no run has a latency.
+
 Rules: the horizontal axis counts nines (90, 99, 99.9 ... are equally far apart), its last tick is the longest latency
 of the run. A chart for each line with a curve for each buffer timeout; with a single timeout one chart with a curve for
 each line. All charts share their axes. A percentile that rests on less than one record is hollow.

@@ -1,7 +1,7 @@
 """Turns rows into points and lines: medians over repeats with their spread.
 
-An `Analysis` has lines (one per record size and channel count), their figures per buffer timeout, the throughput kept
-against 100 ms, the rows that failed, and remarks on the limits of the rows.
+Takes: the flat rows of a store. Gives: an `Analysis`: lines (one per record size and channel count), their figures per
+buffer timeout, the throughput kept against 100 ms, the rows that failed, and remarks on the limits of the rows.
 
 Rules: throughput figures come from runs without a rate, latency figures from runs with one; the two are never mixed.
 """

@@ -1,5 +1,7 @@
 """Several sweeps in one page: their letters, their facts, and the significant differences.
 
+Takes: a `Sweep` for each results folder. Gives: their rows together, and the sections that compare them.
+
 Rules: sweeps have letters in the order of the folders. The letter is the column `sweep` of their rows, which splits
 lines and choices like a setting. Differences are those of `bench.compare`, each sweep against the first.
 """

@@ -1,6 +1,6 @@
 """The report's tables: kept throughput, differences from a real Flink, costs, and every row.
 
-The script makes the long ones sortable by the values in `data-v`.
+Takes: an `Analysis`. Gives: HTML tables; the script makes the long ones sortable by the values in `data-v`.
 """
 
 from __future__ import annotations

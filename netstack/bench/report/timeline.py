@@ -1,5 +1,7 @@
 """Back-pressure over time: a line for each task of each host.
 
+Takes: an `Analysis` whose rows have a `timeline`. Gives: one HTML section; empty without such rows.
+
 Rules: one run of each point is shown, the first repeat of its throughput runs (of its latency runs where there are no
 others). The most back-pressured run is open. Long series are averaged to the resolution of a screen.
 """

@@ -1,5 +1,7 @@
 """A keyed job of sources and sinks that record their history for `history.check`.
 
+Takes: a scenario, or settings. Gives: the job, and its history.
+
 In one process the history is a list (`REMEMBERED`); with a folder it is a file per attempt, which outlives its process.
 """
 

@@ -1,5 +1,7 @@
 """One simulation: a cluster runs jobs under faults while invariants are checked.
 
+Takes: a `Scenario`. Gives: an `Outcome` with a one-line verdict and the events before it.
+
 Invariants:
 - at every check: segments and credit of every connection (`netstack.testing.ledger`);
 - every job ends with its exact result, whatever fails;

@@ -1,5 +1,7 @@
 """Determinism: fixes every source of chance in a process while a simulation runs.
 
+Takes: a seed. Gives: a block in which two runs of the same code are identical.
+
 Trio orders ready tasks by its own random generator; identifiers are random; synchronising files takes long and has no
 effect here. Sets of strings have another order in each process: a command that replays a seed runs with
 PYTHONHASHSEED=0 (`hash_is_fixed`).

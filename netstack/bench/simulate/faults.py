@@ -1,6 +1,8 @@
 """Faults of a simulation at their times, and recorded messages that lying TaskManagers repeat.
 
-It reports attempts that were never sent to it, that do not exist yet, or that are over, and values of wrong types.
+Takes: faults, the hosts and the network. Gives: nothing.
+
+A liar reports attempts that were never sent to it, that do not exist yet, or that are over, and values of wrong types.
 Reports about its own attempts cannot be checked, so it does not lie there.
 """
 

@@ -1,5 +1,8 @@
 """A history checker in the manner of Jepsen for keyed exactly-once jobs.
 
+Takes: the history of a job: events that its sources and sinks recorded, per attempt. Gives: anomalies, each with the
+few events that show it (`Anomaly.witness`).
+
 The checker trusts only the operators, not the JobManager's counts or the job's result alone. Each snapshot has a token
 that is part of the state, so a restore shows its snapshot. This gives the lineage of each sink: the events of its last
 attempt, before them the events of the attempt whose snapshot it restored, up to that snapshot, and so on.

@@ -1,6 +1,6 @@
 """The hosts of a simulation, which start, die and restart with a JobManager or a TaskManager.
 
-The services are real; only threads, sockets and clocks are simulated.
+Takes: the network, settings. Gives: the real services; only threads, sockets and clocks are simulated.
 
 Rules: a dead host sends no byte and writes no file. Code that still runs to finish has no effect.
 """

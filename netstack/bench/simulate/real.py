@@ -1,6 +1,7 @@
 """The checked job on real processes that are killed, stopped, disconnected, or whose disk is full.
 
-The hosts are network namespaces (`tools/hosts.py`).
+Takes: hosts (`tools/hosts.py`: network namespaces), a seed. Gives: the faults, and the anomalies of the history with
+their witnesses.
 
 Host 0 has the JobManager and the user, each other host a TaskManager of one slot. They share a small tmpfs with the
 JobManager's folder and the checkpoints; the history is elsewhere, a file per attempt, so that it outlives its writer.

@@ -1,4 +1,7 @@
-"""Scenarios of simulations: a cluster, jobs and faults as data, generated from a seed."""
+"""Scenarios of simulations: a cluster, jobs and faults as data, generated from a seed.
+
+Takes: a seed. Gives: a `Scenario`, simpler variants of it for shrinking, and its JSON form.
+"""
 
 from __future__ import annotations
 

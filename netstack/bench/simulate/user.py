@@ -1,5 +1,7 @@
 """The user of one job of a simulation: submits it, takes savepoints, rescales and cancels it, and checks its end.
 
+Takes: a scenario, the JobManager's host. Gives: an error if the job ends wrongly.
+
 A user acts like a client: requests are executed at the JobManager's host and its disk. Without an answer, because the
 host died, the user queries the jobs and tries again.
 """

@@ -1,4 +1,8 @@
-"""The interfaces of a barrier handler: the inputs and the task it works with, its abort reasons and its statistics."""
+"""The interfaces of a barrier handler: the inputs and the task it works with, its abort reasons and its statistics.
+
+Takes: nothing. Gives: `CheckpointedInputs` and `CheckpointTask` to implement, and the functions that both handlers
+share.
+"""
 
 from __future__ import annotations
 

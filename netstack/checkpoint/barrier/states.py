@@ -1,6 +1,6 @@
 """The transition table of the exactly-once barrier handler: (state, input) -> actions and next state.
 
-A missing key is a protocol error.
+Takes: inputs named by `Input`. Gives: steps to `handler`. A missing key is a protocol error.
 
 W and C are the states of handlers that only align. AW, AC, UW and UC begin aligned and become unaligned when an
 unaligned barrier arrives or the checkpoint exceeds its timeout. Letters: W waits for the first barrier, C collects the

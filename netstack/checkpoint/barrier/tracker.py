@@ -1,5 +1,8 @@
 """The at-least-once barrier handler: counts barriers, and blocks no channel.
 
+Takes: barriers, cancel markers and ends, as the task polls them from its channels; a clock. Gives: calls to
+`CheckpointTask`.
+
 Rules:
 - Records after a barrier are processed while other barriers are missing, so a recovery may process them again.
 - Several checkpoints may be pending, at most `MAX_PENDING`. The first complete one aborts all older ones.

@@ -1,5 +1,7 @@
 """`shm://NAME`: rings in shared memory between processes of one user on one host.
 
+Takes: URLs. Gives: streams and listeners.
+
 A name is a unix socket in the abstract namespace (`@netstack-shm-NAME` in `ss -xl`): like a TCP port it belongs to the
 network namespace and ends with its listener; it leaves no file. Such a socket has no permissions, so each side accepts
 only processes of its own user. A stream uses four descriptors at each end, and up to 1.1 MiB of memory for both ends

@@ -1,6 +1,7 @@
 """One direction of a shared-memory stream: a ring of bytes with one writer and one reader, in two processes.
 
-It uses neither system calls nor an event loop.
+Takes: pieces to send, windows to fill. Gives: the number of bytes moved, and whether the other side has to be woken. It
+uses neither system calls nor an event loop.
 
 Layout: a page of 8-byte words, each in a cache line of its own, then the bytes in flight. The capacity is a power of
 two.

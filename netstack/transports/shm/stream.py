@@ -1,6 +1,7 @@
 """A byte stream over two rings in shared memory, and the handover of that memory to the other process.
 
-SCM_RIGHTS passes a memfd and two eventfds to the peer.
+Takes: a connected unix socket. Gives: `SharedMemory`, created here or by the peer (SCM_RIGHTS passes a memfd and two
+eventfds), and a `ByteStream` over it.
 
 Rules:
 - Objects from a peer are checked before use. The memfd must have exactly our size and be sealed against shrinking,

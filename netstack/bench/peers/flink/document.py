@@ -1,4 +1,7 @@
-"""What the JVM answered, as the document of a run: Flink's metrics under our names where they mean the same."""
+"""What the JVM answered, as the document of a run: Flink's metrics under our names where they mean the same.
+
+Takes: the settings and the answer. Gives: plain JSON values, the keys of `bench.runner`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Our Java sources as a jar, built where there is a JDK and kept under the digest of what it was built from.
 
+Takes: a folder of Java sources. Gives: the class path of Flink and of the jar.
+
 Rules: Flink's own jars come in the Python package `apache-flink-libraries`. A wheel may carry the jar, ready made; else
 `javac` makes it once, in the user's cache.
 """

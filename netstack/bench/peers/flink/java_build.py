@@ -1,5 +1,7 @@
 """Compiles Java sources against Flink's jars into a jar.
 
+Takes: a compiler, a folder of sources and resources, the folder of Flink's jars. Gives: the jar.
+
 Rules: nothing but the standard library, because whoever builds a wheel loads it too (`tools/build_hook.py`).
 """
 

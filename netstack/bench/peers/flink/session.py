@@ -1,5 +1,7 @@
 """One warm JVM that runs one cell after the other, and the word count of `goals`.
 
+Takes: `FlinkSpec`s, folders of text. Gives: the document of each run, the counts of words.
+
 Rules: the JVM is in a session of its own, so that Ctrl-C reaches only this process, which then ends it; it ends by
 itself when its standard input ends. Its files are in a folder that is removed with it. It is warmed up before the first
 cell that counts.

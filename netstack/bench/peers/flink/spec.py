@@ -1,4 +1,7 @@
-"""The settings of a run on a real Flink: those of a run of ours that Flink 2.3 has too."""
+"""The settings of a run on a real Flink: those of a run of ours that Flink 2.3 has too.
+
+Takes: a `RunSpec`. Gives: a `FlinkSpec`, and the line that asks the JVM for this cell.
+"""
 
 from __future__ import annotations
 
