@@ -135,6 +135,7 @@ async def _first_arrival(gate: InputGate) -> None:
     gate.engine.on_available = arrived.set
     if not gate.engine.is_available:
         await arrived.wait()
+    gate.engine.on_available = None  # the reader sets its own
 
 
 async def _idle(spec: ChannelsSpec, start_ns: int) -> float:
