@@ -59,9 +59,12 @@ class Alarm:
         await trio.lowlevel.wait_readable(self._fd)
 
     def set(self, after_s: float) -> None:
-        """Rearms the timer, also for a task that is already waiting, from any thread. Infinity disarms it."""
+        """Rearms the timer, also for a task that is already waiting, from any thread.
+
+        Infinity disarms it; a negative time, also -infinity, ends it at once.
+        """
         if after_s < _LONGEST_S:
-            seconds, rest = divmod(max(1, int(after_s * 1e9)), 1_000_000_000)
+            seconds, rest = divmod(max(1, int(max(0.0, after_s) * 1e9)), 1_000_000_000)
             self._set(self._fd, 0, _SPEC.pack(0, 0, seconds, rest), None)
         else:
             self._set(self._fd, 0, _SPEC.pack(0, 0, 0, 0), None)

@@ -25,6 +25,14 @@ async def test_it_wakes_not_before_its_time_and_at_once_after_it() -> None:
     alarm.close()
 
 
+async def test_a_time_that_has_passed_for_ever_ends_it_at_once() -> None:
+    """A line whose bytes are due before any time asks for -infinity."""
+    alarm = Alarm()
+    alarm.set(-math.inf)
+    await alarm.wait()
+    alarm.close()
+
+
 def test_a_cancelled_wait_changes_nothing_and_no_file_is_left() -> None:
     async def main() -> None:
         alarm = Alarm()
