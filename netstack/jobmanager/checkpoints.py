@@ -164,8 +164,6 @@ class JobCheckpoints:
     Attributes:
         history: the last `HISTORY` ended checkpoints, oldest first.
         failed: number of checkpoints that were declined, timed out, or could not be stored.
-        waits_for: why the final checkpoint is not complete, or a final state not stored yet; empty if nothing delays
-            them.
     """
 
     def __init__(
@@ -191,7 +189,6 @@ class JobCheckpoints:
         """
         self.history = history
         self.completed = self.failed = 0
-        self.waits_for = ""
         self._coordinator = coordinator
         self._storage = storage
         self._finals = finals
@@ -200,6 +197,8 @@ class JobCheckpoints:
         self._in_thread = in_thread
         self._requests: deque[CheckpointRequest] = deque()  # not triggered yet
         self._pending: dict[int, _Pending] = {}
+        self._states_wait: dict[Subtask, str] = {}  # final states that cannot be stored yet, and why
+        self._last_waits = ""  # why the final checkpoint is not complete
         self._to_complete: deque[Complete] = deque()
         self._to_discard: deque[int] = deque()
         self._is_stopped = self._is_abandoned = False
@@ -243,14 +242,14 @@ class JobCheckpoints:
     def declined(self, checkpoint_id: int, task: str, subtask: int, reason: str) -> None:
         """Handles the refusal of a subtask; of `NO_CHECKPOINT` if it waits to store its final state."""
         if checkpoint_id == NO_CHECKPOINT:
-            self.waits_for = f"{task}-{subtask} to store its final state: {reason}"
+            self._states_wait[task, subtask] = reason
             self._commands.final_waits((task, subtask), reason)
             return
         self._with(partial(self._coordinator.declined, checkpoint_id, task, subtask, reason))
 
     def task_ended(self, task: str, subtask: int) -> None:
         """Handles the successful end of a subtask, whose final state is stored."""
-        self.waits_for = ""
+        self._states_wait.pop((task, subtask), None)
         self._with(partial(self._coordinator.task_ended, task, subtask))
 
     def task_waits(self, task: str, subtask: int) -> None:
@@ -260,6 +259,7 @@ class JobCheckpoints:
     def pause(self, reason: str) -> None:
         """Pauses checkpoints while a part of the job restarts. Idempotent."""
         if not self._coordinator.is_paused:
+            self._states_wait.clear()  # of tasks that restart; the others say it again
             self._with(partial(self._coordinator.pause, reason))
 
     def resume(self, goes_on: Callable[[Subtask], bool]) -> None:
@@ -354,13 +354,20 @@ class JobCheckpoints:
                 )
                 self.failed += instruction.cause.is_failure
                 if instruction.cause.is_failure and self._coordinator.is_final_due:
-                    self.waits_for = f"the final checkpoint, which is retried: {reason}"
+                    self._last_waits = f"the final checkpoint, which is retried: {reason}"
                 self._report(instruction.checkpoint_id, reason)
                 self._to_discard.append(instruction.checkpoint_id)
                 if not self._is_stopped:
                     self._nursery.start_soon(self._discard)
             case FailJob():
                 self._commands.fail(instruction.reason)
+
+    @property
+    def waits_for(self) -> str:
+        """Why a final state is not stored, or the final checkpoint not complete; empty if nothing delays them."""
+        for (task, subtask), reason in self._states_wait.items():
+            return f"{task}-{subtask} to store its final state: {reason}"
+        return self._last_waits
 
     @property
     def is_storing(self) -> bool:
@@ -384,7 +391,7 @@ class JobCheckpoints:
             self._with(partial(self._coordinator.not_stored, checkpoint_id, str(error)))
             return
         self._pending[checkpoint_id].store_s = trio.current_time() - began_s
-        self.waits_for = ""
+        self._last_waits = ""
         self._report(checkpoint_id, "")
         self._commands.checkpoint_stored(checkpoint_id, job_goes_on=instruction.job_goes_on)
         self._with(partial(self._coordinator.completed, checkpoint_id))

@@ -15,32 +15,25 @@ and back, and the stage needs a slot for each of its partitions at once.
 
 Rules: nothing runs before an action, but for the count of the slots by Spark Connect, and every action runs the
 exchange again, like any DataFrame. After the barrier stage Spark shuffles the rows, each into its own partition
-(`end_stage`): then every action works, and Spark repeats the stage when an executor was lost. With `boundary=False`
-rows are never stored: they pass from task to task while the stage runs, as many at a time as the network buffers hold.
-
-A barrier stage runs all its tasks or none, so it may contain nothing that uses some of its partitions (`show`, `limit`)
-or combines them with others (`union`, `coalesce`). All of that works in the stage after a shuffle. Spark moves a row to
-the partition that the hash of an expression selects (`repartitionById` needs 4.1). So each partition gets a number
-whose hash selects that same partition.
-
-`mapInArrow` looks columns up by names that may have no dots, so the columns get plain names. Spark's Arrow batches have
-no year-month intervals, so these become numbers of months.
+(`boundary`): then every action works, and Spark repeats the stage when an executor was lost. With `boundary=False` rows
+are never stored: they pass from task to task while the stage runs, as many at a time as the network buffers hold.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import warnings
 from collections.abc import Sequence
-from typing import Any, Final, final
+from typing import Any, Final
 
 from ..config import NetworkConfig
 from ..control.build import own_build
 from ..errors import ConfigError
 from ..keygroups import check_parallelism, default_max_parallelism
 from ..runtime.authentication import Secret
+from .boundary import end_stage
+from .columns import PlainColumns
 from .driver import Driver, driver_of
 from .exchange_statistics import ExchangeStatistics
 from .exchange_task import ExchangeJob, exchange_batches, ignore_statistics
@@ -177,115 +170,3 @@ def _straight(driver: Driver, df: Any, into: int | None, profile: Any) -> tuple[
     if into is not None and 0 < partitions < into:
         raise ConfigError(f"exchange: into={into}, and the DataFrame has {partitions} partitions: lower into")
     return df, partitions
-
-
-_MASK: Final = 0xFFFFFFFF
-_SEED: Final = 42
-
-
-def end_stage(df: Any, partitions: int) -> Any:
-    """Returns the DataFrame after a shuffle that moves no row to another partition."""
-    from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
-
-    numbers = F.array(*(F.lit(number) for number in numbers_for(partitions)))
-    return df.repartition(partitions, F.element_at(numbers, F.spark_partition_id() + 1))
-
-
-def numbers_for(partitions: int) -> list[int]:
-    """Returns, for each partition, the least number that Spark's hash partitioning puts there."""
-    numbers = dict[int, int]()
-    for number in itertools.count():
-        numbers.setdefault(spark_hash(number) % partitions, number)
-        if len(numbers) == partitions:
-            return [numbers[partition] for partition in range(partitions)]
-    raise AssertionError("counting does not end")
-
-
-def spark_hash(number: int) -> int:
-    """Returns Spark's `hash` of an int: Murmur3, 32 bits, signed."""
-    word = _rotated(number * 0xCC9E2D51 & _MASK, 15) * 0x1B873593 & _MASK
-    mixed = (_rotated(_SEED ^ word, 13) * 5 + 0xE6546B64 & _MASK) ^ 4
-    mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & _MASK
-    mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & _MASK
-    mixed ^= mixed >> 16
-    return mixed - ((mixed & 0x80000000) << 1)
-
-
-def _rotated(word: int, bits: int) -> int:
-    return (word << bits | word >> 32 - bits) & _MASK
-
-
-_NUMBERS: Final = ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double")
-_MONTHS: Final = ("interval year to month", "interval year", "interval month")
-_KEY_KINDS: Final = {*_NUMBERS, *_MONTHS, "string", "binary", "date", "timestamp", "timestamp_ntz", "void"}
-
-
-@final
-class PlainColumns:
-    """The columns of one DataFrame.
-
-    Raises:
-        ConfigError: a column has year-month intervals inside of another type.
-    """
-
-    def __init__(self, schema: Any) -> None:
-        self._names = [str(field.name) for field in schema]
-        self._kinds = [str(field.dataType.simpleString()) for field in schema]
-        for name, kind in zip(self._names, self._kinds, strict=True):
-            if kind not in _MONTHS and any(each in kind for each in _MONTHS):
-                raise ConfigError(
-                    f"exchange: column {name!r} has year-month intervals inside of {kind}, which Spark cannot pass to"
-                    " Python: convert them to numbers of months"
-                )
-
-    def keys(self, keys: Sequence[str], *, is_case_sensitive: bool) -> tuple[str, ...]:
-        """Returns the plain names of the key columns.
-
-        Args:
-            keys: names of columns, with or without backticks.
-            is_case_sensitive: `spark.sql.caseSensitive`.
-
-        Raises:
-            ConfigError: there is no such column, there are several, or its type cannot be a key.
-        """
-        if not keys:
-            raise ConfigError("exchange: give at least one column as the key")
-        return tuple(self._key(key, is_case_sensitive) for key in keys)
-
-    def plain(self, df: Any) -> Any:
-        """Returns the DataFrame with plain names and numbers of months."""
-        plain = df.toDF(*(f"c{place}" for place in range(len(self._names))))
-        whole = f"cast({{0}} as {_MONTHS[0]})"
-        return self._with_months(plain, f"int(extract(year from {whole}) * 12 + extract(month from {whole}))")
-
-    def restored(self, plain: Any) -> Any:
-        """Converts a DataFrame back from the form that `plain` returns."""
-        return self._with_months(plain, "cast(make_ym_interval(0, {0}) as {1})").toDF(*self._names)
-
-    def _with_months(self, plain: Any, expression: str) -> Any:
-        """Replaces the year-month columns by an expression of their name and type."""
-        if not set(self._kinds) & set(_MONTHS):
-            return plain
-        named = [(f"c{place}", kind) for place, kind in enumerate(self._kinds)]
-        return plain.selectExpr(
-            *(f"{expression.format(name, kind)} as {name}" if kind in _MONTHS else name for name, kind in named)
-        )
-
-    def _key(self, key: str, is_case_sensitive: bool) -> str:
-        if not isinstance(key, str):
-            raise ConfigError(f"exchange: key {key!r} is no name: give the names of columns")
-        wanted = key[1:-1].replace("``", "`") if len(key) > 2 and key[0] == key[-1] == "`" else key
-        places = [
-            place
-            for place, name in enumerate(self._names)
-            if name == wanted or (not is_case_sensitive and name.casefold() == wanted.casefold())
-        ]
-        if not places:
-            hint = "; to use a field of a struct, add it as a column (withColumn)" if "." in key else ""
-            raise ConfigError(f"exchange: the DataFrame has no column {key!r}; it has {', '.join(self._names)}{hint}")
-        if len(places) > 1:
-            raise ConfigError(f"exchange: several columns are named {key!r}: rename all but one")
-        kind = self._kinds[places[0]]
-        if kind not in _KEY_KINDS and not kind.startswith(("decimal", "varchar", "char")):
-            raise ConfigError(f"exchange: column {key!r} of type {kind} cannot be a key: add a column of a simple type")
-        return f"c{places[0]}"

@@ -25,11 +25,12 @@ from netstack.bench.cli import main
 from netstack.bench.simulate import command, faults, user
 from netstack.bench.simulate.clock import TICK_S, JumpingClock
 from netstack.bench.simulate.cluster import Outcome, simulate
-from netstack.bench.simulate.command import Campaign, play
+from netstack.bench.simulate.command import Campaign
 from netstack.bench.simulate.determined import determined
 from netstack.bench.simulate.hosts import Host
 from netstack.bench.simulate.network import DELAY_S, SCHEME, THIS_HOST, Network, Process
 from netstack.bench.simulate.operators import Source
+from netstack.bench.simulate.players import play
 from netstack.bench.simulate.scenario import (
     ADAPTIVE,
     BLOCKING,

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -23,8 +20,8 @@ from netstack.errors import ConfigError
 from .. import console
 from ..flags import json_flag
 from ..processes import MeasurementFailed
-from ..stopping import scratch_folder, stopped_by
-from .cluster import scratch
+from ..stopping import stopped_by
+from .players import play
 from .scenario import Scenario
 from .situations import LEAST_SEEDS, SITUATIONS, missing
 
@@ -203,72 +200,3 @@ def _scenario_in(file: Path) -> dict[str, Any]:
         raise ConfigError(
             f"--scenario {file}: not a scenario ({type(error).__name__}); give the JSON that a failure prints"
         ) from error
-
-
-_WORKER: Final = "netstack.bench.simulate.worker"
-
-
-def play(asked: Iterable[dict[str, Any]], processes: int) -> Iterator[dict[str, Any]]:
-    """Yields the document of each outcome, in the order in which simulations end.
-
-    The workers are killed and their files removed when the iteration ends, for whatever reason.
-
-    Raises:
-        MeasurementFailed: a worker died; it has written the reason to standard error.
-    """
-    waiting = iter(asked)
-    root = str(Path(__file__).resolve().parents[3])
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    started: list[subprocess.Popen[str]] = []
-    with (
-        scratch_folder(scratch()) as folder,
-        selectors.DefaultSelector() as selector,
-    ):
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(paths),
-            "PYTHONHASHSEED": "0",
-            "TMPDIR": folder,
-        }
-        try:
-            for _ in range(processes):
-                first = next(waiting, None)
-                if first is None:
-                    break
-                process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", _WORKER],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    env=environment,
-                    text=True,
-                    start_new_session=True,
-                )
-                started.append(process)
-                assert process.stdout is not None
-                selector.register(process.stdout, selectors.EVENT_READ, process)
-                _ask(process, first)
-            while selector.get_map():
-                for key, _ in selector.select():
-                    process = key.data
-                    line = process.stdout.readline()
-                    if not line:
-                        raise MeasurementFailed(
-                            f"a worker process died with exit code {process.wait()}; its error is above"
-                        )
-                    following = next(waiting, None)
-                    if following is None:
-                        selector.unregister(key.fileobj)
-                    else:
-                        _ask(process, following)
-                    yield json.loads(line)
-        finally:
-            for process in started:
-                process.kill()
-            for process in started:
-                process.communicate()
-
-
-def _ask(process: subprocess.Popen[str], asked: dict[str, Any]) -> None:
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(asked) + "\n")
-    process.stdin.flush()

@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from netstack.checkpoint.coordinator import CheckpointCoordinator
+from netstack.checkpoint.finals import NO_CHECKPOINT
 from netstack.checkpoint.instructions import CheckpointSettings, JobTask
 from netstack.checkpoint.snapshot import TaskFile
 from netstack.errors import CheckpointError
@@ -74,3 +75,19 @@ async def test_a_checkpoint_that_cannot_be_stored_holds_nothing_up() -> None:
     assert calls[0] == ("complete", True)
     assert ("discard", False) in calls
     assert not any(is_storing for _, is_storing in calls[1:])
+
+
+async def test_a_job_waits_until_each_final_state_is_stored_or_its_task_restarts() -> None:
+    tasks = CheckpointCoordinator([JobTask("source", 3)], CheckpointSettings(), now_s=trio.current_time())
+    async with trio.open_nursery() as nursery:
+        made: Any = JobCheckpoints
+        checkpoints: JobCheckpoints = made(tasks, Storage(fails=False), None, Commands(), nursery, None, [])
+        for subtask in range(3):
+            checkpoints.declined(NO_CHECKPOINT, "source", subtask, "no space left")
+        for subtask in range(2):
+            assert checkpoints.waits_for == f"source-{subtask} to store its final state: no space left"
+            checkpoints.task_ended("source", subtask)
+        assert checkpoints.waits_for == "source-2 to store its final state: no space left"
+        checkpoints.pause("source-2 failed")
+        assert not checkpoints.waits_for
+        nursery.cancel_scope.cancel()

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.errors import RecordError
-from netstack.record.arrow import MAX_INFLATED_BYTES, ArrowFormat
+from netstack.record.arrow import ArrowFormat
+from netstack.record.arrow_bounds import MAX_INFLATED_BYTES
 
 pa = pytest.importorskip("pyarrow")
 

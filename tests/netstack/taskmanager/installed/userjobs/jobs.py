@@ -76,7 +76,7 @@ async def hold_quietly(task: InvokableTask) -> None:
 
 
 async def compute(task: InvokableTask) -> int:
-    """Computes, in Python that lets go of nothing by itself."""
+    """Computes in Python, without a checkpoint."""
     until_s = time.monotonic() + task.parameters["seconds"]
     rounds = 0
     while time.monotonic() < until_s:
@@ -85,7 +85,7 @@ async def compute(task: InvokableTask) -> int:
 
 
 async def fail_when_told(task: InvokableTask) -> None:
-    """Has a partition until it is told to fail."""
+    """Holds a partition, and fails at an operator event."""
     await task.receive()
     raise ValueError("no more paper")
 
@@ -99,7 +99,7 @@ async def finish_at_once(task: InvokableTask) -> None:
 
 
 async def write_two_words(task: InvokableTask) -> None:
-    """Writes one word, and when it is told something, another."""
+    """Writes a word, and a second one after an operator event."""
     (partition,) = task.partitions
     writer = RecordWriter(partition, format="str", buffer_timeout_s=0)
     await writer.emit("a word")
@@ -109,7 +109,7 @@ async def write_two_words(task: InvokableTask) -> None:
 
 
 async def read_forever(task: InvokableTask) -> None:
-    """Reads what never ends; tells of the first record."""
+    """Reads forever; reports the first record."""
     gate = await task.open_gate()
     async for word in RecordReader(gate, format="str"):
         task.send({"word": word})
