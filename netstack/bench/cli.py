@@ -104,7 +104,7 @@ def _run(words: tuple[str, ...], runners: Runners) -> int:
         return _failed(f"{error.format_message()} (see: {where} --help)", 2, as_json)
     except ConfigError as error:
         return _failed(str(error), 2, as_json)
-    except BrokenPipeError:
+    except BrokenPipeError:  # an OSError, but no failure: `main` ends quietly
         raise
     except (NetstackError, OSError, ExceptionGroup) as error:
         failure = expected_failure(error)

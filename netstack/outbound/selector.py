@@ -382,7 +382,8 @@ class CustomSelector(ChannelSelector):
             ConfigError: the function returned a subpartition that does not exist, or no int.
         """
         chosen = self._partitioner(record if self._key is None else self._key(record), self.channels)
-        return checked_channel(chosen, self.channels, self)
+        is_right = chosen.__class__ is int and 0 <= chosen < self.channels
+        return chosen if is_right else checked_channel(chosen, self.channels, self)
 
     def select_batch(self, array: NDArray[Any]) -> int | Indices:
         """The result of the function for each record.
@@ -406,7 +407,7 @@ def checked_channel(chosen: Any, channels: int, rule: object) -> int:
         ConfigError: it is not a whole number from 0 to `channels` - 1.
     """
     try:
-        channel = chosen if chosen.__class__ is int else operator.index(chosen)
+        channel = operator.index(chosen)
     except TypeError:
         raise ConfigError(
             f"{rule} returned {safe_repr(chosen)}; return the number of a subpartition, here 0 to {channels - 1}"
@@ -428,12 +429,9 @@ def checked_channels(chosen: Any, count: int, channels: int, rule: object) -> in
             f"{rule} returned {indices.dtype} of shape {indices.shape} for {count} records;"
             " return one whole number, or one for each"
         )
-    if indices.ndim == 0:
-        return checked_channel(int(indices), channels, rule)
-    if count:
-        for channel in (indices.min(), indices.max()):
-            checked_channel(channel, channels, rule)
-    return indices.astype(_index_type(channels))
+    for channel in (indices.min(), indices.max()) if indices.size else ():
+        checked_channel(channel, channels, rule)
+    return indices.astype(_index_type(channels)) if indices.ndim else int(indices)
 
 
 def records_of(array: NDArray[Any]) -> list[Any]:

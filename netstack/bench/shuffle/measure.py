@@ -111,8 +111,7 @@ def measure(spec: ShuffleSpec, progress: Callable[[str], None], spark: Any = Non
         try:
             if spark is not None:
                 progress("pyspark warms up")
-                values = spark_peer.values_of_partitions(spark, spec.consumers)
-                spark_peer.run(spark, values, **{**shape, "batches": 1})
+                spark_peer.run(spark, **{**shape, "batches": 1})
             for repeat in range(spec.repeats):
                 for variant in variants(spec):
                     label = variant.label(spec)
@@ -120,7 +119,7 @@ def measure(spec: ShuffleSpec, progress: Callable[[str], None], spark: Any = Non
                     add(label, trio.run(_run, variant, shape, spec, Path(folder)))
                 if spark is not None:
                     progress(f"pyspark {repeat + 1}/{spec.repeats}")
-                    add("pyspark", _with_spark(spark, values, shape))
+                    add("pyspark", _with_spark(spark, shape))
         finally:
             os.environ.pop("TMPDIR") if before is None else os.environ.update(TMPDIR=before)
     figures = {
@@ -164,11 +163,11 @@ async def _run(variant: Variant, shape: dict[str, int], spec: ShuffleSpec, folde
     }
 
 
-def _with_spark(spark: Any, values: Any, shape: dict[str, int]) -> dict[str, Any]:
+def _with_spark(spark: Any, shape: dict[str, int]) -> dict[str, Any]:
     pids = [os.getpid()]
     before, began_cpu_s = _anonymous_bytes(pids), _cpu_s(pids)
     with _Watch(Path("/nonexistent"), pids) as watch:
-        run = spark_peer.run(spark, values, **shape)
+        run = spark_peer.run(spark, **shape)
     run["cpu_s"] = _cpu_s(pids) - began_cpu_s
     run["peak_disk_bytes"] = run["compressed_share"] = None
     run["peak_memory_growth_bytes"] = max(0, watch.memory_bytes - before)

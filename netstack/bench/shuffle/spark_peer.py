@@ -13,16 +13,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from netstack.spark.boundary import numbers_for
 
 from .rows import ROW_BYTES, MakeRows, SumRows, by_range
 
 
-def run(spark: Any, values: npt.NDArray[np.int32], *, batches: int, producers: int, consumers: int) -> dict[str, Any]:
-    """Runs one shuffle (`rows.shuffle_job`), and returns its duration and the results of the sinks.
-
-    `values` are those of `values_of_partitions`, of which each range of keys has one.
-    """
+def run(spark: Any, *, batches: int, producers: int, consumers: int) -> dict[str, Any]:
+    """Runs one shuffle (`rows.shuffle_job`), and returns its duration and the results of the sinks."""
     import pyarrow as pa
 
     class Context:
@@ -61,21 +59,10 @@ def run(spark: Any, values: npt.NDArray[np.int32], *, batches: int, producers: i
             ["part", "sums"],
         )
 
+    values = np.array(numbers_for(consumers), np.int32)  # 0, 1, 2 ... would share some partitions and leave others
     began_s = time.monotonic()
     made = spark.range(0, producers, 1, producers).mapInArrow(make, "part int, row binary")
     rows = made.repartition(consumers, "part").mapInArrow(total, "part int, sums string").collect()
     duration_s = time.monotonic() - began_s
     document = {row["part"]: json.loads(row["sums"]) for row in rows}
     return {"duration_s": duration_s, "results": [document.get(value) for value in values.tolist()]}
-
-
-def values_of_partitions(spark: Any, partitions: int) -> npt.NDArray[np.int32]:
-    """An integer for each partition, which `repartition` sends there; 0, 1, 2 ... would share some and leave others."""
-    hashed = spark.range(64 * partitions).selectExpr(
-        "cast(id as int) value", f"pmod(hash(cast(id as int)), {partitions}) partition"
-    )
-    least = {
-        row["partition"]: row["value"]
-        for row in hashed.groupBy("partition").agg({"value": "min"}).toDF("partition", "value").collect()
-    }
-    return np.array([least[partition] for partition in range(partitions)], np.int32)

@@ -8,13 +8,14 @@ import pytest
 
 from netstack.bench.shuffle import spark_peer
 from netstack.bench.shuffle.rows import expected
+from netstack.spark.boundary import numbers_for
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 
 def test_the_same_rows_come_to_the_same_ranges(spark: Any) -> None:
     shape = {"batches": 2, "producers": 2, "consumers": 3}
-    found = spark_peer.run(spark, spark_peer.values_of_partitions(spark, 3), **shape)
+    found = spark_peer.run(spark, **shape)
     assert found["results"] == expected(**shape)
     assert found["duration_s"] > 0
 
@@ -22,7 +23,7 @@ def test_the_same_rows_come_to_the_same_ranges(spark: Any) -> None:
 @pytest.mark.parametrize("consumers", [1, 2, 5])
 def test_each_range_has_a_partition_of_its_own(spark: Any, consumers: int) -> None:
     """Else a task would have two ranges and another none, whatever their number."""
-    values = spark_peer.values_of_partitions(spark, consumers).tolist()
+    values = numbers_for(consumers)
     rows = spark.createDataFrame([(value,) for value in values], "part int").repartition(consumers, "part")
     placed = rows.selectExpr("spark_partition_id() at", "part").collect()
     assert sorted((row["at"], row["part"]) for row in placed) == list(enumerate(values))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
@@ -29,10 +28,10 @@ _OPENED: Final = (
 )
 
 
-def java_command(sources: Path = SOURCES, *, heap: str = "1g", scratch: str = tempfile.gettempdir()) -> list[str]:
+def java_command(sources: Path = SOURCES, *, heap: str = "1g", scratch: str | None = None) -> list[str]:
     """How a JVM with Flink and classes of ours starts; the name of the main class follows.
 
-    Flink unpacks jars and keeps its files in the folder `scratch`.
+    Flink unpacks jars and keeps its files in the folder `scratch`; None: the system's.
 
     Raises:
         MissingExtra: no Java, no Flink, or nothing to compile our classes with; the text says what to install.
@@ -41,7 +40,8 @@ def java_command(sources: Path = SOURCES, *, heap: str = "1g", scratch: str = te
     libraries = flink_libraries()
     opened = [f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in _OPENED.split()]
     where = os.pathsep.join((str(jar_of(sources, libraries)), *map(str, jars(libraries))))
-    return [java, f"-Xmx{heap}", "-XX:+UseSerialGC", f"-Djava.io.tmpdir={scratch}", *opened, "-cp", where]
+    place = [] if scratch is None else [f"-Djava.io.tmpdir={scratch}"]
+    return [java, f"-Xmx{heap}", "-XX:+UseSerialGC", *place, *opened, "-cp", where]
 
 
 def flink_libraries() -> Path:
