@@ -13,7 +13,6 @@ import logging
 import os
 import signal
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -341,7 +340,7 @@ class _Run:
 
     async def _run_job(self, cluster: JobCluster) -> JobResult:
         self._cluster = cluster
-        began_s = time.monotonic()
+        began_s = trio.current_time()
         self._job_id = await cluster.client.submit(
             self._graph,
             from_savepoint=self._from_savepoint,
@@ -357,7 +356,7 @@ class _Run:
                 outcome: JobResult | NetstackError = await cluster.wait(self._job_id)
             except NetstackError as error:
                 outcome = error
-            self.duration_s = time.monotonic() - began_s
+            self.duration_s = trio.current_time() - began_s
             nursery.cancel_scope.cancel()
         self._print_log(master)
         if isinstance(outcome, NetstackError):
