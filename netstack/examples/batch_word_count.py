@@ -37,7 +37,7 @@ def batch_word_count(input: str, volume: int = 16 << 20, readers: int = 2, top: 
         is_batch=True, is_dynamic=True, adaptive=AdaptiveSettings(data_volume_per_task_bytes=volume)
     )
     job = StreamEnvironment("batch word count", settings=settings)
-    read = job.source(words, name="read", parameters={"path": input}).set_parallelism(readers)
+    read = job.source(words, name="read", path=input).set_parallelism(readers)
     counted = read.key_by(itself).process(Count, name="count")
     counted.sink(Top, name="top", count=top).set_parallelism(1)
     return job

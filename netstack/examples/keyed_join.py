@@ -131,8 +131,8 @@ def job(orders: int = 20_000, customers: int = 500, parallelism: int = 2) -> Str
     """
     settings = StreamSettings(checkpoints=CheckpointSettings(interval_s=1.0, unaligned=True))
     joined = StreamEnvironment("keyed join", parallelism=parallelism, settings=settings)
-    left = joined.source(f"{__name__}:customers", name="customers", parameters={"count": customers}).set_parallelism(1)
-    right = joined.source(f"{__name__}:orders", name="orders", parameters={"count": orders, "customers": customers})
+    left = joined.source(f"{__name__}:customers", name="customers", count=customers).set_parallelism(1)
+    right = joined.source(f"{__name__}:orders", name="orders", count=orders, customers=customers)
     revenue = left.key_by(customer_id).connect(right.set_parallelism(1).key_by(customer_id), Join, name="join")
     added = revenue.key_by(country).process(Add, name="revenue")
     added.union(revenue.side_output("unknown")).global_().sink(Table, name="countries").set_parallelism(1)

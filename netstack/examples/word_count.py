@@ -139,7 +139,7 @@ def job(input: str, parallelism: int = 2, most: int = 10, interval_s: float = 1.
     """
     settings = StreamSettings(checkpoints=CheckpointSettings(interval_s=interval_s, unaligned=True))
     words = StreamEnvironment("word count", parallelism=parallelism, settings=settings)
-    lines = words.source(Lines, name="lines", parameters={"path": os.path.abspath(input)})
+    lines = words.source(Lines, name="lines", path=os.path.abspath(input))
     counts = lines.flat_map(split, name="split").with_format("str").key_by(itself).process(Count, name="count")
     counts.global_().sink(Top, name="top", most=most).set_parallelism(1)
     return words

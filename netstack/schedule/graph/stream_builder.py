@@ -82,14 +82,18 @@ class StreamEnvironment:
         name: str = "",
         is_legacy: bool = False,
         parameters: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> OperatorStream:
         """Adds an operator that produces records.
+
+        Parameters of the function are keyword arguments, as for `map`; `parameters` takes those with names used here.
 
         Args:
             function: produces them.
             name: unique in the job.
             is_legacy: it emits at any time, so no yielding operator may be chained to it.
             parameters: plain data for the function.
+            more: as `parameters`.
 
         Raises:
             ConfigError: the function has no importable name, or the operator's name is taken.
@@ -100,7 +104,7 @@ class StreamEnvironment:
             function=name_of(function),
             is_source=True,
             is_legacy_source=is_legacy,
-            parameters=dict(parameters or {}),
+            parameters={**(parameters or {}), **more},
         )
         return self.add(node)
 

@@ -37,6 +37,15 @@ def test_functions_are_known_by_name() -> None:
     assert job.stream_graph().nodes[0].function == "json:loads"
 
 
+def test_a_source_takes_parameters_like_any_operator() -> None:
+    job = StreamEnvironment()
+    job.source(F, name="read", path="words", parameters={"name": "words of mine"}).map(F, name="split", at=" ")
+    assert [dict(node.parameters) for node in job.stream_graph().nodes] == [
+        {"path": "words", "name": "words of mine"},
+        {"at": " "},
+    ]
+
+
 def _inner() -> Callable[..., Any]:
     def inside() -> None: ...
 
