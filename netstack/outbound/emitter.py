@@ -16,14 +16,14 @@ from ..record.cells import RUN_LIMIT_BYTES
 from ..record.formats import kind_of
 from ..record.framing import PREFIX_BYTES
 from .emission import Payload
+from .open_buffers import SHORTEST_PAUSE_S
 from .staging import Staging
 
 if TYPE_CHECKING:
     from .writer import PartitionWriter
 
-BUSY_GAP_S: Final = 10e-6
 BUSY_CHECKS: Final = 16
-"""With timeout 0: this many consecutive clock checks, each less than `BUSY_GAP_S` apart, mark a busy producer."""
+"""With timeout 0: this many consecutive clock checks without a pause between them mark a busy producer."""
 
 GRANTED: Final = 32
 """Records that a busy producer writes between two checks of the clock; when it slows down, so many may be late once."""
@@ -39,12 +39,10 @@ class SlowEmitter:
     __slots__ = (
         "_buffers",
         "_builders",
-        "_checked_at",
         "_flush_always",
         "_granted",
         "_quick_checks",
         "_refuse",
-        "_ticks",
         "_writer",
     )
 
@@ -60,10 +58,8 @@ class SlowEmitter:
         self._buffers = writer.buffers
         self._builders = writer.buffers.builders
         self._flush_always = writer.flush_always
-        self._ticks = writer.partition.host.ticks
         self._granted = 1 if writer.flush_always else ALL
         self._quick_checks = 0
-        self._checked_at = 0.0
 
     def emit(self, record: Any, payload: Payload, slot: int, /) -> bool:
         """Writes a record, whole or not at all. `PartitionWriter.try_emit` lists what it raises."""
@@ -91,12 +87,9 @@ class SlowEmitter:
 
         It is one, unless `BUSY_CHECKS` checks found a busy producer: a check costs as much as a record.
         """
-        now = self._ticks()
-        self._quick_checks = self._quick_checks + 1 if now - self._checked_at < BUSY_GAP_S else 0
-        self._checked_at = now
+        gap_s = self._buffers.flush_when_due()
+        self._quick_checks = self._quick_checks + 1 if gap_s < SHORTEST_PAUSE_S else 0
         self._granted = GRANTED if self._quick_checks >= BUSY_CHECKS else 1
-        if now >= self._buffers.next_flush_at:
-            self._buffers.flush_connections()
 
 
 @final

@@ -228,5 +228,5 @@ class SliceWriter:
 
     def _flush_connections(self) -> None:
         writer = self._writer
-        if writer.flush_always and writer.partition.host.ticks() >= writer.buffers.next_flush_at:
-            writer.buffers.flush_connections()
+        if writer.flush_always:
+            writer.buffers.flush_when_due()

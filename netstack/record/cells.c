@@ -444,7 +444,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *ready, *attempt; /* one of them is NULL */
     PyObject *argument;        /* of `attempt` and `wait` */
-    PyObject *wait, *value_name;
+    PyObject *wait;
     PyObject *inner; /* the coroutine of `wait`, if it was needed */
     PyObject *stop;  /* the exception with the result, reused from CPython 3.12 on */
     int is_over;
@@ -457,7 +457,9 @@ next_at_once(Next *self)
     PyObject *found = NULL;
     if (self->attempt == NULL) {
         PyObject *elements = Py_XNewRef(((Ready *)self->ready)->elements);
-        if (elements != NULL && PyIter_Check(elements)) {
+        if (elements != NULL && Py_IS_TYPE(elements, &PyListIter_Type)) { /* ends without an exception */
+            found = PyListIter_Type.tp_iternext(elements);
+        } else if (elements != NULL && PyIter_Check(elements)) {
             found = PyIter_Next(elements);
         }
         Py_XDECREF(elements);
@@ -508,32 +510,39 @@ next_send(Next *self, PyObject *value, PyObject **result)
     return sent;
 }
 
-/* As `next_send`, but as a method of a generator: the result is raised as StopIteration. */
+/* Raises the result, which it takes over, as StopIteration: the end of an iterator that is awaited. */
 static PyObject *
-next_send_method(Next *self, PyObject *value)
+stop_with(Next *self, PyObject *result)
 {
-    PyObject *result;
-    if (next_send(self, value, &result) != PYGEN_RETURN) {
-        return result;
-    }
 #if PY_VERSION_HEX >= 0x030C0000
     /* Here `await` calls this for each element, and creating an exception costs three times the rest. */
     if (self->stop == NULL || Py_REFCNT(self->stop) != 1) {
         Py_XSETREF(self->stop, PyObject_CallNoArgs(PyExc_StopIteration));
     }
-    if (self->stop != NULL && PyObject_SetAttr(self->stop, self->value_name, result) == 0 &&
-        PyException_SetTraceback(self->stop, Py_None) == 0) {
-        PyErr_SetRaisedException(Py_NewRef(self->stop));
+    if (self->stop == NULL) {
+        Py_DECREF(result);
+        return NULL;
     }
+    Py_XSETREF(((PyStopIterationObject *)self->stop)->value, result);
+    Py_CLEAR(((PyBaseExceptionObject *)self->stop)->traceback);
+    PyErr_SetRaisedException(Py_NewRef(self->stop));
 #else
     PyObject *stop = PyObject_CallOneArg(PyExc_StopIteration, result);
     if (stop != NULL) {
         PyErr_SetObject(PyExc_StopIteration, stop);
         Py_DECREF(stop);
     }
-#endif
     Py_DECREF(result);
+#endif
     return NULL;
+}
+
+/* As `next_send`, but as a method of a generator. */
+static PyObject *
+next_send_method(Next *self, PyObject *value)
+{
+    PyObject *result;
+    return next_send(self, value, &result) == PYGEN_RETURN ? stop_with(self, result) : result;
 }
 
 static PyObject *
@@ -617,7 +626,6 @@ next_clear(Next *self)
     Py_CLEAR(self->wait);
     Py_CLEAR(self->inner);
     Py_CLEAR(self->stop);
-    Py_CLEAR(self->value_name);
     return 0;
 }
 
@@ -678,11 +686,6 @@ handout_anext(Handout *self)
     next->ready = Py_XNewRef(self->ready);
     next->attempt = Py_XNewRef(self->attempt);
     next->wait = Py_NewRef(self->wait);
-    next->value_name = PyUnicode_InternFromString("value");
-    if (next->value_name == NULL) {
-        Py_DECREF(next);
-        return NULL;
-    }
     Next *before = self->spare;
     self->spare = (Next *)Py_NewRef((PyObject *)next);
     Py_XDECREF((PyObject *)before);

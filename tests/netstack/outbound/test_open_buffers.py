@@ -12,7 +12,7 @@ from netstack.buffer.lent import LentBuffer
 from netstack.outbound.batches import LEND_BYTES
 from netstack.outbound.emission import SEND_BUFFERS
 from netstack.outbound.emitter import BUSY_CHECKS, GRANTED
-from netstack.outbound.open_buffers import SLICE_S
+from netstack.outbound.open_buffers import SHORTEST_PAUSE_S, SLICE_S
 from netstack.outbound.selector import (
     BroadcastSelector,
 )
@@ -50,6 +50,21 @@ def test_with_a_timeout_of_0_a_writer_that_never_waits_sends_in_slices() -> None
     stage.host.advance(2 * SLICE_S)
     stage.emit(b"c")
     assert stage.host.kicks == kicks + 1
+
+
+def test_with_a_timeout_of_0_a_record_after_a_pause_is_sent_at_once_within_a_slice_too() -> None:
+    stage = Stage(timeout_s=0)
+    stage.emit(b"a")
+    kicks = stage.host.kicks
+    stage.host.advance(SHORTEST_PAUSE_S / 2)
+    stage.emit(b"b")
+    assert stage.host.kicks == kicks
+    for count in range(1, 4):
+        stage.read()  # sent: the next record takes the slow path
+        stage.host.advance(1.01 * SHORTEST_PAUSE_S)
+        stage.emit(b"c")
+        assert stage.host.kicks == kicks + count
+    assert 3 * 1.01 * SHORTEST_PAUSE_S < SLICE_S
 
 
 def test_with_a_timeout_of_0_a_writer_in_a_hurry_looks_at_the_clock_every_few_records() -> None:
