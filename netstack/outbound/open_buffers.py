@@ -39,8 +39,8 @@ SEND_SHARE: Final = 8
 
 SHORTEST_PAUSE_S: Final = 10e-6
 PAUSES: Final = 3
-"""A pause is this multiple of the sending time, and at least the shortest. Measured at 20,000 records/s: if records after
-a pause were not sent at once, every second one would wait 20 us longer, for the connection's own task."""
+"""A pause is this multiple of the sending time, and at least the shortest. Measured at 20,000 records/s: if records
+after a pause were not sent at once, every second one would wait 20 us longer, for the connection's own task."""
 
 SEND_BUFFERS: Final = 16
 """Finished buffers after which the connections are flushed: one gathering write carries 16 of 32 KiB."""
