@@ -131,6 +131,10 @@ class PoolDestroyed(NetstackError):
     """The buffer pool was destroyed while a task waited for a buffer. This is a cancellation, not a failure."""
 
 
+class ConsumerLost(NetstackError):
+    """A consumer has left before the end of its partition: the writer would wait for ever; the message names both."""
+
+
 class RemoteProtocolError(NetstackError):
     """The peer violated the protocol; the whole connection is unusable.
 

@@ -51,7 +51,7 @@ class RecordWriter(VisitingWriter[T]):
         """Takes a record; suspends only if there is no room.
 
         Raises:
-            RecordError, LocalProtocolError, PoolDestroyed, ...: as `netstack.blocking.RecordWriter.emit`.
+            RecordError, LocalProtocolError, ConsumerLost, ...: as `netstack.blocking.RecordWriter.emit`.
 
         Cancellation: the record was not taken, or, if its first part was written, will be written completely.
         """

@@ -74,6 +74,7 @@ class RecordWriter(VisitingWriter[T]):
             TimeoutError: there was no room within `timeout_s`; the record was not taken.
             RecordError: the record does not fit the format; it was not taken.
             LocalProtocolError: the partition is finished, or another thread is in a call of this writer.
+            ConsumerLost: as `netstack.RecordWriter.emit`.
             PoolDestroyed, ...: see the class.
         """
         if not (self._try_staying(record) or self._try(record)):

@@ -149,6 +149,7 @@ class Serving:
             partition = handle.engine
             partition.on_task_event = lambda event: self.task_events.append(flink_name(event))
             writer = RecordWriter(handle, format=value_format_named(plan.kind), buffer_timeout_s=plan.buffer_timeout_s)
+            writer.outwait_consumers()  # `on_change` ends the writing
             wake_writer = partition.on_acknowledged
             assert wake_writer is not None
 

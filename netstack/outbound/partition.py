@@ -16,7 +16,14 @@ from ..buffer.builder import BufferBuilder
 from ..buffer.elements import BarrierBuffer, EventBuffer
 from ..buffer.local_pool import LocalBufferPool
 from ..buffer.stored import Packaging
-from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, NetstackError, PartitionNotFound
+from ..errors import (
+    ChannelFailed,
+    ConsumerLost,
+    ErrorCode,
+    LocalProtocolError,
+    NetstackError,
+    PartitionNotFound,
+)
 from ..events import CheckpointBarrier, EndOfData, EndOfPartition, Event, data_type_of, encode_event
 from ..ids import PartitionId, ResultPartitionType
 from ..record.framing import MAX_RECORD_BYTES
@@ -206,6 +213,18 @@ class ResultPartition:
         if self.store is not None:
             return self.store.is_sealed
         return len(self._acknowledged | self._consumed) == len(self.subpartitions)
+
+    def check_consumers(self) -> None:
+        """Raises ConsumerLost if a consumer has left before the end: the buffers of its records never return."""
+        lost = sorted(self._consumed - self._acknowledged)
+        if lost:
+            more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+            unread = self.subpartitions[lost[0]].queued_buffers()
+            raise ConsumerLost(
+                f"partition {self.partition_id!r} has no free buffer, and the consumer of subpartition {lost[0]}{more}"
+                f" has left before the end, with {unread} buffers unread; fail or release the partition, and create it"
+                " again"
+            )
 
     @property
     def is_processed(self) -> bool:

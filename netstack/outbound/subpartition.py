@@ -400,7 +400,8 @@ class ResultSubpartition:
     def release(self) -> None:
         """Ends reading. Idempotent.
 
-        The queue stays: without a consumer, the producer blocks instead of losing data silently.
+        The queue stays: without a consumer, the producer blocks, or its writer fails
+        (`ResultPartition.check_consumers`), instead of losing data silently.
         """
         if self._has_left:
             return

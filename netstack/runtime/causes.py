@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import trio
 
-from ..errors import ChannelFailed, ConnectionLost, PoolDestroyed
+from ..errors import ChannelFailed, ConnectionLost, ConsumerLost, PoolDestroyed
 from ..safe_text import error_text
 
 
@@ -24,8 +24,8 @@ def root_cause(error: BaseException) -> BaseException:
 
 
 def is_secondary(error: BaseException) -> bool:
-    """Whether the error follows from another failure: a lost connection or producer, or a run that is being closed."""
-    return isinstance(error, ConnectionLost | ChannelFailed | PoolDestroyed)
+    """Whether the error follows from another failure: a lost connection or peer, or a run that is being closed."""
+    return isinstance(error, ConnectionLost | ChannelFailed | ConsumerLost | PoolDestroyed)
 
 
 def cause_text(error: BaseException) -> str:

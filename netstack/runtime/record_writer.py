@@ -105,10 +105,11 @@ class RecordWriter(Generic[T]):
         self._pool = engine.pool
         self._now = engine.host.now
         self._is_returned = False
+        self._outwaits_consumers = False
         self._parking: Parking = TaskParking() if parking is None else parking
         engine.pool.on_available = self._on_returned
         self._core.buffers.on_lent_returned = self._on_returned
-        engine.on_acknowledged = self._parking.wake
+        engine.on_acknowledged = self._on_returned  # also noticed if `listen` finds a consumer that has left
         engine.on_release = self._core.abandon
         self._try_emit = self._core.try_emit
         self.emit = eager(self._try_emit, self.emit)  # type: ignore[assignment, method-assign]
@@ -147,11 +148,11 @@ class RecordWriter(Generic[T]):
 
         A checkpoint only if it waits, because a checkpoint costs more than a record. See the class about long loops.
 
-        If a consumer has left before the end, its part of the partition stays full, so this waits until the partition
-        fails or is released (`statistics().subpartitions[i].is_consumed` says which consumer left).
-
         Raises:
             RecordError, LocalProtocolError: as `emit_nowait`.
+            ConsumerLost: it has to wait, but a consumer has left before the end, so its part of the partition stays
+                full (`statistics().subpartitions[i].is_consumed` says which ones have left). The record was not
+                written.
             PoolDestroyed: the partition was released or failed meanwhile.
 
         Cancellation: either nothing was written, or, if the first part of the record was already written, the next call
@@ -176,7 +177,7 @@ class RecordWriter(Generic[T]):
 
         Raises:
             RecordError: it is not a batch of fixed-width records.
-            LocalProtocolError, PoolDestroyed: as `emit`.
+            LocalProtocolError, ConsumerLost, PoolDestroyed: as `emit`; the records are written as after a cancellation.
 
         Cancellation: each subpartition got, or gets with the next call, a prefix of its part of the batch, in whole
         records; the counter of records says how many in total.
@@ -302,11 +303,15 @@ class RecordWriter(Generic[T]):
         """Lets records begin with overdraft buffers: for a task that waits for room before each input."""
         self._core.overdraws = True
 
+    def outwait_consumers(self) -> None:
+        """Lets calls wait although a consumer has left: for an owner that then restarts or ends this writer's task."""
+        self._outwaits_consumers = True
+
     async def wait_room(self) -> None:
         """Waits until a buffer is available, so that at least the first part of the next record can be written.
 
         Raises:
-            PoolDestroyed: the partition was released meanwhile.
+            ConsumerLost, PoolDestroyed: as `emit`.
 
         Cancellation: no effect.
         """
@@ -371,6 +376,8 @@ class RecordWriter(Generic[T]):
 
     async def _wait_for_buffer(self, meter: WaitMeter) -> None:
         if not self._pool.is_destroyed:
+            if not self._outwaits_consumers:
+                self._partition.check_consumers()
             await self._wait(meter)
         if self._pool.is_destroyed:
             self._partition.check_kept()

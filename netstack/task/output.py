@@ -98,6 +98,7 @@ class TaskOutput:
         self._writers = tuple(writers)
         for writer in writers:
             writer.overdraw()
+            writer.outwait_consumers()
         self.edges = tuple(Edge(writer, each) for writer, each in zip(writers, outputs, strict=True))
         pools = tuple(partition.pool for partition in self.partitions)
         self.room: HasRoom = pools[0] if len(pools) == 1 else _Pools(pools)

@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from netstack.errors import (
     ChannelFailed,
     ConfigError,
+    ConsumerLost,
     LocalProtocolError,
     NetstackError,
     PartitionNotFound,
@@ -288,16 +289,45 @@ async def test_a_consumer_that_leaves_does_not_let_the_producer_run_away(
     await writer.emit(bytes(1020))
     gate.close()
     await settle()
-    written = 0
-    with trio.move_on_after(5):
-        while True:
-            await writer.emit(bytes(1020))
-            written += 1
-    assert written < 20  # its buffers, and no more
+    text = "partition 'p' has no free buffer, and the consumer of subpartition 0 has left"
+    while partition.statistics().pool.available:
+        await writer.emit(bytes(1020))
+    with pytest.raises(ConsumerLost, match=text):  # it had its buffers, and no more
+        await writer.emit(bytes(1020))
     assert partition.statistics().subpartitions[0].is_consumed
     partition.release()
     await settle()
     assert_nothing_left(producer, consumer)
+
+
+@pytest.mark.parametrize("outwaits", [False, True])
+async def test_a_consumer_that_leaves_ends_the_wait_of_its_writer(
+    autojump_clock: MockClock, outwaits: bool, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    partition = producer.create_partition("p", subpartitions=2)
+    writer = RecordWriter(partition, buffer_timeout_s=None)
+    if outwaits:  # as a task's, which its scheduler ends
+        writer.outwait_consumers()
+    gate = await consumer.open_gate([ChannelDescriptor(producer.address, "p", 1)])
+    await settle()
+    ended: list[Exception] = []
+
+    async def write() -> None:
+        try:
+            while True:
+                await writer.emit(bytes(1020))
+        except NetstackError as error:
+            ended.append(error)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(write)
+        await settle()
+        assert not ended
+        gate.close()
+        await settle()
+        assert [type(error) for error in ended] == ([] if outwaits else [ConsumerLost])
+        partition.release()
+    assert outwaits or "subpartition 1 has left" in str(ended[0])
 
 
 async def test_a_gate_closed_while_its_reader_waits_ends_the_reader(
