@@ -58,7 +58,7 @@ def jobs(job_id: str | None, jobmanager: str, secret_file: Path | None, as_json:
 @jobmanager_flags
 @json_flag
 def cancel(job_id: str, jobmanager: str, secret_file: Path | None, as_json: bool) -> int:
-    """Cancel job ID and wait until all its tasks have ended. The exit code is 1 if it had already ended."""
+    """Cancel job ID and wait until all its tasks have ended. The exit code is 1 if it had finished or failed before."""
     state = call(jobmanager, secret_file, lambda client: client.cancel(job_id))
     if as_json:
         print_document({"job_id": job_id, "state": state})

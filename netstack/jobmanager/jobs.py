@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, final
 
 import trio
@@ -307,7 +308,7 @@ class Jobs:
             self._disown(record)
 
     async def _run_to_its_end(self, record: JobRecord, master: JobMaster) -> None:
-        from .view import job_document
+        from .view import COUNTS, job_document
 
         job_id = record.stored.job_id
         try:
@@ -324,7 +325,7 @@ class Jobs:
                 record.last = job_document(record, self._manager)
             except Exception:  # a job that cannot be described must not end the JobManager
                 LOGGER.exception("job %s (%s): its details cannot be stored", job_id, record.name)
-                record.last = {"state": "running", "tasks": {}, "restarts": 0, "checkpoints_completed": 0}
+                record.last = {"state": "running"}
             record.master = None
             del self.running[job_id]
             self._manager.job_left(job_id)
@@ -332,9 +333,14 @@ class Jobs:
             operator: {str(subtask): value for subtask, value in sorted(values.items())}
             for operator, values in master.tasks.results.items()
         }
-        await self._put_end(record, state, reason, results, master.failures)
         is_finished = state is JobState.FINISHED
         is_kept = record.retain == "always" or (record.retain == "unless_finished" and not is_finished)
+        if not is_kept:
+            record.last["last_checkpoint"] = _newest_savepoint(master)
+        summary: dict[str, Any] = {
+            name: record.last[name] for name in (*COUNTS, "last_checkpoint") if name in record.last
+        }
+        await self._put_end(record, state, reason, results, master.failures, summary)
         if record.storage is not None and not is_kept:
             with trio.CancelScope(shield=True):
                 await self._in_thread(record.storage.remove_all)
@@ -346,8 +352,9 @@ class Jobs:
         reason: str,
         results: Mapping[str, Any],
         failures: FailureHistory | None = None,
+        summary: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        end = {"state": state.value, "reason": reason, "ended_at": time.time(), "results": results}
+        end = {"state": state.value, "reason": reason, "ended_at": time.time(), "results": results, **summary}
         end |= failure_documents(failures)
         job_id = record.stored.job_id
 
@@ -372,3 +379,11 @@ class Jobs:
         for job_id in ended[: max(0, len(ended) - self._manager.config.max_ended_jobs)]:
             del self.records[job_id]
             self._nursery.start_soon(self._in_thread, partial(self._manager.store.forget, job_id))
+
+
+def _newest_savepoint(master: JobMaster) -> dict[str, Any] | None:
+    """Returns the newest savepoint of this run, which stays when the checkpoints of a job are removed."""
+    for report in reversed(master.history):
+        if report.is_complete and report.is_savepoint:
+            return {"checkpoint_id": report.checkpoint_id, "path": master.path_of(report.checkpoint_id)}
+    return None

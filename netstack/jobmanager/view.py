@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 CHECKPOINTS_SHOWN: Final = 20
 
+COUNTS: Final = ("tasks", "restarts", "checkpoints_completed", "checkpoints_failed")
+"""What a summary counts; stored with the end of a job."""
+
 
 def summary(record: JobRecord, manager: JobManager) -> dict[str, Any]:
     """Returns the summary of one job."""
@@ -38,18 +41,22 @@ def summary(record: JobRecord, manager: JobManager) -> dict[str, Any]:
         "missing_slots": 0,
         "restarts": 0,
         "checkpoints_completed": 0,
+        "checkpoints_failed": 0,
         "reason": "",
     }
     if master is not None:
         statistics = master.scheduler.statistics()
+        completed, failed = master.checkpoint_counts
         result |= {
             "tasks": {state.value: count for state, count in statistics.executions.items() if count},
             "missing_slots": manager.slots.missing(record.stored.job_id),
             "restarts": statistics.restarts,
-            "checkpoints_completed": sum(report.is_complete for report in master.history),
+            "checkpoints_completed": completed,
+            "checkpoints_failed": failed,
         }
-    elif record.last is not None:
-        result |= {name: record.last[name] for name in ("tasks", "restarts", "checkpoints_completed")}
+    else:
+        kept = record.last or record.end or {}
+        result |= {name: kept[name] for name in COUNTS if name in kept}  # 0.3 stored none of them
     if record.end is not None:
         result |= {"reason": record.end["reason"], "ended_at": record.end["ended_at"]}
     return result

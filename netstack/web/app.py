@@ -133,11 +133,11 @@ class Web:
         async def checked(request: Request) -> Response:
             if not self._sessions.may(request.headers):
                 return _refusal(401, f"this request needs a web token of the cluster's secret as bearer token; {HOW}")
-            if request.method != "GET" and not self._may_change:
+            if request.method not in ("GET", "HEAD") and not self._may_change:
                 return _refusal(
                     403, "the web interface is read-only: start netstack jobmanager with --web-submit to allow changes"
                 )
-            if request.method != "GET" and not self._sessions.may(request.headers, only=self._changers):
+            if request.method not in ("GET", "HEAD") and not self._sessions.may(request.headers, only=self._changers):
                 return _refusal(
                     403,
                     "a token of the clients' secret is read-only: use a token of the cluster's"
@@ -221,7 +221,7 @@ class Web:
     async def _exceptions(self, request: Request) -> Response:
         most = request.query_params.get("maxExceptions", "")
         if most and not (most.isascii() and most.isdigit()):
-            return _refusal(400, f"maxExceptions={most[:20]!r} is not a number")
+            return _refusal(400, f"maxExceptions={most[:20]!r} is not a number from 0")
         job = job_document(self._find(request), self._manager)
         return JsonResponse(flink.exceptions(job, int(most[:9]) if most else len(job["failures"])))
 

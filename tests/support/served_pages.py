@@ -32,7 +32,7 @@ async def ask(url: str, *, method: str = "GET", token: str = "") -> tuple[int, A
         request = urllib.request.Request(url, method=method, headers=headers)
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:
-                return answer.status, json.loads(answer.read())
+                return answer.status, json.loads(answer.read() or "null")
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, json.loads(error.read())

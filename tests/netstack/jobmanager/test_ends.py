@@ -18,6 +18,7 @@ from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.checkpoint.storage import CheckpointStorage
 from netstack.control.reports import JobProgress
 from netstack.errors import CheckpointStorageError
+from netstack.jobmanager import checkpoints
 from netstack.jobmanager.store import JobStore
 from netstack.jobmanager.stored_files import JobStoreError
 from netstack.schedule.commit_phase import COMMITTED
@@ -256,11 +257,13 @@ async def test_nor_does_it_in_the_next_jobmanager(
     ],
 )
 async def test_which_ends_leave_checkpoints_and_savepoints_always_stay(
-    autojump_clock: MockClock, tmp_path: Path, retain: str, state: str, kept: list[int]
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retain: str, state: str, kept: list[int]
 ) -> None:
+    monkeypatch.setattr(checkpoints, "HISTORY", 3)  # reports; all checkpoints are counted
     settings = CheckpointSettings(interval_s=10.0)
     job = pipeline(checkpoints=settings, checkpoint_folder=str(tmp_path), retain=retain)
-    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+    jobs = str(tmp_path / "jobs")
+    async with jobmanager(folder=jobs) as manager, taskmanager(manager) as tm, client(manager) as user:
         job_id = (await user.ask("submit", document=document(job)))["job_id"]
         await tm.until(lambda: len(tm.tasks) == 4)
         for checkpoint_id in (1, 2, 3):
@@ -279,7 +282,14 @@ async def test_which_ends_leave_checkpoints_and_savepoints_always_stay(
         else:
             await user.ask("cancel", job_id=job_id)
         assert (await user.ask("wait", job_id=job_id))["state"] == state
+        ended = await user.ask("job", job_id=job_id)
     assert complete_ids(tmp_path) == kept
+    assert ended["checkpoints_completed"] == (4 if state == "finished" else 3)
+    assert ended["last_checkpoint"] == {"checkpoint_id": kept[-1], "path": str(tmp_path / f"chk-{kept[-1]:08}")}
+    async with jobmanager(folder=jobs) as manager, client(manager) as user:
+        after = await user.ask("job", job_id=job_id)
+        for name in ("tasks", "restarts", "checkpoints_completed", "checkpoints_failed", "last_checkpoint"):
+            assert after[name] == ended[name]
 
 
 async def test_a_savepoint_of_a_running_job_commits_nothing_and_no_restart_begins_from_it(

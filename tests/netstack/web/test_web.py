@@ -29,6 +29,7 @@ async def test_flinks_paths_have_flinks_fields() -> None:
             overview.items() >= {"taskmanagers": 1, "slots-total": 2, "slots-available": 0, "jobs-running": 1}.items()
         )
         assert await ask(f"{url}/jobs") == (200, {"jobs": [{"id": job_id, "status": "RUNNING"}]})
+        assert await ask(f"{url}/jobs", method="HEAD") == (200, None)
         _, jobs = await ask(f"{url}/jobs/overview")
         assert jobs["jobs"][0]["tasks"] == {"total": 4, "running": 4}
         _, job = await ask(f"{url}/jobs/{job_id}")
