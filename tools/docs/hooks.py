@@ -38,8 +38,10 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Links of the README to pages of the site lead to where they lie on disk; in the site they lie beside it."""
-    return markdown.replace("(tools/docs/pages/", "(") if page.file.src_uri == "README.md" else markdown
+    """Turns links between pages and documents, which lead to where these lie on disk, into links of the site."""
+    if page.file.src_uri == "README.md":
+        return markdown.replace("](tools/docs/pages/", "](")
+    return markdown.replace("](../../../../", "](../")
 
 
 def commands() -> str:
