@@ -23,6 +23,7 @@ from ..schedule.descriptors.information import TaskInformation
 from ..schedule.graph.job_graph import ChainedEdge, OperatorKind
 from .commits import AT_THE_END
 from .fused import FusedOperator, Records, Target, fused, listed
+from .keyed_state import plain_copy
 from .operators import BoundOperator
 from .output import TaskOutput
 from .reports import OperatorStatistics
@@ -206,6 +207,7 @@ class OperatorChain:
         """The state of every operator, by uid or name; see `recovery`. Without a checkpoint id it is the final state.
 
         All operators prepare their commits before any snapshot, since preparing may change the next operator's state.
+        States are copied, because they are stored while the operators change them.
         """
         if checkpoint_id >= 0:
             await self.prepare(checkpoint_id)
@@ -216,7 +218,7 @@ class OperatorChain:
             if bound.has("snapshot"):
                 bound.context.checkpoint_id = checkpoint_id
                 arguments = (operator.unsent(),) if bound.kind is OperatorKind.SOURCE else ()
-                state["own"] = await bound.call("snapshot", *arguments)
+                state["own"] = plain_copy(await bound.call("snapshot", *arguments))
             keyed = bound.context.keyed_snapshot()
             if keyed:
                 state["keyed"], state["begins"] = keyed, bound.context.keyed_begins()

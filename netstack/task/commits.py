@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, final
 
 from ..errors import StateMismatch
+from .keyed_state import plain_copy
 
 if TYPE_CHECKING:
     from .operators import BoundOperator
@@ -34,7 +35,7 @@ class Commits:
         if self._bound.has("prepare_commit"):
             prepared = await self._bound.call("prepare_commit")
             if prepared is not None:
-                self._prepared.append((checkpoint_id, prepared))
+                self._prepared.append((checkpoint_id, plain_copy(prepared)))
 
     def snapshot(self) -> list[Any]:
         """The prepared commits, to be stored in a checkpoint."""

@@ -175,15 +175,23 @@ def stored_state(table: Mapping[Any, Any]) -> dict[Any, Any] | list[list[Any]]:
 
 
 def plain_copy(value: Any) -> Any:
-    """A deep copy of plain data."""
-    if type(value) in _FIXED:
+    """A deep copy of plain data. Data nested too deep to be copied are returned as they are."""
+    try:
+        return _copy(value)
+    except RecursionError:
+        return value
+
+
+def _copy(value: Any) -> Any:
+    kind = type(value)
+    if kind in _FIXED:
         return value
     if isinstance(value, MixedKeyedState):
         return value.copy_for_checkpoint()
-    if isinstance(value, Mapping):
-        return {key: plain_copy(inner) for key, inner in value.items()}
-    if type(value) is list:
-        return [plain_copy(inner) for inner in value]
-    if type(value) is tuple:
-        return tuple(plain_copy(inner) for inner in value)
+    if kind is dict or isinstance(value, Mapping):
+        return {key: inner if inner.__class__ in _FIXED else _copy(inner) for key, inner in value.items()}
+    if kind is list:
+        return [inner if inner.__class__ in _FIXED else _copy(inner) for inner in value]
+    if kind is tuple:
+        return tuple([inner if inner.__class__ in _FIXED else _copy(inner) for inner in value])
     return bytes(value) if isinstance(value, bytearray | memoryview) else value

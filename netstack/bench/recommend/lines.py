@@ -78,7 +78,7 @@ def _flink_2(spec: RunSpec, timeout_s: float | None, memory: int) -> str:
     )
     return (
         f"{timeout}\n{_flink_memory(spec, memory)}\n"
-        "# 2 exclusive buffers a channel, 8 floating a gate and 20 of overdraft are constants there since 2.3"
+        "# 2 exclusive buffers a channel, 8 floating a gate and 20 of overdraft are constants there"
     )
 
 

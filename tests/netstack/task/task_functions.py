@@ -250,6 +250,32 @@ class SlowNumbers:
         (self.next,) = states
 
 
+class LiveState:
+    """A sink that gives its own lists away, and goes on to change them."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        self.committed: list[Any] = []
+
+    def process(self, number: int) -> None:
+        self.seen.append(number)
+
+    def snapshot(self) -> list[int]:
+        return self.seen
+
+    def restore(self, states: list[list[int]]) -> None:
+        (self.seen,) = states
+
+    def prepare_commit(self) -> list[int]:
+        return self.seen
+
+    def commit(self, committables: list[list[int]]) -> None:
+        self.committed += committables
+
+    def finish(self) -> dict[str, Any]:
+        return {"seen": self.seen, "committed": self.committed}
+
+
 class Unstorable:
     def process(self, record: Any, out: Output) -> None:
         out.collect(record)

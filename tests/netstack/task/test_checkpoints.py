@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import task_functions
+import tasks
 import trio
 from task_functions import (
     Collect,
     CountAtEnd,
     InterruptedReads,
     Join,
+    LiveState,
     LongReads,
     SlowNumbers,
     Unstorable,
@@ -90,6 +93,30 @@ async def test_a_restart_counts_every_record_once(
         await trio.sleep(0.005)
     run = await run_to_its_end(counting(tmp_path, unaligned=unaligned, counters=counters), restore=1)
     assert counts(run) == expected()
+
+
+async def test_state_is_that_of_the_barrier_though_it_changes_before_it_is_written(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def later(function: Callable[[], Any]) -> Any:
+        await trio.sleep(0.01)
+        return function()
+
+    def job() -> StreamEnvironment:
+        job = environment(tmp_path, parallelism=1)
+        job.source(SlowNumbers, name="source", count=COUNT).sink(LiveState, name="sink")
+        return job
+
+    monkeypatch.setattr(tasks, "at_once", later)
+    async with running(job()) as run:
+        await trio.sleep(0.006)
+        await run.checkpoint(1)
+    run = await run_to_its_end(job(), restore=1)
+    (found,) = run.result("sink")
+    assert found["seen"] == [*range(COUNT)]
+    (committed,) = found["committed"]
+    assert 0 < len(committed) < COUNT // 2
+    assert committed == [*range(len(committed))]
 
 
 async def test_many_checkpoints_and_restarts(autojump_clock: MockClock, tmp_path: Path) -> None:
