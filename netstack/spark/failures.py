@@ -30,6 +30,10 @@ _FINAL: Final[tuple[tuple[str, str], ...]] = (
         "a worker's Python, {python}, has another version than the driver's: set PYSPARK_PYTHON to an equal one",
     ),
     ("Cannot run program", "a worker has no Python at {python}: set PYSPARK_PYTHON to one that every worker has"),
+    (
+        "Failed to find the data source: netstack",
+        "the session does not know the format netstack: call netstack.spark.register(spark) before",
+    ),
     ("SparkContext was shut down", _ENDED),
     ("stopped SparkContext", _ENDED),
 )
@@ -55,6 +59,9 @@ _EXECUTOR: Final = re.compile(r"\bexecutor (\d+)\b")
 _NO_FILE_SYSTEM: Final = re.compile(r"No FileSystem for scheme|Class \S+FileSystem not found")
 _PREFIX: Final = re.compile(r"^(?:[\w.$]+(?:Error|Exception): )+")
 _LAST_LINE: Final = re.compile(r"^(\w[\w.]*(?:Error|Exception|Failed|Lost|Refused|NotFound)): (.+)$", re.MULTILINE)
+_RAISED: Final = re.compile(  # the end of a Python traceback, whatever the class is called
+    r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\w[\w.<>]*)(?:: ?(.*))?$", re.MULTILINE
+)
 
 
 class SparkFailed(NetstackError):
@@ -126,13 +133,15 @@ def explain(
         if mark in text:
             return FailureExplanation(known.format(**facts), is_final=False)
     text = text.partition(" SQLSTATE")[0]
-    last_lines = _LAST_LINE.findall(text)
+    last_lines = _RAISED.findall(text) or _LAST_LINE.findall(text)
     if last_lines:
         kind, sentence = last_lines[-1]
         if sentence.endswith(":"):  # the sentence continues on the next line
             rest = text.partition(sentence)[2].splitlines()
             sentence += f" {next((line.strip() for line in rest if line.strip()), '')}"
-        return FailureExplanation(f"a {task} failed: {kind.rpartition('.')[2]}: {sentence}", is_final=False)
+        raised = ": ".join(filter(None, (kind.rpartition(".")[2], sentence)))
+        # Spark analyses a query in the driver, before there are tasks.
+        return FailureExplanation(raised if _is_analysis(error) else f"a {task} failed: {raised}", is_final=False)
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     return FailureExplanation(f"Spark: {first}", is_final=False)
 
@@ -182,6 +191,12 @@ def _host(text: str, hosts: Mapping[str, str]) -> str:
         return named[1]
     executor = _EXECUTOR.search(text)
     return hosts.get(executor[1], "") if executor else ""
+
+
+def _is_analysis(error: BaseException) -> bool:
+    from pyspark.errors import AnalysisException
+
+    return isinstance(error, AnalysisException)
 
 
 def _text(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from .sink import SinkSettings
 
 FORMAT: Final = "netstack"
 _STARTS: Final = ("oldest", "latest")
+_OF_SPARK: Final = ("path", "checkpointLocation")  # accepted, and not read
 _BOTH: Final = ("address", "partition", "secretFile", "segmentSizeBytes", "retrySeconds", "path")
 _SOURCE_OPTIONS: Final = (
     *(*_BOTH, "subpartitions", "format", "dialect"),
@@ -52,8 +53,13 @@ class Settings:
         """Parses the options of reading. Raises ConfigError if an option is missing, unknown, or has a wrong value."""
         addresses, partition = _places(options, _SOURCE_OPTIONS, "to read")
         starting = options.get("startingEpoch", _STARTS[0])
+        endpoints = tuple(_location(options, address) for address in addresses)
+        try:
+            endpoints[0].record_format()
+        except ConfigError as error:
+            raise ConfigError(f"option format={endpoints[0].format!r}: {error}") from error
         return cls(
-            endpoints=tuple(_location(options, address) for address in addresses),
+            endpoints=endpoints,
             partition=partition,
             subpartitions=_number(options, "subpartitions", 1, 1),
             consumer=check_consumer(options.get("consumer", DEFAULT_CONSUMER)),
@@ -99,7 +105,8 @@ def _places(options: MutableMapping[str, str], known: Sequence[str], what: str) 
     """Returns the addresses and the name of the partition; refuses unknown options."""
     for name in options:
         if name.lower() not in {each.lower() for each in known}:
-            raise ConfigError(f"the data source {FORMAT} has no option {name!r} {what}; it has {', '.join(known)}")
+            own = ", ".join(each for each in known if each not in _OF_SPARK)
+            raise ConfigError(f"the data source {FORMAT} has no option {name!r} {what}; it has {own}")
     addresses = [each.strip() for each in options.get("address", "").split(",") if each.strip()]
     partition = options.get("partition", "")
     if not addresses or not partition:

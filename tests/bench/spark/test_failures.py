@@ -6,6 +6,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.errors import AnalysisException, PythonException
+
 from netstack.bench.processes import MeasurementFailed
 from netstack.bench.spark.engine import EndingWatch, failure_of, first_failure
 from netstack.bench.spark.node import Ending
@@ -19,6 +21,16 @@ Traceback (most recent call last):
 TimeoutError: node 1: a peer did not arrive in time, or the job was cancelled
  SQLSTATE: XXKST
 	at org.apache.spark.api.python.BasePythonRunner"""
+
+
+RAISED = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/x/netstack/spark/consumer.py", line 111, in _records
+    reader = blocking.RecordReader(network.open_gate([channel]), format=endpoint.record_format())
+                                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+{}
+
+"""
 
 
 @pytest.mark.parametrize(
@@ -61,6 +73,28 @@ def test_one_sentence(text: str, says: str) -> None:
 )
 def test_what_every_other_run_would_fail_of_is_told_apart(text: str, hopeless: bool) -> None:
     assert isinstance(failure_of(ValueError(text), nodes=2, python="p"), PlaceUnusable) is hopeless
+
+
+@pytest.mark.parametrize(
+    ("raised", "says"),
+    [
+        ("netstack.errors.ProducerUnreachable: cannot reach tcp://h:1", "a task failed: ProducerUnreachable: cannot"),
+        ("__main__.main.<locals>.Boom: at 7\nValueError: is a line of its text", "a task failed: Boom: at 7"),
+        ("pyarrow.lib.ArrowInvalid:\n no int", "a task failed: ArrowInvalid"),
+        ("AssertionError", "a task failed: AssertionError"),
+    ],
+)
+def test_an_error_of_a_worker_is_explained_whatever_its_class_is_called(raised: str, says: str) -> None:
+    text = explain(PythonException(RAISED.format(raised)), tasks=2, python="p").text
+    assert text.startswith(says)
+    assert "\n" not in text
+
+
+def test_an_error_before_there_are_tasks_is_none_of_a_task_and_an_unknown_format_says_what_to_call() -> None:
+    refused = AnalysisException(RAISED.format("netstack.errors.ConfigError: no option 'adress'"))
+    assert explain(refused, tasks=2, python="p").text == "ConfigError: no option 'adress'"
+    unknown = ValueError("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: netstack. Make sure the provider")
+    assert "netstack.spark.register(spark)" in explain(unknown, tasks=2, python="p").text
 
 
 def row(rank: int, kind: str, error: str | None = None) -> dict[str, object]:

@@ -124,7 +124,11 @@ def test_available_now_reads_all_that_waits_and_two_queries_do_not_take_from_eac
         ({"address": "tcp://h:1", "partition": "p", "failOnDataLoss": "no"}, "give true or false"),
         ({"address": "tcp://h:1", "partition": "p", "consumer": "a?b"}, "consumer 'a.b': give 1 to 64"),
         ({"address": "tcp://h:1"}, "needs the options address and partition"),
-        ({"address": "tcp://h:1", "partition": "p", "adress": "x"}, "no option 'adress'"),
+        (
+            {"address": "tcp://h:1", "partition": "p", "adress": "x"},
+            "no option 'adress' to read; .* retrySeconds, subp",
+        ),
+        ({"address": "tcp://h:1", "partition": "p", "format": "pickle"}, "option format='pickle': .*give one of bytes"),
         ({"address": "tcp://h:1", "partition": "p", "subpartitions": "none"}, "subpartitions='none'"),
     ],
 )
