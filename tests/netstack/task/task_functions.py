@@ -37,6 +37,15 @@ class Lengths:
         return unsent
 
 
+def boxes() -> list[list[int]]:
+    return [[number] for number in range(3)]
+
+
+def add_in_place(box: list[int]) -> list[int]:
+    box[0] += 100
+    return box
+
+
 def double(number: int) -> int:
     return 2 * number
 

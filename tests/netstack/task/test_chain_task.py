@@ -20,6 +20,8 @@ from task_functions import (
     Join,
     JoinByContext,
     Lengths,
+    add_in_place,
+    boxes,
     double,
     is_even,
     key_of,
@@ -69,6 +71,19 @@ async def test_a_type_is_a_function_too(autojump_clock: MockClock) -> None:
     )
     run = await run_to_its_end(job)
     assert run.result("sink") == [[1.0, 2.0]]
+
+
+@CHAINED
+async def test_a_chain_passes_the_record_itself_on_and_the_network_a_copy(
+    autojump_clock: MockClock, is_chained: bool
+) -> None:
+    job = environment(is_chained=is_chained)
+    source = job.source(boxes)
+    source.map(add_in_place).sink(Collect, name="changed")
+    source.sink(Collect, name="other")
+    run = await run_to_its_end(job)
+    assert run.result("changed") == [[[100], [101], [102]]]
+    assert run.result("other") == [[[100], [101], [102]] if is_chained else [[0], [1], [2]]]
 
 
 @CHAINED
