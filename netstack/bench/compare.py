@@ -56,8 +56,9 @@ _Point = tuple[tuple[str, Any], ...]
 class Difference:
     """One metric of one point on both sides.
 
-    `change` is (B - A) / A and `low` to `high` its 99 % interval, None with too few repeats; then `threshold` is the
-    change that counts. `verdict` is what the change means for B: `same` within the noise.
+    `change` is (B - A) / A of the geometric means and `low` to `high` its 99 % interval. With too few repeats it is
+    that of medians, the interval is None, and `threshold` is the change that counts. `verdict` is what the change means
+    for B: `same` within the noise.
     """
 
     point: str
@@ -192,8 +193,8 @@ def _remarks(
     remarks = []
     if any(difference.noise_known for difference in differences):
         remarks.append(
-            f"a difference counts when its interval of {JUDGED:.0%} confidence leaves out no change, and it is more"
-            f" than {LEAST_CHANGE:.0%}"
+            "A and B are medians; a change is the ratio of the geometric means, and counts when its interval of"
+            f" {JUDGED:.0%} confidence leaves out no change, and it is more than {LEAST_CHANGE:.0%}"
         )
     unknown = [difference for difference in differences if not difference.noise_known]
     if unknown:
