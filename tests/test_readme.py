@@ -43,6 +43,15 @@ def test_the_example_of_a_kept_partition_reads_half_of_it() -> None:
     assert done.stdout.splitlines() == ["128 subpartitions, 1200000 bytes", str(half)]
 
 
+def test_the_example_of_own_checkpoints_counts_what_was_written_before_each() -> None:
+    program = program_with(PAGES / "how-to/embed.md", "aligns_barriers=True")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"checkpoint {number} after {2000 * (number + 1)} records" for number in range(3)
+    ]
+
+
 def test_the_checkpoint_example_counts_every_word(tmp_path: Path) -> None:
     program = tmp_path / "checkpoints.py"
     program.write_text(program_with(ROOT / "README.md", "interval_s="))

@@ -32,10 +32,15 @@ class RecordReader(RecordVisitor[T]):
     """
 
     def __init__(
-        self, gate: InputGate, *, format: RecordFormat | str = "bytes", config: NetworkConfig | None = None
+        self,
+        gate: InputGate,
+        *,
+        format: RecordFormat | str = "bytes",
+        config: NetworkConfig | None = None,
+        aligns_barriers: bool = False,
     ) -> None:
         """Takes ownership of the gate; arguments as for `netstack.RecordReader`."""
-        super().__init__(gate, format, config, MOST_SOCKETS)
+        super().__init__(gate, format, config, MOST_SOCKETS, aligns_barriers=aligns_barriers)
         self._handout = Handout(self._ready, self._next_element)
 
     def __aiter__(self) -> AsyncIterator[T]:

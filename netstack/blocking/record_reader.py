@@ -145,13 +145,16 @@ class RecordVisitor(VisitingReader, Generic[T]):
         config: NetworkConfig | None,
         most_sockets: int,
         *,
+        aligns_barriers: bool,
         direct: bool | None = None,
     ) -> None:
         super().__init__(gate, most_sockets, direct=direct)
         self._ready = Ready()
 
         async def make() -> runtime.RecordReader[T]:
-            return runtime.RecordReader(self._gate, format=format, config=config, parking=self._parking)
+            return runtime.RecordReader(
+                self._gate, format=format, config=config, aligns_barriers=aligns_barriers, parking=self._parking
+            )
 
         self._reader = self._portal.call(make, timeout_s=None, what="making a reader")
 
@@ -223,6 +226,7 @@ class RecordReader(RecordVisitor[T]):
         *,
         format: RecordFormat | str = "bytes",
         config: NetworkConfig | None = None,
+        aligns_barriers: bool = False,
         direct: bool | None = None,
     ) -> None:
         """Takes ownership of the gate; arguments as for `netstack.RecordReader`, and `direct`.
@@ -231,12 +235,13 @@ class RecordReader(RecordVisitor[T]):
             gate: from `NetworkEnvironment.open_gate`; a gate has one reader.
             format: the format of the `RecordWriter`.
             config: as for `netstack.RecordReader`.
+            aligns_barriers: as for `netstack.RecordReader`.
             direct: whether the calling thread reads the sockets; None does so if possible, True raises if not.
 
         Raises:
             ConfigError: `direct=True`, and the thread cannot read the sockets.
         """
-        super().__init__(gate, format, config, sys.maxsize, direct=direct)
+        super().__init__(gate, format, config, sys.maxsize, aligns_barriers=aligns_barriers, direct=direct)
 
     def __iter__(self) -> Iterator[T]:
         """The remaining elements; waits for them without a limit. Raises as `next_records`."""

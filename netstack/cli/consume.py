@@ -29,8 +29,8 @@ from ..record.flink_types import schema_of
 from ..record.formats import BytesFormat
 from ..record.spill import SpillDirectory
 from ..runtime.deserializers import new_deserializer
+from ..runtime.gate_waiter import TURN_BUFFERS, Engine
 from ..runtime.network_environment import NetworkEnvironment, open_network
-from ..runtime.record_reader import TURN_BUFFERS, Engine
 from ..wakeup import Signal
 from .exchange import (
     CLOSED_EARLY,

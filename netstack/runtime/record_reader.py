@@ -6,31 +6,29 @@ Takes: a gate. Gives: elements in order per channel, fair among channels. A deco
 from __future__ import annotations
 
 import abc
-import contextlib
 import operator
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import TYPE_CHECKING, Any, Final, Generic, final
 
 import numpy as np
 import numpy.typing as npt
-import trio
 
 from ..buffer.buffer import Buffer
 from ..config import NetworkConfig
-from ..errors import ConfigError, LocalProtocolError, NetstackError, RecordError
-from ..events import DataType, Event, decode_event
+from ..errors import ConfigError, NetstackError, RecordError
+from ..events import DataType, Event
 from ..inbound.closing import ClosingContext
 from ..inbound.gate import SingleInputGate
-from ..inbound.union import UnionInputGate
 from ..record.cells import Handout, Ready
 from ..record.formats import RecordFormat, as_format
 from ..record.rows import DEFAULT_BLOCK_BYTES, RowDeserializer
 from ..record.spill import SpillDirectory
 from ..record.stream_records import HEAD_BYTES, without_heads
 from .deserializers import for_channels, new_deserializer
+from .gate_waiter import GateWaiter
 from .handles import InputGate, check_handle
-from .parking import Parking, TaskParking
+from .parking import Parking
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -41,9 +39,6 @@ else:  # defaults are 3.13's; type checkers bring theirs
 
     T = TypeVar("T")
 
-TURN_BUFFERS: Final = 64
-"""A reader that never waits lets other tasks run after this many buffers."""
-
 TAKE_BUFFERS: Final = 16
 """Buffers that an `ArrayReader` decodes before it returns arrays: half a MiB stays in the processor's cache."""
 
@@ -53,120 +48,13 @@ LEAST_BLOCK_BYTES: Final = 32 * 1024
 is at least this large.
 """
 
-_BUSY: Final = "another task reads from this reader; give each task a gate of its own"
 _DATA: Final = DataType.DATA
-
-Engine = SingleInputGate | UnionInputGate
-
-
-class _Waiter:
-    """Fetches the next buffer for both readers, with as few waits as possible."""
-
-    def __init__(self, gate: Engine, parking: Parking | None) -> None:
-        if gate.on_available is not None:
-            raise LocalProtocolError("this gate already has a reader, or is part of a union; open another gate")
-        self.gate = gate
-        self.single = gate if isinstance(gate, SingleInputGate) else None
-        self.parking: Parking = TaskParking() if parking is None else parking
-        self._turn = 0
-        self._resume: int | None = None
-        self._is_waiting = False
-        gate.on_available = self.parking.wake
-
-    async def next_buffer(self) -> Buffer | None:
-        """The next data buffer or event; None when all channels have ended."""
-        if self._is_waiting:
-            raise trio.BusyResourceError(_BUSY)
-        gate = self.gate
-        if self._resume is not None:
-            channel, self._resume = self._resume, None
-            gate.resume(channel)
-        self._turn += 1
-        if self._turn >= TURN_BUFFERS:
-            self._turn = 0
-            with self.alone():
-                await self.parking.checkpoint()
-        while True:
-            buffer = gate.poll()
-            if buffer is not None:
-                return buffer
-            if gate.is_finished:
-                return None
-            gate.read_connections()
-            if not gate.is_available:
-                gate.idle.begin(gate.now())
-                self._is_waiting = True  # like `alone`, but cheaper for each record of a slow stream
-                try:
-                    await self.parking.wait(gate.spin_s, self._look)
-                finally:
-                    self._is_waiting = False
-                    gate.idle.end(gate.now())
-                self._turn = 0
-
-    def at_hand(self) -> Buffer | None:
-        """The next buffer if it is ready and nothing else has to be done first; otherwise None: call `next_buffer`."""
-        if self._is_waiting or self._resume is not None or self._turn >= TURN_BUFFERS - 1:
-            return None
-        buffer = self.gate.poll()
-        if buffer is not None:
-            self._turn += 1
-        return buffer
-
-    def _look(self) -> bool:
-        self.gate.read_connections()
-        return self.gate.is_available
-
-    def next_buffer_nowait(self) -> Buffer | None:
-        """The next data buffer or event if it is ready; raises `trio.WouldBlock` otherwise."""
-        if self._is_waiting:
-            raise trio.BusyResourceError(_BUSY)
-        gate = self.gate
-        if self._resume is not None:
-            channel, self._resume = self._resume, None
-            gate.resume(channel)
-        buffer = gate.poll()
-        if buffer is None and not gate.is_finished:
-            gate.read_connections()
-            buffer = gate.poll()
-            if buffer is None and not gate.is_finished:
-                raise trio.WouldBlock
-        return buffer
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Makes other tasks that use the reader meanwhile raise BusyResourceError."""
-        if self._is_waiting:
-            raise trio.BusyResourceError(_BUSY)
-        self._is_waiting = True
-        try:
-            yield
-        finally:
-            self._is_waiting = False
-
-    def event_of(self, buffer: Buffer) -> Event | None:
-        """Handles an event buffer; returns the event if it is for the application."""
-        data_type = buffer.data_type
-        if data_type is DataType.ANNOUNCEMENT:  # of a barrier that comes in its place
-            buffer.recycle()
-            return None
-        channel = buffer.channel_index
-        event = decode_event(buffer.memory)
-        buffer.recycle()
-        if data_type is DataType.END_OF_DATA:
-            self.gate.acknowledge_end_of_data(channel)
-            return None
-        if data_type is DataType.END_OF_PARTITION:
-            return None
-        if data_type.blocks_upstream:
-            # The channel's producer waits behind an aligned barrier until the application requests the next element.
-            self._resume = channel
-        return event
 
 
 class _Reader(ClosingContext):
     """The base of both readers: closes the gate at the end of a `with` block."""
 
-    _waiter: _Waiter
+    _waiter: GateWaiter
 
     def close(self) -> None:
         """Closes the gate; idempotent."""
@@ -193,7 +81,8 @@ class RecordReader(_Reader, Generic[T]):
 
     Application events (`CheckpointBarrier`, `CancelCheckpointMarker`, `UserEvent`) appear in order among the records;
     `channel_index` is the channel of the last element. The iteration ends when all channels have ended. If a barrier
-    blocks a channel's producer, the channel is resumed when the next element is requested.
+    blocks a channel's producer, the channel is resumed when the next element is requested; with `aligns_barriers`, when
+    the barrier has arrived on every channel.
     """
 
     def __init__(
@@ -202,6 +91,7 @@ class RecordReader(_Reader, Generic[T]):
         *,
         format: RecordFormat | str = "bytes",
         config: NetworkConfig | None = None,
+        aligns_barriers: bool = False,
         parking: Parking | None = None,
     ) -> None:
         """Takes ownership of the gate.
@@ -211,6 +101,11 @@ class RecordReader(_Reader, Generic[T]):
             format: the format of the `RecordWriter`.
             config: limits the record size, and sets where and from which size on spanning records use a temporary file;
                 None means the settings of the NetworkEnvironment that opened the gate.
+            aligns_barriers: whether a `CheckpointBarrier` is returned once, after every record before it on any channel
+                and ahead of all others, as in Flink: a channel whose barrier has arrived waits for the others. The end
+                of a channel counts as its barrier. A checkpoint that a marker cancels, or a newer one replaces, appears
+                as a `CancelCheckpointMarker`. After the failure of a channel no barrier is returned any more. False
+                returns the barrier of each channel.
             parking: internal: how the reader waits; None waits in the event loop.
 
         Raises:
@@ -219,7 +114,7 @@ class RecordReader(_Reader, Generic[T]):
         """
         check_handle(gate, InputGate, "open_gate")
         settings = config or gate.engine.config or NetworkConfig()
-        self._waiter = _Waiter(gate.engine, parking)
+        self._waiter = GateWaiter(gate.engine, parking, aligns_barriers)
         made = as_format(format)
         spill = SpillDirectory(None if settings.spill_directory is None else [settings.spill_directory])
         self._deserializers = for_channels(gate.engine, lambda: new_deserializer(made, spill, settings))
@@ -302,8 +197,7 @@ class RecordReader(_Reader, Generic[T]):
         waiter = self._waiter
         self.channel_index = channel = buffer.channel_index
         if buffer.data_type is not _DATA:
-            event = waiter.event_of(buffer)
-            return [] if event is None else [event]  # type: ignore[list-item]  # only if the producer sends events
+            return waiter.events_of(buffer)  # type: ignore[return-value]  # only if the producer sends events
         try:
             memory = buffer.memory if buffer.pieces is None else buffer.contiguous()
             elements = self._deserializers[channel].feed(memory)
@@ -373,7 +267,7 @@ class ArrayReader(_Reader):
         width = record_bytes if self._dtype is None else self._dtype.itemsize
         if not width or width < 1:
             raise ConfigError(f"records of {width} bytes cannot be read as arrays")
-        self._waiter = _Waiter(gate.engine, parking)
+        self._waiter = GateWaiter(gate.engine, parking)
         # A gate with few channels may use large blocks; a thousand large blocks would take a gigabyte.
         block_bytes = max(LEAST_BLOCK_BYTES, min(DEFAULT_BLOCK_BYTES, GATHERED_BYTES // max(1, gate.channel_count)))
         config = gate.engine.config or NetworkConfig()
@@ -427,9 +321,9 @@ class ArrayReader(_Reader):
                     finally:
                         buffer.recycle()
                 else:
-                    event = waiter.event_of(buffer)
-                    if event is not None:
-                        self.events.append((channel, event))
+                    events = waiter.events_of(buffer)
+                    if events:
+                        self.events += [(channel, event) for event in events]
                         break  # the application sees it before the data that follows
                 buffer = None if taken == TAKE_BUFFERS else poll()
         except NetstackError as error:

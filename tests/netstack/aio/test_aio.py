@@ -13,7 +13,7 @@ import pytest
 import trio
 
 import netstack
-from netstack import ChannelDescriptor, NetworkConfig, UserEvent, aio
+from netstack import ChannelDescriptor, CheckpointBarrier, NetworkConfig, UserEvent, aio
 from netstack.errors import ChannelFailed, LocalProtocolError, PoolDestroyed, RecordError
 
 SMALL = NetworkConfig(memory_bytes=1 << 20, segment_size_bytes=4096)
@@ -63,6 +63,22 @@ async def test_records_events_and_the_end_arrive_in_order() -> None:
         assert found == [*words[:5000], UserEvent("half"), *words[5000:]]
         await writer.wait_consumed()
         assert producer.statistics().partitions == ()
+
+
+@in_asyncio
+async def test_barriers_are_aligned() -> None:
+    async with pair() as (producer, consumer):
+        parts = [producer.create_partition(name, subpartitions=1) for name in ("one", "other")]
+        writers = [aio.RecordWriter(each, format="str", buffer_timeout_s=0) for each in parts]
+        gate = await consumer.open_gate([ChannelDescriptor(producer.address, name) for name in ("one", "other")])
+        await writers[0].broadcast_event(CheckpointBarrier(1))
+        await writers[0].emit("after")
+        await writers[1].emit("before")
+        reader = aio.RecordReader[Any](gate, format="str", aligns_barriers=True)
+        assert await anext(reader) == "before"
+        await writers[1].broadcast_event(CheckpointBarrier(1))
+        assert (await anext(reader)).checkpoint_id == 1
+        assert await anext(reader) == "after"
 
 
 @in_asyncio

@@ -56,6 +56,23 @@ def test_a_barrier_is_seen_before_its_channel_goes_on(pair: Pair) -> None:
     assert UserEvent("tell", b"x") in seen
 
 
+def test_a_barrier_is_aligned_over_the_channels(pair: Pair) -> None:
+    (first, one), (second, other) = pair.join_later(), pair.join_later()
+    gate = pair.consumer.open_gate([one, other], timeout_s=PATIENCE_S)
+    reader = blocking.RecordReader[Any](gate, format="str", aligns_barriers=True)
+    writers = [blocking.RecordWriter(each, format="str", buffer_timeout_s=0) for each in (first, second)]
+    writers[0].broadcast_event(CheckpointBarrier(1))
+    writers[0].emit("after")
+    writers[0].finish()
+    writers[1].emit("before")
+    assert reader.next_records(timeout_s=PATIENCE_S) == ["before"]
+    with pytest.raises(TimeoutError):
+        reader.next_records(timeout_s=0)
+    writers[1].finish()  # the end counts as a barrier
+    barrier, after = reader
+    assert (barrier.checkpoint_id, after) == (1, "after")
+
+
 def test_arrays_and_their_events(pair: Pair, background: Any) -> None:
     partition, gate = pair.join(subpartitions=2)
     writer = blocking.RecordWriter(partition, format="int64")

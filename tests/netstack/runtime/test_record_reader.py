@@ -25,8 +25,9 @@ from netstack.inbound.local_channel import LocalInputChannel
 from netstack.inbound.union import UnionInputGate
 from netstack.outbound.subpartition import ResultSubpartition
 from netstack.record.framing import LENGTH, frame
+from netstack.runtime.gate_waiter import TURN_BUFFERS
 from netstack.runtime.handles import InputGate
-from netstack.runtime.record_reader import TURN_BUFFERS, ArrayReader, RecordReader
+from netstack.runtime.record_reader import ArrayReader, RecordReader
 
 
 class Stage:
