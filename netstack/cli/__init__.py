@@ -39,10 +39,10 @@ _COMMANDS: Final = {
     "savepoint": "jobs",
     "serve": "serve",
     "stack": "stack",
-    "tune": "tune",
     "submit": "jobs",
     "taskmanager": "taskmanager",
     "top": "top",
+    "tune": "tune",
     "web-token": "web_token",
 }
 """The module that defines each command; the function has the command's name."""

@@ -46,9 +46,7 @@ _FORMATS: Final = {"text": plan_text, "json": _document, "html": plan_html}
     help="Slots that other jobs use on each TaskManager, in the order of registration, such as 2,0,1.",
 )
 @load_balance_flag
-@click.option(
-    "--evenly-spread-out-slots", is_flag=True, help="Older name of --load-balance slots, which takes precedence."
-)
+@click.option("--evenly-spread-out-slots", is_flag=True, hidden=True)  # the name of `--load-balance slots` in 0.3
 @click.option(
     "--format", "form", type=click.Choice(list(_FORMATS)), default="text", show_default=True, help="Output format."
 )
