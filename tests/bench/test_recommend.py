@@ -139,7 +139,7 @@ def test_a_prompter_setting_that_may_do_is_a_doubt() -> None:
     assert found is not None
     assert found.point.timeout_s == 0.001
     assert found.is_reached
-    assert found.doubts == ("0 might do: it has 70% to 115%",)
+    assert found.doubts == ("0 might do: it has 70% to 115% of the throughput",)
     told = found.paragraph(96 << 20)
     assert told.endswith(
         "set 1 ms; it keeps 97 \u00b1 1 % of the throughput at 100 ms; 97 MB/s (96 MB/s to 98 MB/s); p99 1.5 ms;"

@@ -127,6 +127,13 @@ def test_one_repeat_is_no_answer(fake_rows: Rows) -> None:
     assert findings(fake_rows(Grid(timeouts_s=(0.1,))))[0].startswith("Throughput"), "one timeout is no choice"
 
 
+def test_repeats_that_do_not_decide_are_named_by_line_with_the_question_and_the_next_command(fake_rows: Rows) -> None:
+    told = findings(fake_rows(Grid(repeats=3), noise=0.3))[0]
+    assert re.search(r"not decided by these data.*: (8 B|1 KiB) · \d+ ch: .* \d+% to \d+% of the throughput", told)
+    assert "repeat the command with --repeats 6 and --output with this folder" in told
+    assert "Wanted is the shortest that keeps 90% of the throughput at 100 ms. So far:" in told
+
+
 def test_an_answer_of_one_line_has_its_figures(fake_rows: Rows) -> None:
     told = findings(fake_rows(Grid(record_sizes=(8,), channels=(1,), repeats=5), noise=0.01))[0]
     assert re.search(r": 1 ms, it keeps 9\d(\.\d)? \u00b1 .* % of the throughput at 100 ms; .* MB/s .*; p99 1\.2", told)

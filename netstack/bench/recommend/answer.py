@@ -206,7 +206,7 @@ def _doubts(chosen: Point, is_reached: bool, open_ones: Sequence[Point], goal: G
     elif not is_reached:
         doubts[chosen] = f"{_timeout(chosen.timeout_s)} has {_range(chosen, goal)}, the goal is {goal}"
     elif chosen.kept is None or chosen.kept.spread > WIDEST:
-        part = "an unknown part" if chosen.kept is None else _part(chosen.kept)
+        part = "an unknown part of the throughput" if chosen.kept is None else _part(chosen.kept)
         doubts[chosen] = f"{_timeout(chosen.timeout_s)} keeps {part}"
     rivals = [each for each in open_ones if each is not chosen and _is_better(each, chosen, goal)]
     if rivals and repeats >= ENOUGH_REPEATS:
@@ -227,7 +227,7 @@ def _range(point: Point, goal: Goal) -> str:
         return f"a p99 of {point.p99_text}"
     if goal.mb_per_s is not None:
         return point.rate_text
-    return f"{point.kept_middle:.0%}" if point.kept is None else _part(point.kept)
+    return f"{point.kept_middle:.0%} of the throughput" if point.kept is None else _part(point.kept)
 
 
 def _judged(meets: bool, misses: bool) -> Judgement:
@@ -235,7 +235,7 @@ def _judged(meets: bool, misses: bool) -> Judgement:
 
 
 def _part(kept: Interval) -> str:
-    return f"{kept.low:.0%} to {kept.high:.0%}"
+    return f"{kept.low:.0%} to {kept.high:.0%} of the throughput"
 
 
 def _timeout(timeout_s: float | None) -> str:

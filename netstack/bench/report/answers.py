@@ -45,20 +45,24 @@ def answer_finding(analysis: Analysis) -> list[tuple[str, str, str]]:
         return []
     reference = timeout_label(analysis.reference)
     question = f"the shortest that keeps {DEFAULT_KEPT:.0%} of the throughput at {reference}"
-    doubts = dict.fromkeys(each.doubts[0] for each in answers.values() if each.doubts)
+    doubts = {line.label: each.doubts[0] for line, each in answers.items() if each.doubts}
     texts = [_text(line, each, alone=len(answers) == 1) for line, each in list(answers.items())[:_MOST_LINES]]
     if len(answers) > _MOST_LINES:
         texts.append(f"{len(answers) - _MOST_LINES} more lines: netstack-bench recommend")
     lines = "".join(f"\n{each}" for each in texts)
     if doubts:
-        open_ones = sum(not each.is_decided for each in answers.values())
-        again = (
-            ""
-            if analysis.repeats >= ENOUGH_REPEATS
-            else "; repeat the command with --repeats 3 and --output with this folder: only what is missing is measured"
-        )
-        of = "" if open_ones == len(answers) else f", for {open_ones} of {len(answers)} lines"
-        return [("Buffer timeout", "not decided", f"by these data{of}: {next(iter(doubts))}{again}. So far:{lines}")]
+        label, doubt = next(iter(doubts.items()))
+        repeats = ENOUGH_REPEATS if analysis.repeats < ENOUGH_REPEATS else 2 * analysis.repeats
+        of = "" if len(doubts) == len(answers) else f", for {len(doubts)} of {len(answers)} lines"
+        where = "" if len(answers) == 1 or len(set(doubts.values())) == 1 else f"{label}: "
+        return [
+            (
+                "Buffer timeout",
+                "not decided",
+                f"by these data{of}: {where}{doubt}; repeat the command with --repeats {repeats} and --output with this"
+                f" folder: only what is missing is measured. Wanted is {question}. So far:{lines}",
+            )
+        ]
     return [("Buffer timeout", _range(list(answers.values())), f"{question}:{lines}")]
 
 
