@@ -33,6 +33,7 @@ from ..outbound.subpartition import ResultSubpartition
 from ..record.flink import value_format_named
 from ..runtime.network_environment import NetworkEnvironment, open_network
 from ..runtime.record_writer import RecordWriter
+from ..schedule.plan.words import counted
 from ..wakeup import Signal
 from ..wire.flink_events import flink_name
 from .exchange import (
@@ -400,7 +401,7 @@ def serve(
             facts = {"port": urlsplit(address).port, "partition_id": plan.partition_id, "address": address}
             print_document({"kind": "ready"} | facts)
         else:
-            click.echo(f"{subpartitions} subpartitions of {plan.partition_id} at {address}")
+            click.echo(f"{counted(subpartitions, 'subpartition')} of {plan.partition_id} at {address}")
 
     serving = Serving(plan, ready)
     is_stopped = trio.run(until_stopped, serving.run)
