@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from .errors import ErrorCode, RemoteProtocolError
 
@@ -105,6 +105,8 @@ class UserEvent:
 
 
 Event: TypeAlias = "EndOfPartition | EndOfData | CheckpointBarrier | CancelCheckpointMarker | UserEvent"
+
+EVENTS: Final = (EndOfPartition, EndOfData, CheckpointBarrier, CancelCheckpointMarker, UserEvent)
 
 _BARRIER = struct.Struct(">BqqBqq")
 _CANCEL = struct.Struct(">Bq")

@@ -52,6 +52,12 @@ def safe_text(text: str, limit: int = SAFE_CHARACTERS) -> str:
     return _cut(head, limit)
 
 
+def type_text(value: object) -> str:
+    """Returns the type of a value with its article, such as `an int`."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
 def safe_error(error: BaseException, limit: int = 4 * SAFE_CHARACTERS) -> str:
     """Returns an error as `Class: text`, or as `Class` if it has no text.
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from netstack.errors import NetstackError
-from netstack.safe_text import safe_error
+from netstack.safe_text import safe_error, type_text
 
 from .source import import_arrow
 
@@ -217,9 +217,7 @@ def _json_rows(path: str, data: bytes, key_column: str | None) -> Rows:
             column_at(f"{path}, line {number}", list(value), key_column)
             key = value[key_column]
             if isinstance(key, dict | list):
-                raise InputError(
-                    f"{path}, line {number}: {key_column!r} is a {type(key).__name__}, which cannot be a key"
-                )
+                raise InputError(f"{path}, line {number}: {key_column!r} is {type_text(key)}, which cannot be a key")
             keys.append(key)
     return Rows(records, None if key_column is None else keys, None)
 

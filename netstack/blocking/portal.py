@@ -344,7 +344,7 @@ class Portal(Generic[T]):
                 raise _Abandoned
 
 
-def check_timeout(timeout_s: float | None) -> None:
-    """Raises ConfigError for a negative timeout."""
-    if timeout_s is not None and timeout_s < 0:
-        raise ConfigError(f"timeout_s={timeout_s}; give 0, seconds above 0, or None for no limit")
+def check_timeout(timeout_s: object) -> None:
+    """Raises ConfigError for a timeout that is negative or no number."""
+    if timeout_s is not None and not (isinstance(timeout_s, int | float) and timeout_s >= 0):
+        raise ConfigError(f"timeout_s={timeout_s!r}; give 0, seconds above 0, or None for no limit")

@@ -23,6 +23,7 @@ from typing import Any, Final, TypeAlias
 from ..errors import CheckpointError, ConfigError
 from ..keygroups import canonical_key, check_parallelism, default_max_parallelism, key_group, operator_index
 from ..record.framing import LENGTH, PREFIX_BYTES, RUN_FLAG, RUN_HEAD_BYTES, explain_run
+from ..safe_text import type_text
 from .snapshot import ChannelKey, TaskSnapshot
 
 LOGGER: Final = logging.getLogger("netstack")
@@ -248,7 +249,7 @@ def _distribute_keyed_state(
         is_list = isinstance(state, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in state)
         if not is_list and not isinstance(state, dict):
             raise CheckpointError(
-                f"the state of {snapshot.task}-{snapshot.subtask} is planned as keyed but is a {type(state).__name__};"
+                f"the state of {snapshot.task}-{snapshot.subtask} is planned as keyed but is {type_text(state)};"
                 " plan it without keyed_state"
             )
         for key, value in state if is_list else state.items():

@@ -31,6 +31,7 @@ from rich.table import Table
 
 from ..errors import ConfigError
 from ..runtime.authentication import Secret
+from .jobmanager_flags import SECRET_VARIABLE
 from .json_document import print_document
 from .values import COUNT
 
@@ -194,7 +195,7 @@ def secret_file(path: Path | None) -> Finding:
     """Checks whether the secret file is usable."""
     if path is None:
         how = "for several hosts: (umask 077; head -c 32 /dev/urandom | base64 > secret), the same file on each"
-        return Finding("secret file", "note", "none given (--secret-file)", how)
+        return Finding("secret file", "note", f"none given (--secret-file or ${SECRET_VARIABLE})", how)
     try:
         Secret.from_file(path)
     except ConfigError as error:
@@ -279,7 +280,13 @@ _STYLES: Final = {"ok": "green", "note": "cyan", "warn": "yellow", "fail": "red"
     show_default=True,
     help="Port that a service will listen on; repeatable.",
 )
-@click.option("--secret-file", type=click.Path(path_type=Path), help="Secret file that services will share.")
+@click.option(
+    "--secret-file",
+    type=click.Path(path_type=Path),
+    envvar=SECRET_VARIABLE,
+    show_default=f"${SECRET_VARIABLE}",
+    help="Secret file that services will share.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
 def doctor(ports: tuple[int, ...], secret_file: Path | None, as_json: bool) -> int:
     """Check this machine for settings that slow netstack down or keep it from starting, and suggest changes.

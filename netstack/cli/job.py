@@ -18,7 +18,7 @@ import click
 from ..errors import ConfigError
 from ..runtime.failure_report import rendered, with_place
 from ..runtime.tracebacks import describe
-from ..safe_text import safe_error
+from ..safe_text import safe_error, type_text
 from ..schedule.graph.job_file import read_job
 from ..schedule.graph.job_graph import JobGraph
 from ..schedule.graph.stream_builder import StreamEnvironment
@@ -192,7 +192,7 @@ def _as_graph(name: str, job: Any, parameters: Mapping[str, str]) -> StreamGraph
         job = job.stream_graph()
     if not isinstance(job, StreamGraph | JobGraph):
         raise ConfigError(
-            f"{name!r} is a {type(job).__name__}; give a StreamEnvironment, a StreamGraph, a JobGraph, or a function"
+            f"{name!r} is {type_text(job)}; give a StreamEnvironment, a StreamGraph, a JobGraph, or a function"
             " that returns one"
         )
     return job

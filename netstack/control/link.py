@@ -319,10 +319,18 @@ async def dial(
         return link, greeting
 
     *others, last = url.split(",")
+    failures: list[str] = []
     for each in others:
-        with contextlib.suppress(ConnectionLost, OSError):
+        try:
             return await connect(each)
-    return await connect(last)
+        except (ConnectionLost, OSError) as error:
+            failures.append(str(error))
+    try:
+        return await connect(last)
+    except ConnectionLost as error:
+        if not failures:
+            raise
+        raise ConnectionLost("; ".join([*failures, str(error)])) from error
 
 
 def packed(message: Message) -> bytes:

@@ -35,6 +35,7 @@ from ..control.questions import Questions
 from ..errors import AuthenticationFailed, ConfigError, ConnectionLost, JobFailed, RemoteProtocolError, RequestRefused
 from ..runtime.authentication import Secret, prove_dialler
 from ..runtime.threads import background_tasks
+from ..safe_text import type_text
 from ..schedule.graph.job_file import write_job
 from ..schedule.graph.stream_builder import StreamEnvironment
 from ..schedule.graph.stream_graph import StreamGraph
@@ -115,7 +116,7 @@ class JobClient:
 
         Cancellation: the JobManager may or may not have accepted the job.
         """
-        graph = job.stream_graph() if isinstance(job, StreamEnvironment) else job
+        graph = graph_of(job)
         if graph.settings.is_dynamic:
             graph = await trio.to_thread.run_sync(with_source_sizes, graph)
         document = write_job(graph)
@@ -433,3 +434,11 @@ async def wait_for_job(
             ) from failure
         await trio.sleep(min(pause_s, lost_s + patience_s - now_s))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def graph_of(job: StreamGraph | StreamEnvironment) -> StreamGraph:
+    """Returns the graph of a job. Raises ConfigError if it is no job."""
+    graph = job.stream_graph() if isinstance(job, StreamEnvironment) else job
+    if not isinstance(graph, StreamGraph):
+        raise ConfigError(f"the job is {type_text(job)}; give a StreamEnvironment or a StreamGraph")
+    return graph

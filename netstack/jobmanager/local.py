@@ -27,7 +27,7 @@ from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.plan.plan import make_plan
 from ..schedule.slots.slots import LoadBalanceMode
 from .children import Lines, LocalTaskManagers, TaskManagerSettings, open_local_taskmanagers, wait_registered
-from .client import JobClient, JobResult, open_job_client
+from .client import JobClient, JobResult, graph_of, open_job_client
 from .config import JobManagerConfig
 from .service import JobManager, open_jobmanager
 
@@ -198,7 +198,7 @@ def run_job(
     if trio.lowlevel.in_trio_run():
         raise LocalProtocolError("run_job blocks, and was called inside trio; use: async with open_local_cluster(...)")
 
-    graph = job.stream_graph() if isinstance(job, StreamEnvironment) else job
+    graph = graph_of(job)
     if memory_bytes is None:
         memory_bytes = memory_for(graph, taskmanagers, slots, load_balance)
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import LocalProtocolError
-from ..events import Event
+from ..errors import ConfigError, LocalProtocolError
+from ..events import EVENTS, Event
 from ..record.cells import emitter
 from ..record.formats import RecordFormat, kind_of
 from ..record.framing import (
@@ -28,6 +28,7 @@ from ..record.framing import (
     packer,
 )
 from ..record.stream_records import StreamRecords
+from ..safe_text import type_text
 from .batches import LEND_BYTES, BatchPlanner
 from .emission import SMALL_PIECE_BYTES, Emission, Payload, PieceCursor, is_immutable
 from .emitter import SlowEmitter, StagingEmitter
@@ -246,7 +247,12 @@ class PartitionWriter:
         """Queues an event behind (with priority: in front of) everything written so far, on every subpartition.
 
         A torn record (of a cancelled `emit`) must have been completed before.
+
+        Raises:
+            ConfigError: it is no event.
         """
+        if not isinstance(event, EVENTS):
+            raise ConfigError(f"broadcast_event was given {type_text(event)}; give an event, such as UserEvent('name')")
         self.settle()
         self.buffers.finish_all(by_event=True)
         self.partition.broadcast_event(event, priority=priority)

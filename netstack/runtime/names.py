@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..function_names import Named
+from ..safe_text import type_text
 
 
 def load(name: Named) -> Callable[..., Any]:
@@ -35,5 +36,5 @@ def load(name: Named) -> Callable[..., Any]:
             f"{name!r} cannot be imported: {error}; install its package, and put it on the Python path of every process"
         ) from error
     if not callable(target):
-        raise ConfigError(f"{name!r} is a {type(target).__name__}; give a function or a class")
+        raise ConfigError(f"{name!r} is {type_text(target)}; give a function or a class")
     return target  # type: ignore[no-any-return]  # callable narrows Any to nothing better

@@ -22,6 +22,7 @@ from ..errors import ConfigError, LocalProtocolError, NetstackError
 from ..ids import ChannelDescriptor, ResultPartitionType, partition_id
 from ..inbound.gate import SingleInputGate
 from ..outbound import partition as outbound
+from ..safe_text import type_text
 from ..shuffle.files import SealedFiles
 from ..transport import ByteStream, Listener, transport_for
 from .admission import Admission
@@ -366,7 +367,9 @@ async def open_network(
             "open_network was called outside trio: call it inside trio.run(main), or use netstack.aio under asyncio, or"
             " netstack.blocking in a program without an event loop"
         )
-    settings = config or NetworkConfig()
+    settings = NetworkConfig() if config is None else config
+    if not isinstance(settings, NetworkConfig):
+        raise ConfigError(f"config is {type_text(settings)}; give a NetworkConfig")
     if secret is not None and settings.dialect != NATIVE_DIALECT:
         raise ConfigError(f"dialect={settings.dialect!r} with a secret: its peers cannot prove one; omit the secret")
     admission = None if secret is None else Admission(secret, timeout_s=settings.handshake_timeout_s)

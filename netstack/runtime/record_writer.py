@@ -26,6 +26,7 @@ from ..outbound.slices import SliceWriter
 from ..outbound.writer import PartitionWriter
 from ..record.cells import eager
 from ..record.formats import RecordFormat, as_format, rows_as_bytes
+from ..safe_text import type_text
 from ..waits import WaitMeter
 from .handles import ResultPartition, check_handle
 from .parking import Parking, TaskParking
@@ -389,7 +390,7 @@ class RecordWriter(Generic[T]):
     async def _emit_columnar(self, batch: Any) -> None:
         if self._core.format_name != "arrow":
             raise RecordError(
-                f"emit_batch of a {type(batch).__name__} with format {self._core.format_name!r}: give a numpy array,"
+                f"emit_batch of {type_text(batch)} with format {self._core.format_name!r}: give a numpy array,"
                 " or make the writer with format='arrow' for RecordBatches"
             )
         await self._make_whole()

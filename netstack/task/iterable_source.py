@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 
 from ..errors import CheckpointError, ConfigError, StateMismatch
+from ..safe_text import type_text
 from .context import OperatorContext
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class IterableSource:
             made = made.tolist()
         if not isinstance(made, Iterable):
             raise ConfigError(
-                f"source {self._context.operator!r} returned a {type(made).__name__}; a source that is a function must"
+                f"source {self._context.operator!r} returned {type_text(made)}; a source that is a function must"
                 " return an iterable of records"
             )
         if not self._count or not isinstance(made, Sequence):

@@ -67,6 +67,7 @@ class TcpTransport(Transport):
                 f"cannot resolve {url}: {getattr(error, 'strerror', None) or error}; check the host's name"
             ) from error
         failures: list[str] = []
+        refused = False
         for family, kind, protocol, _, target in infos:
             sock = socket.socket(family, kind, protocol)
             connected = False
@@ -76,11 +77,13 @@ class TcpTransport(Transport):
                 connected = True
                 return SocketStream(sock, url)
             except OSError as error:
+                refused |= error.errno == errno.ECONNREFUSED
                 failures.append(os.strerror(error.errno) if error.errno else str(error))
             finally:
                 if not connected:
                     sock.close()
-        raise ConnectionLost(f"cannot reach {url}: {', '.join(failures)}; is anything listening there?")
+        question = "is anything listening there?" if refused else "is that host up, and the network between?"
+        raise ConnectionLost(f"cannot reach {url}: {', '.join(failures)}; {question}")
 
 
 def split_host_port(url: str) -> tuple[str, int]:

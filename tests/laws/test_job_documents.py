@@ -141,7 +141,13 @@ def test_what_tasks_are_told_arrives_as_it_was(graph: StreamGraph) -> None:
 
 @pytest.mark.parametrize(
     ("value", "says"),
-    [((1, 2), "is a tuple"), (b"x", "is a bytes"), ({1: 2}, "key 1 is not a string"), (float("nan"), "no such number")],
+    [
+        ((1, 2), "is a tuple"),
+        (b"x", "is a bytes"),
+        ({1: 2}, "key 1 is not a string"),
+        (float("nan"), "no such number"),
+        (1 << 64, r"parameters.*deep.*is 18446744073709551616, which does not fit 64 bits"),
+    ],
 )
 def test_a_parameter_that_json_would_change_is_refused(value: Any, says: str) -> None:
     job = StreamEnvironment()

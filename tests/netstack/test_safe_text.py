@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.safe_text import safe_error, safe_repr, safe_text
+from netstack.safe_text import safe_error, safe_repr, safe_text, type_text
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
@@ -96,3 +96,7 @@ def test_long_ones_are_cut_without_being_written_out() -> None:
 def test_errors_say_their_class() -> None:
     assert safe_error(RudeError()) == "RudeError: (its text is not available)"
     assert safe_error(KeyError()) == "KeyError"
+
+
+def test_a_type_has_its_article() -> None:
+    assert [type_text(each) for each in (5, "", None, Point(1))] == ["an int", "a str", "a NoneType", "a Point"]

@@ -100,6 +100,8 @@ async def test_an_address_that_is_not_ours_cannot_be_listened_at(url: str) -> No
 async def test_nobody_there_says_what_to_check() -> None:
     with pytest.raises(ConnectionLost, match=r"cannot reach tcp://127.0.0.1:1: .*is anything listening there"):
         await TCP.connect("tcp://127.0.0.1:1")
+    with pytest.raises(ConnectionLost, match=r"cannot reach tcp://255.255.255.255:1: .*is that host up"):
+        await TCP.connect("tcp://255.255.255.255:1")
 
 
 async def test_a_host_without_address(monkeypatch: pytest.MonkeyPatch) -> None:

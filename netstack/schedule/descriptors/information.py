@@ -17,6 +17,7 @@ from ...checkpoint.instructions import CheckpointSettings
 from ...config import DEFAULT_LATENCY_INTERVAL_S
 from ...documents import unpack_document
 from ...errors import ConfigError, ErrorCode, RemoteProtocolError
+from ...safe_text import type_text
 from ..graph.job_graph import (
     DEFAULT_KEEP,
     ChainedEdge,
@@ -369,12 +370,12 @@ def _packable(each: object) -> object:
         return each.value
     if dataclasses.is_dataclass(each) and not isinstance(each, type):
         return [getattr(each, name) for name in each.__dataclass_fields__]
-    raise TypeError(f"{each!r} is a {type(each).__name__}")
+    raise TypeError(f"{each!r} is {type_text(each)}")
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"a {type(value).__name__} instead of a text")
+        raise TypeError(f"{type_text(value)} instead of a text")
     return value
 
 

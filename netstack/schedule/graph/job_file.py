@@ -27,6 +27,7 @@ from ...checkpoint.instructions import CheckpointSettings
 from ...config import NetworkConfig
 from ...errors import ConfigError
 from ...function_names import name_of
+from ...safe_text import safe_repr, type_text
 from .job_graph import UNDECIDED, UNKNOWN_PROFILE, OperatorKind, ResourceProfile, SourceSize
 from .settings import AdaptiveSettings, CutSettings, RestartSettings, SpeculationSettings
 from .stream_builder import DataStream, OperatorStream, StreamEnvironment
@@ -437,8 +438,10 @@ def _check_json(value: Any, where: str) -> None:
             stack += [(inner, f"{where}[{index}]") for index, inner in enumerate(value)]
         elif value is not None and type(value) not in (bool, int, float, str):
             raise ConfigError(
-                f"{where} is a {type(value).__name__}, but a job is stored as JSON: give None, bool, int, float, str,"
+                f"{where} is {type_text(value)}, but a job is stored as JSON: give None, bool, int, float, str,"
                 " list or dict"
             )
+        elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+            raise ConfigError(f"{where} is {safe_repr(value)}, which does not fit 64 bits: give it as a str")
         elif isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{where} is {value}, but JSON has no such number")

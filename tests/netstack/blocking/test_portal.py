@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import threading
@@ -70,8 +71,10 @@ def test_a_call_that_takes_too_long_is_cancelled_first(portal: Portal[str]) -> N
     with pytest.raises(TimeoutError, match=r"a test: not within 0.01 s"):
         call(portal, wait, 0.01)
     assert ended == ["cancelled"]
-    with pytest.raises(ConfigError, match="timeout_s=-1"):
-        call(portal, wait, -1)
+    wrong: Any
+    for wrong in (-1, math.nan, "1"):
+        with pytest.raises(ConfigError, match=f"timeout_s={wrong!r}; give 0"):
+            call(portal, wait, wrong)
 
 
 def test_what_was_done_when_the_time_was_up_counts(portal: Portal[str]) -> None:

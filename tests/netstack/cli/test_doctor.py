@@ -42,11 +42,15 @@ def test_this_machine_is_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(check["verdict"] == "ok" or check["found"] for check in found.values())
 
 
-def test_a_secret_that_cannot_be_used_is_exit_code_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_secret_that_cannot_be_used_is_exit_code_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     path = tmp_path / "secret"
     path.write_bytes(Secret.generate().reveal())
     path.chmod(0o644)
     assert main(["doctor", "--port", "0", "--secret-file", str(path)]) == 1
+    monkeypatch.setenv("NETSTACK_SECRET_FILE", str(path))
+    assert main(["doctor", "--port", "0"]) == 1
     assert "chmod 600" in " ".join(capsys.readouterr().out.split())
     path.chmod(0o600)
     assert secret_file(path).verdict == "ok"

@@ -277,4 +277,6 @@ async def test_nobody_there_or_nobody_who_answers(autojump_clock: MockClock) -> 
     listener = await transport_for("memory://mute").listen("memory://mute")
     with pytest.raises(ConnectionLost, match="mute did not answer within 3 s"):
         await dial("memory://mute", role=CLIENT, name="a", facts={}, connect_timeout_s=3)
+    with pytest.raises(ConnectionLost, match=r"mute did not answer within 3 s; .*memory://nobody"):
+        await dial("memory://mute,memory://nobody", role=CLIENT, name="a", facts={}, connect_timeout_s=3)
     listener.close()

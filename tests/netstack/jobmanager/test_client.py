@@ -16,7 +16,7 @@ from netstack.control.link import TASKMANAGER, ControlLink
 from netstack.control.messages import SLICE_BYTES, Answer, Ask, Refused
 from netstack.control.reports import JobClosed
 from netstack.errors import ConfigError, ConnectionLost, JobFailed, RemoteProtocolError, RequestRefused
-from netstack.jobmanager.client import JobClient, open_job_client
+from netstack.jobmanager.client import JobClient, graph_of, open_job_client
 from netstack.jobmanager.shipping import zip_package
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 
@@ -120,6 +120,12 @@ async def test_a_taskmanager_is_no_jobmanager(autojump_clock: MockClock) -> None
     with pytest.raises(RequestRefused, match="is a taskmanager, not a JobManager"):
         async with client_of(answering(), TASKMANAGER):
             pass
+
+
+def test_what_is_no_job_is_refused() -> None:
+    for wrong in (5, "words", None):
+        with pytest.raises(ConfigError, match=r"the job is an? \w+; give a StreamEnvironment"):
+            graph_of(wrong)  # type: ignore[arg-type]
 
 
 async def test_nobody_there(autojump_clock: MockClock) -> None:

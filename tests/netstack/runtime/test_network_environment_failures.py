@@ -404,3 +404,9 @@ async def test_partitions_of_impossible_names_and_kinds(producer: NetworkEnviron
         producer.create_partition(wrong, subpartitions=1)
     with pytest.raises(ConfigError, match="partition 'p': kind=5; give a ResultPartitionType"):
         producer.create_partition("p", subpartitions=1, kind=wrong)
+
+
+async def test_a_configuration_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="config is a dict; give a NetworkConfig"):
+        async with open_network(url(), {}):  # type: ignore[arg-type]
+            pass

@@ -287,6 +287,11 @@ async def test_what_is_no_batch_is_refused_and_nothing_of_it_written(autojump_cl
     assert stage.read() == b""
 
 
+async def test_what_is_no_event_is_refused(autojump_clock: MockClock) -> None:
+    with pytest.raises(ConfigError, match=r"given a str; give an event"):
+        await Stage().writer.broadcast_event("x")  # type: ignore[arg-type]
+
+
 async def test_settings_that_cannot_work(autojump_clock: MockClock) -> None:
     with pytest.raises(ConfigError, match=r"buffer_timeout_s=-1; give 0"):
         Stage(buffer_timeout_s=-1)
