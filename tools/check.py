@@ -108,7 +108,7 @@ def main() -> int:
             return 1
         ran += len(chunk)
     left = f"; no time was left for {len(tests) - ran} that are further away" if ran < len(tests) else ""
-    print(f"{len(changed)} files changed; {ran} test files ran{left}. `make test` runs all.")
+    print(f"changed files: {len(changed)}; test files that ran: {ran}{left}. `make test` runs all.")
     return 0
 
 

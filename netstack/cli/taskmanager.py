@@ -236,13 +236,16 @@ def read_config(path: Path) -> dict[str, Any]:
         "network",
         "link_in_thread",
         "in_slot",
+        "kept_folder",
+        "kept_prefix",
     }
     known |= {"secret_file", "metrics", "slots_in", "process_memory_bytes", *_NETWORK}
     settings = {}
     for name, value in given.items():
         field = _FILE_NAMES.get(name.replace("-", "_"), name.replace("-", "_"))
         if field not in known:
-            names = ", ".join(sorted(known))
+            flags = {field: flag for flag, field in _FILE_NAMES.items()}
+            names = ", ".join(sorted(flags.get(field, field).replace("_", "-") for field in known))
             raise ConfigError(f"{path}: unknown setting {name!r}; the settings are {names}")
         if field in _KINDS and isinstance(value, str):
             try:
@@ -348,4 +351,5 @@ async def _announce(manager: TaskManager, processes: SlotProcesses | None, as_js
         else:
             others = "".join(f", {name} at {addresses[name]}" for name in ("metrics",) if addresses[name])
             control = "" if manager.control_address == manager.address else f", control at {manager.control_address}"
-            click.echo(f"listening at {manager.address}{control}{others}; {manager.config.slots} slots")
+            slots = f"{manager.config.slots} slot{'' if manager.config.slots == 1 else 's'}"
+            click.echo(f"listening at {manager.address}{control}{others}; {slots}")

@@ -135,7 +135,7 @@ def test_where_results_are_kept(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("slots = ", "daemon.toml: "),
-        ("colour = 1", "unknown setting 'colour'; the settings are acts_as, allow, allow_submitted,"),
+        ("colour = 1", "unknown setting 'colour'; the settings are allow, allow-submitted, as, blob-cache,"),
         ('memory = "lots"', "daemon.toml: memory: "),
         ('slots = "many"', "daemon.toml: slots: "),
         ("slots = 1.5", "slots = 1.5 has the wrong type"),
