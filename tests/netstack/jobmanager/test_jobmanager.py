@@ -334,6 +334,17 @@ async def test_jobs_go_on_after_the_jobmanager_died(autojump_clock: MockClock, t
         assert (job["job_id"], job["state"]) == (job_id, "finished")
 
 
+async def test_a_batch_job_begins_again_after_the_jobmanager_died(autojump_clock: MockClock, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    async with jobmanager(folder=folder) as manager, taskmanager(manager) as tm, client(manager) as user:
+        await user.ask("submit", document=document(pipeline(is_batch=True, restart=FIXED)))
+        await tm.until(lambda: sorted(tm.tasks) == [(0, 0, 0), (0, 1, 0)])
+        tm.finish()
+        await tm.until(lambda: sorted(tm.tasks) == [(1, 0, 0), (1, 1, 0)])
+    async with jobmanager(folder=folder) as manager, taskmanager(manager) as tm:
+        await tm.until(lambda: sorted(tm.tasks) == [(0, 0, 0), (0, 1, 0)])
+
+
 async def test_one_jobmanager_a_folder(autojump_clock: MockClock, tmp_path: Path) -> None:
     async with jobmanager(folder=str(tmp_path)):
         with pytest.raises(ConfigError, match="in use by another JobManager"):
