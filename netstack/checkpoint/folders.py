@@ -108,7 +108,7 @@ class CheckpointFolders:
                 ) from error
             raise CheckpointStorageError(
                 f"writing {path} failed after {written} of {sum(map(len, pieces))} bytes: {error.strerror or error};"
-                " free disk space or choose another folder; until then the job runs without new checkpoints"
+                " free disk space or choose another folder"
             ) from error
 
     def size_bytes(self, checkpoint_id: int, name: str) -> int:

@@ -378,7 +378,11 @@ class CheckpointStorage:
             except CheckpointFenced:
                 raise
             except CheckpointStorageError as error:
-                LOGGER.warning("the folder of checkpoint %s keeps its number: %s", checkpoint_id, error)
+                LOGGER.warning(
+                    "the empty folder of checkpoint %s stays, so that its number is not used again: %s",
+                    checkpoint_id,
+                    error,
+                )
                 keep_folder = True
         return self._folders.remove(checkpoint_id, keep_folder=keep_folder)
 

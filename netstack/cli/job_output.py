@@ -108,6 +108,16 @@ def job_lines(job: Document) -> list[RenderableType]:
     return lines
 
 
+def news_lines(job: Document, before: Document | None) -> list[str]:
+    """Lists what is new since `before`: failures that led to restarts, and what the job waits for."""
+    last = max((each["at"] for each in before["failures"]), default=0.0) if before else 0.0
+    is_ending = job["state"] in ("failing", "failed")  # its last failure is reported at the end
+    lines = [f"{each['text']}; {each['led_to']}" for each in job["failures"] if each["at"] > last and not is_ending]
+    if job["waits_for"] and (before is None or before["waits_for"] != job["waits_for"]):
+        lines.append(f"the job waits for {job['waits_for']}")
+    return lines
+
+
 def not_restored_line(left: Sequence[str]) -> str:
     """Lists operators of the savepoint whose state was not restored."""
     return f"state not restored, because the job does not have these operators: {', '.join(left)}"

@@ -18,7 +18,7 @@ from ..errors import NetstackError
 from ..jobmanager.client import PATIENCE_S, Document, JobClient, JobResult, wait_for_job
 from .adaptive_flags import adaptive_flags, with_adaptive
 from .job import checked_savepoint, job_parameters, load_stream_graph, parameters_of, savepoint_flags
-from .job_output import job_lines, jobs_table, not_restored_line, print_all, print_results, result_document
+from .job_output import job_lines, jobs_table, news_lines, not_restored_line, print_all, print_results, result_document
 from .jobmanager_flags import call, connected, jobmanager_flags, json_flag, secret_of
 from .json_document import print_document
 from .values import LENGTH
@@ -166,7 +166,7 @@ def submit(
 async def _wait_and_report(
     waiting: Callable[[], Awaitable[JobResult]], job_id: str, jobmanager: str, secret_file: Path | None
 ) -> JobResult:
-    """Waits for a job, and prints what the job itself waits for, such as slots of a missing TaskManager."""
+    """Waits for a job, and prints its failures and what it waits for, such as slots of a missing TaskManager."""
     outcome: JobResult | NetstackError | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_print_waits, job_id, jobmanager, secret_file)
@@ -181,13 +181,13 @@ async def _wait_and_report(
 
 
 async def _print_waits(job_id: str, jobmanager: str, secret_file: Path | None) -> None:
-    printed = ""
+    before: Document | None = None
     await trio.sleep(_WAITS_INTERVAL_S)
     with contextlib.suppress(NetstackError, OSError):  # `waiting` reports these
         async with connected(jobmanager, secret_file) as client:
             while True:
-                waits_for = (await client.job(job_id))["waits_for"]
-                if waits_for and waits_for != printed:
-                    click.echo(f"the job waits for {waits_for}", err=True)
-                printed = waits_for
+                job = await client.job(job_id)
+                for line in news_lines(job, before):
+                    click.echo(line, err=True)
+                before = job
                 await trio.sleep(_WAITS_INTERVAL_S)

@@ -45,6 +45,8 @@ def stack(job_id: str, vertex: str | None, jobmanager: str, secret_file: Path | 
 
 def stack_lines(document: Document) -> Iterator[str]:
     """Formats the stacks as Python formats tracebacks, with the outermost frame first."""
+    if not document["tasks"] and not document["silent"]:
+        yield "no task runs now; `netstack jobs ID` shows why"
     for row in document["tasks"]:
         task = f"{row.get('task')} ({row.get('subtask')})" if row.get("task") else "unknown task"
         slot = "" if row.get("slot") is None else f", slot {row['slot']}"

@@ -29,7 +29,14 @@ from .failure_report import (
     size_bytes,
 )
 
-_FOLDED: Final = {"netstack": "netstack", "trio": "trio", "outcome": "trio", "msgpack": "msgpack", "lz4": "lz4"}
+_FOLDED: Final = {
+    "netstack": "netstack",
+    "trio": "trio",
+    "outcome": "trio",
+    "contextlib": "contextlib",
+    "msgpack": "msgpack",
+    "lz4": "lz4",
+}
 _USERS: Final = "netstack.examples"
 _IMPORT: Final = "importlib"
 _HEAD: Final = 8

@@ -94,7 +94,7 @@ def test_a_job_that_fails_while_somebody_looks_says_why_in_one_line(tmp_path: Pa
     *lines, said = [line for line in err.splitlines() if not line.startswith("web page: ")]
     assert said.endswith(
         "ValueError: operator 'check': no room for 2, at cluster_jobs.py:"
-        f"{line_of('raise ValueError(f')} (the restart strategy is none)"
+        f"{line_of('raise ValueError(f')} (the restart strategy is none; set StreamSettings.restart)"
     )
     assert lines[-1] == "ValueError: no room for 2"
     assert "netstack/" not in "".join(lines), "frames of ours are folded"

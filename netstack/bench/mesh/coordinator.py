@@ -28,6 +28,7 @@ from netstack.jobmanager.job_master import JobMaster
 from netstack.jobmanager.job_record import JobRecord
 from netstack.runtime.authentication import Secret
 from netstack.schedule.execution import JobState
+from netstack.schedule.failover.restart import NO_RESTART
 from netstack.schedule.graph.job_file import write_job
 from netstack.schedule.instructions import EndJob
 
@@ -45,7 +46,7 @@ _LEAD_NS: Final = 50_000_000  # from the go to the start, besides a round trip: 
 _CLOSE_S: Final = 5.0  # for daemons to release a run; a silent one releases it when it detects the lost connection
 _SAMPLES_AT_MOST: Final = 1 << 16  # in one message to a sink: 1 MiB
 _TASK: Final = re.compile(rf"({SOURCE}|{RELAY}|{SINK}) \((\d+)\) on ")
-_NO_RESTART: Final = " (the restart strategy is none)"  # of every run
+_NO_RESTART: Final = f" ({NO_RESTART})"  # of every run
 
 
 @final

@@ -51,13 +51,16 @@ class RestartStrategy(Protocol):
         """Decides about a failure at this time of the caller's monotonic clock."""
 
 
+NO_RESTART: Final = "the restart strategy is none; set StreamSettings.restart"
+
+
 @final
 class NoRestart:
     """Never restarts."""
 
     def on_failure(self, now_s: float) -> RestartDecision:
         """Implements `RestartStrategy.on_failure`."""
-        return RestartDecision(None, "the restart strategy is none")
+        return RestartDecision(None, NO_RESTART)
 
 
 @final

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from netstack.cli.job_output import job_lines, jobs_table, print_results
+from netstack.cli.job_output import job_lines, jobs_table, news_lines, print_results
 from netstack.cli.run_view import RunView
 
 
@@ -100,6 +100,18 @@ def test_a_job_that_waits_and_one_that_failed_say_why() -> None:
     assert "failed" in newest
     assert newest.rstrip().endswith("ValueError: no")
     assert oldest.rstrip().endswith("waits for 1 slot")
+
+
+def test_whoever_waits_reads_each_failure_and_each_wait_once() -> None:
+    failures = [
+        {"at": number, "text": f"map: no {number}", "led_to": f"restart {number}"} for number in (1.0, 2.0, 3.0)
+    ]
+    first = job(failures=failures[:1], waits_for="1 more slot")
+    assert news_lines(first, None) == ["map: no 1.0; restart 1.0", "the job waits for 1 more slot"]
+    assert news_lines(first, first) == []
+    second = job(failures=failures[1:])
+    assert news_lines(second, first) == ["map: no 2.0; restart 2.0", "map: no 3.0; restart 3.0"]
+    assert news_lines(job(failures=failures, state="failed"), first) == [], "the end has its own report"
 
 
 def test_failures_are_told_with_the_lines_that_raised_the_newest() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.errors import ConfigError, OperatorFailed
+from netstack.errors import ConfigError, DiskFull, OperatorFailed
 from netstack.runtime.causes import root_cause
 from netstack.runtime.failure_report import (
     MAX_BYTES,
@@ -358,6 +359,21 @@ def test_the_place_is_never_in_a_library_that_netstack_calls() -> None:
     report = check(describe(caught(msgpack.packb, object())))
     assert raised_at(report).startswith(HERE)
     assert "pyx" not in rendered(report)
+
+
+def test_the_place_is_never_in_contextlib() -> None:
+    @contextlib.contextmanager
+    def writing() -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise DiskFull("no space") from error
+
+    def write() -> None:
+        with writing():
+            raise OSError
+
+    assert "contextlib.py" not in rendered(check(describe(caught(write))))
 
 
 def test_a_generated_function_is_no_place() -> None:

@@ -20,7 +20,7 @@ def no_jitter() -> float:
 
 def test_none_never_restarts() -> None:
     decision = NoRestart().on_failure(0.0)
-    assert (decision.delay_s, decision.reason) == (None, "the restart strategy is none")
+    assert (decision.delay_s, decision.reason) == (None, "the restart strategy is none; set StreamSettings.restart")
 
 
 def test_fixed_delay_refuses_after_so_many() -> None:
