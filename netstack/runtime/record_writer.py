@@ -87,8 +87,7 @@ class RecordWriter(Generic[T]):
             ConfigError: the timeout is negative, the format is unknown, or an argument has the wrong type.
         """
         check_handle(partition, ResultPartition, "create_partition")
-        if buffer_timeout_s is not None and not _is_timeout(buffer_timeout_s):
-            raise ConfigError(f"buffer_timeout_s={buffer_timeout_s!r}; give 0, seconds above 0, or None")
+        check_buffer_timeout(buffer_timeout_s)
         engine = partition.engine
         if engine.on_release is not None:
             raise LocalProtocolError(f"partition {engine.partition_id!r} already has a writer; a partition has one")
@@ -435,5 +434,8 @@ class RecordWriter(Generic[T]):
             self._partition.host.settle()
 
 
-def _is_timeout(value: object) -> bool:
-    return isinstance(value, Real) and float(value) >= 0
+def check_buffer_timeout(buffer_timeout_s: object) -> None:
+    """Checks a buffer timeout. Raises ConfigError if it is negative or no number."""
+    if buffer_timeout_s is None or (isinstance(buffer_timeout_s, Real) and float(buffer_timeout_s) >= 0):
+        return
+    raise ConfigError(f"buffer_timeout_s={buffer_timeout_s!r}; give 0, seconds above 0, or None")

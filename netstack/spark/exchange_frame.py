@@ -32,11 +32,13 @@ from ..control.build import own_build
 from ..errors import ConfigError
 from ..keygroups import check_parallelism, default_max_parallelism
 from ..runtime.authentication import Secret
+from ..runtime.record_writer import check_buffer_timeout
 from .boundary import end_stage
 from .columns import PlainColumns
 from .driver import Driver, driver_of
 from .exchange_statistics import ExchangeStatistics
 from .exchange_task import ExchangeJob, exchange_batches, ignore_statistics
+from .ports import check_ports
 from .ship import ship
 
 _DYNAMIC: Final = "spark.dynamicAllocation.enabled"
@@ -69,7 +71,7 @@ def exchange(
             repartitioned over all slots. On a cluster the package is shipped to the executors; its dependencies (trio,
             numpy, msgpack, lz4, pyarrow) must be installed there.
         key: names of one or several columns of numbers, text, bytes, dates or decimals, with or without backticks. A
-            dot is part of the name. `spark.sql.caseSensitive` applies.
+            dot is part of the name. `spark.sql.caseSensitive` applies. As in Spark, 0.0 and -0.0 are one key.
         into: the number of partitions of the result that get rows; at most the number of partitions of `df`, which is
             the default.
         max_parallelism: the number of key groups; by default Flink's for `into`.
@@ -91,6 +93,9 @@ def exchange(
 
     An action raises Spark's errors; `plain_errors` turns them into one sentence.
     """
+    if not hasattr(df, "sparkSession"):
+        kind = type(df)
+        raise ConfigError(f"exchange takes a DataFrame of Spark, not a {kind.__module__}.{kind.__qualname__}")
     spark = df.sparkSession
     driver = driver_of(spark)
     is_case_sensitive = spark.conf.get("spark.sql.caseSensitive") == "true"
@@ -102,10 +107,11 @@ def exchange(
         raise ConfigError(f"exchange has no setting {unknown[0]!r}; it has {', '.join(sorted(_SETTINGS))}")
     if df.isStreaming:
         raise ConfigError("exchange: a streaming DataFrame has no barrier stages: call exchange in foreachBatch")
-    if into is not None:
-        if into < 1:
-            raise ConfigError(f"into={into}; the least is 1")
-        check_parallelism(into, max_parallelism or default_max_parallelism(into))
+    if into is not None and into < 1:
+        raise ConfigError(f"into={into}; the least is 1")
+    _check_groups(into or 1, max_parallelism)
+    check_buffer_timeout(buffer_timeout_s)
+    check_ports(ports)
     if batch_bytes < 1:
         raise ConfigError(f"batch_bytes={batch_bytes}; the least is 1")
     job = ExchangeJob(
@@ -123,6 +129,7 @@ def exchange(
     check_session(driver)
     ship(spark)
     frame, tasks = _straight(driver, df, into, profile)
+    _check_groups(into or tasks or 1, max_parallelism)
     frame = columns.plain(frame)
     report = ignore_statistics if statistics is None else statistics.accumulator.add
     profiled = {} if profile is None else {"profile": profile}
@@ -147,6 +154,10 @@ def check_session(driver: Driver) -> None:
             " (SparkSettings.properties() has all properties)",
             stacklevel=3,
         )
+
+
+def _check_groups(parts: int, max_parallelism: int | None) -> None:
+    check_parallelism(parts, default_max_parallelism(parts) if max_parallelism is None else max_parallelism)
 
 
 def _straight(driver: Driver, df: Any, into: int | None, profile: Any) -> tuple[Any, int]:

@@ -321,9 +321,14 @@ def _is_of_peer(error: BaseException) -> bool:
 
 
 def _column(batch: RecordBatch, key: str) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     index = batch.schema.get_field_index(key)
     assert index >= 0, "the driver has checked the key"
-    return batch.column(index)
+    column = batch.column(index)
+    # Java's hashes of 0.0 and -0.0 differ, but Spark groups and joins them as one value.
+    return pc.add(column, pa.scalar(0.0, column.type)) if pa.types.is_floating(column.type) else column
 
 
 def _gathered(batches: Iterable[RecordBatch], size_bytes: int) -> Iterator[RecordBatch]:

@@ -10,6 +10,7 @@ from ..config import NATIVE_DIALECT
 from ..errors import ConfigError
 from .consumer import StreamLocation
 from .epoch_protocol import DEFAULT_CONSUMER, check_consumer
+from .ports import check_ports
 from .sink import SinkSettings
 
 FORMAT: Final = "netstack"
@@ -83,10 +84,12 @@ def sink_settings(options: MutableMapping[str, str], *, overwrite: bool) -> Sink
     if len(addresses) > 1:
         raise ConfigError(f"address={options.get('address')!r}: rows go to one Subscriber; give one address")
     first, _, last = options.get("ports", "").partition("-")
+    ports = (_port(first), _port(last or first)) if first else None
+    check_ports(ports)
     return SinkSettings(
         location=_location(options, addresses[0]),
         stream=stream,
-        ports=(_port(first), _port(last or first)) if first else None,
+        ports=ports,
     )
 
 

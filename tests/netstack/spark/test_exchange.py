@@ -98,10 +98,17 @@ def test_what_cannot_work_is_refused_before_anything_runs(spark: Any) -> None:
         ({"key": "id", "into": 0}, "into=0; the least is 1"),
         ({"key": "id", "into": 3}, "into=3, and the DataFrame has 2 partitions"),
         ({"key": "id", "credit": False}, "no setting 'credit'"),
+        ({"key": "id", "max_parallelism": 0}, "max_parallelism=0; give 1"),
+        ({"key": "id", "max_parallelism": 1}, "2 subpartitions cannot share 1 key groups"),
+        ({"key": "id", "buffer_timeout_s": -1}, "buffer_timeout_s=-1; give 0"),
+        ({"key": "id", "ports": 7100}, r"ports=7100: give the first and the last port"),
+        ({"key": "id", "ports": (7110, 7100)}, "the lower one first"),
         ({"key": "id", "segment_size_bytes": 1}, "segment_size_bytes=1"),
     ):
         with pytest.raises(ConfigError, match=says):
             exchange(df, **refused)
+    with pytest.raises(ConfigError, match=r"takes a DataFrame of Spark, not a builtins\.list"):
+        exchange([1, 2], key="id")
     with pytest.raises(ConfigError, match="200 partitions and the session 2 slots"):
         exchange(spark.range(0, 10, 1, 200), key="id")
     with pytest.raises(ConfigError, match="straight from another exchange"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -115,6 +116,15 @@ def test_the_rows_of_a_key_keep_their_order() -> None:
     assert sum(map(len, by_key.values())) == 5000
 
 
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_both_zeros_are_one_key_as_in_spark(kind: pa.DataType) -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([0.0, -0.0, None, 1.5], kind)], ["key"])
+    out, _, _ = run(ExchangeJob(keys=("key",), token=TOKEN), [[batch], [batch], [batch], [batch]])
+    received = [[key for (key,) in rows_of(batches)] for batches in out]
+    assert sorted(keys.count(0.0) for keys in received) == [0, 0, 0, 8]
+    assert [str(key) for keys in received for key in keys].count("-0.0") == 4, "the rows are unchanged"
+
+
 def test_more_partitions_than_tasks_are_refused_by_every_task() -> None:
     _, errors, _ = run(ExchangeJob(keys=("key",), into=3, token=TOKEN), [[], []])
     for error in errors:
@@ -155,6 +165,15 @@ def test_a_task_that_is_given_up_leaves_no_thread_and_tells_the_others() -> None
     assert not thread.is_alive()
     assert len(said) == 1
     assert not [each for each in threading.enumerate() if each.name.startswith("netstack 127")]
+
+
+def test_a_range_without_a_free_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EADDRINUSE, "cannot listen: Address already in use; choose another port")
+
+    monkeypatch.setattr("netstack.spark.ports.blocking.open_network", taken)
+    _, errors, _ = run(ExchangeJob(keys=("key",), token=TOKEN, ports=(7100, 7102)), [[]])
+    assert "no port from 7100 to 7102 is free at 127.0.0.1; each task needs one" in str(errors[0])
 
 
 def test_an_address_of_spark_is_a_host() -> None:

@@ -143,6 +143,7 @@ def test_options_are_checked(options: dict[str, str], says: str) -> None:
         ({"partition": "p"}, False, "needs the options address and partition"),
         ({"format": "msgpack"}, False, "no option 'format' to write"),
         ({"ports": "7100-x"}, False, "'x' is no port"),
+        ({"ports": "7110-7100"}, False, "the lower one first"),
         ({"address": "tcp://a:1,tcp://b:1", "partition": "p"}, False, "rows go to one Subscriber"),
         ({"address": "tcp://a:1", "partition": "p"}, True, "cannot be overwritten: give mode"),
     ],
