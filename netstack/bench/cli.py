@@ -100,7 +100,8 @@ def _run(words: tuple[str, ...], runners: Runners) -> int:
             app = _App(runners, words)
             return int(cli.main(list(words), prog_name="netstack-bench", standalone_mode=False, obj=app) or 0)
     except click.UsageError as error:
-        where = error.ctx.command_path if error.ctx is not None else "netstack-bench"
+        named = ["netstack-bench", *(word for word in words[:1] if word in cli.commands)]  # the parser knows no context
+        where = error.ctx.command_path if error.ctx is not None else " ".join(named)
         return _failed(f"{error.format_message()} (see: {where} --help)", 2, as_json)
     except ConfigError as error:
         return _failed(str(error), 2, as_json)

@@ -90,7 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(cli.main(words, prog_name="netstack", standalone_mode=False) or 0)
     except click.UsageError as error:
-        where = error.ctx.command_path if error.ctx is not None else "netstack"
+        named = ["netstack", *(word for word in words[:1] if word in _COMMANDS)]  # errors of the parser have no context
+        where = error.ctx.command_path if error.ctx is not None else " ".join(named)
         return _failed(f"{error.format_message()} (see: {where} --help)", 2, as_json)
     except ConfigError as error:
         return _failed(str(error), 2, as_json, getattr(error, "traceback", ""))

@@ -100,8 +100,9 @@ _FILE_NAMES: Final = {
 @click.option(
     "--allow",
     multiple=True,
-    metavar="PACKAGE.",
-    help="Also run functions of this package; repeatable. '*' allows every package.",
+    metavar="PACKAGE.|MODULE:",
+    help="Also run functions of this package (shop.) or of this module (words: or shop.daily:); repeatable. '*' allows"
+    " every package.",
 )
 @click.option("--allow-submitted", is_flag=True, default=None, help="Run packages that clients send with --ship.")
 @click.option(

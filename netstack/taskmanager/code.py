@@ -80,9 +80,11 @@ class AllowList:
         """
         if not self.allows(name) and root_package(name) not in shipped:
             allowed = ", ".join(f"{each}*" for each in self.prefixes) or "nothing"
+            module = name.partition(":")[0]
+            wanted = f"{root_package(name)}." if "." in module else f"{module}:"
             raise ConfigError(
-                f"{safe_repr(name, 120)} may not run on this TaskManager, which allows {allowed}; start it with --allow"
-                " PACKAGE. to allow your package"
+                f"{safe_repr(name, 120)} may not run on this TaskManager, which allows {allowed}; to allow it, start"
+                f" the TaskManager with --allow {safe_repr(wanted, 120)}"
             )
 
     def load(self, name: str, shipped: Iterable[str] = ()) -> Callable[..., Any]:

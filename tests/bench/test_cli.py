@@ -288,6 +288,11 @@ def test_no_command_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "netstack-bench: Missing command. (see: netstack-bench --help)\n"
 
 
+def test_a_flag_without_its_value_points_to_the_help_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--rate"]) == 2
+    assert capsys.readouterr().err.endswith("'--rate' requires an argument. (see: netstack-bench run --help)\n")
+
+
 def test_a_setting_that_only_the_runner_can_refuse_is_bad_usage_too(
     runners: FakeRunners, capsys: pytest.CaptureFixture[str]
 ) -> None:

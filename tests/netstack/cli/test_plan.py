@@ -22,6 +22,11 @@ def test_a_picture(capsys: pytest.CaptureFixture[str]) -> None:
     assert not shown.err
 
 
+def test_a_flag_without_its_value_points_to_the_help_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", EXAMPLE, "--slots"]) == 2
+    assert capsys.readouterr().err.endswith("'--slots' requires an argument. (see: netstack plan --help)\n")
+
+
 def test_a_job_file_as_a_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(CLICKS), "--format", "json", "--slots", "4", "--load-balance", "tasks"]) == 0
     document = json.loads(capsys.readouterr().out)

@@ -53,6 +53,13 @@ def test_a_name_that_is_not_on_the_list_is_not_even_imported(name: str) -> None:
         JOBS.load(name)
 
 
+@pytest.mark.parametrize(("name", "wanted"), [("words:job", "words:"), ("shop.daily.words:job", "shop.")])
+def test_the_refusal_names_the_flag_that_allows_the_name(name: str, wanted: str) -> None:
+    with pytest.raises(ConfigError, match=f"start the TaskManager with --allow '{wanted}'$"):
+        JOBS.check(name)
+    AllowList([wanted]).check(name)
+
+
 def test_allowed_names_are_loaded() -> None:
     assert JOBS.load("userjobs.jobs:words").__name__ == "words"
     assert JOBS.load("netstack.bench.mesh.invokables:source").__name__ == "source"
