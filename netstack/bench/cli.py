@@ -265,8 +265,8 @@ def _run_grid(app: _App, place: Place, grid: Grid, output: Path | None, as_json:
 def emulation(app: _App, /, repeats: int, seed: int, output: Path | None, as_json: bool) -> int:
     """Measure sixteen settings on a real Flink, on netstack --as flink, and on netstack with its own policies.
 
-    The default takes about 13 minutes. Needs a JDK and Flink's jars: pip install 'netstack[flink]'. For cells of
-    your own: netstack-bench sweep --peer flink.
+    The default takes about 13 minutes. Needs a JDK and Flink's jars: pip install 'apache-flink-libraries==2.3.0'.
+    For cells of your own: netstack-bench sweep --peer flink.
     """
     from .peers.flink.cells import CELLS
 

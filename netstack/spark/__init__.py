@@ -7,7 +7,7 @@
 - `plain_errors` turns Spark's errors into one sentence, `SparkFailed`.
 
 Names are imported when they are first used, because executors import this package too, and pyspark may be missing
-(`pip install 'netstack[spark]'`).
+(`pip install 'pyspark>=4.2' 'pandas>=2.2.2,<3' 'pyarrow>=18'`).
 """
 
 from __future__ import annotations

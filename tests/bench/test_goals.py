@@ -136,7 +136,7 @@ def test_subtasks_are_shared_out_among_taskmanagers(count: int, parallelism: int
 @pytest.mark.parametrize("engine", ["loop", "queue", "bytewax"])
 def test_the_text_of_the_word_count_is_counted_right(engine: str, tmp_path: Path) -> None:
     if engine == "bytewax":
-        pytest.importorskip("bytewax", reason="pip install netstack[more-peers]")
+        pytest.importorskip("bytewax", reason="pip install '.[more-peers]'")
     path = tmp_path / "words"
     counts = write_words(path, 40_000)
     assert Counter(path.read_text().split()) == counts
@@ -172,7 +172,7 @@ def test_rows_are_sent_to_the_same_subtask_one_by_one_and_as_arrays(tmp_path: Pa
 @pytest.mark.parametrize("engine", ["netstack", "duckdb", "polars", "dask"])
 def test_every_engine_sorts_the_same_rows(engine: str) -> None:
     if engine != "netstack":
-        pytest.importorskip(engine, reason="pip install netstack[more-peers]")
+        pytest.importorskip(engine, reason="pip install '.[more-peers]'")
     assert measure_job("sort", engine, {}, 0.05)["records_per_s"] > 0
 
 

@@ -22,3 +22,10 @@ def test_modules_that_a_document_names_exist(document: str) -> None:
         if not any(path.exists() or path.with_suffix(".py").exists() for path in paths)
     ]
     assert not missing, f"{document} names modules that do not exist: {', '.join(sorted(missing))}"
+
+
+def test_nobody_is_told_to_install_netstack_from_an_index() -> None:
+    """No index has it, so the name there may be anybody's."""
+    files = [*ROOT.glob("*.md"), *(ROOT / "netstack").rglob("*.md"), *(ROOT / "netstack").rglob("*.py")]
+    files += [*(ROOT / "tools").rglob("*.md"), *(ROOT / "tools").rglob("*.py")]
+    assert [str(path) for path in files if re.search(r"pip install ['\"]?netstack", path.read_text())] == []

@@ -9,7 +9,7 @@
 service in `java/` starts: tasks write to it over a Unix socket, and it serves their partitions to Flink's own input
 gates. What is in between is in README.md beside this file.
 
-Needs Flink's jars and a JDK: pip install 'netstack[flink,metrics]'.
+Needs Flink's jars and a JDK: pip install 'apache-flink-libraries==2.3.0' 'prometheus_client>=0.20'.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def installed(rows: Sequence[Row], report: Callable[[str], None]) -> list[Row]:
         else:
             left.append(row)
     if not left:
-        raise ConfigError("no peer of these rows is installed: pip install netstack[peers,more-peers,flink]")
+        raise ConfigError("no peer of these rows is installed; in a checkout: pip install '.[peers,more-peers,flink]'")
     return left
 
 
