@@ -17,6 +17,7 @@ import click
 import trio
 
 from ..errors import ConfigError, ConnectionLost, NetstackError
+from ..schedule.plan.words import counted
 from ..web.history import History
 from ..web.recording import read_recording, recorded
 from .job import job_parameters
@@ -79,7 +80,7 @@ def record(
         )
     trio.run(_record, target, secret_file, output, seconds_s)
     count = read_recording(output).number
-    click.echo(f"wrote {count} snapshots to {output}; to view them: netstack replay {output}", err=True)
+    click.echo(f"wrote {counted(count, 'snapshot')} to {output}; to view them: netstack replay {output}", err=True)
     return 0
 
 

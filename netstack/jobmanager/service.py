@@ -36,6 +36,7 @@ from ..runtime.control_port import ERROR_CHARACTERS, ControlPort, answer_questio
 from ..runtime.threads import InThread, background_tasks, in_thread
 from ..safe_text import safe_text
 from ..schedule.descriptors.blob_store import MemoryBlobStore
+from ..schedule.plan.words import counted
 from ..schedule.slots.slots import PhysicalSlot, SlotDemand
 from ..transport import Listener, transport_for
 from ..version import __version__
@@ -262,7 +263,10 @@ class JobManager:
         self.slots.register(name, taskmanager.slots)
         self.datasets.registered(taskmanager)
         LOGGER.info(
-            "TaskManager %s registered, at %s with %d slots", name, taskmanager.location.address, taskmanager.slots
+            "TaskManager %s registered, at %s with %s",
+            name,
+            taskmanager.location.address,
+            counted(taskmanager.slots, "slot"),
         )
         return taskmanager
 

@@ -312,6 +312,6 @@ def _secrets_differ(stream: ByteStream, ours: str = "") -> AuthenticationFailed:
 def _closed(stream: ByteStream, why: str = "") -> AuthenticationFailed:
     return AuthenticationFailed(
         Refusal.CLOSED,
-        f"{stream.peer} closed the connection before the shared secret was proven{why}: it uses no secret, accepts no"
-        " more connections, or has ended",
+        f"{stream.peer} closed the connection before the shared secret was proven{why}: it uses no secret, or TLS where"
+        " this side does not, accepts no more connections, or has ended",
     )

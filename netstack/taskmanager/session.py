@@ -19,7 +19,7 @@ from ..control.codec import Message, Plain
 from ..control.link import MessageLink
 from ..control.messages import AskDetails, AskStacks, AskStatistics, BlobPart, CloseJob, DropDataset, OpenJob, Refused
 from ..control.reports import JobClosed, JobRefused, Stacks, Statistics
-from ..errors import ConfigError, ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError, RequestRefused
+from ..errors import ConfigError, ErrorCode, NetstackError, RemoteProtocolError, RequestRefused
 from ..runtime.causes import root_cause
 from ..safe_text import safe_error, safe_text
 from .blobs import BlobFetcher, BlobPlaces
@@ -95,19 +95,24 @@ class ControlSession:
 
         Cancellation: closes every job of the session.
         """
-        reason = _STOPPING
+        reason, level = _STOPPING, logging.DEBUG
         async with trio.open_nursery() as nursery:
             try:
                 while True:
                     self._carry_out(await self._link.receive(), nursery)
             except NetstackError as error:
                 reason = safe_error(error)
+                level = logging.WARNING if isinstance(error, RequestRefused) else logging.DEBUG
             finally:
                 self._blobs.lost(f"the connection to {self._link.peer} is lost")
                 for job in list(self._jobs.values()):
                     job.close(reason)
-        level = logging.INFO if self._has_opened_jobs else logging.DEBUG
-        LOGGER.log(level, "%s disconnected: %s", safe_text(self._link.peer), reason)
+        LOGGER.log(
+            max(level, logging.INFO if self._has_opened_jobs else logging.DEBUG),
+            "%s disconnected: %s",
+            safe_text(self._link.peer),
+            reason,
+        )
 
     def _carry_out(self, message: Message, nursery: trio.Nursery) -> None:
         match message:
@@ -181,11 +186,11 @@ def job_of(message: Message, peer: str) -> str:
     """Returns the id of the job that a message concerns.
 
     Raises:
-        ConnectionLost: the message rejects this TaskManager.
+        RequestRefused: the message rejects this TaskManager.
         RemoteProtocolError: the message has no job id.
     """
     if isinstance(message, Refused):
-        raise ConnectionLost(f"{peer} rejected this TaskManager: {safe_text(message.text, 800)}")
+        raise RequestRefused(f"{peer} rejected this TaskManager: {safe_text(message.text, 800)}")
     job_id: str | None = getattr(message, "job_id", None)
     if job_id is None:
         raise RemoteProtocolError(

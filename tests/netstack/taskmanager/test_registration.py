@@ -77,6 +77,16 @@ async def test_it_registers_and_registers_again_whenever_the_jobmanager_was_lost
         assert len(sessions) == 1, "the same process"
 
 
+async def test_why_the_jobmanager_rejects_it_is_in_its_log(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with listening() as (address, accept), settings(jobmanager=address):
+        driver = await accept()
+        await driver.link.refuse("start it with TLS")
+        await accept()
+    assert "rejected this TaskManager: start it with TLS" in caplog.text
+
+
 async def test_memory_that_the_system_does_not_give_refuses_the_job_and_ends_nobody(autojump_clock: MockClock) -> None:
     async with listening() as (address, accept), settings(jobmanager=address, memory_bytes=1 << 60) as manager:
         driver = await accept()
