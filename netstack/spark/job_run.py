@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import secrets
 import sys
 import threading
@@ -48,6 +49,7 @@ from .exchange_frame import check_session
 from .failures import FailureExplanation, SparkFailed, explain, spark_errors
 from .ship import import_anew, ship, ship_package
 
+LOGGER: Final = logging.getLogger("netstack.spark")
 _OWN: Final = frozenset({"netstack"})
 _PAUSE_S: Final = 1.0
 _LOOK_S: Final = 0.2
@@ -76,23 +78,31 @@ class TaskManagerJob:
     max_record_bytes: int | None = None
     archives: dict[str, str] = field(default_factory=dict)
 
+    def config(self, host: str, rank: int) -> TaskManagerConfig:
+        """Returns the settings of the TaskManager in a task. Raises ConfigError if one has a wrong value."""
+        if self.slots_in not in ("processes", "loop"):
+            raise ConfigError(f"slots_in={self.slots_in!r} is unknown; give processes or loop")
+        config = TaskManagerConfig(
+            listen=f"tcp://{host}:0",
+            jobmanager=self.jobmanager,
+            name=f"spark-{rank}",
+            slots=self.slots,
+            memory_bytes=self.memory_bytes,
+            secret=Secret(self.token),
+            allow=("*",),  # only this run has the secret
+        )
+        if self.max_record_bytes is None:
+            return config
+        return dataclasses.replace(
+            config, network=dataclasses.replace(config.network, max_record_bytes=self.max_record_bytes)
+        )
+
 
 def serve_taskmanager(job: TaskManagerJob, _: Iterator[Any]) -> Iterator[Any]:
     """Runs a TaskManager until Spark ends it; the function that `mapPartitions` gets."""
     task = BarrierTask.current()
     import_anew(job.archives)
-    config = TaskManagerConfig(
-        listen=f"tcp://{task.host}:0",
-        jobmanager=job.jobmanager,
-        name=f"spark-{task.rank}",
-        slots=job.slots,
-        memory_bytes=job.memory_bytes,
-        secret=Secret(job.token),
-        allow=("*",),  # only this run has the secret
-    )
-    if job.max_record_bytes is not None:
-        network = dataclasses.replace(config.network, max_record_bytes=job.max_record_bytes)
-        config = dataclasses.replace(config, network=network)
+    config = job.config(task.host, task.rank)
     processes = None
     if job.slots_in == "processes":
         settings = SlotSettings(config=config)
@@ -143,7 +153,7 @@ def run(
     Raises:
         JobFailed: the job failed; the text is the root cause.
         SparkFailed: the stage cannot run; the text is one sentence.
-        ConfigError: the session cannot run barrier stages.
+        ConfigError: the session cannot run barrier stages, or a setting has a wrong value.
         LocalProtocolError: it was called inside trio.
 
     Ctrl-C cancels the stage and raises KeyboardInterrupt.
@@ -185,6 +195,10 @@ class SparkCluster:
         return await self.client.wait(job_id)
 
 
+def _warn(why: str) -> None:
+    LOGGER.warning("the TaskManagers have ended and are started again: %s", why)
+
+
 @asynccontextmanager
 async def open_spark_cluster(
     spark: Any,
@@ -198,7 +212,7 @@ async def open_spark_cluster(
     max_record_bytes: int | None = None,
     packages: Iterable[str] = (),
     start_timeout_s: float = 120.0,
-    on_lost: Callable[[str], None] = lambda why: None,
+    on_lost: Callable[[str], None] = _warn,
 ) -> AsyncIterator[SparkCluster]:
     """Opens a cluster for a block: a JobManager in this process, and TaskManagers as tasks of a barrier stage.
 
@@ -213,11 +227,11 @@ async def open_spark_cluster(
         max_record_bytes: as for `run`.
         packages: names or paths of packages to ship.
         start_timeout_s: as for `run`.
-        on_lost: called with the reason when a stage has ended and is started again.
+        on_lost: called with the reason when a stage has ended and is started again; by default it is logged.
 
     Raises:
         SparkFailed: the stage cannot run.
-        ConfigError: the session cannot run barrier stages, or a package is missing.
+        ConfigError: the session cannot run barrier stages, a setting has a wrong value, or a package is missing.
 
     Cancellation, and the end of the block, cancel the stage.
     """
@@ -225,7 +239,7 @@ async def open_spark_cluster(
     driver = classic_driver(spark, "a job on Spark")
     check_session(driver)
     context = spark.sparkContext
-    count = taskmanagers or driver.slots()
+    count = driver.slots() if taskmanagers is None else taskmanagers
     if count < 1:
         raise ConfigError(f"taskmanagers={count}; the least is 1")
     secret = Secret.generate()
@@ -252,6 +266,7 @@ async def open_spark_cluster(
                 max_record_bytes=max_record_bytes,
                 archives=archives,
             )
+            settings.config(host, 0)  # refuses wrong values here: a stage that fails is started again
             stage = _Stage(spark, settings, count)
             stack.callback(stage.end)
             nursery = await stack.enter_async_context(background_tasks())

@@ -19,7 +19,7 @@ from workers import listening, silent
 
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.cli import main
-from netstack.errors import JobFailed, RequestRefused
+from netstack.errors import ConfigError, JobFailed, RequestRefused
 from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
@@ -69,6 +69,17 @@ def test_a_job_runs_on_executors_and_goes_on_when_one_is_killed(spark: Any, tmp_
     (savepoint,) = (tmp_path / "checkpoints").iterdir()
     with pytest.raises(RequestRefused, match="operator 'count', but job 'on spark' has no such operator"):
         run(spark, counting("tally"), taskmanagers=2, slots=1, from_savepoint=str(savepoint))
+
+
+def test_wrong_settings_are_refused_before_a_stage_starts_which_would_fail_and_start_again(spark: Any) -> None:
+    for wrong, says in (
+        ({"slots": 0}, "slots 0: must be 1"),
+        ({"taskmanagers": 0}, "taskmanagers=0; the least is 1"),
+        ({"memory_bytes": 1}, "the minimum is 1MiB"),
+        ({"slots_in": "threads"}, "slots_in='threads' is unknown; give processes or loop"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            run(spark, counting(), **wrong)
 
 
 def test_a_record_that_is_too_long_is_refused_by_the_limit_that_was_given(spark: Any) -> None:
