@@ -24,6 +24,7 @@ import trio
 from ..config import NetworkConfig
 from ..errors import ConfigError
 from ..runtime.authentication import Secret
+from ..runtime.causes import root_cause
 from ..taskmanager.config import CONNECT_TIMEOUT_S, TaskManagerConfig
 from ..taskmanager.fork_server import start_fork_server
 from ..taskmanager.memory import short_collections
@@ -210,6 +211,11 @@ def taskmanager(config_file: Path | None, until_eof: bool, log_kind: str, as_jso
             sys.path.append("")  # finds the modules of jobs in the current directory, as `netstack submit` does
     try:
         trio.run(_serve, config, metrics, processes, as_json, until_eof)
+    except BaseExceptionGroup as group:
+        root = root_cause(group)
+        if isinstance(root, OSError):  # a port that is taken
+            raise root from None
+        raise
     finally:
         if processes is not None:
             processes.close()

@@ -142,9 +142,8 @@ async def bind_metrics(address: str, *, detailed: bool, secret: Secret | None = 
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         code = getattr(error, "errno", None) or errno.EADDRNOTAVAIL
-        raise OSError(
-            code, f"cannot serve metrics at {address}: {reason}; choose another port, or 0 for a free one"
-        ) from error
+        where = "another port, or 0 for a free one" if code == errno.EADDRINUSE else "an address of this host"
+        raise OSError(code, f"cannot serve metrics at {address}: {reason}; choose {where}") from error
     return MetricsServer(server, registry, host, detailed=detailed)
 
 

@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import re
 import secrets
@@ -50,7 +51,7 @@ from ..safe_text import safe_error, safe_repr
 from ..schedule.descriptors.shuffle import is_of_job
 from .fork_server import ForkServer
 from .slot_child import STOP_S, SlotChild, place_text
-from .slot_settings import PORT_TAKEN
+from .slot_settings import METRICS_TAKEN, PORT_TAKEN
 from .stacks import Frame
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
@@ -272,6 +273,11 @@ class Slot:
                 )
             else:
                 self.url = self._another_port(self.number, self.url)
+        if code == METRICS_TAKEN:
+            text = f"cannot serve the metrics of slot {self.number} at {self._metrics}: another process uses the port"
+            if not self.ready.is_set():
+                raise OSError(errno.EADDRINUSE, f"{text}; choose another --metrics, or port 0")
+            LOGGER.warning("%s; retrying", text)
         return greeted.is_set()
 
     async def _talk(self, child: SlotChild, nursery: trio.Nursery, greeted: trio.Event, heard_all: trio.Event) -> None:

@@ -44,7 +44,7 @@ from .job_scope import OnMade
 from .memory import short_collections
 from .runner import open_taskmanager
 from .service import TaskManager
-from .slot_settings import HEARTBEAT, HEARTBEAT_S, PORT_TAKEN, STACK_SIGNAL, SlotSettings
+from .slot_settings import HEARTBEAT, HEARTBEAT_S, METRICS_TAKEN, PORT_TAKEN, STACK_SIGNAL, SlotSettings
 
 _TEXT: Final = (
     b"a process that an operator forked (%d) returned to netstack and is ended; end it with os._exit, or start it with"
@@ -115,8 +115,11 @@ def slot_main(settings: SlotSettings, request: dict[str, Any], descriptors: list
         trio.run(_serve, config, request["metrics"], link, clock, on_made)
     except BaseException as error:
         root = root_cause(error)
-        if isinstance(root, OSError) and root.errno == PORT_TAKEN and request["url"] in str(root):
-            return PORT_TAKEN
+        if isinstance(root, OSError) and root.errno == PORT_TAKEN:
+            if request["url"] in str(root):
+                return PORT_TAKEN
+            if request["metrics"] is not None:
+                return METRICS_TAKEN
         raise
     return 0
 

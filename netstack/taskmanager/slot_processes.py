@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import socket
 import tempfile
 from functools import partial
@@ -168,7 +167,7 @@ class SlotProcesses:
             raise OSError(
                 error.errno,
                 f"cannot listen at {url}, the data port of slot {slot}:"
-                f" {os.strerror(error.errno or 0)}; slots use the ports after that of --listen",
+                f" {error.strerror or error}; slots use the ports after that of --listen",
             ) from error
         host = parts.netloc.rpartition(":")[0]
         return parts._replace(netloc=f"{host}:{reserved.getsockname()[1]}").geturl()

@@ -73,6 +73,9 @@ STACK_SIGNAL: Final = signal.SIGRTMIN + 5
 PORT_TAKEN: Final = errno.EADDRINUSE
 """Exit code of a slot process whose port is in use by another process."""
 
+METRICS_TAKEN: Final = PORT_TAKEN + 1
+"""Exit code of a slot process whose metrics port is in use by another process."""
+
 SLOTS_AT_MOST: Final = 256
 """Maximum number of slot processes of a TaskManager: about 5 GiB of memory when all run."""
 

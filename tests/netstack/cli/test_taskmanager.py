@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -179,6 +180,18 @@ def test_an_address_that_is_taken_is_told(capsys: pytest.CaptureFixture[str]) ->
         port = taken.getsockname()[1]
         assert main(["taskmanager", "--listen", f"tcp://127.0.0.1:{port}"]) == 1
     assert str(port) in capsys.readouterr().err
+
+
+def test_a_slots_metrics_port_that_is_taken_ends_it_with_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        words = ["taskmanager", "--listen", "tcp://127.0.0.1:0", "--slots", "1", "--metrics", place]
+        ended = subprocess.run(
+            [sys.executable, "-m", "netstack.cli", *words], capture_output=True, text=True, timeout=60, check=False
+        )
+    (line,) = ended.stderr.splitlines()
+    assert f"cannot serve the metrics of slot 0 at {place}: another process uses the port" in line
+    assert ended.returncode == 1
 
 
 def test_what_is_unknown_is_a_setting_error() -> None:
