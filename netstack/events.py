@@ -104,7 +104,8 @@ class UserEvent:
     payload: bytes = b""
 
 
-Event: TypeAlias = "EndOfPartition | EndOfData | CheckpointBarrier | CancelCheckpointMarker | UserEvent"
+Event: TypeAlias = EndOfPartition | EndOfData | CheckpointBarrier | CancelCheckpointMarker | UserEvent
+"""What a reader yields beside records; `isinstance(item, Event)` tells them apart."""
 
 EVENTS: Final = (EndOfPartition, EndOfData, CheckpointBarrier, CancelCheckpointMarker, UserEvent)
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import netstack
 from netstack.errors import ErrorCode, RemoteProtocolError
 from netstack.events import (
     MAX_EVENT_BYTES,
@@ -91,3 +92,9 @@ def test_what_a_type_means() -> None:
         DataType.TIMEOUTABLE_ALIGNED_BARRIER,
         DataType.BLOCKING_EVENT,
     ]
+
+
+def test_what_a_reader_yields_is_told_apart_from_records() -> None:
+    assert isinstance(UserEvent("watermark"), netstack.Event)
+    assert isinstance(CheckpointBarrier(1), netstack.Event)
+    assert not isinstance(b"a record", netstack.Event)
