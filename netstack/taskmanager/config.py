@@ -10,7 +10,7 @@ from typing import Final, final
 from ..config import MIB, NetworkConfig
 from ..errors import ConfigError
 from ..runtime.authentication import Secret
-from ..transport import is_private
+from ..transport import is_private, transport_for, url_parts
 from .blob_reader import CACHE_BYTES
 
 CONNECT_TIMEOUT_S: Final = 60.0
@@ -88,6 +88,12 @@ class TaskManagerConfig:
         for name in ("handshake_timeout_s", "heartbeat_timeout_s", "cancellation_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)}: must be more than 0 seconds")
+        for each in () if self.jobmanager is None else self.jobmanager.split(","):
+            url = each if "://" in each else f"tcp://{each}"
+            transport_for(url)
+            parts = url_parts(url)
+            if parts.scheme.endswith("tcp") and (not parts.hostname or parts.port is None):
+                raise ConfigError(f"--jobmanager {each!r}: needs a host and a port, such as 10.0.0.1:6120")
         for url in filter(None, (self.listen, self.control)):
             if self.secret is None and not is_private(url):
                 raise ConfigError(
