@@ -171,7 +171,7 @@ class StreamPoller:
             if time.monotonic() > until_s:
                 raise ConnectionLost(
                     f"the publisher of stream {self._stream!r} at {missing[0]} has not answered:"
-                    f" {self._errors.get(missing[0]) or 'no Publisher of this name is there'}"
+                    f" {str(self._errors.get(missing[0], '')) or 'no Publisher of this name is there'}"
                 )
             time.sleep(_RETRY_DELAY_S)
 

@@ -62,6 +62,8 @@ _LAST_LINE: Final = re.compile(r"^(\w[\w.]*(?:Error|Exception|Failed|Lost|Refuse
 _RAISED: Final = re.compile(  # the end of a Python traceback, whatever the class is called
     r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\w[\w.<>]*)(?:: ?(.*))?$", re.MULTILINE
 )
+_OF_DRIVER: Final = ("PYTHON_DATA_SOURCE_ERROR", "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR")
+"""Errors of a data source that runs in the driver, not in a task."""
 
 
 class SparkFailed(NetstackError):
@@ -140,8 +142,8 @@ def explain(
             rest = text.partition(sentence)[2].splitlines()
             sentence += f" {next((line.strip() for line in rest if line.strip()), '')}"
         raised = ": ".join(filter(None, (kind.rpartition(".")[2], sentence)))
-        # Spark analyses a query in the driver, before there are tasks.
-        return FailureExplanation(raised if _is_analysis(error) else f"a {task} failed: {raised}", is_final=False)
+        is_of_driver = any(mark in text for mark in _OF_DRIVER)
+        return FailureExplanation(raised if is_of_driver else f"a {task} failed: {raised}", is_final=False)
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     return FailureExplanation(f"Spark: {first}", is_final=False)
 
@@ -191,12 +193,6 @@ def _host(text: str, hosts: Mapping[str, str]) -> str:
         return named[1]
     executor = _EXECUTOR.search(text)
     return hosts.get(executor[1], "") if executor else ""
-
-
-def _is_analysis(error: BaseException) -> bool:
-    from pyspark.errors import AnalysisException
-
-    return isinstance(error, AnalysisException)
 
 
 def _text(error: BaseException) -> str:

@@ -76,7 +76,7 @@ class Publisher:
         self,
         network: blocking.NetworkEnvironment,
         name: str,
-        folder: Path,
+        folder: str | Path,
         *,
         subpartitions: int = 1,
         resume: int | None = None,
@@ -94,6 +94,7 @@ class Publisher:
             raise ConfigError(f"stream {name!r} has no consumers: name at least one query in consumers=")
         if subpartitions < 1 or max_epochs < 1:
             raise ConfigError(f"subpartitions={subpartitions}, max_epochs={max_epochs}; the least is 1")
+        folder = Path(folder)
         self._network = network
         self._name = name
         self._folder = folder

@@ -78,6 +78,8 @@ def open_session(settings: SparkSettings) -> Iterator[Any]:
         finally:
             start.end()
             start.join()
+    if settings.log_file is None:
+        log.unlink(missing_ok=True)  # no error names it
 
 
 @final

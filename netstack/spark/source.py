@@ -61,7 +61,7 @@ from .consumer import read_subpartition
 from .ship import ship
 from .sink import MicroBatchWriter, TableWriter
 from .source_options import FORMAT, Settings, sink_settings
-from .stream_reader import EpochReader, Slice, rows_of
+from .stream_reader import EpochReader, RefusingReader, Slice, rows_of
 
 
 @final
@@ -82,14 +82,13 @@ class NetstackDataSource(DataSource):
         return PartitionReader(Settings.of(self.options), schema)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - pyspark's name
-        """Returns the reader of a published stream.
-
-        Raises:
-            ConfigError: an option has a wrong value.
-        """
-        settings = Settings.of(self.options)
-        if settings.endpoints[0].dialect != NATIVE_DIALECT:
-            raise ConfigError(f"a published stream has the dialect {NATIVE_DIALECT}: leave out the option dialect")
+        """Returns the reader of a published stream, or one that refuses a wrong option at its first call."""
+        try:
+            settings = Settings.of(self.options)
+            if settings.endpoints[0].dialect != NATIVE_DIALECT:
+                raise ConfigError(f"a published stream has the dialect {NATIVE_DIALECT}: leave out the option dialect")
+        except ConfigError as error:
+            return RefusingReader(error)
         return EpochReader(settings, schema)
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:

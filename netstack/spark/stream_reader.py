@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ..errors import NetstackError, RecordError
+from ..errors import ConfigError, NetstackError, RecordError
 from .consumer import StreamPoller, read_epoch
 from .epoch_protocol import StreamState
 from .source_options import Settings
@@ -185,6 +185,33 @@ class EpochReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         LOGGER.warning("%s: %s; the query continues at epoch %d", where, lost, state.first)
         return state.first
+
+
+@final
+class RefusingReader(DataSourceStreamReader):
+    """Raises an error at its first call.
+
+    If `streamReader` itself raises, pyspark reports an UnboundLocalError of its own in place of the reason.
+    """
+
+    def __init__(self, error: ConfigError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - pyspark's names, here and below
+        """Raises the error, for a new query."""
+        raise self._error
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """Raises the error, for a query that continues."""
+        raise self._error
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """Raises the error, for a query that repeats a micro-batch."""
+        raise self._error
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        """Raises the error; never called, because there are no partitions."""
+        raise self._error
 
 
 class _Room:

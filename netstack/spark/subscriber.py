@@ -82,7 +82,7 @@ class Subscriber:
         self,
         address: str,
         name: str,
-        folder: Path,
+        folder: str | Path,
         *,
         resume: int | None = None,
         max_epochs: int = 16,
@@ -96,7 +96,7 @@ class Subscriber:
                 f"{address} is reachable from other hosts, where anyone could write to it: give a secret"
                 " (Secret.from_file), and writers the option secretFile; or listen on 127.0.0.1"
             )
-        self._folder = EpochFolder(folder, resume)
+        self._folder = EpochFolder(Path(folder), resume)
         self._next = self._folder.processed
         self._name = name
 

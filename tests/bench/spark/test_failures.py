@@ -91,7 +91,8 @@ def test_an_error_of_a_worker_is_explained_whatever_its_class_is_called(raised: 
 
 
 def test_an_error_before_there_are_tasks_is_none_of_a_task_and_an_unknown_format_says_what_to_call() -> None:
-    refused = AnalysisException(RAISED.format("netstack.errors.ConfigError: no option 'adress'"))
+    raised = RAISED.format("netstack.errors.ConfigError: no option 'adress'")
+    refused = AnalysisException(f"[PYTHON_DATA_SOURCE_ERROR] Failed to initialize Python data source reader: {raised}")
     assert explain(refused, tasks=2, python="p").text == "ConfigError: no option 'adress'"
     unknown = ValueError("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: netstack. Make sure the provider")
     assert "netstack.spark.register(spark)" in explain(unknown, tasks=2, python="p").text

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from netstack.bench.spark.spec import SparkSpec
 from netstack.errors import ConfigError
+from netstack.spark.session import open_session
 from netstack.spark.settings import SparkSettings
 
 
@@ -88,3 +94,28 @@ def test_the_settings_of_a_run_name_it() -> None:
 def test_what_nodes_cannot_do_is_refused_naming_the_flag(settings: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         SparkSpec(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_temporary_log_is_kept_only_for_an_error_that_names_it(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Start:
+        def __init__(self, settings: SparkSettings, scratch: Path, log: Path) -> None:
+            log.write_text("Spark's output")
+
+        def session(self) -> Any:
+            return SimpleNamespace(stop=lambda: None)
+
+        def end(self) -> None: ...
+
+        join = end
+
+    monkeypatch.setattr("netstack.spark.session._Start", Start)
+    monkeypatch.setattr("netstack.spark.session.check_spark", lambda: None)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(ZeroDivisionError) if fails else nullcontext(), open_session(SparkSettings()):
+        assert list(tmp_path.glob("*.log"))
+        if fails:
+            raise ZeroDivisionError
+    assert bool(list(tmp_path.iterdir())) is fails

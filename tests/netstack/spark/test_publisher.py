@@ -219,6 +219,14 @@ def test_all_publishers_are_asked_at_once_and_none_is_waited_for_long(tmp_path: 
             poller.wait_for_all()
 
 
+def test_a_stream_that_nobody_publishes_is_no_puzzle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netstack.spark.consumer._ANSWER_S", 0.05)
+    with blocking.open_network("tcp://127.0.0.1:0") as network:
+        poller = StreamPoller("s", "spark", [StreamLocation(address=network.address, retry_s=0)])
+        with contextlib.closing(poller), pytest.raises(ConnectionLost, match="not answered: no Publisher of this name"):
+            poller.wait_for_all()
+
+
 def test_a_worker_that_comes_back_offers_what_was_stored_and_makes_the_rest_again(tmp_path: Path) -> None:
     with blocking.open_network("tcp://127.0.0.1:0") as network:
         publisher = Publisher(network, "s", tmp_path)

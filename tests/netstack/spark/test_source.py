@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,10 @@ def test_available_now_reads_all_that_waits_and_two_queries_do_not_take_from_eac
 def test_options_are_checked(options: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Settings.of(options)
+    reader = NetstackDataSource(options).streamReader(None)  # pyspark loses an error of this call
+    for call in (reader.initialOffset, partial(reader.partitions, {}, {})):
+        with pytest.raises(ConfigError, match=says):
+            call()
 
 
 @pytest.mark.parametrize(
