@@ -54,6 +54,8 @@ class Settings:
         """Parses the options of reading. Raises ConfigError if an option is missing, unknown, or has a wrong value."""
         addresses, partition = _places(options, _SOURCE_OPTIONS, "to read")
         starting = options.get("startingEpoch", _STARTS[0])
+        if starting not in _STARTS and not starting.isdecimal():
+            raise ConfigError(f"option startingEpoch={starting!r}: give oldest, latest or the number of an epoch")
         endpoints = tuple(_location(options, address) for address in addresses)
         try:
             endpoints[0].record_format()
@@ -64,7 +66,7 @@ class Settings:
             partition=partition,
             subpartitions=_number(options, "subpartitions", 1, 1),
             consumer=check_consumer(options.get("consumer", DEFAULT_CONSUMER)),
-            starting_epoch=starting if starting in _STARTS else _number(options, "startingEpoch", 0, 0),
+            starting_epoch=starting if starting in _STARTS else int(starting),
             fails_on_data_loss=_choice(options, "failOnDataLoss", ("true", "false")) == "true",
             max_epochs=_number(options, "maxEpochs", 16, 1),
             max_rows=_number(options, "maxRows", 1, 1) if "maxRows" in options else None,

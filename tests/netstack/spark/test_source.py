@@ -121,7 +121,10 @@ def test_available_now_reads_all_that_waits_and_two_queries_do_not_take_from_eac
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"address": "tcp://h:1", "partition": "p", "startingEpoch": "newest"}, "startingEpoch='newest'"),
+        (
+            {"address": "tcp://h:1", "partition": "p", "startingEpoch": "newest"},
+            "startingEpoch='newest': give oldest, latest or",
+        ),
         ({"address": "tcp://h:1", "partition": "p", "failOnDataLoss": "no"}, "give true or false"),
         ({"address": "tcp://h:1", "partition": "p", "consumer": "a?b"}, "consumer 'a.b': give 1 to 64"),
         ({"address": "tcp://h:1"}, "needs the options address and partition"),
