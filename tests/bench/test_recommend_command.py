@@ -164,7 +164,13 @@ def test_results_of_one_repeat_do_not_decide(
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [("10GbE:0.5ms", (1_250_000_000, 0.0005)), ("100MiB:10ms", (100 << 20, 0.01)), ("2ms", (None, 0.002))],
+    [
+        ("10GbE:0.5ms", (1_250_000_000, 0.0005)),
+        ("100MiB:10ms", (100 << 20, 0.01)),
+        ("100mbit:20ms", (12_500_000, 0.02)),
+        ("2.5Gbit/s:20ms", (312_500_000, 0.02)),
+        ("2ms", (None, 0.002)),
+    ],
 )
 def test_a_network_is_a_rate_and_a_round_trip(text: str, found: tuple[int | None, float]) -> None:
     assert parse_network(text) == found
@@ -173,6 +179,8 @@ def test_a_network_is_a_rate_and_a_round_trip(text: str, found: tuple[int | None
 def test_a_rate_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError):
         parse_rate("0MB/s")
+    with pytest.raises(ConfigError, match=r"'fast': write a rate such as 100MB/s, 100Mbit or 10GbE"):
+        parse_rate("fast")
     assert parse_rate("200MB/s") == 200_000_000
 
 

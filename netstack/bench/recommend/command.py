@@ -32,22 +32,26 @@ from .lines import lines, memory_bytes, settings_of, spec_of
 from .measure import Measurer
 from .search import LADDER_S, Search
 
-_ETHERNET: Final = re.compile(r"(\d+(?:\.\d+)?)GbE", re.IGNORECASE)
+_BITS: Final = re.compile(r"(\d+(?:\.\d+)?)([MG])(?:bit|bE)(?:/s)?", re.IGNORECASE)
+_BITS_PER_S: Final = {"m": 1e6, "g": 1e9}
 
 
 def parse_rate(text: str) -> int:
-    """Bytes a second of `200MB/s`, `100MiB`, `10GbE`. Raises ConfigError if it is none of these."""
-    ethernet = _ETHERNET.fullmatch(text.strip())
-    if ethernet is not None:
-        return round(float(ethernet[1]) * 1e9 / 8)
-    rate = parse_size(text.strip().removesuffix("/s"))
+    """Bytes a second of `200MB/s`, `100MiB`, `10GbE`, `100Mbit`. Raises ConfigError if it is none of these."""
+    bits = _BITS.fullmatch(text.strip())
+    if bits is not None:
+        return round(float(bits[1]) * _BITS_PER_S[bits[2].lower()] / 8)
+    try:
+        rate = parse_size(text.strip().removesuffix("/s"))
+    except ConfigError:
+        raise ConfigError(f"{text!r}: write a rate such as 100MB/s, 100Mbit or 10GbE") from None
     if not rate:
         raise ConfigError(f"{text!r}: give more than 0")
     return rate
 
 
 def parse_network(text: str) -> tuple[int | None, float]:
-    """Bytes a second (None is no limit) and the round trip in seconds of `10GbE:0.5ms`, `100MiB:10ms`, `0.5ms`.
+    """Bytes a second (None is no limit) and the round trip in seconds of `10GbE:0.5ms`, `100Mbit:20ms`, `0.5ms`.
 
     Raises:
         ConfigError: it is none of these.
