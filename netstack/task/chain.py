@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
+import numpy as np
+
 from ..errors import ConfigError
 from ..schedule.descriptors.information import TaskInformation
 from ..schedule.graph.job_graph import ChainedEdge, OperatorKind
@@ -35,9 +37,9 @@ class Collector:
 
     __slots__ = ("_output", "_sides", "collect", "collect_batch")
 
-    def __init__(self, main: Target, sides: Mapping[str, Target], output: TaskOutput) -> None:
+    def __init__(self, main: Target, sides: Mapping[str, Target], output: TaskOutput, *, copies: bool) -> None:
         self.collect = main.push
-        self.collect_batch = main.push_batch
+        self.collect_batch = _copying(main.push_batch) if copies else main.push_batch
         self._sides = sides
         self._output = output
 
@@ -86,10 +88,13 @@ class ChainedOperator:
 
     __slots__ = ("bound", "counted", "main", "out", "read", "sent", "waiting")
 
-    def __init__(self, bound: BoundOperator, main: Target, sides: Mapping[str, Target], output: TaskOutput) -> None:
+    def __init__(
+        self, bound: BoundOperator, main: Target, sides: Mapping[str, Target], output: TaskOutput, *, is_head: bool
+    ) -> None:
         self.bound = bound
         self.main = main
-        self.out = Collector(main, sides, output)
+        # Only after each call of a head that takes batches is everything written before the next call.
+        self.out = Collector(main, sides, output, copies=not (is_head and bound.is_batched))
         if bound.is_async:
             self.out.write_at_once()
         self.waiting: list[Any] = []
@@ -142,15 +147,15 @@ class OperatorChain:
         order = [name for name in names if bound[name].kind is not OperatorKind.SOURCE]
         starts = [name for name in names if bound[name].kind is OperatorKind.SOURCE]
         targets: dict[str, Target] = {}
+        head = task.inputs[0].edge.target if task.inputs else None
         for name in (*reversed(order), *starts):
-            made = self._made[name] = ChainedOperator(
-                bound[name], self._joined(name, "", targets), self._sides(name, targets), output
-            )
+            main, sides = self._joined(name, "", targets), self._sides(name, targets)
+            made = self._made[name] = ChainedOperator(bound[name], main, sides, output, is_head=name == head)
             entry = _entry(made)
             targets[name] = _counted(made, entry) if name in self._counting else entry
         self.operators: Sequence[ChainedOperator] = [self._made[name] for name in names]
         self.sources: Sequence[ChainedOperator] = [self._made[name] for name in starts]
-        self.head: ChainedOperator | None = self._made[task.inputs[0].edge.target] if task.inputs else None
+        self.head: ChainedOperator | None = None if head is None else self._made[head]
         self.inputs: Sequence[Target] = [
             self._input(given.edge.target, given.edge.input_number, targets, sets_input=False) for given in task.inputs
         ]
@@ -356,6 +361,15 @@ def _all(targets: Sequence[Target]) -> Target:
             push(records)
 
     return Target(push_two if len(pushes) == 2 else push_each, push_batch)
+
+
+def _copying(push_batch: Callable[[Records], None]) -> Callable[[Records], None]:
+    """Copies arrays, which are staged, so that the operator may change its own at once."""
+
+    def push_copy(records: Records) -> None:
+        push_batch(records.copy() if isinstance(records, np.ndarray) else records)
+
+    return push_copy
 
 
 def _entry(operator: ChainedOperator) -> Target:

@@ -96,7 +96,7 @@ class Output(Protocol):
     def collect_batch(self, records: list[Any] | npt.NDArray[Any]) -> None:
         """Emits several records: a list, or an array, which is passed on as an array where the reader takes arrays.
 
-        Do not change it before the next record is processed. Raises as `collect`.
+        An operator that takes batches must not change it before its method returns. Raises as `collect`.
         """
 
     async def emit(self, record: Any) -> None:

@@ -259,6 +259,32 @@ class SlowNumbers:
         (self.next,) = states
 
 
+class ReusesAnArray:
+    """Emits arrays of ten numbers, from the same memory again and again."""
+
+    def __init__(self) -> None:
+        self.numbers = np.zeros(10, np.int64)
+
+    def process(self, number: int, out: Output) -> None:
+        self.numbers[number % 10] = number
+        if number % 10 == 9:
+            out.collect_batch(self.numbers)
+            self.numbers[:] = -1
+
+
+class ReusesItsResult:
+    """Emits what it gets, from the same memory again and again."""
+
+    takes_arrays = True
+
+    def __init__(self) -> None:
+        self.numbers = np.zeros(4096, np.int64)
+
+    def process_batch(self, numbers: Any, out: Output) -> None:
+        self.numbers[: len(numbers)] = numbers
+        out.collect_batch(self.numbers[: len(numbers)])
+
+
 class LiveState:
     """A sink that gives its own lists away, and goes on to change them."""
 

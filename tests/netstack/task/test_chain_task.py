@@ -20,6 +20,8 @@ from task_functions import (
     Join,
     JoinByContext,
     Lengths,
+    ReusesAnArray,
+    ReusesItsResult,
     add_in_place,
     boxes,
     double,
@@ -84,6 +86,20 @@ async def test_a_chain_passes_the_record_itself_on_and_the_network_a_copy(
     run = await run_to_its_end(job)
     assert run.result("changed") == [[[100], [101], [102]]]
     assert run.result("other") == [[[100], [101], [102]] if is_chained else [[0], [1], [2]]]
+
+
+@CHAINED
+@pytest.mark.parametrize("again", [False, True])
+async def test_an_operator_may_reuse_the_array_that_it_has_emitted(
+    autojump_clock: MockClock, is_chained: bool, again: bool
+) -> None:
+    job = environment(is_chained=is_chained)
+    stream = job.source(numbers).process(ReusesAnArray).with_format("int64")
+    if again:
+        stream = stream.process(ReusesItsResult).with_format("int64")
+    stream.rebalance().with_format("int64").sink(Collect, name="sink")
+    run = await run_to_its_end(job)
+    assert run.result("sink") == [[*range(1000)]]
 
 
 @CHAINED
