@@ -77,16 +77,23 @@ class RecordReader(RecordVisitor[T]):
 class ArrayReader(ArrayVisitor):
     """Iterates over fixed-width records as arrays: `async for array in aio.ArrayReader(gate, "<i8"): ...`."""
 
-    def __init__(self, gate: InputGate, dtype: npt.DTypeLike | None = None, *, record_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        gate: InputGate,
+        dtype: npt.DTypeLike | None = None,
+        *,
+        record_bytes: int | None = None,
+        aligns_barriers: bool = False,
+    ) -> None:
         """Takes ownership of the gate; arguments and errors as for `netstack.ArrayReader`."""
-        super().__init__(gate, dtype, record_bytes, MOST_SOCKETS)
+        super().__init__(gate, dtype, record_bytes, MOST_SOCKETS, aligns_barriers=aligns_barriers)
 
     def __aiter__(self) -> ArrayReader:
         """Returns itself: all iterations share one position."""
         return self
 
     async def __anext__(self) -> npt.NDArray[Any]:
-        """The next array, with at least one record. Raises and cancellation as `RecordReader.next_records`."""
+        """The next array; only a mark has no record. Raises and cancellation as `RecordReader.next_records`."""
         array = await self._run_in_asyncio(self._next, is_small)
         if array is None:
             raise StopAsyncIteration

@@ -177,12 +177,15 @@ class ArrayVisitor(VisitingReader):
         record_bytes: int | None,
         most_sockets: int,
         *,
+        aligns_barriers: bool,
         direct: bool | None = None,
     ) -> None:
         super().__init__(gate, most_sockets, direct=direct)
 
         async def make() -> runtime.ArrayReader:
-            return runtime.ArrayReader(self._gate, dtype, record_bytes=record_bytes, parking=self._parking)
+            return runtime.ArrayReader(
+                self._gate, dtype, record_bytes=record_bytes, aligns_barriers=aligns_barriers, parking=self._parking
+            )
 
         self._reader = self._portal.call(make, timeout_s=None, what="making a reader")
         self.events = self._reader.events
@@ -206,8 +209,8 @@ def is_trickle(elements: list[Any] | None) -> bool:
 
 
 def is_small(array: npt.NDArray[Any] | None) -> bool:
-    """`is_trickle` for an array."""
-    return array is not None and array.nbytes <= TRICKLE_BYTES
+    """`is_trickle` for an array; one without records marks an event."""
+    return array is not None and 0 < array.nbytes <= TRICKLE_BYTES
 
 
 @final
@@ -282,10 +285,11 @@ class ArrayReader(ArrayVisitor):
         dtype: npt.DTypeLike | None = None,
         *,
         record_bytes: int | None = None,
+        aligns_barriers: bool = False,
         direct: bool | None = None,
     ) -> None:
         """Takes ownership of the gate; arguments and errors as for `netstack.ArrayReader`; `direct` as above."""
-        super().__init__(gate, dtype, record_bytes, sys.maxsize, direct=direct)
+        super().__init__(gate, dtype, record_bytes, sys.maxsize, aligns_barriers=aligns_barriers, direct=direct)
 
     def __iter__(self) -> Iterator[npt.NDArray[Any]]:
         """The remaining arrays; waits for them without a limit. Raises as `next_array`."""
@@ -293,7 +297,7 @@ class ArrayReader(ArrayVisitor):
             yield array
 
     def next_array(self, *, timeout_s: float | None = None) -> npt.NDArray[Any] | None:
-        """The next array, with at least one record; None when all channels have ended.
+        """The next array; None when all channels have ended. Only a mark has no record (see `netstack.ArrayReader`).
 
         Raises:
             TimeoutError, ...: as `RecordReader.next_records`.

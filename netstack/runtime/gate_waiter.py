@@ -41,7 +41,8 @@ class GateWaiter:
         self._resume: int | None = None
         self._is_waiting = False
         self._aligned = AlignedBarriers(gate) if aligns_barriers else None
-        self._poll = gate.poll if self._aligned is None else self._poll_aligned
+        self.poll = gate.poll if self._aligned is None else self._poll_aligned
+        """Polls the gate without waiting."""
         gate.on_available = self.parking.wake
 
     async def next_buffer(self) -> Buffer | None:
@@ -58,7 +59,7 @@ class GateWaiter:
             with self.alone():
                 await self.parking.checkpoint()
         while True:
-            buffer = self._poll()
+            buffer = self.poll()
             if buffer is not None:
                 return buffer
             if gate.is_finished:
@@ -78,7 +79,7 @@ class GateWaiter:
         """The next buffer if it is ready and nothing else has to be done first; otherwise None: call `next_buffer`."""
         if self._is_waiting or self._resume is not None or self._turn >= TURN_BUFFERS - 1:
             return None
-        buffer = self._poll()
+        buffer = self.poll()
         if buffer is not None:
             self._turn += 1
         return buffer
@@ -95,10 +96,10 @@ class GateWaiter:
         if self._resume is not None:
             channel, self._resume = self._resume, None
             gate.resume(channel)
-        buffer = self._poll()
+        buffer = self.poll()
         if buffer is None and not gate.is_finished:
             gate.read_connections()
-            buffer = self._poll()
+            buffer = self.poll()
             if buffer is None and not gate.is_finished:
                 raise trio.WouldBlock
         return buffer

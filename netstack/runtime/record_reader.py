@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 import operator
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, final
 
 import numpy as np
@@ -235,7 +235,8 @@ class ArrayReader(_Reader):
     """Iterates over fixed-width records as arrays: `async for array in ArrayReader(gate, "<i8"): ...`.
 
     Each array holds complete records of one channel (`channel_index`), in order, and belongs to the caller. `events`
-    collects application events.
+    collects application events. With `aligns_barriers` an array without records says that events were added: arrays
+    before it were written before them, and arrays after it after them.
     """
 
     def __init__(
@@ -244,6 +245,7 @@ class ArrayReader(_Reader):
         dtype: npt.DTypeLike | None = None,
         *,
         record_bytes: int | None = None,
+        aligns_barriers: bool = False,
         parking: Parking | None = None,
     ) -> None:
         """Takes ownership of the gate.
@@ -252,6 +254,7 @@ class ArrayReader(_Reader):
             gate: from `NetworkEnvironment.open_gate`; a gate has one reader.
             dtype: the element type of the arrays; its size is the size of a record.
             record_bytes: alternative to `dtype`: returns uint8 arrays of shape (records, record_bytes).
+            aligns_barriers: as for `RecordReader`; the barrier is in `events`.
             parking: internal: how the reader waits; None waits in the event loop.
 
         Raises:
@@ -267,16 +270,18 @@ class ArrayReader(_Reader):
         width = record_bytes if self._dtype is None else self._dtype.itemsize
         if not width or width < 1:
             raise ConfigError(f"records of {width} bytes cannot be read as arrays")
-        self._waiter = GateWaiter(gate.engine, parking)
+        self._waiter = GateWaiter(gate.engine, parking, aligns_barriers)
+        self._marks_events = aligns_barriers
         # A gate with few channels may use large blocks; a thousand large blocks would take a gigabyte.
         block_bytes = max(LEAST_BLOCK_BYTES, min(DEFAULT_BLOCK_BYTES, GATHERED_BYTES // max(1, gate.channel_count)))
         config = gate.engine.config or NetworkConfig()
         self._has_heads = config.as_flink
-        width += HEAD_BYTES if self._has_heads else 0
+        with_head = width + (HEAD_BYTES if self._has_heads else 0)
         self._rows = for_channels(
-            gate.engine, lambda: RowDeserializer(width, block_bytes=block_bytes, accepts_runs=config.has_runs)
+            gate.engine, lambda: RowDeserializer(with_head, block_bytes=block_bytes, accepts_runs=config.has_runs)
         )
-        self._ready: deque[tuple[int, npt.NDArray[np.uint8]]] = deque()
+        self._ready: deque[tuple[int, npt.NDArray[np.uint8], Sequence[Event]]] = deque()
+        self._no_rows = np.empty((0, width), np.uint8)
         self._error: NetstackError | None = None  # raised after the arrays before it were returned
         self.channel_index = 0
         """The channel of the last array."""
@@ -288,7 +293,7 @@ class ArrayReader(_Reader):
         return self
 
     async def __anext__(self) -> npt.NDArray[Any]:
-        """Returns the next array, with at least one record. Raises and cancellation as `RecordReader.__anext__`."""
+        """Returns the next array; only a mark has no record. Raises and cancellation as `RecordReader.__anext__`."""
         ready = self._ready
         while not ready:
             if self._error is not None:
@@ -301,14 +306,17 @@ class ArrayReader(_Reader):
                 self._check_whole()
                 raise StopAsyncIteration
             self._take(buffer)
-        self.channel_index, rows = ready.popleft()
+        self.channel_index, rows, events = ready.popleft()
+        if events:
+            self.events += [(self.channel_index, event) for event in events]
         return rows if self._dtype is None else rows.view(self._dtype).reshape(len(rows))
 
     def _take(self, buffer: Buffer | None) -> None:
         """Decodes everything that is ready without waiting, so that arrays become larger under load."""
         waiter = self._waiter
-        poll = waiter.gate.poll
+        poll = waiter.poll
         touched: dict[int, None] = {}
+        channel, mark = 0, list[Event]()
         try:
             for taken in range(1, TAKE_BUFFERS + 1):
                 if buffer is None:
@@ -323,17 +331,22 @@ class ArrayReader(_Reader):
                 else:
                     events = waiter.events_of(buffer)
                     if events:
-                        self.events += [(channel, event) for event in events]
+                        if self._marks_events:
+                            mark = events
+                        else:
+                            self.events += [(channel, event) for event in events]
                         break  # the application sees it before the data that follows
                 buffer = None if taken == TAKE_BUFFERS else poll()
         except NetstackError as error:
             self._error = error
         finally:
-            for channel in touched:
-                for taken_rows in self._rows[channel].take():
+            for each in touched:
+                for taken_rows in self._rows[each].take():
                     rows = without_heads(taken_rows) if self._has_heads else taken_rows
-                    waiter.gate.count_records(channel, len(rows))
-                    self._ready.append((channel, rows))
+                    waiter.gate.count_records(each, len(rows))
+                    self._ready.append((each, rows, ()))
+            if mark:
+                self._ready.append((channel, self._no_rows, mark))
 
     def _unread(self) -> str:
         return f"{len(self._ready)} arrays" if self._ready else ""

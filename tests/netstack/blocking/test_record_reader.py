@@ -73,6 +73,17 @@ def test_a_barrier_is_aligned_over_the_channels(pair: Pair) -> None:
     assert (barrier.checkpoint_id, after) == (1, "after")
 
 
+def test_an_array_without_records_marks_an_aligned_barrier(pair: Pair) -> None:
+    partition, gate = pair.join()
+    writer = blocking.RecordWriter(partition, format="int64", buffer_timeout_s=0)
+    writer.emit(1)
+    writer.broadcast_event(CheckpointBarrier(1))
+    writer.emit(2)
+    writer.finish()
+    reader = blocking.ArrayReader(gate, "<i8", aligns_barriers=True)
+    assert [(array.tolist(), len(reader.events)) for array in reader] == [([1], 0), ([], 1), ([2], 1)]
+
+
 def test_arrays_and_their_events(pair: Pair, background: Any) -> None:
     partition, gate = pair.join(subpartitions=2)
     writer = blocking.RecordWriter(partition, format="int64")

@@ -16,7 +16,7 @@ from netstack.errors import ChannelFailed, LocalProtocolError
 from netstack.events import Alignment, CancelCheckpointMarker, CheckpointBarrier, UserEvent
 from netstack.ids import ChannelDescriptor
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
-from netstack.runtime.record_reader import RecordReader
+from netstack.runtime.record_reader import ArrayReader, RecordReader
 from netstack.runtime.record_writer import RecordWriter
 
 
@@ -29,6 +29,13 @@ class Stage:
         self.channels = [ChannelDescriptor(producer.address, f"p{index}") for index in range(channels)]
         self.elements: list[Any] = []
         self.errors: list[Exception] = []
+
+    async def read_arrays(self, consumer: NetworkEnvironment) -> None:
+        reader = ArrayReader(await consumer.open_gate(self.channels), "<i8", aligns_barriers=True)
+        async for array in reader:
+            assert bool(len(array)) is not bool(reader.events)
+            self.elements += array.tolist() + [event for _, event in reader.events]
+            reader.events.clear()
 
     async def read(self, consumer: NetworkEnvironment) -> None:
         reader = RecordReader[Any](await consumer.open_gate(self.channels), format="int64", aligns_barriers=True)
@@ -54,11 +61,16 @@ class Stage:
 
 
 async def play(
-    producer: NetworkEnvironment, consumer: NetworkEnvironment, channels: int, test: Callable[[Stage], Awaitable[None]]
+    producer: NetworkEnvironment,
+    consumer: NetworkEnvironment,
+    channels: int,
+    test: Callable[[Stage], Awaitable[None]],
+    *,
+    arrays: bool = False,
 ) -> None:
     stage = Stage(producer, channels)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.read, consumer)
+        nursery.start_soon(stage.read_arrays if arrays else stage.read, consumer)
         await settle()
         await test(stage)
         nursery.cancel_scope.cancel()
@@ -161,9 +173,10 @@ async def test_a_barrier_that_is_not_aligned_is_refused(
 @given(
     st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=4),
     st.lists(st.integers(0, 3), max_size=40),
+    st.booleans(),
 )
 def test_between_two_barriers_are_the_records_that_were_written_between_them(
-    records: list[list[int]], turns: list[int]
+    records: list[list[int]], turns: list[int], arrays: bool
 ) -> None:
     """`records[channel][k]` records are written on a channel between barriers k - 1 and k; channels go in any order."""
     checkpoints = max(map(len, records))
@@ -200,6 +213,6 @@ def test_between_two_barriers_are_the_records_that_were_written_between_them(
                     expected += [k] * sum(counts[k] for counts in records if k < len(counts)) + [("barrier", k)]
                 assert stage.taken() == expected
 
-            await play(producer, consumer, len(records), test)
+            await play(producer, consumer, len(records), test, arrays=arrays)
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
