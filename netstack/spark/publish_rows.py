@@ -133,6 +133,7 @@ class PublishRows:
         publisher = await self._write()
         if not publisher.is_ended:
             await _in_thread(functools.partial(publisher.cut, is_last=True))
+            self._has_more = False  # the final checkpoint adds no epoch
         await _in_thread(publisher.offer, waits=True)
         await _in_thread(publisher.wait_acknowledged, waits=True)
         return publisher.epoch

@@ -100,6 +100,18 @@ async def test_the_end_is_waited_for_and_stands_whatever_is_made_again(tmp_path:
         assert ended == [2]
 
 
+async def test_the_final_checkpoint_after_the_end_adds_no_epoch(tmp_path: Path) -> None:
+    address = free_address()
+    async with sink_at(address, tmp_path) as sink:
+        await sink.process_batch([(1, "a")])
+        with trio.move_on_after(0.5):  # it waits for a reader
+            await sink.finish()
+        assert await snapshot(sink, 1) == 1
+        await sink.checkpoint_completed(1)
+        assert await read(address, 0) == [(1, "a")]
+        assert await read(address, 1) is None, "nobody would wait until this epoch is read"
+
+
 async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     for refused, says in (({"address": "here"}, "give tcp://HOST:PORT"), ({"columns": {"id": "number"}}, "number")):
         with pytest.raises(ConfigError, match=says):
