@@ -115,6 +115,8 @@ class Grid:
     def __post_init__(self) -> None:
         for name, (flag, _) in _AXES.items():
             values = getattr(self, name)
+            if values is not None and not isinstance(values, (tuple, list)):
+                raise ConfigError(f"{name}={values!r}: give a list of values: [{values!r}]")
             if values is not None and not values:
                 raise ConfigError(f"{flag} is empty; give at least one value")
         refuse_below(("--repeats", self.repeats, 1))

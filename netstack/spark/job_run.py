@@ -28,7 +28,7 @@ import trio
 
 from ..config import MIB
 from ..errors import ConfigError, LocalProtocolError, NetstackError
-from ..jobmanager.client import JobClient, JobResult, open_job_client, packages_of
+from ..jobmanager.client import JobClient, JobResult, graph_of, open_job_client, packages_of
 from ..jobmanager.config import JobManagerConfig
 from ..jobmanager.service import JobManager, open_jobmanager
 from ..runtime.authentication import Secret
@@ -160,7 +160,7 @@ def run(
     """
     if trio.lowlevel.in_trio_run():
         raise LocalProtocolError("netstack.spark.run blocks, and was called inside trio: call it in a thread")
-    graph = job.stream_graph() if isinstance(job, StreamEnvironment) else job
+    graph = graph_of(job)
 
     async def main() -> JobResult:
         async with open_spark_cluster(

@@ -101,3 +101,8 @@ def test_a_point_that_cannot_work_is_refused_before_anything_is_measured() -> No
 
 def test_a_rate_makes_it_a_latency_run() -> None:
     assert (run_kind(None), run_kind(10.0)) == ("throughput", "latency")
+
+
+def test_one_value_in_place_of_a_list_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"timeouts_s=0\.1: give a list of values: \[0\.1\]"):
+        Grid(timeouts_s=0.1)  # type: ignore[arg-type]

@@ -80,6 +80,8 @@ def test_wrong_settings_are_refused_before_a_stage_starts_which_would_fail_and_s
     ):
         with pytest.raises(ConfigError, match=says):
             run(spark, counting(), **wrong)
+    with pytest.raises(ConfigError, match="the job is a function; give a StreamEnvironment"):
+        run(spark, counting)  # type: ignore[arg-type]
 
 
 def test_a_record_that_is_too_long_is_refused_by_the_limit_that_was_given(spark: Any) -> None:
