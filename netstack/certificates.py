@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 CA_DAYS: Final = 3650
 HOST_DAYS: Final = 397
+_HOST_NAME: Final = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 _EARLIER: Final = datetime.timedelta(hours=1)
 """How far certificates are backdated, because the clocks of hosts differ."""
 
@@ -61,7 +63,8 @@ def make_host(folder: Path, authority: Path, names: Sequence[str], *, days: int 
         days: how long the certificate is valid.
 
     Raises:
-        ConfigError: `names` is empty, `authority` has no authority, or the package `cryptography` is not installed.
+        ConfigError: `names` is empty or contains what is no host name, `authority` has no authority, or the package
+            `cryptography` is not installed.
         OSError: a folder cannot be read or written.
     """
     x509, hashes, ec = _cryptography()
@@ -140,10 +143,9 @@ def _general_name(x509: Any, name: str) -> Any:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         pass
-    try:
-        return x509.DNSName(name)
-    except ValueError as error:
-        raise ConfigError(f"{name!r} is neither a host name nor an IP address: {error}") from error
+    if not _HOST_NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} is neither a host name nor an IP address; omit scheme and port")
+    return x509.DNSName(name)
 
 
 def _pem(certificate: Certificate) -> bytes:

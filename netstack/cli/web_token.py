@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from ..errors import ConfigError
 from ..runtime.authentication import Secret
 from .jobmanager_flags import SECRET_VARIABLE
 from .values import LENGTH
@@ -30,4 +31,6 @@ def web_token(secret_file: Path, expires_s: float) -> None:
     With the token anyone can see all jobs and, if the JobManager runs with --web-submit, cancel them. The secret cannot
     be derived from it.
     """
+    if not expires_s > 0:
+        raise ConfigError("--expires 0 makes a token that has expired already; give a lifetime such as 12h")
     click.echo(Secret.from_file(secret_file).web_token(expires_s))

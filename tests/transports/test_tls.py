@@ -57,6 +57,13 @@ async def talk(server: str, client: Callable[[str], str]) -> tuple[str, str]:
     return met["near"], met["far."]
 
 
+@pytest.mark.parametrize("name", ["10.0.0.1:6121", "tcp://host-1", "two words", "a..b", "straße.example"])
+def test_a_name_that_no_host_has_gets_no_certificate(name: str, authority: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is neither a host name nor an IP address; omit scheme and port"):
+        make_host(tmp_path / "other", authority, [name])
+    make_host(tmp_path / "other", authority, ["host_1.example", "*.example", "::1"])
+
+
 async def test_both_ends_know_each_other(host: Path, authority: Path, tmp_path: Path) -> None:
     make_host(tmp_path / "other", authority, ["somewhere.else"])
 

@@ -96,6 +96,7 @@ def test_the_command_makes_tokens_that_end(tmp_path: Path, capsys: pytest.Captur
     assert main(["web-token", "--secret-file", str(file), "--expires", "1h"]) == 0
     hour = SECRET.end_of_web_token(capsys.readouterr().out.strip())
     assert main(["web-token", "--secret-file", str(file)]) == 0
+    assert main(["web-token", "--secret-file", str(file), "--expires", "0"]) == 2
     day = SECRET.end_of_web_token(capsys.readouterr().out.strip())
     assert hour is not None
     assert day is not None
